@@ -1,0 +1,1 @@
+"""What callers of onnxruntime use: the same names, defaults and behaviour."""

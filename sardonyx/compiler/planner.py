@@ -1,0 +1,122 @@
+"""The plan of a graph: slots for its values, the steps of its partitions in order, and when each value dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import onnx_ir as ir
+
+from sardonyx.graph.partition import Partition
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.runtime.plan import ABSENT, Plan, Step, Value
+
+
+class PartitionCompiler(Protocol):
+    """What the planner needs of a provider."""
+
+    def compile(self, partition: Partition, compilation: Compilation) -> list[Step]: ...
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """A plan, and the values of enclosing graphs that it reads, in the order of `plan.captures`."""
+
+    plan: Plan
+    captured: tuple[ir.Value, ...]
+
+
+class Compilation:
+    """Everything a provider may ask while it compiles a partition of one graph."""
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        inference: Inference,
+        compile_graph: Callable[[ir.Graph], CompiledGraph],
+    ) -> None:
+        self.graph = graph
+        self.inference = inference
+        self.compile_graph = compile_graph
+        self._slots: dict[ir.Value, int] = {}
+        self._names: list[str] = []
+        self._captured: list[ir.Value] = []
+        self._index = {node: index for index, node in enumerate(graph)}
+        self._local = {*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)}
+
+    def slot(self, value: ir.Value | None) -> int:
+        """The slot of a value of this graph or of an enclosing one; ABSENT for a missing value."""
+        if value is None or value.name == "":
+            return ABSENT
+        known = self._slots.get(value)
+        if known is None:
+            known = self._slots[value] = len(self._names)
+            self._names.append(value.name or "")
+            if value not in self._local:
+                self._captured.append(value)
+        return known
+
+    def slots(self, values: Iterable[ir.Value | None]) -> tuple[int, ...]:
+        return tuple(self.slot(value) for value in values)
+
+    def node_index(self, node: ir.Node) -> int:
+        return self._index[node]
+
+    def node_name(self, node: ir.Node) -> str:
+        """The node's name, or <OpType>_<index> where it has none."""
+        return node.name or f"{node.op_type}_{self._index[node]}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._names)
+
+    @property
+    def captured(self) -> tuple[ir.Value, ...]:
+        return tuple(self._captured)
+
+
+def build_plan(
+    compilation: Compilation,
+    parts: Sequence[Partition],
+    provider: Callable[[str], PartitionCompiler],
+    constant: Callable[[ir.Value], Value],
+) -> CompiledGraph:
+    """Compile every partition and join the steps into the plan of the graph.
+
+    `constant` gives the value of an initializer; `provider` the provider of a name.
+    """
+    graph = compilation.graph
+    inputs = compilation.slots(graph.inputs)
+    steps = [step for part in parts for step in provider(part.provider).compile(part, compilation)]
+    outputs = compilation.slots(graph.outputs)
+    graph_inputs = set(graph.inputs)
+    constants = {
+        compilation.slot(value): constant(value)
+        for value in graph.initializers.values()
+        if value not in graph_inputs and (value.uses() or value.is_graph_output())
+    }
+    captured = compilation.captured
+    plan = Plan(
+        slot_names=compilation.names,
+        inputs=inputs,
+        outputs=outputs,
+        constants=constants,
+        steps=_with_releases(steps, {*outputs, *constants}),
+        captures=compilation.slots(captured),
+    )
+    return CompiledGraph(plan, captured)
+
+
+def _with_releases(steps: Sequence[Step], kept: set[int]) -> tuple[Step, ...]:
+    """Each step with the slots whose last reader it is, except those that stay."""
+    last: dict[int, int] = {}
+    for index, step in enumerate(steps):
+        for slot in (*step.inputs, *step.outputs):
+            if slot != ABSENT and slot not in kept:
+                last[slot] = index
+    release: dict[int, list[int]] = {}
+    for slot, index in last.items():
+        release.setdefault(index, []).append(slot)
+    return tuple(replace(step, release=tuple(release.get(index, ()))) for index, step in enumerate(steps))
+

@@ -1,0 +1,1 @@
+"""The model as a graph: loading, checking, saving, types and partition. A thin layer on `onnx_ir`."""

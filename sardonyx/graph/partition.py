@@ -1,0 +1,66 @@
+"""Which provider runs which node, and the order in which parts of a graph go to their providers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A provider's answer about a graph: the nodes it takes and those it declines, each with a reason."""
+
+    taken: Mapping[ir.Node, str]
+    declined: Mapping[ir.Node, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Consecutive nodes of a graph that one provider runs."""
+
+    provider: str
+    nodes: tuple[ir.Node, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where every node of one graph runs and why; `declined` keeps what earlier providers answered."""
+
+    provider: Mapping[ir.Node, str]
+    reason: Mapping[ir.Node, str]
+    declined: Mapping[ir.Node, Mapping[str, str]]
+
+
+def place(graph: ir.Graph, claims: Mapping[str, Claims]) -> tuple[Placement, list[ir.Node]]:
+    """Give each node to the first provider of `claims`, in order, that takes it; also the nodes that none takes."""
+    provider: dict[ir.Node, str] = {}
+    reason: dict[ir.Node, str] = {}
+    declined: dict[ir.Node, dict[str, str]] = {}
+    left: list[ir.Node] = []
+    for node in graph:
+        for name, answer in claims.items():
+            if node in answer.taken:
+                provider[node] = name
+                reason[node] = answer.taken[node]
+                break
+            if node in answer.declined:
+                declined.setdefault(node, {})[name] = answer.declined[node]
+        else:
+            left.append(node)
+    return Placement(provider, reason, declined), left
+
+
+def partitions(nodes: Sequence[ir.Node], placement: Placement) -> list[Partition]:
+    """Runs of consecutive nodes of one provider, in graph order; so every partition is convex."""
+    parts: list[Partition] = []
+    current: list[ir.Node] = []
+    for node in nodes:
+        if current and placement.provider[node] != placement.provider[current[0]]:
+            parts.append(Partition(placement.provider[current[0]], tuple(current)))
+            current = []
+        current.append(node)
+    if current:
+        parts.append(Partition(placement.provider[current[0]], tuple(current)))
+    return parts

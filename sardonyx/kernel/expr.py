@@ -1,0 +1,177 @@
+"""Scalar expressions: the body of a pointwise kernel, as a DAG over its inputs.
+
+An operator states its meaning once, as an expression; the NumPy evaluator, constant folding and the native
+renderers all read the same DAG. Every expression knows its dtype; operands of one arithmetic primitive must have
+the same dtype, except that a Python number takes the dtype of the other operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Number = int | float | bool
+
+
+class Expr:
+    """One scalar value of a pointwise kernel."""
+
+    dtype: np.dtype[Any]
+
+    def __add__(self, other: Operand) -> Expr:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return apply("subtract", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return apply("subtract", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return apply("multiply", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return apply("multiply", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return apply("divide", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return apply("divide", other, self)
+
+    def __neg__(self) -> Expr:
+        return apply("negative", self)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return apply("less", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return apply("less_equal", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return apply("less", other, self)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return apply("less_equal", other, self)
+
+    def equals(self, other: Operand) -> Expr:
+        """Elementwise equality; ``==`` itself compares the objects, so that expressions can be dictionary keys."""
+        return apply("equal", self, other)
+
+    def cast(self, dtype: np.dtype[Any] | type) -> Expr:
+        """The value converted as NumPy's ``astype`` does; itself if it has that dtype already."""
+        wanted = np.dtype(dtype)
+        return self if wanted == self.dtype else Apply(wanted, "cast", (self,))
+
+
+Operand = Expr | Number
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Input(Expr):
+    """The current element of the kernel's input number `index`."""
+
+    dtype: np.dtype[Any]
+    index: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Constant(Expr):
+    """A number known when the kernel is built."""
+
+    dtype: np.dtype[Any]
+    value: Number
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Apply(Expr):
+    """A primitive applied to expressions."""
+
+    dtype: np.dtype[Any]
+    primitive: str
+    args: tuple[Expr, ...] = field(default=())
+
+
+# Primitives whose result is a truth value, whatever they compare.
+COMPARISONS = frozenset({"less", "less_equal", "equal", "isnan", "isinf", "logical_and", "logical_or", "logical_xor"})
+
+
+def constant(value: Number, dtype: np.dtype[Any] | type) -> Constant:
+    return Constant(np.dtype(dtype), value)
+
+
+def apply(primitive: str, *operands: Operand) -> Expr:
+    """`primitive` of the operands, which must agree on their dtype; numbers follow the expressions."""
+    dtypes = {operand.dtype for operand in operands if isinstance(operand, Expr)}
+    if len(dtypes) != 1:
+        raise TypeError(f"{primitive} needs operands of one dtype, not {sorted(map(str, dtypes))}")
+    (dtype,) = dtypes
+    args = tuple(operand if isinstance(operand, Expr) else Constant(dtype, operand) for operand in operands)
+    result = np.dtype(np.bool_) if primitive in COMPARISONS or primitive == "logical_not" else dtype
+    return Apply(result, primitive, args)
+
+
+def where(condition: Expr, yes: Operand, no: Operand) -> Expr:
+    """`yes` where `condition` holds, else `no`; only the chosen one's NaN matters."""
+    dtype = next(operand.dtype for operand in (yes, no) if isinstance(operand, Expr))
+    branches = (operand if isinstance(operand, Expr) else Constant(dtype, operand) for operand in (yes, no))
+    return Apply(dtype, "where", (condition, *branches))
+
+
+def _named(primitive: str) -> Callable[..., Expr]:
+    def build(*operands: Operand) -> Expr:
+        return apply(primitive, *operands)
+
+    build.__name__ = primitive
+    build.__doc__ = f"The primitive `{primitive}`; its meaning is in `evaluate.PRIMITIVES`."
+    return build
+
+
+absolute = _named("absolute")
+ceil = _named("ceil")
+cos = _named("cos")
+equal = _named("equal")
+erf = _named("erf")
+exp = _named("exp")
+expm1 = _named("expm1")
+floor = _named("floor")
+isnan = _named("isnan")
+log = _named("log")
+log1p = _named("log1p")
+logical_and = _named("logical_and")
+logical_not = _named("logical_not")
+logical_or = _named("logical_or")
+logical_xor = _named("logical_xor")
+maximum = _named("maximum")
+minimum = _named("minimum")
+power = _named("power")
+rint = _named("rint")
+sign = _named("sign")
+sin = _named("sin")
+sqrt = _named("sqrt")
+tan = _named("tan")
+tanh = _named("tanh")
+trunc = _named("trunc")
+
+
+def walk(roots: Sequence[Expr]) -> list[Expr]:
+    """Every expression reachable from `roots` once, arguments before users."""
+    order: list[Expr] = []
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        expr, ready = stack.pop()
+        if ready:
+            order.append(expr)
+        elif id(expr) not in seen:
+            seen.add(id(expr))
+            stack.append((expr, True))
+            if isinstance(expr, Apply):
+                stack.extend((arg, False) for arg in reversed(expr.args))
+    return order

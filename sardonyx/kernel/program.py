@@ -1,0 +1,44 @@
+"""The kinds of kernels that a provider executes.
+
+`Pointwise` is a loop over an expression, `View` a new description of the same memory, `Host` a call into Python:
+the universal fallback, which always carries the reason why no kernel was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.kernel.expr import Expr
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """Each output element from the elements of all inputs at the same place; inputs broadcast as NumPy's do."""
+
+    inputs: tuple[np.dtype[Any], ...]
+    outputs: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """An output that reads its first input's memory under another shape or other strides.
+
+    `apply` takes the kernel's inputs as arrays and gives the view, or a copy where no strides can express it.
+    """
+
+    apply: Callable[..., np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A Python function from input values to output values; `reason` says why it is not a kernel."""
+
+    call: Callable[..., Sequence[Any]]
+    reason: str
+
+
+Kernel = Pointwise | View | Host

@@ -1,0 +1,1 @@
+"""What operators are made of: facts about values, the operator class, the registry, inference, the fallback."""

@@ -1,0 +1,146 @@
+"""Type and shape inference over a graph, with symbolic dimensions.
+
+Each node's operator states its rule; ONNX's own rule serves the rest. The result is kept both as facts (with
+contents, for shape arithmetic) and in the `type` and `shape` of the graph's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import onnx_ir as ir
+
+from sardonyx.graph.types import MapType
+from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, of_array, unknown_dim
+from sardonyx.ops.framework.operator import Operator
+from sardonyx.ops.framework.registry import operator_of
+
+
+class Inference:
+    """Facts of every value of a model's graph and its subgraphs."""
+
+    def __init__(self, opsets: Mapping[str, int], ir_version: int) -> None:
+        self.opsets = dict(opsets)
+        self.ir_version = ir_version
+        self.facts: dict[ir.Value, Fact] = {}
+        self.operators: dict[ir.Node, Operator] = {}
+
+    def operator(self, node: ir.Node) -> Operator:
+        """The operator of a node, made once."""
+        found = self.operators.get(node)
+        if found is None:
+            found = self.operators[node] = operator_of(node)
+        return found
+
+    def fact(self, value: ir.Value | None) -> Fact | None:
+        """What is known of a value; None for an input that is not given."""
+        return None if value is None else self.facts.get(value, UNKNOWN)
+
+    def graph(self, graph: ir.Graph, inputs: Sequence[Fact] | None = None) -> list[Fact]:
+        """Infer a graph; `inputs` are the facts of its inputs where the caller knows better than the graph."""
+        constants = {value for value in graph.initializers.values() if not value.is_graph_input()}
+        for value in graph.initializers.values():
+            if value in constants and value.const_value is not None:
+                self._set(value, _constant_fact(value))
+        for index, value in enumerate(graph.inputs):
+            declared = declared_fact(value)
+            given = inputs[index] if inputs is not None and index < len(inputs) else None
+            self._set(value, merge(declared, given) if given is not None else declared)
+        for node in graph:
+            self.node(node)
+        return [self.facts.get(value, UNKNOWN) for value in graph.outputs]
+
+    def node(self, node: ir.Node) -> None:
+        """Infer one node, whose inputs have been inferred."""
+        operator = self.operator(node)
+        found = operator.infer([self.fact(value) for value in node.inputs], self)
+        for value, fact in zip(node.outputs, [*found, *[UNKNOWN] * len(node.outputs)], strict=False):
+            self._set(value, merge(declared_fact(value), fact))
+
+    def by_onnx(self, node: ir.Node, inputs: Sequence[Fact | None], version: int) -> list[Fact]:
+        """ONNX's own rule for a node without subgraphs; unknown facts where it has none or needs more."""
+        try:
+            schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        except onnx.defs.SchemaError:
+            return []
+        types: dict[str, onnx.TypeProto] = {}
+        data: dict[str, onnx.TensorProto] = {}
+        proto = ir.to_proto(node)
+        for index, fact in enumerate(inputs):
+            if fact is None:
+                continue
+            name = proto.input[index] = f"input_{index}"
+            if fact.type is None or isinstance(fact.type, MapType):
+                return []
+            types[name] = type_proto(fact)
+            values = fact.integers()
+            if values is not None and fact.dtype is not None and fact.constant is None:
+                shape = [dim for dim in fact.shape or () if isinstance(dim, int)]
+                data[name] = onnx.helper.make_tensor(name, fact.dtype, shape, values)
+            elif fact.constant is not None and fact.constant.size <= 4096 and fact.dtype is not None:
+                data[name] = ir.to_proto(ir.Tensor(fact.constant, dtype=fact.dtype, name=name))
+        opsets = [onnx.helper.make_opsetid(domain, number) for domain, number in {**self.opsets, node.domain: version}.items()]
+        try:
+            found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, opsets, self.ir_version)
+        except onnx.shape_inference.InferenceError as error:
+            raise ValueError(str(error)) from error
+        return [fact_of_proto(found[name]) if name in found else UNKNOWN for name in proto.output]
+
+    def _set(self, value: ir.Value, fact: Fact) -> None:
+        self.facts[value] = fact
+        if fact.type is not None:
+            value.type = fact.type
+        if fact.shape is not None:
+            value.shape = ir.Shape(fact.shape)
+
+
+def declared_fact(value: ir.Value) -> Fact:
+    """What the model itself says about a value."""
+    return Fact(value.type, None if value.shape is None else tuple(value.shape))
+
+
+def merge(declared: Fact, inferred: Fact) -> Fact:
+    """Both facts in one; where their dimensions differ, a number wins over a name, and inference over the model."""
+    shape = inferred.shape if inferred.shape is not None else declared.shape
+    if inferred.shape is not None and declared.shape is not None and len(inferred.shape) == len(declared.shape):
+        shape = tuple(_merge_dim(ours, theirs) for ours, theirs in zip(inferred.shape, declared.shape, strict=True))
+    kind = inferred.type if inferred.type is not None else declared.type
+    return Fact(kind, shape, inferred.elements, inferred.constant)
+
+
+def _merge_dim(inferred: Dim, declared: Dim) -> Dim:
+    if isinstance(inferred, int):
+        return inferred
+    return declared if isinstance(declared, int) or inferred.value is None else inferred
+
+
+def _constant_fact(value: ir.Value) -> Fact:
+    tensor = value.const_value
+    assert tensor is not None
+    shape = tuple(dim for dim in tensor.shape if isinstance(dim, int))
+    if tensor.dtype == ir.DataType.STRING or tensor.size > 4096:
+        return Fact(ir.TensorType(tensor.dtype), shape)
+    return of_array(np.asarray(tensor.numpy()), tensor.dtype)
+
+
+def type_proto(fact: Fact) -> onnx.TypeProto:
+    """The TypeProto of a fact."""
+    value = ir.Value(name="value", type=fact.type, shape=None if fact.shape is None else ir.Shape(fact.shape))
+    return ir.to_proto(value).type
+
+
+def fact_of_proto(proto: onnx.TypeProto) -> Fact:
+    """The fact that a TypeProto states; ONNX's generated symbols count as unknown dimensions."""
+    kind = ir.serde.deserialize_type_proto_for_type(proto)
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    return Fact(kind, None if shape is None else tuple(_plain(dim) for dim in shape))
+
+
+def _plain(dim: Any) -> Dim:
+    if isinstance(dim, int):
+        return dim if dim >= 0 else unknown_dim()
+    return dim  # type: ignore[no-any-return]

@@ -1,0 +1,227 @@
+"""The operator class and the decorator that registers it."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import errors
+from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.program import Host, Kernel, Pointwise
+from sardonyx.ops.framework.facts import Fact, broadcast, tensor
+
+if TYPE_CHECKING:
+    from sardonyx.ops.framework.inference import Inference
+
+Array = np.ndarray[Any, Any]
+Value = Any
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work of one node: floating-point operations and bytes moved; None where a size is not known."""
+
+    flops: float | None
+    bytes: float | None
+
+
+class Operator:
+    """One node's operator.
+
+    Attributes of the node become the annotated fields of the class, with the class's value as the default; a field
+    without one is required. Subclasses override what they know better than the fallback does:
+
+    - `infer`: facts of the outputs from facts of the inputs (default: ONNX's own rule for the operator);
+    - `run`: the outputs for given inputs (default: `onnx.reference`);
+    - `lower`: the kernel for given dtypes (default: a host call, with a reason);
+    - `cost`: operations and bytes (default: one operation per output element).
+    """
+
+    domain: ClassVar[str] = ""
+    op_type: ClassVar[str] = ""
+    since: ClassVar[int] = 1
+    fields: ClassVar[dict[str, Any]] = {}
+
+    # Why nodes of this operator run on the host.
+    host_reason: ClassVar[str] = "no kernel for this operator yet"
+
+    def __init__(self, node: ir.Node, version: int) -> None:
+        self.node = node
+        self.version = version
+        for name in type(self).fields:
+            attribute = node.attributes.get(name)
+            if attribute is not None:
+                setattr(self, name, attribute_value(attribute))
+            elif not hasattr(type(self), name):
+                raise errors.InvalidGraph(
+                    f"This is an invalid model. In Node, {describe(node)}, Error Required attribute '{name}' is missing."
+                )
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls.fields = {**cls.fields}
+        for name, annotation in cls.__dict__.get("__annotations__", {}).items():
+            if not name.startswith("_") and "ClassVar" not in str(annotation):
+                cls.fields[name] = annotation
+
+    @property
+    def wanted_outputs(self) -> int:
+        """How many outputs the node has, up to the last one that is named."""
+        outputs = self.node.outputs
+        return max((index + 1 for index, value in enumerate(outputs) if value.name != ""), default=0)
+
+    def has_output(self, index: int) -> bool:
+        outputs = self.node.outputs
+        return index < len(outputs) and outputs[index].name != ""
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        """Facts of the outputs; ValueError where the inputs contradict the operator's rule."""
+        return inference.by_onnx(self.node, inputs, self.version)
+
+    def run(self, *inputs: Value) -> Sequence[Value]:
+        """The outputs, in order; an output that the node does not name may be left out at the end."""
+        raise NotImplementedError
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        """The kernel of this node for inputs of these dtypes (None: absent or not a tensor)."""
+        return Host(self.run, self.host_reason)
+
+    def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
+        """What one run of the node does, from the facts of its values."""
+        return Cost(_total(outputs, elements), _total([*filter(None, inputs), *outputs], nbytes))
+
+
+class ControlFlow(Operator):
+    """An operator whose graph attributes are run by the engine.
+
+    `run_bodies` gets, for each graph attribute, a function from the graph's inputs to its outputs.
+    """
+
+    host_reason: ClassVar[str] = "control flow: its bodies run as plans of their own"
+
+    def run_bodies(self, bodies: dict[str, Callable[..., list[Value]]], inputs: Sequence[Value]) -> Sequence[Value]:
+        raise NotImplementedError
+
+
+class Elementwise(Operator):
+    """An operator that works on each element alone: `scalar` is its whole meaning.
+
+    All tensor inputs broadcast against each other, and the output has their common shape.
+    """
+
+    def scalar(self, *inputs: Expr) -> Expr:
+        raise NotImplementedError
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtypes = tuple(dtype for dtype in inputs if dtype is not None)
+        expressions = iter([Input(dtype, index) for index, dtype in enumerate(dtypes)])
+        arguments = [None if dtype is None else next(expressions) for dtype in inputs]
+        return Pointwise(dtypes, (self.scalar(*arguments),))  # type: ignore[arg-type]
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        given = [fact for fact in inputs if fact is not None]
+        shapes = [fact.shape for fact in given]
+        if any(shape is None for shape in shapes):
+            return [Fact(self.result_type(given), None)]
+        return [Fact(self.result_type(given), broadcast([shape for shape in shapes if shape is not None]))]
+
+    def result_type(self, inputs: Sequence[Fact]) -> Any:
+        """The output's type; that of the first input unless a subclass says otherwise."""
+        return inputs[0].type
+
+    def run(self, *inputs: Value) -> Sequence[Value]:
+        from sardonyx.kernel.evaluate import evaluate
+
+        kernel = self.lower([None if value is None else value.dtype for value in inputs])
+        assert isinstance(kernel, Pointwise)
+        return evaluate(kernel, [value for value in inputs if value is not None])
+
+
+OperatorClass = TypeVar("OperatorClass", bound=type[Operator])
+
+_CLASSES: dict[tuple[str, str], list[type[Operator]]] = {}
+
+
+def operator(op_type: str, *, since: int = 1, domain: str = "") -> Callable[[OperatorClass], OperatorClass]:
+    """Register a class for `op_type` from opset `since` on, until a class with a later `since`.
+
+    Applied more than once, one class serves several names; each gets a subclass of its own.
+    """
+
+    def register(cls: OperatorClass) -> OperatorClass:
+        named = type(cls.__name__, (cls,), {"op_type": op_type, "since": since, "domain": domain, "__doc__": cls.__doc__})
+        named.__module__ = cls.__module__
+        versions = _CLASSES.setdefault((domain, op_type), [])
+        if any(known.since == since for known in versions):
+            raise ValueError(f"{domain}:{op_type} is registered twice since opset {since}")
+        versions.append(named)
+        versions.sort(key=lambda known: known.since)
+        return cls
+
+    return register
+
+
+def find_class(domain: str, op_type: str, version: int) -> type[Operator] | None:
+    """The class registered for an operator at an opset version, or None."""
+    best = None
+    for cls in _CLASSES.get((domain, op_type), ()):
+        if cls.since <= version:
+            best = cls
+    return best
+
+
+def registered() -> dict[tuple[str, str], list[type[Operator]]]:
+    """All classes by domain and operator, oldest first."""
+    return _CLASSES
+
+
+def describe(node: ir.Node) -> str:
+    """A node as error messages show it: ``("name", Op, "domain", -1)``."""
+    return f'("{node.name or ""}", {node.op_type}, "{node.domain}", -1)'
+
+
+def attribute_value(attribute: ir.Attr) -> Any:
+    """The Python value of an attribute: numbers, str, tuples of them, ir.Graph, ir tensors."""
+    value = attribute.value
+    if attribute.type == ir.AttributeType.STRING and isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, typing.Sequence) and not isinstance(value, str | bytes):
+        return tuple(item.decode("utf-8", "replace") if isinstance(item, bytes) else item for item in value)
+    return value
+
+
+def elements(fact: Fact) -> float | None:
+    """The number of elements of a value, where all its dimensions are numbers."""
+    if fact.shape is None or not all(isinstance(dim, int) for dim in fact.shape):
+        return None
+    return float(math.prod(dim for dim in fact.shape if isinstance(dim, int)))
+
+
+def nbytes(fact: Fact) -> float | None:
+    """The size of a value in bytes, where it is known."""
+    count = elements(fact)
+    if count is None or fact.dtype is None or fact.dtype == ir.DataType.STRING:
+        return None
+    return count * fact.dtype.bitwidth / 8
+
+
+def _total(facts: Sequence[Fact], measure: Callable[[Fact], float | None]) -> float | None:
+    total = 0.0
+    for fact in facts:
+        part = measure(fact)
+        if part is None:
+            return None
+        total += part
+    return total
+
+
+def same_as(fact: Fact) -> Fact:
+    """A tensor of the same type and shape."""
+    assert fact.dtype is not None
+    return tensor(fact.dtype, fact.shape)

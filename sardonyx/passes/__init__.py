@@ -1,0 +1,1 @@
+"""Rewrites of the model, by optimisation level."""

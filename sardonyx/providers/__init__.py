@@ -1,0 +1,1 @@
+"""Execution providers: what each claims, its options, how it compiles a partition."""

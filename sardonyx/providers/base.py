@@ -1,0 +1,44 @@
+"""The interface of an execution provider."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from sardonyx.compiler.planner import Compilation
+from sardonyx.graph.partition import Claims, Partition
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.runtime.plan import Step
+
+
+class ExecutionProvider(abc.ABC):
+    """Runs the nodes that it claims. One object serves one session.
+
+    A provider is registered as an entry point in the group ``sardonyx.execution_providers`` under its name.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Take the caller's options, all of them strings; ValueError for an unknown key or a bad value."""
+        self.options = dict(options)
+
+    @classmethod
+    def is_available(cls) -> str | None:
+        """None where the provider can run here, else the reason why not."""
+        return None
+
+    @abc.abstractmethod
+    def claim(self, graph: ir.Graph, inference: Inference) -> Claims:
+        """The nodes of `graph` (not of its subgraphs) that this provider runs, each with a reason; and what it declines."""
+
+    @abc.abstractmethod
+    def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:
+        """The steps of a partition of claimed nodes, in order, over the slots of `compilation`."""
+
+    def provider_options(self) -> dict[str, str]:
+        """What `session.get_provider_options()` shows."""
+        return dict(self.options)

@@ -1,0 +1,25 @@
+"""What one run carries along: whether to stop, and where to record what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sardonyx import log
+from sardonyx.runtime.trace import Trace
+
+
+def never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """Handed to every step of a run.
+
+    `terminated` is asked before each step; `trace` is None unless profiling is on.
+    """
+
+    terminated: Callable[[], bool] = never
+    trace: Trace | None = None
+    logger: log.Logger = log.DEFAULT
