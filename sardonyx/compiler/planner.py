@@ -8,9 +8,10 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from sardonyx.compiler.sizes import size_of
 from sardonyx.graph.partition import Partition
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.runtime.plan import ABSENT, Plan, Step, Value
+from sardonyx.runtime.plan import ABSENT, Plan, Slot, Step, Value
 
 
 class PartitionCompiler(Protocol):
@@ -40,10 +41,13 @@ class Compilation:
         self.inference = inference
         self.compile_graph = compile_graph
         self._slots: dict[ir.Value, int] = {}
-        self._names: list[str] = []
         self._captured: list[ir.Value] = []
         self._index = {node: index for index, node in enumerate(graph)}
-        self._local = {*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs)}
+        self._local = {
+            *graph.inputs,
+            *graph.initializers.values(),
+            *(value for node in graph for value in node.outputs),
+        }
 
     def slot(self, value: ir.Value | None) -> int:
         """The slot of a value of this graph or of an enclosing one; ABSENT for a missing value."""
@@ -51,8 +55,7 @@ class Compilation:
             return ABSENT
         known = self._slots.get(value)
         if known is None:
-            known = self._slots[value] = len(self._names)
-            self._names.append(value.name or "")
+            known = self._slots[value] = len(self._slots)
             if value not in self._local:
                 self._captured.append(value)
         return known
@@ -67,9 +70,17 @@ class Compilation:
         """The node's name, or <OpType>_<index> where it has none."""
         return node.name or f"{node.op_type}_{self._index[node]}"
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._names)
+    def slot_table(self) -> tuple[Slot, ...]:
+        """Every slot given out so far, with what inference knows of its value."""
+        return tuple(self._describe(value) for value in self._slots)
+
+    def _describe(self, value: ir.Value) -> Slot:
+        fact = self.inference.fact(value)
+        name = value.name or ""
+        if fact is None or not isinstance(fact.type, ir.TensorType) or fact.type.dtype == ir.DataType.STRING:
+            return Slot(name)
+        dims = None if fact.shape is None else tuple(size_of(dim) for dim in fact.shape)
+        return Slot(name, int(fact.type.dtype.bitwidth), dims)
 
     @property
     def captured(self) -> tuple[ir.Value, ...]:
@@ -98,7 +109,7 @@ def build_plan(
     }
     captured = compilation.captured
     plan = Plan(
-        slot_names=compilation.names,
+        slots=compilation.slot_table(),
         inputs=inputs,
         outputs=outputs,
         constants=constants,
@@ -119,4 +130,3 @@ def _with_releases(steps: Sequence[Step], kept: set[int]) -> tuple[Step, ...]:
     for slot, index in last.items():
         release.setdefault(index, []).append(slot)
     return tuple(replace(step, release=tuple(release.get(index, ()))) for index, step in enumerate(steps))
-

@@ -15,7 +15,7 @@ def execute(plan: Plan, context: RunContext, inputs: Sequence[Value], captures: 
     Raises a typed error that names the step: `errors.Fail` or the class that the step raised, with the text that
     onnxruntime gives. The results may share memory with inputs and constants; the caller decides what to copy.
     """
-    frame: list[Value] = [None] * len(plan.slot_names)
+    frame: list[Value] = [None] * len(plan.slots)
     for slot, value in plan.constants.items():
         frame[slot] = value
     for slot, value in zip(plan.inputs, inputs, strict=True):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.sizes import Size, evaluate
 
 # A tensor (NumPy array), a sequence (list), a map (dict), an absent optional (None).
 Value = Any
@@ -18,6 +19,33 @@ Value = Any
 StepCall = Callable[[RunContext, Sequence[Value]], Sequence[Value]]
 
 ABSENT = -1  # the slot of an optional input that is not given, or of an output that nobody wants
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for one value of a run: what is known of it before the run.
+
+    `dims` are None where even the rank is unknown; one of them is None where that dimension is known only after the
+    step that writes it. `itemsize` is in bits, None for what is not a tensor of numbers.
+    """
+
+    name: str
+    itemsize: int | None = None
+    dims: tuple[Size | None, ...] | None = None
+
+    def nbytes(self, symbols: Mapping[str, int]) -> int | None:
+        """Bytes of the value for given symbols; None where they are not known before the run."""
+        if self.itemsize is None or self.dims is None:
+            return None
+        count = 1
+        for dim in self.dims:
+            if dim is None:
+                return None
+            try:
+                count *= evaluate(dim, symbols)
+            except KeyError:
+                return None
+        return -(-count * self.itemsize // 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +72,7 @@ class Plan:
     there from the start, `outputs` are read at the end. No step writes a slot that another one wrote.
     """
 
-    slot_names: tuple[str, ...]
+    slots: tuple[Slot, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     constants: Mapping[int, Value]

@@ -1,0 +1,53 @@
+"""Sizes that depend on symbols of the model, such as ``batch * (past + sequence)``.
+
+A plan keeps them in this small form, so that it can be evaluated, stored and loaded without a computer algebra
+package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+OperationKind = Literal["add", "multiply", "floor_divide", "modulo", "maximum", "minimum", "power"]
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A dimension that the caller's inputs decide."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A function of sizes; `floor_divide`, `modulo` and `power` take two, the others any number."""
+
+    kind: OperationKind
+    arguments: tuple[Size, ...]
+
+
+Size = int | Symbol | Operation
+
+
+def evaluate(size: Size, symbols: Mapping[str, int]) -> int:
+    """The number that `size` is for given symbols; KeyError for a symbol that is not given."""
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Symbol):
+        return symbols[size.name]
+    values = [evaluate(argument, symbols) for argument in size.arguments]
+    if size.kind == "add":
+        return sum(values)
+    if size.kind == "multiply":
+        return math.prod(values)
+    if size.kind == "maximum":
+        return max(values)
+    if size.kind == "minimum":
+        return min(values)
+    first, second = values
+    if size.kind == "floor_divide":
+        return first // second
+    return first % second if size.kind == "modulo" else int(first**second)
