@@ -26,16 +26,16 @@ class Slot:
     """A place for one value of a run: what is known of it before the run.
 
     `dims` are None where even the rank is unknown; one of them is None where that dimension is known only after the
-    step that writes it. `itemsize` is in bits, None for what is not a tensor of numbers.
+    step that writes it. `bits` is the width of one element, None for what is not a tensor of numbers.
     """
 
     name: str
-    itemsize: int | None = None
+    bits: int | None = None
     dims: tuple[Size | None, ...] | None = None
 
     def nbytes(self, symbols: Mapping[str, int]) -> int | None:
         """Bytes of the value for given symbols; None where they are not known before the run."""
-        if self.itemsize is None or self.dims is None:
+        if self.bits is None or self.dims is None:
             return None
         count = 1
         for dim in self.dims:
@@ -45,7 +45,7 @@ class Slot:
                 count *= evaluate(dim, symbols)
             except KeyError:
                 return None
-        return -(-count * self.itemsize // 8)
+        return -(-count * self.bits // 8)
 
 
 @dataclass(frozen=True, slots=True)
