@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +52,22 @@ UNKNOWN = Fact()
 
 def unknown_dim() -> ir.SymbolicDim:
     return ir.SymbolicDim(None)
+
+
+# What a dimension's name may look like to take part in arithmetic: sums and products of names and small numbers.
+_ARITHMETIC = re.compile(r"(?!.*\*\*)[A-Za-z_][\w.]*(?: ?[-+*] ?(?:[A-Za-z_][\w.]*|\d{1,9})){0,15}", re.ASCII)
+
+
+@functools.lru_cache(maxsize=4096)
+def symbol(name: str | None) -> ir.SymbolicDim:
+    """The dimension that a model calls `name`, which is untrusted text.
+
+    A name that is an expression keeps its meaning; any other text, which may be no expression or one that takes
+    for ever to evaluate, becomes an opaque symbol: the same for the same text.
+    """
+    if name is None or _ARITHMETIC.fullmatch(name):
+        return ir.SymbolicDim(name)
+    return ir.SymbolicDim("dim_" + hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=8).hexdigest())
 
 
 def tensor(dtype: ir.DataType, shape: Iterable[Dim] | None, elements: Sequence[Dim] | None = None) -> Fact:

@@ -15,7 +15,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from sardonyx.graph.types import MapType
-from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, of_array, unknown_dim
+from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, of_array, symbol, unknown_dim
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of
 
@@ -94,13 +94,19 @@ class Inference:
         self.facts[value] = fact
         if fact.type is not None:
             value.type = fact.type
-        if fact.shape is not None:
+        if fact.shape is not None and not value.is_graph_input():
             value.shape = ir.Shape(fact.shape)
 
 
 def declared_fact(value: ir.Value) -> Fact:
     """What the model itself says about a value."""
-    return Fact(value.type, None if value.shape is None else tuple(value.shape))
+    return Fact(value.type, None if value.shape is None else tuple(_declared_dim(dim) for dim in value.shape))
+
+
+def _declared_dim(dim: Dim) -> Dim:
+    if isinstance(dim, int):
+        return dim if dim >= 0 else unknown_dim()
+    return symbol(dim.value)
 
 
 def merge(declared: Fact, inferred: Fact) -> Fact:
