@@ -26,8 +26,8 @@ def erf(x: Array) -> Array:
     absolute error below 1e-15 in float64.
     """
     wide = np.asarray(x, np.float64)
-    magnitude = np.abs(wide)
-    result = np.sign(wide)  # right where erfc underflows; keeps NaN
+    magnitude = np.asarray(np.abs(wide))
+    result = np.array(np.sign(wide))  # right where erfc underflows; keeps NaN
     small = magnitude < 2.5
     if small.any():
         z = wide[small]
@@ -61,6 +61,16 @@ def _divide(a: Array, b: Array) -> Array:
             quotient[...] = floored + ((a % safe != 0) & ((a < 0) != (safe < 0)))
         return np.where(b == 0, np.zeros_like(quotient), quotient)
     return np.asarray(a / b)
+
+
+def _power(base: Array, exponent: Array) -> Array:
+    """Powers; of integers modulo the width of their dtype, where a negative exponent gives the truncated reciprocal."""
+    if not np.issubdtype(base.dtype, np.signedinteger):
+        return np.asarray(np.power(base, exponent))
+    raised = np.power(base, np.maximum(exponent, 0))
+    minus_one = np.where((exponent & 1).astype(bool), -1, 1)
+    reciprocal = np.where(base == 1, 1, np.where(base == -1, minus_one, 0)).astype(base.dtype)
+    return np.where(exponent < 0, reciprocal, raised)
 
 
 def _where(condition: Array, yes: Array, no: Array) -> Array:
@@ -106,7 +116,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "modulo": np.mod,
     "multiply": np.multiply,
     "negative": np.negative,
-    "power": np.power,
+    "power": _power,
     "rint": np.rint,
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
@@ -130,6 +140,10 @@ _COMPUTED_IN_FLOAT32 = frozenset(
         ml_dtypes.float8_e4m3fnuz,
         ml_dtypes.float8_e5m2,
         ml_dtypes.float8_e5m2fnuz,
+        ml_dtypes.float8_e8m0fnu,
+        ml_dtypes.float6_e2m3fn,
+        ml_dtypes.float6_e3m2fn,
+        ml_dtypes.float4_e2m1fn,
     )
 )
 

@@ -1,0 +1,1 @@
+"""The operators of `com.microsoft`: those that onnxruntime's optimizers and converters put into models."""

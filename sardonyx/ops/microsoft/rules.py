@@ -1,0 +1,55 @@
+"""What the rules of several `com.microsoft` operators share: the domain, dimensions of facts, working precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
+from sardonyx.ops.framework.operator import Operator
+
+if TYPE_CHECKING:
+    from sardonyx.ops.framework.inference import Inference
+
+Array = np.ndarray[Any, Any]
+
+DOMAIN = "com.microsoft"
+
+
+def wide(array: Array) -> Array:
+    """The array in the precision in which its operator computes: float32 for narrower floats, else itself."""
+    return array.astype(working_dtype(array.dtype), copy=False)
+
+
+def like(fact: Fact | None, shape: Iterable[Dim] | None) -> Fact:
+    """A fact of the same type with another shape."""
+    return Fact(None if fact is None else fact.type, None if shape is None else tuple(shape))
+
+
+def same(fact: Fact | None) -> Fact:
+    """A fact of the same type and shape, its contents unknown."""
+    return like(fact, None if fact is None else fact.shape)
+
+
+def dim(fact: Fact | None, axis: int) -> Dim:
+    """One dimension of a value; unknown where the shape is, or where it has no such axis."""
+    if fact is None or fact.shape is None or not -len(fact.shape) <= axis < len(fact.shape):
+        return unknown_dim()
+    return fact.shape[axis]
+
+
+def expect_rank(fact: Fact | None, ranks: Sequence[int], name: str) -> None:
+    """ValueError where the rank of input `name` is known and not one of `ranks`."""
+    if fact is not None and fact.rank is not None and fact.rank not in ranks:
+        allowed = " or ".join(str(rank) for rank in ranks)
+        raise ValueError(f"input '{name}' is expected to have {allowed} dimensions, got {fact.rank}")
+
+
+class SameAsFirst(Operator):
+    """An operator on the host whose first output has the type and shape of its first input."""
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        return [same(inputs[0])]
