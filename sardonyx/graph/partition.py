@@ -23,6 +23,40 @@ class Partition:
     provider: str
     nodes: tuple[ir.Node, ...]
 
+    def inputs(self) -> tuple[ir.Value, ...]:
+        """The values that its nodes and their subgraphs read but do not make, in order of first use."""
+        made = {value for node in self._all_nodes() for value in node.outputs}
+        given = {value for node in self.nodes for graph in _subgraphs(node) for value in graph.inputs}
+        read = dict.fromkeys(value for node in self._all_nodes() for value in node.inputs if value is not None)
+        return tuple(value for value in read if value.name and value not in made and value not in given)
+
+    def outputs(self) -> tuple[ir.Value, ...]:
+        """The values that its nodes make and that others read or that leave the graph."""
+        inside = set(self._all_nodes())
+        return tuple(
+            value
+            for node in self.nodes
+            for value in node.outputs
+            if value.is_graph_output() or any(reader not in inside for reader in value.consumers())
+        )
+
+    def _all_nodes(self) -> list[ir.Node]:
+        return [
+            inner
+            for node in self.nodes
+            for inner in (node, *(nested for graph in _direct_subgraphs(node) for nested in graph.all_nodes()))
+        ]
+
+
+def _direct_subgraphs(node: ir.Node) -> list[ir.Graph]:
+    return [item.as_graph() for item in node.attributes.values() if item.type == ir.AttributeType.GRAPH]
+
+
+def _subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """The graphs inside a node, at every depth."""
+    direct = _direct_subgraphs(node)
+    return [*direct, *(inner for graph in direct for nested in graph for inner in _subgraphs(nested))]
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -45,8 +79,7 @@ def place(graph: ir.Graph, claims: Mapping[str, Claims]) -> tuple[Placement, lis
                 provider[node] = name
                 reason[node] = answer.taken[node]
                 break
-            if node in answer.declined:
-                declined.setdefault(node, {})[name] = answer.declined[node]
+            declined.setdefault(node, {})[name] = answer.declined.get(node, "not claimed")
         else:
             left.append(node)
     return Placement(provider, reason, declined), left

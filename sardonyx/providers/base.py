@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from sardonyx.compiler.planner import Compilation
 from sardonyx.graph.partition import Claims, Partition
 from sardonyx.ops.framework.inference import Inference
+from sardonyx.providers.memory import Allocator, HostAllocator
+from sardonyx.providers.options import NoOptions, option_texts, parse_options
 from sardonyx.runtime.plan import Step
 
 
@@ -22,9 +24,12 @@ class ExecutionProvider(abc.ABC):
 
     name: ClassVar[str]
 
+    # A dataclass whose fields are the provider's options; see `sardonyx.providers.options`.
+    options_type: ClassVar[type[Any]] = NoOptions
+
     def __init__(self, options: Mapping[str, str]) -> None:
         """Take the caller's options, all of them strings; ValueError for an unknown key or a bad value."""
-        self.options = dict(options)
+        self.options = parse_options(self.name, self.options_type, options)
 
     @classmethod
     def is_available(cls) -> str | None:
@@ -39,6 +44,12 @@ class ExecutionProvider(abc.ABC):
     def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:
         """The steps of a partition of claimed nodes, in order, over the slots of `compilation`."""
 
+    def allocator(self, device: str = "cpu") -> Allocator:
+        """What gives memory on `device` (``cpu``, or a device of this provider); ValueError for any other."""
+        if device != "cpu":
+            raise ValueError(f"{self.name} has no memory on device '{device}'; it has 'cpu'")
+        return HostAllocator()
+
     def provider_options(self) -> dict[str, str]:
-        """What `session.get_provider_options()` shows."""
-        return dict(self.options)
+        """What `session.get_provider_options()` shows: every option with its value."""
+        return option_texts(self.options)

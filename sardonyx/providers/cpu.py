@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,14 +29,14 @@ class CPUExecutionProvider(ExecutionProvider):
 
     name = "CPUExecutionProvider"
 
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__({})
+
     def claim(self, graph: ir.Graph, inference: Inference) -> Claims:
         return Claims({node: "the CPU provider runs every operator" for node in graph})
 
     def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:
         return [self._step(node, compilation) for node in partition.nodes]
-
-    def provider_options(self) -> dict[str, str]:
-        return {}
 
     def _step(self, node: ir.Node, compilation: Compilation) -> Step:
         operator = compilation.inference.operator(node)

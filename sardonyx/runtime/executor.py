@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from sardonyx import errors
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.plan import ABSENT, Plan, Step, Value
+from sardonyx.runtime.trace import Trace
+
+TERMINATED = "Exiting due to terminate flag being set to true."
 
 
 def execute(plan: Plan, context: RunContext, inputs: Sequence[Value], captures: Sequence[Value] = ()) -> list[Value]:
@@ -15,51 +18,84 @@ def execute(plan: Plan, context: RunContext, inputs: Sequence[Value], captures: 
     Raises a typed error that names the step: `errors.Fail` or the class that the step raised, with the text that
     onnxruntime gives. The results may share memory with inputs and constants; the caller decides what to copy.
     """
-    frame: list[Value] = [None] * len(plan.slots)
+    # One place more than there are slots: it stays None, and ABSENT (-1) addresses it.
+    frame: list[Value] = [None] * (len(plan.slots) + 1)
     for slot, value in plan.constants.items():
         frame[slot] = value
     for slot, value in zip(plan.inputs, inputs, strict=True):
         frame[slot] = value
     for slot, value in zip(plan.captures, captures, strict=True):
         frame[slot] = value
-    for step in plan.steps:
-        if context.terminated():
-            raise errors.Fail("Exiting due to terminate flag being set to true.")
-        run_step(step, context, frame)
-        for slot in step.release:
-            frame[slot] = None
+    if context.trace is None:
+        _run_steps(plan.steps, context, frame)
+    else:
+        _run_traced(plan, context, context.trace, frame)
     return [frame[slot] for slot in plan.outputs]
 
 
-def run_step(step: Step, context: RunContext, frame: list[Value]) -> None:
-    """Run one step on a frame, recording it when the run is traced."""
-    inputs = [None if slot == ABSENT else frame[slot] for slot in step.inputs]
-    start = context.trace.now() if context.trace else 0
-    outputs: Sequence[Value] = ()
+def _run_steps(steps: Sequence[Step], context: RunContext, frame: list[Value]) -> None:
+    terminated = context.terminated
+    for step in steps:
+        if terminated():
+            raise errors.Fail(TERMINATED)
+        try:
+            outputs = step.call(context, [frame[slot] for slot in step.inputs])
+        except Exception as error:
+            raise _failure(step, context, error) from error
+        for slot, value in zip(step.outputs, outputs, strict=False):
+            if slot != ABSENT:
+                frame[slot] = value
+        for slot in step.release:
+            frame[slot] = None
+
+
+def _run_traced(plan: Plan, context: RunContext, trace: Trace, frame: list[Value]) -> None:
+    """`_run_steps` with an event for each step, the one that fails included, and one for the whole plan."""
+    began = trace.now()
     try:
-        outputs = step.call(context, inputs)
-    except errors.OnnxRuntimeError as error:
-        raise _failure(step, context, error) from error
-    except MemoryError as error:
-        raise _failure(step, context, errors.Fail(f"Failed to allocate memory for requested buffer: {error}")) from error
-    except Exception as error:  # whatever a host function raises becomes the typed error of the step
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise _failure(step, context, errors.Fail(f"{type(error).__name__}: {text}")) from error
+        for step in plan.steps:
+            if context.terminated():
+                raise errors.Fail(TERMINATED)
+            inputs = [frame[slot] for slot in step.inputs]
+            outputs: Sequence[Value] = ()
+            start = trace.now()
+            try:
+                outputs = step.call(context, inputs)
+            except Exception as error:
+                raise _failure(step, context, error) from error
+            finally:
+                trace.step(step, start, trace.now(), inputs, outputs, plan.constants)
+            for slot, value in zip(step.outputs, outputs, strict=False):
+                if slot != ABSENT:
+                    frame[slot] = value
+            for slot in step.release:
+                frame[slot] = None
     finally:
-        if context.trace:
-            context.trace.step(step, start, inputs, outputs)
-    for slot, value in zip(step.outputs, outputs, strict=False):
-        if slot != ABSENT:
-            frame[slot] = value
+        trace.event("Session", "SequentialExecutor::Execute", began)
 
 
-def _failure(step: Step, context: RunContext, error: errors.OnnxRuntimeError) -> errors.OnnxRuntimeError:
-    """`error` again, with the step's name in front unless an inner step already put its own there."""
-    if "Exiting due to terminate flag" in error.message:
-        return error
+def _failure(step: Step, context: RunContext, error: Exception) -> errors.OnnxRuntimeError:
+    """What a step raised as a typed error that names the step, which is logged too.
+
+    A name that an inner step (of a subgraph) put in front stays: the message then leads from the outer node to the
+    inner one. A run that was terminated keeps its plain message.
+    """
+    typed = _typed(step, error)
+    if typed.message == TERMINATED:
+        return typed
     text = (
         f"Non-zero status code returned while running {step.op_type} node. Name:'{step.name}' "
-        f"Status Message: {error.message}"
+        f"Status Message: {typed.message}"
     )
     context.logger.error(text, "executor")
-    return type(error)(text)
+    return type(typed)(text)
+
+
+def _typed(step: Step, error: Exception) -> errors.OnnxRuntimeError:
+    """The typed form of whatever a step's function raised."""
+    if isinstance(error, errors.OnnxRuntimeError):
+        return error
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, MemoryError):
+        return errors.Fail(f"Failed to allocate memory for requested buffer: {text}")
+    return errors.Fail(f"{type(error).__name__}: {text}")

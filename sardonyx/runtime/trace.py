@@ -1,28 +1,44 @@
 """The profile of a session: a Chrome trace with the categories, names and arguments that onnxruntime writes.
 
-The file is a JSON array, one complete event (``"ph" : "X"``) per line, times in microseconds since the trace began;
-Perfetto and onnxruntime's own tools read it.
+The file is a JSON array, one complete event (``"ph" : "X"``) per line in order of their ends, times in microseconds
+since the trace began; Perfetto and onnxruntime's own tools read it. Stages of the build are recorded under the
+category "Compile", which onnxruntime does not write and its tools skip.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from sardonyx.runtime.plan import Step, Value
 
+# C's names of element types, by the names of NumPy's dtypes where the two differ.
+_C_NAMES = {"float32": "float", "float64": "double", "object": "string"}
+
+# What onnxruntime counts for one element of a string tensor: the size of a std::string.
+_STRING_BYTES = 32
+
 
 class Trace:
-    """Collects events from any thread and writes them once."""
+    """Collects events from any thread and writes them once.
 
-    def __init__(self, prefix: str) -> None:
+    `pool` names the session's thread pool in the scheduling statistics of each node; None for a session that runs
+    on its caller's thread alone.
+    """
+
+    def __init__(self, prefix: str, pool: str | None = None) -> None:
+        """Create the file `<prefix>_<date>_<time>_<milliseconds>.json`; OSError where that is not possible."""
         self.start_ns = time.monotonic_ns()
+        self.pool = pool
         moment = datetime.now()
         self.path = f"{prefix}_{moment:%Y-%m-%d_%H-%M-%S}_{moment.microsecond // 1000:03d}.json"
         self._lines: list[str] = []
@@ -34,23 +50,94 @@ class Trace:
         """Nanoseconds on the trace's clock."""
         return time.monotonic_ns()
 
-    def event(self, category: str, name: str, start: int, arguments: dict[str, Any] | None = None) -> None:
-        """Record what lasted from `start` (a value of `now`) until now."""
-        end = self.now()
+    def event(
+        self, category: str, name: str, start: int, arguments: dict[str, Any] | None = None, end: int | None = None
+    ) -> None:
+        """Record what lasted from `start` to `end` (values of `now`), or until now."""
+        finish = self.now() if end is None else end
         line = (
             f'{{"cat" : {json.dumps(category)},"pid" :{os.getpid()},"tid" :{threading.get_native_id()},'
-            f'"dur" :{(end - start) // 1000},"ts" :{(start - self.start_ns) // 1000},"ph" : "X",'
+            f'"dur" :{(finish - start) // 1000},"ts" :{(start - self.start_ns) // 1000},"ph" : "X",'
             f'"name" :{json.dumps(name)},"args" : {json.dumps(arguments or {})}}}'
         )
         with self._lock:
             self._lines.append(line)
 
-    def step(self, step: Step, start: int, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
-        """Record one step of a plan."""
-        self.event("Node", f"{step.name}_kernel_time", start, {"op_name": step.op_type, "provider": step.provider})
+    @contextlib.contextmanager
+    def span(self, category: str, name: str, arguments: dict[str, Any] | None = None) -> Iterator[None]:
+        """Record a block of code, also when it raises; `arguments` may be filled inside the block."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            self.event(category, name, start, arguments)
+
+    def step(
+        self,
+        step: Step,
+        start: int,
+        end: int,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        constants: Container[int],
+    ) -> None:
+        """Record one step of a plan; `constants` are the slots whose values belong to the model."""
+        fixed = [slot in constants for slot in step.inputs]
+        arguments = {
+            "op_name": step.op_type,
+            "provider": step.provider,
+            "node_index": str(step.node_index),
+            "activation_size": str(sum(_nbytes(value) for value, known in zip(inputs, fixed, strict=True) if not known)),
+            "parameter_size": str(sum(_nbytes(value) for value, known in zip(inputs, fixed, strict=True) if known)),
+            "output_size": str(sum(map(_nbytes, outputs))),
+            "input_type_shape": _type_shapes(inputs),
+            "output_type_shape": _type_shapes(outputs),
+            "thread_scheduling_stats": self._scheduling(),
+        }
+        if step.reason:
+            arguments["host_reason"] = step.reason
+        self.event("Node", f"{step.name}_kernel_time", start, arguments, end)
+
+    def _scheduling(self) -> Any:
+        """The form in which onnxruntime reports its pool; a session without one reports an empty string."""
+        if self.pool is None:
+            return ""
+        main = {
+            "thread_pool_name": self.pool,
+            "thread_id": str(threading.get_ident()),
+            "block_size": [],
+            "core": -1,
+            "Distribution": 0,
+            "DistributionEnqueue": 0,
+            "Run": 0,
+            "Wait": 0,
+            "WaitRevoke": 0,
+        }
+        return {"main_thread": main, "sub_threads": {}}
 
     def write(self) -> str:
         """Write the file and return its name."""
         with self._lock, open(self.path, "w", encoding="utf-8") as file:
             file.write("[\n" + ",\n".join(self._lines) + "\n]\n")
         return self.path
+
+
+def span(trace: Trace | None, category: str, name: str) -> contextlib.AbstractContextManager[None]:
+    """`Trace.span`, or nothing where there is no trace."""
+    return contextlib.nullcontext() if trace is None else trace.span(category, name)
+
+
+def _nbytes(value: Any) -> int:
+    """Bytes of a tensor, or of all tensors in a sequence."""
+    if isinstance(value, np.ndarray):
+        return value.size * _STRING_BYTES if value.dtype == object else value.nbytes
+    return sum(map(_nbytes, value)) if isinstance(value, list) else 0
+
+
+def _type_shapes(values: Sequence[Any]) -> list[dict[str, list[int]]]:
+    """The tensors among `values` as one-key objects: the C name of the element type to the shape."""
+    return [
+        {_C_NAMES.get(value.dtype.name, value.dtype.name.replace("_", "")): list(value.shape)}
+        for value in values
+        if isinstance(value, np.ndarray)
+    ]
