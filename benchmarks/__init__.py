@@ -1,0 +1,1 @@
+"""Speed and memory of Sardonyx and its peers, and the models they are measured on."""
