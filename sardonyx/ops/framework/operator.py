@@ -12,6 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.kernel.program import Host, Kernel, Pointwise
 from sardonyx.ops.framework.facts import Fact, broadcast, tensor
@@ -115,10 +117,16 @@ class Elementwise(Operator):
     All tensor inputs broadcast against each other, and the output has their common shape.
     """
 
-    def scalar(self, *inputs: Expr) -> Expr:
+    def scalar(self, *inputs: Any) -> Expr:
         raise NotImplementedError
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if any(dtype == np.dtype(object) for dtype in inputs):
+            return Host(self.run, "strings are Python objects")
+        return self.pointwise(inputs)
+
+    def pointwise(self, inputs: Sequence[np.dtype[Any] | None]) -> Pointwise:
+        """The kernel of this node for inputs of these dtypes (None: absent)."""
         dtypes = tuple(dtype for dtype in inputs if dtype is not None)
         expressions = iter([Input(dtype, index) for index, dtype in enumerate(dtypes)])
         arguments = [None if dtype is None else next(expressions) for dtype in inputs]
@@ -135,11 +143,18 @@ class Elementwise(Operator):
         """The output's type; that of the first input unless a subclass says otherwise."""
         return inputs[0].type
 
+    def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
+        moved = super().cost(inputs, outputs)
+        dtypes = [None if fact is None or fact.dtype is None else numpy_dtype(fact.dtype) for fact in inputs]
+        given = [dtype for fact, dtype in zip(inputs, dtypes, strict=True) if fact is not None]
+        if moved.flops is None or any(dtype is None or dtype == object for dtype in given):
+            return moved
+        return Cost(moved.flops * operations(self.pointwise(dtypes)), moved.bytes)
+
     def run(self, *inputs: Value) -> Sequence[Value]:
         from sardonyx.kernel.evaluate import evaluate
 
-        kernel = self.lower([None if value is None else value.dtype for value in inputs])
-        assert isinstance(kernel, Pointwise)
+        kernel = self.pointwise([None if value is None else value.dtype for value in inputs])
         return evaluate(kernel, [value for value in inputs if value is not None])
 
 

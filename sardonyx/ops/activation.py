@@ -1,0 +1,225 @@
+"""Activations: functions of one element with a shape of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.kernel import expr as k
+from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.program import Host, Kernel
+from sardonyx.ops.elementwise import aligned
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Elementwise, Value, operator
+
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + exp(-x)); an overflowing exponential gives the right limit, zero."""
+    return 1 / (1 + k.exp(-x))
+
+
+def softplus(x: Expr) -> Expr:
+    """log(1 + exp(x)), written so that nothing overflows."""
+    return k.maximum(x, 0) + k.log1p(k.exp(-k.absolute(x)))
+
+
+@operator("Relu")
+class Relu(Elementwise):
+    """max(0, x); NaN stays NaN."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return k.maximum(x, 0)
+
+
+@operator("LeakyRelu")
+class LeakyRelu(Elementwise):
+    """x, or alpha * x below zero."""
+
+    alpha: float = 0.01
+
+    def scalar(self, x: Expr) -> Expr:
+        return k.where(x < 0, x * self.alpha, x)
+
+
+@operator("PRelu")
+class OldPRelu(Elementwise):
+    """PRelu before opset 7: a slope of one dimension belongs to the channels, dimension 1."""
+
+    def scalar(self, x: Expr, slope: Expr) -> Expr:
+        return k.where(x < 0, x * slope, x)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Host(self.run, "the slope's place depends on the run's ranks")
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        assert inputs[0] is not None
+        return [Fact(inputs[0].type, inputs[0].shape)]
+
+    def run(self, x: Array, slope: Array) -> Sequence[Value]:
+        return super().run(x, aligned(x.ndim, slope, 1) if slope.ndim == 1 and x.ndim > 1 else slope)
+
+
+@operator("PRelu", since=7)
+class PRelu(Elementwise):
+    """x, or slope * x below zero; the slope broadcasts to x."""
+
+    def scalar(self, x: Expr, slope: Expr) -> Expr:
+        return k.where(x < 0, x * slope, x)
+
+
+@operator("Elu")
+class Elu(Elementwise):
+    """x, or alpha * (exp(x) - 1) below zero."""
+
+    alpha: float = 1.0
+
+    def scalar(self, x: Expr) -> Expr:
+        return k.where(x < 0, self.alpha * k.expm1(x), x)
+
+
+@operator("Selu")
+class Selu(Elementwise):
+    """gamma * x, or gamma * alpha * (exp(x) - 1) where x <= 0."""
+
+    alpha: float = 1.67326319217681884765625
+    gamma: float = 1.05070102214813232421875
+
+    def scalar(self, x: Expr) -> Expr:
+        return self.gamma * k.where(x <= 0, self.alpha * k.expm1(x), x)
+
+
+@operator("Celu")
+class Celu(Elementwise):
+    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
+
+    alpha: float = 1.0
+
+    def scalar(self, x: Expr) -> Expr:
+        return k.maximum(x, 0) + k.minimum(self.alpha * k.expm1(x / self.alpha), 0)
+
+
+@operator("Gelu")
+class Gelu(Elementwise):
+    """x * Phi(x); `approximate="tanh"` uses the cubic tanh form."""
+
+    approximate: str = "none"
+
+    def scalar(self, x: Expr) -> Expr:
+        if self.approximate == "tanh":
+            return 0.5 * x * (1 + k.tanh(_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
+        return 0.5 * x * (1 + k.erf(x * _SQRT_HALF))
+
+
+@operator("Mish")
+class Mish(Elementwise):
+    """x * tanh(log(1 + exp(x)))."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return x * k.tanh(softplus(x))
+
+
+@operator("Softplus")
+class Softplus(Elementwise):
+    """log(1 + exp(x))."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return softplus(x)
+
+
+@operator("Softsign")
+class Softsign(Elementwise):
+    """x / (1 + |x|)."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return x / (1 + k.absolute(x))
+
+
+@operator("Sigmoid")
+class Sigmoid(Elementwise):
+    """1 / (1 + exp(-x))."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return sigmoid(x)
+
+
+@operator("Tanh")
+class Tanh(Elementwise):
+    """The hyperbolic tangent."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return k.tanh(x)
+
+
+@operator("HardSigmoid")
+class HardSigmoid(Elementwise):
+    """alpha * x + beta limited to [0, 1]."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+
+    def scalar(self, x: Expr) -> Expr:
+        return k.maximum(k.minimum(self.alpha * x + self.beta, 1), 0)
+
+
+@operator("HardSwish")
+class HardSwish(Elementwise):
+    """x * HardSigmoid(x) with alpha 1/6 and beta 1/2."""
+
+    def scalar(self, x: Expr) -> Expr:
+        return x * k.maximum(k.minimum(x * (1 / 6) + 0.5, 1), 0)
+
+
+@operator("Swish")
+class Swish(Elementwise):
+    """x * sigmoid(alpha * x)."""
+
+    alpha: float = 1.0
+
+    def scalar(self, x: Expr) -> Expr:
+        return x * sigmoid(self.alpha * x)
+
+
+@operator("SwiGLU")
+class SwiGLU(Elementwise):
+    """swish(gate) * value; the two have the same shape."""
+
+    alpha: float = 1.0
+
+    def scalar(self, gate: Expr, value: Expr) -> Expr:
+        return gate * sigmoid(self.alpha * gate) * value
+
+    def run(self, gate: Array, value: Array) -> Sequence[Value]:
+        if gate.shape != value.shape:
+            raise ValueError(f"SwiGLU needs inputs of one shape, not {gate.shape} and {value.shape}")
+        return super().run(gate, value)
+
+
+@operator("ThresholdedRelu")
+class ThresholdedRelu(Elementwise):
+    """x above alpha, else zero."""
+
+    alpha: float = 1.0
+
+    def scalar(self, x: Expr) -> Expr:
+        return k.where(x <= self.alpha, 0, x)
+
+
+@operator("Shrink")
+class Shrink(Elementwise):
+    """x moved towards zero by `bias` outside [-lambd, lambd], zero inside."""
+
+    lambd: float = 0.5
+    bias: float = 0.0
+
+    def scalar(self, x: Expr) -> Expr:
+        # The bounds are real numbers, so integers are compared and moved as such.
+        real = x.cast(np.float64) if x.dtype.kind in "iu" else x
+        moved = k.where(real < -self.lambd, real + self.bias, k.where(real > self.lambd, real - self.bias, 0))
+        return moved.cast(x.dtype)

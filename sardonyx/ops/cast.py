@@ -1,0 +1,150 @@
+"""Conversions between element types: Cast, CastLike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel import expr as k
+from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.program import Host, Kernel
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Elementwise, Value, operator
+
+# The 8-bit floats that the attribute `saturate` is about.
+SATURATING = frozenset(
+    np.dtype(kind)
+    for kind in (
+        ml_dtypes.float8_e4m3fn,
+        ml_dtypes.float8_e4m3fnuz,
+        ml_dtypes.float8_e5m2,
+        ml_dtypes.float8_e5m2fnuz,
+    )
+)
+_EXPONENT_ONLY = np.dtype(ml_dtypes.float8_e8m0fnu)
+_STRING = np.dtype(object)
+
+
+def convert(x: Expr, dtype: np.dtype[Any], saturate: bool) -> Expr:
+    """`x` in another numeric dtype; 8-bit floats hold their largest value where `saturate` asks for it."""
+    if dtype in SATURATING and saturate and x.dtype.kind not in "biu" and x.dtype != dtype:
+        largest = float(ml_dtypes.finfo(dtype).max)
+        x = k.minimum(k.maximum(x, -largest), largest)
+    return x.cast(dtype)
+
+
+class Conversion(Elementwise):
+    """What Cast and CastLike share."""
+
+    saturate: int = 1
+    round_mode: str = "up"
+
+    def target(self, inputs: Sequence[np.dtype[Any] | None]) -> np.dtype[Any]:
+        """The dtype to convert to, from the dtypes of the inputs."""
+        raise NotImplementedError
+
+    def scalar(self, x: Expr) -> Expr:
+        return convert(x, self.target([x.dtype]), bool(self.saturate))
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        source, target = inputs[0], self.target(inputs)
+        if _STRING in (source, target):
+            return Host(self.run, "strings are Python objects")
+        if target == _EXPONENT_ONLY:
+            return Host(self.run, "float8e8m0 has rounding modes of its own")
+        return self.pointwise(inputs)
+
+    def run(self, x: Array, like: Array | None = None) -> Sequence[Value]:
+        target = self.target([x.dtype, None if like is None else like.dtype])
+        if target == _STRING:
+            return (to_strings(x),)
+        if x.dtype == _STRING:
+            return (from_strings(x, target, bool(self.saturate)),)
+        if target == _EXPONENT_ONLY and x.dtype != target:
+            return (to_exponents(x, bool(self.saturate), self.round_mode),)
+        with np.errstate(all="ignore"):
+            return (_converted(x, target, bool(self.saturate)),)
+
+
+@operator("Cast")
+class Cast(Conversion):
+    """X in the element type `to`."""
+
+    to: int
+
+    def target(self, inputs: Sequence[np.dtype[Any] | None]) -> np.dtype[Any]:
+        return numpy_dtype(ir.DataType(self.to))
+
+    def result_type(self, inputs: Sequence[Fact]) -> Any:
+        return ir.TensorType(ir.DataType(self.to))
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        (found,) = super().infer(inputs, inference)
+        source = inputs[0]
+        if source is not None and self.to in (ir.DataType.INT64, ir.DataType.INT32):
+            return [Fact(found.type, found.shape, source.elements)]
+        return [found]
+
+
+@operator("CastLike")
+class CastLike(Conversion):
+    """X in the element type of the second input, whose contents do not matter."""
+
+    def target(self, inputs: Sequence[np.dtype[Any] | None]) -> np.dtype[Any]:
+        like = inputs[1]
+        assert like is not None
+        return like
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Host(self.run, "the second input gives a type and no elements")
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        source, like = inputs
+        assert source is not None
+        assert like is not None
+        return [Fact(like.type, source.shape)]
+
+
+def _converted(x: Array, target: np.dtype[Any], saturate: bool) -> Array:
+    if target in SATURATING and saturate and x.dtype.kind not in "biu" and x.dtype != target:
+        largest = float(ml_dtypes.finfo(target).max)
+        wide = x if x.dtype == np.float64 else x.astype(np.float32)
+        return np.clip(wide, -largest, largest).astype(target)
+    return x.astype(target)
+
+
+def to_exponents(x: Array, saturate: bool, round_mode: str) -> Array:
+    """Powers of two (float8e8m0) near `x`, rounded as `round_mode` says."""
+    from onnx import numpy_helper
+
+    exponents = numpy_helper.to_float8e8m0(x.astype(np.float32), saturate, round_mode)
+    return np.asarray(exponents).astype(_EXPONENT_ONLY)
+
+
+def to_strings(x: Array) -> Array:
+    """Decimal text, the shortest that reads back as the same number; infinities and NaN as onnxruntime writes them."""
+    if x.dtype == _STRING:
+        return x.copy()
+    words = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
+    result = np.empty(x.shape, object)
+    flat = result.reshape(-1)
+    for index, item in enumerate(x.reshape(-1)):
+        text = str(item)
+        flat[index] = words.get(text, text) if x.dtype.kind not in "biu" else text
+    return result
+
+
+def from_strings(x: Array, target: np.dtype[Any], saturate: bool) -> Array:
+    """Numbers from decimal text, "NaN", "INF" and their like; ValueError for other text."""
+    flat = [str(item) for item in x.reshape(-1)]
+    if target.kind in "iu" and target != np.dtype(ml_dtypes.int4) and target != np.dtype(ml_dtypes.uint4):
+        integers = [int(item) if item.strip().lstrip("+-").isdigit() else int(float(item)) for item in flat]
+        return np.array(integers, object).astype(target).reshape(x.shape)
+    numbers = np.array([float(item) for item in flat], np.float64).reshape(x.shape)
+    return _converted(numbers, target, saturate)
