@@ -1,0 +1,196 @@
+"""Elementwise operators on linearly quantised tensors: each parameter belongs to a whole tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ops.framework.facts import Dims, Fact
+from sardonyx.ops.framework.operator import Operator, operator
+from sardonyx.ops.microsoft.linear_quantization import (
+    Array,
+    broadcast_fact,
+    dequantize,
+    integers,
+    merged,
+    one,
+    padded,
+    quantize,
+    saturate,
+)
+from sardonyx.ops.microsoft.rules import DOMAIN, SameAsFirst, like
+
+if TYPE_CHECKING:
+    from sardonyx.ops.framework.inference import Inference
+
+
+def zero_like(zero_point: Array | None, x: Array, name: str) -> Array:
+    """The output's zero point; 0 of the type of `x` where it is not given."""
+    return np.zeros((), x.dtype) if zero_point is None else one(zero_point, name)
+
+
+class Binary(Operator):
+    """A function of two quantised tensors that broadcast against each other."""
+
+    inputs: ClassVar[str] = "A, A_scale, A_zero_point?, B, B_scale, B_zero_point?, C_scale, C_zero_point?"
+    outputs: ClassVar[str] = "C"
+    host_reason: ClassVar[str] = "an elementwise function of quantised tensors"
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        a = inputs[0]
+        return [broadcast_fact(None if a is None else a.type, [a, inputs[3]])]
+
+
+@operator("QLinearAdd", domain=DOMAIN)
+class QLinearAdd(Binary):
+    """The sum of the real numbers that A and B stand for, quantised."""
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = padded(inputs, 8)
+        target = one(c_scale, "C_scale")
+        zero = zero_like(c_zero, a, "C_zero_point")
+        a_step, b_step = one(a_scale, "A_scale") / target, one(b_scale, "B_scale") / target
+        # One constant and two fused multiply-adds, each rounded to float32, as onnxruntime's kernels do it: float64
+        # holds the products exactly.
+        a_origin = one(a_zero, "A_zero_point").astype(np.float32)
+        b_origin = one(b_zero, "B_zero_point").astype(np.float32)
+        constant = zero.astype(np.float32) - (a_step * a_origin + b_step * b_origin)
+        part = (b.astype(np.float64) * b_step + constant).astype(np.float32)
+        return (saturate((a.astype(np.float64) * a_step + part).astype(np.float32), zero.dtype),)
+
+
+@operator("QLinearMul", domain=DOMAIN)
+class QLinearMul(Binary):
+    """The product of the real numbers that A and B stand for, quantised."""
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = padded(inputs, 8)
+        product = integers(a, one(a_zero, "A_zero_point")) * integers(b, one(b_zero, "B_zero_point"))
+        scale = one(a_scale, "A_scale") * one(b_scale, "B_scale") / one(c_scale, "C_scale")
+        zero = zero_like(c_zero, a, "C_zero_point")
+        shifted = product.astype(np.float64) * scale + zero.astype(np.float64)
+        return (saturate(shifted.astype(np.float32), zero.dtype),)
+
+
+class Lookup(SameAsFirst):
+    """A function of one quantised tensor, read from a table of its 256 possible values."""
+
+    inputs: ClassVar[str] = "X, X_scale, X_zero_point?, Y_scale, Y_zero_point?"
+    outputs: ClassVar[str] = "Y"
+    host_reason: ClassVar[str] = "a table lookup"
+
+    def real(self, x: Array) -> Array:
+        """The function, on float32."""
+        raise NotImplementedError
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        x, x_scale, x_zero, y_scale, y_zero = padded(inputs, 5)
+        every = np.arange(256, dtype=np.uint8).view(x.dtype)
+        values = self.real(dequantize(every, one(x_scale, "X_scale"), one(x_zero, "X_zero_point")))
+        table = quantize(values, one(y_scale, "Y_scale"), zero_like(y_zero, x, "Y_zero_point"))
+        return (table[x.view(np.uint8)],)
+
+
+@operator("QLinearSigmoid", domain=DOMAIN)
+class QLinearSigmoid(Lookup):
+    """1 / (1 + exp(-x)), quantised."""
+
+    def real(self, x: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(1 / (1 + np.exp(-x)))
+
+
+@operator("QLinearLeakyRelu", domain=DOMAIN)
+class QLinearLeakyRelu(Lookup):
+    """alpha * x for negative x, quantised."""
+
+    alpha: float = 0.01
+
+    def real(self, x: Array) -> Array:
+        return np.where(x < 0, np.float32(self.alpha) * x, x)
+
+
+@operator("QLinearWhere", domain=DOMAIN)
+class QLinearWhere(Operator):
+    """X where the condition holds, else Y, each requantised to the scale of Z."""
+
+    inputs: ClassVar[str] = "condition, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point"
+    outputs: ClassVar[str] = "Z"
+    host_reason: ClassVar[str] = "an elementwise function of quantised tensors"
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = inputs
+        target = (one(z_scale, "z_scale"), one(z_zero, "z_zero_point"))
+        yes = requantize(x, (one(x_scale, "x_scale"), one(x_zero, "x_zero_point")), target)
+        no = requantize(y, (one(y_scale, "y_scale"), one(y_zero, "y_zero_point")), target)
+        return (np.where(condition, yes, no),)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x = inputs[1]
+        return [broadcast_fact(None if x is None else x.type, [inputs[0], x, inputs[4]])]
+
+
+def requantize(x: Array, source: tuple[Array, Array], target: tuple[Array, Array]) -> Array:
+    """`x` of one (scale, zero point) expressed in another; itself where both are the same."""
+    if source[0] == target[0] and source[1] == target[1]:
+        return x
+    return quantize(dequantize(x, *source), *target)
+
+
+@operator("QLinearConcat", domain=DOMAIN)
+class QLinearConcat(Operator):
+    """Tensors given as (tensor, scale, zero point), requantised to one scale and joined along `axis`."""
+
+    inputs: ClassVar[str] = "Y_scale, Y_zero_point, inputs*"
+    outputs: ClassVar[str] = "Y"
+    axis: int
+    host_reason: ClassVar[str] = "tensors of several scales become one"
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        if len(inputs) < 5 or len(inputs) % 3 != 2:
+            raise ValueError(f"inputs must be a scale, a zero point and triples after them, got {len(inputs)} inputs")
+        target = (one(inputs[0], "Y_scale"), one(inputs[1], "Y_zero_point"))
+        parts = [
+            requantize(x, (one(scale, "scale"), one(zero, "zero point")), target)
+            for x, scale, zero in zip(inputs[2::3], inputs[3::3], inputs[4::3], strict=True)
+        ]
+        return (np.concatenate(parts, axis=self.axis),)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        shapes = [None if fact is None else fact.shape for fact in inputs[2::3]]
+        return [like(inputs[1], joined([shape for shape in shapes if shape is not None], len(shapes), self.axis))]
+
+
+def joined(shapes: Sequence[Dims], count: int, axis: int) -> Dims | None:
+    """The shape of `count` tensors joined along `axis`; None where a shape is not known."""
+    if len(shapes) != count or not shapes:
+        return None
+    rank = len(shapes[0])
+    if any(len(shape) != rank for shape in shapes):
+        raise ValueError(f"inputs to join must have the same rank, got {sorted({len(shape) for shape in shapes})}")
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is not one of the {rank} axes of the inputs")
+    at = axis % rank
+    total = shapes[0][at]
+    for shape in shapes[1:]:
+        total = total + shape[at]
+    return tuple(total if index == at else merged([shape[index] for shape in shapes]) for index in range(rank))
+
+
+@operator("MulInteger", domain=DOMAIN)
+class MulInteger(Operator):
+    """(A - A_zero_point) * (B - B_zero_point) as int32."""
+
+    inputs: ClassVar[str] = "A, A_zero_point?, B, B_zero_point?"
+    outputs: ClassVar[str] = "C"
+    host_reason: ClassVar[str] = "an elementwise function of quantised tensors"
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        a, a_zero, b, b_zero = padded(inputs, 4)
+        return (integers(a, one(a_zero, "A_zero_point")) * integers(b, one(b_zero, "B_zero_point")),)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        return [broadcast_fact(ir.TensorType(ir.DataType.INT32), [inputs[0], inputs[2]])]

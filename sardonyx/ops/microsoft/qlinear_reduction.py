@@ -1,0 +1,103 @@
+"""Softmax, mean and sum of quantised tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ops.framework.facts import Dims, Fact
+from sardonyx.ops.framework.operator import Operator, operator
+from sardonyx.ops.microsoft.linear_quantization import Array, dequantize, one, padded, quantize
+from sardonyx.ops.microsoft.qlinear_elementwise import zero_like
+from sardonyx.ops.microsoft.rules import DOMAIN, SameAsFirst, like
+
+if TYPE_CHECKING:
+    from sardonyx.ops.framework.inference import Inference
+
+
+@operator("QLinearSoftmax", domain=DOMAIN)
+class QLinearSoftmax(SameAsFirst):
+    """Softmax over `axis`, or over all axes from it on where `opset` is below 13; quantised."""
+
+    inputs: ClassVar[str] = "X, X_scale, x_zero_point?, y_scale, y_zero_point"
+    outputs: ClassVar[str] = "Y"
+    axis: int = -1
+    opset: int
+    host_reason: ClassVar[str] = "a reduction and what follows it"
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        x, x_scale, _, y_scale, y_zero = inputs
+        if not -x.ndim <= self.axis < max(x.ndim, 1):
+            raise ValueError(f"axis {self.axis} is not one of the {x.ndim} axes of input 'X'")
+        if x.size == 0:
+            return (x,)
+        axis = self.axis % x.ndim
+        axes = axis if self.opset >= 13 else tuple(range(axis, x.ndim))
+        # The zero point of X cancels out: only differences matter.
+        real = x.astype(np.float32) * one(x_scale, "X_scale").astype(np.float32)
+        powers = np.exp(real - real.max(axis=axes, keepdims=True))
+        shares = powers / powers.sum(axis=axes, keepdims=True)
+        return (quantize(shares, one(y_scale, "y_scale"), one(y_zero, "y_zero_point")),)
+
+
+def reduced_shape(shape: Dims | None, axes: Sequence[int], keepdims: bool) -> Dims | None:
+    """A shape without `axes`, or with 1 in their places."""
+    if shape is None:
+        return None
+    rank = len(shape)
+    for axis in axes:
+        if not -rank <= axis < rank:
+            raise ValueError(f"axis {axis} is not one of the {rank} axes of input 'data'")
+    gone = {axis % rank for axis in axes} or set(range(rank))
+    return tuple(1 if index in gone else dim for index, dim in enumerate(shape) if keepdims or index not in gone)
+
+
+class Reduction(Operator):
+    """A reduction over `axes`; over all axes where none is listed."""
+
+    axes: tuple[int, ...]
+    keepdims: int
+    host_reason: ClassVar[str] = "a reduction"
+
+    def over(self, rank: int) -> tuple[int, ...]:
+        return tuple(sorted({axis % rank for axis in self.axes})) if self.axes else tuple(range(rank))
+
+
+@operator("QLinearReduceMean", domain=DOMAIN)
+class QLinearReduceMean(Reduction):
+    """The mean of the real numbers that the data stand for, quantised."""
+
+    inputs: ClassVar[str] = "data, data_scale, data_zero_point?, reduced_scale, reduced_zero_point?"
+    outputs: ClassVar[str] = "reduced"
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        x, scale, zero, y_scale, y_zero = padded(inputs, 5)
+        real = dequantize(x, one(scale, "data_scale"), one(zero, "data_zero_point"))
+        mean = real.mean(axis=self.over(x.ndim), keepdims=bool(self.keepdims))
+        return (quantize(mean, one(y_scale, "reduced_scale"), zero_like(y_zero, x, "reduced_zero_point")),)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x = inputs[0]
+        return [like(x, reduced_shape(None if x is None else x.shape, self.axes, bool(self.keepdims)))]
+
+
+@operator("ReduceSumInteger", domain=DOMAIN)
+class ReduceSumInteger(Reduction):
+    """The sum of 8-bit integers in 32 bits of the same signedness."""
+
+    inputs: ClassVar[str] = "data"
+    outputs: ClassVar[str] = "reduced"
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        (x,) = inputs
+        kind = np.uint32 if x.dtype == np.uint8 else np.int32
+        return (np.asarray(x.sum(axis=self.over(x.ndim), keepdims=bool(self.keepdims), dtype=kind)),)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x = inputs[0]
+        unsigned = x is not None and x.dtype == ir.DataType.UINT8
+        kind = ir.TensorType(ir.DataType.UINT32 if unsigned else ir.DataType.INT32)
+        return [Fact(kind, reduced_shape(None if x is None else x.shape, self.axes, bool(self.keepdims)))]

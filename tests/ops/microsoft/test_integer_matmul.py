@@ -1,0 +1,115 @@
+"""Integer matrix products against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.microsoft import peer
+from tests.ops.microsoft.quantized import random, scale, steps
+
+
+def parameters(generator: np.random.Generator, columns: int | None, dtype: type) -> tuple[Any, Any]:
+    """A scale and a zero point, one for each column where `columns` is given."""
+    shape = () if columns is None else (columns,)
+    steps_ = (generator.random(shape) * 0.05 + 0.01).astype(np.float32)
+    return np.asarray(steps_), np.asarray(generator.integers(0, 100, shape)).astype(dtype)
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((5, 7), (7, 9)), ((2, 3, 5, 16), (16, 8)), ((2, 4, 6), (2, 6, 3)), ((1, 300), (300, 1)), ((0, 3), (3, 2))],
+)
+@pytest.mark.parametrize("per_column", [True, False])
+@pytest.mark.parametrize("optional", [True, False])
+def test_matmul_integer_to_float(
+    a_type: type, b_type: type, left: Any, right: Any, per_column: bool, optional: bool
+) -> None:
+    generator = np.random.default_rng(1)
+    a_scale, a_zero = parameters(generator, None, a_type)
+    b_scale, b_zero = parameters(generator, right[-1] if per_column and len(right) == 2 else None, b_type)
+    bias = generator.standard_normal(right[-1]).astype(np.float32) if optional else None
+    peer.compare(
+        "MatMulIntegerToFloat",
+        [
+            random(generator, a_type, *left),
+            random(generator, b_type, *right),
+            a_scale,
+            b_scale,
+            a_zero if optional else None,
+            b_zero if optional else None,
+            bias,
+        ],
+        [1],
+        rtol=1e-5,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("b_type", [np.uint8, np.int8])
+@pytest.mark.parametrize(("left", "right"), [((5, 7), (7, 9)), ((2, 3, 5, 16), (16, 8)), ((1, 300), (300, 1))])
+@pytest.mark.parametrize("per_column", [True, False])
+@pytest.mark.parametrize("optional", [True, False])
+def test_dynamic_quantize_matmul(b_type: type, left: Any, right: Any, per_column: bool, optional: bool) -> None:
+    generator = np.random.default_rng(2)
+    b_scale, b_zero = parameters(generator, right[-1] if per_column else None, b_type)
+    bias = generator.standard_normal(right[-1]).astype(np.float32) if optional else None
+    a = (generator.standard_normal(left) * 3 + 1).astype(np.float32)
+    peer.compare(
+        "DynamicQuantizeMatMul",
+        [a, random(generator, b_type, *right), b_scale, b_zero if optional else None, bias],
+        [1],
+        rtol=1e-5,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, 2.5, -2.5])
+def test_dynamic_quantization_of_one_value(value: float) -> None:
+    b = np.arange(12, dtype=np.uint8).reshape(4, 3)
+    peer.compare("DynamicQuantizeMatMul", [np.full((2, 4), value, np.float32), b, scale(0.5)], [1])
+
+
+@pytest.mark.parametrize(("left", "right"), [((5, 7), (7, 9)), ((2, 4, 6), (6, 3)), ((3, 2, 4, 6), (2, 6, 3))])
+def test_matmul_integer_16(left: Any, right: Any) -> None:
+    generator = np.random.default_rng(3)
+    a, b = (generator.integers(-9000, 9000, shape).astype(np.int16) for shape in (left, right))
+    peer.compare("MatMulInteger16", [a, b], [6])
+
+
+def test_unsigned_matmul_integer_16() -> None:
+    a, b = np.full((2, 3), 40000, np.uint16), np.full((3, 2), 30000, np.uint16)
+    (found,) = peer.run("MatMulInteger16", [a, b], [12])
+    np.testing.assert_array_equal(found, np.full((2, 2), 3 * 40000 * 30000, np.uint64).astype(np.uint32))
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), [(np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8)])
+@pytest.mark.parametrize("transposed", range(4))
+@pytest.mark.parametrize("per_column", [True, False])
+@pytest.mark.parametrize("quantised", [True, False])
+@pytest.mark.parametrize("bias", [None, (9,), (5, 9), (1, 9)])
+def test_qgemm(
+    a_type: type, b_type: type, transposed: int, per_column: bool, quantised: bool, bias: tuple[int, ...] | None
+) -> None:
+    generator = np.random.default_rng(4)
+    a = random(generator, a_type, *((7, 5) if transposed & 1 else (5, 7)))
+    b = random(generator, b_type, *((9, 7) if transposed & 2 else (7, 9)))
+    a_scale, a_zero = parameters(generator, None, a_type)
+    b_scale, b_zero = parameters(generator, 9 if per_column else None, b_type)
+    c = None if bias is None else generator.integers(-20000, 20000, bias).astype(np.int32)
+    inputs = [a, a_scale, a_zero, b, b_scale, b_zero, c]
+    attributes = {"transA": transposed & 1, "transB": transposed >> 1, "alpha": 0.5}
+    if quantised:
+        target = [scale(0.5), np.array(60, a_type)]
+        steps("QGemm", [*inputs, *target], [peer.element_type(a)], attributes, allowed=1, share=0.03)
+    else:
+        peer.compare("QGemm", inputs, [1], attributes, rtol=1e-5, atol=1e-4)
+
+
+def test_inner_sizes_that_differ_are_an_error() -> None:
+    a, b = np.zeros((2, 3), np.uint8), np.zeros((4, 5), np.uint8)
+    with pytest.raises(Exception, match="inner dimensions 3 and 4"):
+        peer.run("MatMulIntegerToFloat", [a, b, scale(1), scale(1)], [1], symbolic=False)
