@@ -71,8 +71,7 @@ class QLinearMul(Binary):
         product = integers(a, one(a_zero, "A_zero_point")) * integers(b, one(b_zero, "B_zero_point"))
         scale = one(a_scale, "A_scale") * one(b_scale, "B_scale") / one(c_scale, "C_scale")
         zero = zero_like(c_zero, a, "C_zero_point")
-        shifted = product.astype(np.float64) * scale + zero.astype(np.float64)
-        return (saturate(shifted.astype(np.float32), zero.dtype),)
+        return (saturate(product.astype(np.float32) * scale + zero.astype(np.float32), zero.dtype),)
 
 
 class Lookup(SameAsFirst):
