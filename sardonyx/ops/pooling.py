@@ -1,0 +1,178 @@
+"""Pooling over windows and over whole maps: maximum, mean and Lp norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.ops.framework.facts import Fact, tensor
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
+from sardonyx.ops.windows import WindowAttributes, Windows
+
+
+class Pool(Operator):
+    """Attributes, shape rule and cost that the pools share."""
+
+    auto_pad: str = "NOTSET"
+    ceil_mode: int = 0
+    dilations: tuple[int, ...] | None = None
+    kernel_shape: tuple[int, ...]
+    pads: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+
+    host_reason = "the pooling of NumPy: no native kernel"
+
+    def attributes(self) -> WindowAttributes:
+        return WindowAttributes.of(
+            self.kernel_shape, self.strides, self.dilations, self.pads, self.auto_pad, self.ceil_mode
+        )
+
+    def windows(self, x: Array) -> Windows:
+        if x.ndim < 3:
+            raise ValueError(f"a pool needs an input of rank 3 at least (N, C, ...), not {x.shape}")
+        return self.attributes().windows(x.shape[2:])
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x = inputs[0]
+        assert x is not None
+        shape = None if x.shape is None else (*x.shape[:2], *self.attributes().infer(x.shape[2:]))
+        if self.wanted_outputs > 1:
+            return [Fact(x.type, shape), tensor(ir.DataType.INT64, shape)]
+        return [Fact(x.type, shape)]
+
+    def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
+        count = elements(outputs[0])
+        flops = None if count is None else count * math.prod(self.kernel_shape)
+        return Cost(flops, super().cost(inputs, outputs).bytes)
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+
+
+@operator("MaxPool")
+class MaxPool(Pool):
+    """The largest element of each window and, if wanted, its place in the whole flattened input."""
+
+    storage_order: int = 0
+
+    def run(self, x: Array) -> Sequence[Value]:
+        windows = self.windows(x)
+        wide = x.astype(working_dtype(x.dtype), copy=False)
+        padded = windows.pad(wide, _lowest(wide.dtype))
+        shape = (*x.shape[:2], *windows.output)
+        if not self.has_output(1):
+            best = np.full(shape, _lowest(wide.dtype), wide.dtype)
+            for tap in windows.taps():
+                np.maximum(best, windows.read(padded, tap), out=best)
+            return (best.astype(x.dtype, copy=False),)
+        best, place = _with_places(windows, padded, shape, self.storage_order)
+        return best.astype(x.dtype, copy=False), place
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        return super().infer(inputs, inference)
+
+
+def _with_places(windows: Windows, padded: Array, shape: tuple[int, ...], storage_order: int) -> tuple[Array, Array]:
+    """Maxima, and their places: row order over the tensor, or column order inside each map for `storage_order` 1."""
+    order = "F" if storage_order else "C"
+    numbers = np.arange(math.prod(windows.size), dtype=np.int64).reshape(windows.size, order=order)  # type: ignore[call-overload]
+    numbers = windows.pad(numbers, -1)
+    best = np.full(shape, _lowest(padded.dtype), padded.dtype)
+    place = np.full(shape, -1, np.int64)
+    for tap in windows.taps():
+        value, number = windows.read(padded, tap), windows.read(numbers, tap)
+        better = (number >= 0) & ((value > best) | (place < 0) | (np.isnan(value) & ~np.isnan(best)))
+        np.copyto(best, value, where=better)
+        np.copyto(place, number, where=better)
+    maps = np.arange(shape[0] * shape[1], dtype=np.int64).reshape(shape[0], shape[1], *(1,) * len(windows.size))
+    return best, place + maps * math.prod(windows.size)
+
+
+@operator("AveragePool")
+class AveragePool(Pool):
+    """The mean of each window; padding counts only with `count_include_pad`."""
+
+    count_include_pad: int = 0
+
+    def run(self, x: Array) -> Sequence[Value]:
+        windows = self.windows(x)
+        wide = x.astype(working_dtype(x.dtype), copy=False)
+        padded = windows.pad(wide, 0)
+        total = np.zeros((*x.shape[:2], *windows.output), wide.dtype)
+        for tap in windows.taps():
+            total += windows.read(padded, tap)
+        total /= windows.counts(bool(self.count_include_pad)).astype(wide.dtype)
+        return (total.astype(x.dtype, copy=False),)
+
+
+@operator("LpPool")
+class LpPool(Pool):
+    """The Lp norm of each window."""
+
+    p: int = 2
+
+    def run(self, x: Array) -> Sequence[Value]:
+        windows = self.windows(x)
+        powers = np.abs(x.astype(working_dtype(x.dtype), copy=False)) ** self.p
+        padded = windows.pad(powers, 0)
+        total = np.zeros((*x.shape[:2], *windows.output), powers.dtype)
+        for tap in windows.taps():
+            total += windows.read(padded, tap)
+        return ((total ** (1.0 / self.p)).astype(x.dtype, copy=False),)
+
+
+class GlobalPool(Operator):
+    """One element for each map: the spatial dimensions become ones."""
+
+    host_reason = "the pooling of NumPy: no native kernel"
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x = inputs[0]
+        assert x is not None
+        if x.shape is None:
+            return [Fact(x.type, None)]
+        return [Fact(x.type, (*x.shape[:2], *(1 for _ in x.shape[2:])))]
+
+    def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
+        x = inputs[0]
+        return Cost(None if x is None else elements(x), super().cost(inputs, outputs).bytes)
+
+
+def _spatial(x: Array) -> tuple[int, ...]:
+    return tuple(range(2, x.ndim))
+
+
+@operator("GlobalAveragePool")
+class GlobalAveragePool(GlobalPool):
+    """The mean of each map."""
+
+    def run(self, x: Array) -> Sequence[Value]:
+        wide = x.astype(working_dtype(x.dtype), copy=False)
+        return (wide.mean(axis=_spatial(x), keepdims=True).astype(x.dtype, copy=False),)
+
+
+@operator("GlobalMaxPool")
+class GlobalMaxPool(GlobalPool):
+    """The largest element of each map."""
+
+    def run(self, x: Array) -> Sequence[Value]:
+        wide = x.astype(working_dtype(x.dtype), copy=False)
+        return (wide.max(axis=_spatial(x), keepdims=True).astype(x.dtype, copy=False),)
+
+
+@operator("GlobalLpPool")
+class GlobalLpPool(GlobalPool):
+    """The Lp norm of each map."""
+
+    p: int = 2
+
+    def run(self, x: Array) -> Sequence[Value]:
+        powers = np.abs(x.astype(working_dtype(x.dtype), copy=False)) ** self.p
+        return ((powers.sum(axis=_spatial(x), keepdims=True) ** (1.0 / self.p)).astype(x.dtype, copy=False),)

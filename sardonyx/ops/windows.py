@@ -1,0 +1,192 @@
+"""Sliding windows over spatial dimensions: padding, output sizes, and reading one tap of every window at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ops.framework.facts import Dim, known, unknown_dim
+from sardonyx.ops.framework.operator import Array
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of one run: everything is known, and `output` counts the windows along each dimension.
+
+    `end` is the padding that the attributes state; windows of `ceil_mode` may reach beyond it.
+    """
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    output: tuple[int, ...]
+
+    def taps(self) -> Iterator[tuple[int, ...]]:
+        """Every position inside a window, in row order."""
+        return itertools.product(*map(range, self.kernel))
+
+    def read(self, padded: Array, tap: Sequence[int]) -> Array:
+        """The element at `tap` of every window, as a view of a tensor that `pad` made."""
+        places = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s) if n > 0 else slice(0, 0)
+            for t, d, s, n in zip(tap, self.dilations, self.strides, self.output, strict=True)
+        )
+        return padded[(..., *places)]
+
+    def pad(self, x: Array, fill: Any) -> Array:
+        """`x` with its padding, and as much more at the end as the last window needs; `x` itself if none."""
+        reach = [
+            (n - 1) * s + (k - 1) * d + 1
+            for n, s, k, d in zip(self.output, self.strides, self.kernel, self.dilations, strict=True)
+        ]
+        behind = [max(e, r - n - b) for e, r, n, b in zip(self.end, reach, self.size, self.begin, strict=True)]
+        if not any(self.begin) and not any(behind):
+            return x
+        inner = tuple(slice(max(b, 0), max(b, 0) + n) for b, n in zip(self.begin, self.size, strict=True))
+        shape = x.shape[: x.ndim - len(self.size)] + tuple(
+            b + n + e for b, n, e in zip(self.begin, self.size, behind, strict=True)
+        )
+        padded = np.full(shape, fill, x.dtype)
+        padded[(..., *inner)] = x
+        return padded
+
+    def counts(self, include_padding: bool) -> Array:
+        """How many taps of each window lie in the input, or in the input and its stated padding."""
+        total = np.ones((), np.int64)
+        for axis in range(len(self.size)):
+            starts = np.arange(self.output[axis])[:, None] * self.strides[axis] - self.begin[axis]
+            places = starts + np.arange(self.kernel[axis]) * self.dilations[axis]
+            low, high = (
+                (-self.begin[axis], self.size[axis] + self.end[axis]) if include_padding else (0, self.size[axis])
+            )
+            total = total[..., None] * ((places >= low) & (places < high)).sum(axis=1)
+        return total
+
+
+def or_default(values: Sequence[int] | None, count: int, default: int) -> tuple[int, ...]:
+    """An attribute with one number for each of `count` dimensions."""
+    if not values:
+        return (default,) * count
+    if len(values) != count:
+        raise ValueError(f"an attribute has {len(values)} numbers for {count} spatial dimensions: {tuple(values)}")
+    return tuple(values)
+
+
+@dataclass(frozen=True)
+class WindowAttributes:
+    """The attributes that convolutions and pools share, completed for a number of spatial dimensions."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    auto_pad: str
+    ceil_mode: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Sequence[int],
+        strides: Sequence[int] | None,
+        dilations: Sequence[int] | None,
+        pads: Sequence[int] | None,
+        auto_pad: str,
+        ceil_mode: int = 0,
+    ) -> WindowAttributes:
+        """Defaults filled in; ValueError for counts that do not fit, zero strides or an unknown `auto_pad`."""
+        count = len(kernel)
+        if auto_pad not in ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"):
+            raise ValueError(f"auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, not '{auto_pad}'")
+        steps = or_default(strides, count, 1)
+        spread = or_default(dilations, count, 1)
+        if min((*steps, *spread), default=1) < 1:
+            raise ValueError(f"strides {steps} and dilations {spread} must be at least 1")
+        around = tuple(pads) if pads else (0,) * (2 * count)
+        if len(around) != 2 * count:
+            raise ValueError(f"pads has {len(around)} numbers, expected {2 * count} for {count} spatial dimensions")
+        return cls(tuple(kernel), steps, spread, around, auto_pad or "NOTSET", bool(ceil_mode))
+
+    def windows(self, size: Sequence[int]) -> Windows:
+        """The windows over an input of these spatial sizes; ValueError where the kernel does not fit."""
+        count = len(self.kernel)
+        if len(size) != count:
+            raise ValueError(f"the input has {len(size)} spatial dimensions, the kernel {count}")
+        begin, end, output = [], [], []
+        for axis, length in enumerate(size):
+            before, after = self._padding(axis, length)
+            windows = self._output(axis, length, before, after)
+            assert isinstance(windows, int)
+            if windows < 0 or (windows == 0 and length > 0):
+                raise ValueError(
+                    f"the kernel {self.kernel} with dilations {self.dilations} is larger than the padded input "
+                    f"{tuple(size)} (pads {self.pads})"
+                )
+            begin.append(before)
+            end.append(after)
+            output.append(windows)
+        return Windows(tuple(size), self.kernel, self.strides, self.dilations, tuple(begin), tuple(end), tuple(output))
+
+    def infer(self, size: Sequence[Dim]) -> tuple[Dim, ...]:
+        """The output's spatial sizes, symbols allowed."""
+        if len(size) != len(self.kernel):
+            raise ValueError(f"the input has {len(size)} spatial dimensions, the kernel {len(self.kernel)}")
+        result: list[Dim] = []
+        for axis, length in enumerate(size):
+            if not known(length):
+                result.append(unknown_dim())
+            elif self.auto_pad.startswith("SAME"):
+                result.append(_ceil_divide(length, self.strides[axis]))
+            else:
+                count = len(self.kernel)
+                valid = self.auto_pad == "VALID"
+                before, after = (0, 0) if valid else (self.pads[axis], self.pads[axis + count])
+                if self.ceil_mode and not isinstance(length, int) and self.strides[axis] > 1:
+                    result.append(unknown_dim())  # the rule that drops a last window has no simple form
+                else:
+                    result.append(self._output(axis, length, before, after))
+        return tuple(result)
+
+    def _extent(self, axis: int) -> int:
+        return (self.kernel[axis] - 1) * self.dilations[axis] + 1
+
+    def _padding(self, axis: int, length: int) -> tuple[int, int]:
+        if self.auto_pad == "VALID":
+            return 0, 0
+        if self.auto_pad == "NOTSET":
+            return self.pads[axis], self.pads[axis + len(self.kernel)]
+        stride = self.strides[axis]
+        total = max((-(-length // stride) - 1) * stride + self._extent(axis) - length, 0)
+        small = total // 2
+        return (small, total - small) if self.auto_pad == "SAME_UPPER" else (total - small, small)
+
+    def _output(self, axis: int, length: Dim, before: int, after: int) -> Dim:
+        stride = self.strides[axis]
+        room = plus(length, before + after - self._extent(axis))
+        if not self.ceil_mode or stride == 1:
+            return plus(floor_divide(room, stride), 1)
+        assert isinstance(room, int)
+        assert isinstance(length, int)
+        windows = -(-room // stride) + 1
+        # "sliding windows that would start in the right padded region are ignored"
+        return windows - 1 if (windows - 1) * stride >= length + before else windows
+
+
+def plus(dim: Dim, number: int) -> Dim:
+    """dim + number, without making an expression of dim + 0."""
+    return dim if number == 0 else dim + number
+
+
+def floor_divide(dim: Dim, number: int) -> Dim:
+    """dim // number, without making an expression of dim // 1."""
+    return dim if number == 1 else dim // number
+
+
+def _ceil_divide(dim: Dim, number: int) -> Dim:
+    return dim if number == 1 else (dim + (number - 1)) // number
