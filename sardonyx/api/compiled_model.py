@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors, log
 from sardonyx.compiler.planner import Compilation, CompiledGraph, build_plan
+from sardonyx.graph.constants import array_of
 from sardonyx.graph.load import LoadedModel
 from sardonyx.graph.partition import Placement, partitions, place
 from sardonyx.ops.framework.inference import Inference
+from sardonyx.passes import pipeline
+from sardonyx.passes.base import Level, PassReport
 from sardonyx.providers.base import ExecutionProvider
 
 
@@ -27,13 +28,22 @@ class CompiledModel:
     model: ir.Model
     compiled: CompiledGraph
     placements: Mapping[ir.Graph, Placement]
+    passes: tuple[PassReport, ...] = ()
 
     @classmethod
     def build(
-        cls, loaded: LoadedModel, providers: Sequence[ExecutionProvider], logger: log.Logger
+        cls,
+        loaded: LoadedModel,
+        providers: Sequence[ExecutionProvider],
+        logger: log.Logger,
+        level: Level = Level.ALL,
+        disabled_optimizers: Collection[str] = (),
     ) -> CompiledModel:
-        """Infer, place and compile a model for the given providers, in their priority."""
+        """Rewrite, infer, place and compile a model for the given providers, in their priority."""
         model = loaded.model
+        passes = pipeline.apply(model, level, disabled_optimizers)
+        for report in passes:
+            logger.verbose(f"GraphTransformer {report.name} modified: {report.changes} with status: OK", "pipeline")
         for node in model.graph.all_nodes():
             node.version = node.version or model.opset_imports.get(node.domain, 1)
         inference = Inference(model.opset_imports, model.ir_version)
@@ -50,14 +60,7 @@ class CompiledModel:
             placements[graph] = placement
             compilation = Compilation(graph, inference, compile_graph)
             return build_plan(
-                compilation, partitions(list(graph), placement), by_name.__getitem__, _constant_value
+                compilation, partitions(list(graph), placement), by_name.__getitem__, array_of
             )
 
-        return cls(model, compile_graph(model.graph), placements)
-
-
-def _constant_value(value: ir.Value) -> Any:
-    tensor = value.const_value
-    assert tensor is not None
-    array = tensor.numpy()
-    return np.vectorize(bytes.decode, otypes=[object])(array) if tensor.dtype == ir.DataType.STRING else array
+        return cls(model, compile_graph(model.graph), placements, tuple(passes))

@@ -1,1 +1,1 @@
-"""Rewrites of the model, by optimisation level."""
+"""Rewrites of a model that keep its meaning: `pipeline` names them in order, `rule` is what a fusion is written in."""

@@ -1,0 +1,117 @@
+"""Constant folding: what is the same in every run is computed once, while the session is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.constants import array_of, graphs_of, is_constant, tensor_of
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.ops.framework.facts import Fact, of_array
+from sardonyx.ops.framework.operator import ControlFlow, nbytes
+from sardonyx.passes.base import Context, has_subgraphs, is_named, is_pure
+
+# A folded result may be this large, or as large as what it is computed from.
+SIZE_LIMIT = 1 << 20
+
+# A model keeps its integers: kernels for quantised models look for the pair.
+_KEPT = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+_SHAPE_DTYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
+
+
+def fold_constants(context: Context) -> int:
+    """Replace nodes by constants: Constant nodes, pure nodes that read constants only, and shape arithmetic.
+
+    Initializers that a caller can override count as inputs. Outputs of a graph stay computed by a node.
+    """
+    changes = 0
+    main = context.model.graph
+    for graph in graphs_of(main):
+        for node in list(graph):
+            if any(value.is_graph_output() for value in node.outputs):
+                continue
+            results = _constant_results(node, context, trust_facts=graph is main)
+            if results is not None:
+                _replace(graph, node, results, context)
+                changes += 1
+    return changes
+
+
+def _constant_results(node: ir.Node, context: Context, trust_facts: bool) -> list[tuple[Any, ir.DataType]] | None:
+    """The arrays and types of a node's outputs where they are known now, else None."""
+    if not is_pure(node) or has_subgraphs(node):
+        return None
+    facts = [context.inference.facts.get(value) for value in node.outputs]
+    if trust_facts and len(facts) == 1 and facts[0] is not None:
+        # Inside a loop the declared shapes may hold for its first turn only, hence the main graph alone.
+        known = _from_shape_arithmetic(facts[0])
+        if known is not None:
+            return [known]
+    if node.op_type in _KEPT or not all(value is None or is_constant(value) for value in node.inputs):
+        return None
+    return _computed(node, facts, context)
+
+
+def _from_shape_arithmetic(fact: Fact) -> tuple[Any, ir.DataType] | None:
+    """The contents that inference found for a small integer tensor (Shape, Gather, Concat and their like)."""
+    if fact.dtype not in _SHAPE_DTYPES or fact.shape is None or fact.rank not in (0, 1):
+        return None
+    numbers = fact.integers()
+    if numbers is None or not all(isinstance(dim, int) for dim in fact.shape):
+        return None
+    shape = tuple(int(dim) for dim in fact.shape if isinstance(dim, int))
+    return np.array(numbers, numpy_dtype(fact.dtype)).reshape(shape), fact.dtype
+
+
+def _computed(node: ir.Node, facts: Sequence[Fact | None], context: Context) -> list[tuple[Any, ir.DataType]] | None:
+    operator = context.inference.operator(node)
+    if isinstance(operator, ControlFlow):
+        return None
+    read = sum(value.const_value.nbytes for value in node.inputs if value is not None and value.const_value is not None)
+    limit = max(SIZE_LIMIT, read)
+    dtypes = []
+    for value, fact in zip(node.outputs, facts, strict=True):
+        if not is_named(value):
+            dtypes.append(ir.DataType.UNDEFINED)
+            continue
+        if fact is None or fact.dtype is None or not isinstance(fact.type, ir.TensorType):
+            return None
+        size = nbytes(fact)
+        if size is None and fact.dtype != ir.DataType.STRING:
+            context.decline(node, "the size of its result is not known before it is computed")
+            return None
+        if size is not None and size > limit:
+            context.decline(node, f"its result of {size:.0f} bytes is above the limit of {limit}")
+            return None
+        dtypes.append(fact.dtype)
+    try:
+        outputs = operator.run(*(None if value is None else array_of(value) for value in node.inputs))
+    except Exception as error:  # the node raises it again when it runs, if it ever does
+        context.decline(node, f"it fails on its constants: {error}")
+        return None
+    results = list(zip(outputs, dtypes, strict=False))
+    if len(results) < len(node.outputs) or not all(isinstance(array, np.ndarray | np.generic) for array, _ in results):
+        return None
+    return results
+
+
+def _replace(graph: ir.Graph, node: ir.Node, results: Sequence[tuple[Any, ir.DataType]], context: Context) -> None:
+    for value, (result, dtype) in zip(node.outputs, results, strict=True):
+        if not is_named(value) or not value.uses():
+            continue
+        array = np.asarray(result)
+        assert value.name is not None
+        constant = ir.Value(
+            name=value.name,
+            type=ir.TensorType(dtype),
+            shape=ir.Shape(array.shape),
+            const_value=tensor_of(array, dtype, value.name),
+        )
+        graph.register_initializer(constant)
+        context.inference.facts[constant] = of_array(array, dtype)
+        ir.convenience.replace_all_uses_with(value, constant)
+    graph.remove(node, safe=True)

@@ -1,0 +1,57 @@
+"""The rewrites of a model, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+import onnx_ir as ir
+
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.passes.base import Context, Level, Pass, PassReport
+from sardonyx.passes.cleanup import eliminate_identity, remove_unused
+from sardonyx.passes.constant_folding import fold_constants
+from sardonyx.passes.rules import activations, batch_norm, layer_norm, no_effect
+from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants
+
+
+def passes_up_to(level: Level) -> tuple[Pass, ...]:
+    """All passes of a level and the levels below it, in the order in which they run."""
+    every = (
+        # Shapes and constants first: the rules below look for constants.
+        Pass("EliminateIdentity", Level.BASIC, eliminate_identity),
+        Pass("ConstantFolding", Level.BASIC, fold_constants),
+        # Equal constants make equal nodes.
+        Pass("ConstantSharing", Level.BASIC, share_constants),
+        Pass("CommonSubexpressionElimination", Level.BASIC, eliminate_common_subexpressions),
+        # Nodes without effect, between the parts of what the fusions look for.
+        *(rule.as_pass() for rule in no_effect.RULES),
+        *(rule.as_pass() for rule in batch_norm.RULES),
+        # Several operators into one of the same meaning.
+        *(rule.as_pass() for rule in layer_norm.RULES),
+        *(rule.as_pass() for rule in activations.RULES),
+        # What the others left without readers.
+        Pass("RemoveUnused", Level.BASIC, remove_unused),
+    )
+    return tuple(one for one in every if one.level <= level)
+
+
+def apply(model: ir.Model, level: Level, disabled: Collection[str] = ()) -> list[PassReport]:
+    """Rewrite a model in place, keeping its meaning and the names of its inputs and outputs.
+
+    `disabled` names passes to leave out; names that no pass has mean nothing. Nothing happens at level DISABLED.
+    """
+    chosen = [one for one in passes_up_to(level) if one.name not in disabled]
+    if not chosen:
+        return []
+    for node in model.graph.all_nodes():
+        node.version = node.version or model.opset_imports.get(node.domain, 1)
+    inference = Inference(model.opset_imports, model.ir_version)
+    inference.graph(model.graph)
+    reports = []
+    for one in chosen:
+        start = time.perf_counter()
+        context = Context(model, inference)
+        changes = one.run(context)
+        reports.append(PassReport(one.name, one.level, changes, tuple(context.declined), time.perf_counter() - start))
+    return reports

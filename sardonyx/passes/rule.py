@@ -1,0 +1,304 @@
+"""Rewrite rules: a pattern to look for, a check that may decline with a reason, and what to put in its place.
+
+A pattern is written as nested operators over names::
+
+    op.Where(op.Not("condition"), "yes", "no")
+
+- A name stands for any value; the same name twice means the same value. A name that ends in ``?`` may be absent.
+- A number stands for a constant with this one element.
+- A nested operator stands for a node whose result nobody else reads; the same pattern object used twice means the
+  same node. The two inputs of a commutative operator match in either order.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.constants import array_of, graphs_of, is_constant, tensor_of
+from sardonyx.graph.types import element_type
+from sardonyx.ops.framework.facts import UNKNOWN, Fact, of_array
+from sardonyx.passes.base import Context, Level, Pass
+
+Array = np.ndarray[Any, Any]
+
+COMMUTATIVE = frozenset({"Add", "Mul"})
+
+# Metadata keys of a node that a rule made: the rule, and the names of the nodes it replaced.
+RULE_KEY = "sardonyx.rule"
+SOURCES_KEY = "sardonyx.sources"
+
+
+@dataclass(frozen=True, eq=False)
+class OpPattern:
+    """A node of one operator over operands: names, numbers or further patterns."""
+
+    op_type: str
+    operands: tuple[str | float | OpPattern, ...]
+    domain: str = ""
+
+
+class _Operators:
+    """`op.Add("x", "y")` is the pattern of an Add node."""
+
+    def __getattr__(self, op_type: str) -> Callable[..., OpPattern]:
+        def build(*operands: str | float | OpPattern, domain: str = "") -> OpPattern:
+            return OpPattern(op_type, operands, domain)
+
+        return build
+
+
+op = _Operators()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a pattern has been matched with so far."""
+
+    values: Mapping[str, ir.Value | None] = field(default_factory=dict)
+    nodes: Mapping[OpPattern, ir.Node] = field(default_factory=dict)
+
+
+def _match_node(pattern: OpPattern, node: ir.Node, found: _Found) -> Iterator[_Found]:
+    """Every way in which `node` and what it reads fit the pattern."""
+    if pattern in found.nodes:
+        if found.nodes[pattern] is node:
+            yield found
+        return
+    if node.op_type != pattern.op_type or node.domain != pattern.domain or node in found.nodes.values():
+        return
+    inputs: list[ir.Value | None] = list(node.inputs)
+    if len(inputs) > len(pattern.operands):
+        return
+    inputs += [None] * (len(pattern.operands) - len(inputs))
+    started = _Found(found.values, {**found.nodes, pattern: node})
+    orders = [inputs]
+    if pattern.op_type in COMMUTATIVE and len(inputs) == 2:
+        orders.append(inputs[::-1])
+    for order in orders:
+        yield from _match_operands(pattern.operands, order, started)
+
+
+def _match_operands(
+    operands: Sequence[str | float | OpPattern], values: Sequence[ir.Value | None], found: _Found
+) -> Iterator[_Found]:
+    if not operands:
+        yield found
+        return
+    for matched in _match_operand(operands[0], values[0], found):
+        yield from _match_operands(operands[1:], values[1:], matched)
+
+
+def _match_operand(operand: str | float | OpPattern, value: ir.Value | None, found: _Found) -> Iterator[_Found]:
+    if isinstance(operand, OpPattern):
+        producer = None if value is None else value.producer()
+        if producer is not None and value is producer.outputs[0]:
+            yield from _match_node(operand, producer, found)
+    elif isinstance(operand, str):
+        name = operand.rstrip("?")
+        if value is None and not operand.endswith("?"):
+            return
+        if name not in found.values:
+            yield _Found({**found.values, name: value}, found.nodes)
+        elif found.values[name] is value:
+            yield found
+    elif _is_number(value, operand):
+        yield found
+
+
+def _is_number(value: ir.Value | None, number: float) -> bool:
+    """Whether a value is a constant of this one element, to the precision of its type."""
+    if value is None or not is_constant(value):
+        return False
+    array = array_of(value)
+    if array.size != 1 or array.dtype == object:
+        return False
+    tolerance = 1e-3 if array.dtype.itemsize <= 2 else 1e-6
+    return abs(float(array.reshape(())) - number) <= tolerance * abs(number)
+
+
+class Match:
+    """A place in a graph that fits a rule's pattern."""
+
+    def __init__(self, root: ir.Node, found: _Found, context: Context) -> None:
+        self.root = root
+        self.context = context
+        self._found = found
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes that the pattern covers, the root first."""
+        return tuple(self._found.nodes.values())
+
+    def node(self, op_type: str) -> ir.Node:
+        """The covered node of an operator that occurs once in the pattern."""
+        (node,) = (node for node in self.nodes if node.op_type == op_type)
+        return node
+
+    def value(self, name: str) -> ir.Value:
+        """The value that a name of the pattern stands for; KeyError for one that is absent."""
+        value = self._found.values[name]
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def optional(self, name: str) -> ir.Value | None:
+        return self._found.values.get(name)
+
+    def fact(self, name: str) -> Fact:
+        """What inference knows of a value."""
+        return self.context.inference.facts.get(self.value(name), UNKNOWN)
+
+    def constant(self, name: str) -> Array | None:
+        """The contents of a value that is the same in every run, else None."""
+        value = self.optional(name)
+        return array_of(value) if value is not None and is_constant(value) else None
+
+    def attribute(self, node: ir.Node, name: str, default: Any = None) -> Any:
+        """An attribute of a covered node."""
+        attribute = node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def initializer(self, array: Array, suffix: str) -> ir.Value:
+        """A new constant, named after the root's result."""
+        graph = self.root.graph
+        assert isinstance(graph, ir.Graph)
+        taken = {value.name for value in graph.initializers.values()}
+        name = f"{self.root.outputs[0].name}_{suffix}"
+        while name in taken:
+            name += "_"
+        dtype = element_type(array.dtype)
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(dtype),
+            shape=ir.Shape(array.shape),
+            const_value=tensor_of(array, dtype, name),
+        )
+        graph.register_initializer(value)
+        self.context.inference.facts[value] = of_array(array, dtype)
+        return value
+
+    def new_node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
+        version: int | None = None,
+    ) -> ir.Node:
+        """A node with one output for the root's place; it takes the root's name."""
+        opsets = self.context.model.opset_imports
+        if domain not in opsets:
+            opsets[domain] = version or 1
+        return ir.node(
+            op_type,
+            inputs,
+            attributes or {},
+            domain=domain,
+            version=version or opsets[domain],
+            name=self.root.name,
+        )
+
+
+class Rule(abc.ABC):
+    """A rewrite of one pattern.
+
+    `check` gives the reason for leaving a match alone, or None; `rewrite` gives the node that takes the root's place,
+    or a value that the readers of the root's result read instead.
+    """
+
+    name: ClassVar[str]
+    level: ClassVar[Level]
+    patterns: ClassVar[tuple[OpPattern, ...]]
+
+    def check(self, m: Match) -> str | None:
+        return None
+
+    @abc.abstractmethod
+    def rewrite(self, m: Match) -> ir.Node | ir.Value: ...
+
+    def as_pass(self) -> Pass:
+        return Pass(self.name, self.level, lambda context: apply_rule(self, context))
+
+
+def apply_rule(rule: Rule, context: Context) -> int:
+    """Rewrite every match of a rule in the model's graphs; the number of rewrites."""
+    roots = {(pattern.domain, pattern.op_type) for pattern in rule.patterns}
+    changes = 0
+    for graph in list(graphs_of(context.model.graph)):
+        for node in list(graph):
+            if node.graph is graph and (node.domain, node.op_type) in roots:
+                changes += _apply_at(rule, node, context)
+    return changes
+
+
+def _apply_at(rule: Rule, node: ir.Node, context: Context) -> bool:
+    for pattern in rule.patterns:
+        for found in _match_node(pattern, node, _Found()):
+            match = Match(node, found, context)
+            reason = _shared_reason(match) or rule.check(match)
+            if reason is None:
+                return _put(rule, match)
+            context.decline(node, reason)
+    return False
+
+
+def _shared_reason(match: Match) -> str | None:
+    """Why the covered nodes cannot go away: another graph holds one of them, or somebody else reads a result."""
+    covered = set(match.nodes)
+    for node in match.nodes[1:]:
+        if node.graph is not match.root.graph:
+            return f"{node.op_type} is in another graph"
+        for value in node.outputs:
+            if value.is_graph_output() or any(use.node not in covered for use in value.uses()):
+                return f"the result of {node.op_type} is read elsewhere"
+    return None
+
+
+def _put(rule: Rule, match: Match) -> bool:
+    root = match.root
+    graph = root.graph
+    assert isinstance(graph, ir.Graph)
+    replacement = rule.rewrite(match)
+    if isinstance(replacement, ir.Value):
+        if any(value.is_graph_output() for value in root.outputs):
+            match.context.decline(root, "an output of the graph keeps its name")
+            return False
+        ir.convenience.replace_all_uses_with(root.outputs[0], replacement)
+    else:
+        _insert(rule, match, replacement, graph)
+    for node in _readers_first(match.nodes):
+        graph.remove(node, safe=True)
+    return True
+
+
+def _insert(rule: Rule, match: Match, node: ir.Node, graph: ir.Graph) -> None:
+    """Put the new node before the root; its output takes over the root's first one with its name and its readers."""
+    root = match.root
+    sources = [old.metadata_props.get(SOURCES_KEY) or old.name or old.op_type for old in reversed(match.nodes)]
+    rules = [old.metadata_props[RULE_KEY] for old in match.nodes if RULE_KEY in old.metadata_props]
+    node.metadata_props[RULE_KEY] = ",".join([*dict.fromkeys(rules), rule.name])
+    node.metadata_props[SOURCES_KEY] = ",".join(sources)
+    new, old = node.outputs[0], root.outputs[0]
+    new.type, new.shape = old.type, old.shape
+    new.name, old.name = old.name, None
+    graph.insert_before(root, node)
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    match.context.inference.node(node)
+
+
+def _readers_first(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """The nodes in an order in which each can be removed after those that read it."""
+    left = list(nodes)
+    order: list[ir.Node] = []
+    while left:
+        free = [node for node in left if not any(use.node in left for value in node.outputs for use in value.uses())]
+        order += free
+        left = [node for node in left if node not in free]
+    return order

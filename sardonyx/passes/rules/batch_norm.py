@@ -1,0 +1,58 @@
+"""Normalisation with constant statistics goes into the weights of the convolution before it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.passes.base import Level
+from sardonyx.passes.rule import Match, Rule, op
+
+
+class FoldBatchNormalizationIntoConvolution(Rule):
+    """BatchNormalization(Conv(x, W, B)) is Conv(x, W * f, (B - mean) * f + bias), where f = scale / sqrt(var + eps)."""
+
+    name = "ConvBNFusion"
+    level = Level.BASIC
+    patterns = (op.BatchNormalization(op.Conv("x", "weight", "offset?"), "scale", "bias", "mean", "variance"),)
+
+    def check(self, m: Match) -> str | None:
+        if m.attribute(m.root, "training_mode", 0) or any(value.uses() for value in m.root.outputs[1:]):
+            return "the normalisation is in training mode"
+        if m.attribute(m.root, "spatial", 1) != 1:
+            return "the normalisation has statistics of its own for every place"
+        names = ["weight", "scale", "bias", "mean", "variance"]
+        if m.optional("offset") is not None:
+            names.append("offset")
+        for name in names:
+            constant = m.constant(name)
+            if constant is None:
+                return f"its {name} is not constant"
+            if constant.dtype not in (np.float32, np.float64):
+                return f"its {name} is of type {constant.dtype}, in which folding would round twice"
+        return None
+
+    def rewrite(self, m: Match) -> ir.Node:
+        weight, scale, bias, mean, variance = (
+            self._wide(m, name) for name in ("weight", "scale", "bias", "mean", "variance")
+        )
+        offset = self._wide(m, "offset") if m.optional("offset") is not None else np.zeros_like(mean)
+        factor = scale / np.sqrt(variance + m.attribute(m.root, "epsilon", 1e-5))
+        dtype = m.fact("weight").dtype
+        assert dtype is not None
+        kind = dtype.numpy()
+        folded = m.initializer((weight * factor.reshape(-1, *[1] * (weight.ndim - 1))).astype(kind), "weight")
+        shifted = m.initializer(((offset - mean) * factor + bias).astype(kind), "bias")
+        convolution = m.node("Conv")
+        node = m.new_node("Conv", [m.value("x"), folded, shifted], version=convolution.version)
+        node.attributes.update(convolution.attributes)
+        return node
+
+    @staticmethod
+    def _wide(m: Match, name: str) -> np.ndarray:
+        constant = m.constant(name)
+        assert constant is not None
+        return constant.astype(np.float64)
+
+
+RULES: tuple[Rule, ...] = (FoldBatchNormalizationIntoConvolution(),)
