@@ -78,13 +78,14 @@ def tensor(dtype: ir.DataType, shape: Iterable[Dim] | None, elements: Sequence[D
 
 
 # Contents of small integer tensors take part in shape arithmetic.
-_MAXIMUM_ELEMENTS = 256
+MAXIMUM_ELEMENTS = 256
+_WHOLE = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 
 
 def of_array(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Fact:
     """The fact of a constant."""
     elements = None
-    if dtype in (ir.DataType.INT64, ir.DataType.INT32) and array.ndim <= 1 and array.size <= _MAXIMUM_ELEMENTS:
+    if dtype in _WHOLE and array.ndim <= 1 and array.size <= MAXIMUM_ELEMENTS:
         elements = tuple(int(item) for item in array.ravel())
     return Fact(ir.TensorType(dtype), tuple(array.shape), elements, array)
 

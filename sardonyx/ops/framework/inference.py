@@ -6,7 +6,9 @@ contents, for shape arithmetic) and in the `type` and `shape` of the graph's val
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,20 +16,41 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
+from sardonyx import errors, log
 from sardonyx.graph.types import MapType
-from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, of_array, symbol, unknown_dim
+from sardonyx.ops.framework.contents import contents
+from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, known, of_array, symbol, unknown_dim
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of
 
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_MAXIMUM_CONSTANT = 4096  # larger constants take no part in inference and are never read for it
+_ERROR_HEAD = re.compile(r"^\[\w+\] (\(op_type:[^)]*\): )?")
+
 
 class Inference:
-    """Facts of every value of a model's graph and its subgraphs."""
+    """Facts of every value of a model's graph and its subgraphs.
 
-    def __init__(self, opsets: Mapping[str, int], ir_version: int) -> None:
+    `strict` makes a declared shape that contradicts the inferred one an error; else the inferred one counts and
+    `logger` gets a warning.
+    """
+
+    def __init__(
+        self,
+        opsets: Mapping[str, int],
+        ir_version: int,
+        *,
+        strict: bool = False,
+        logger: log.Logger = log.DEFAULT,
+    ) -> None:
         self.opsets = dict(opsets)
         self.ir_version = ir_version
+        self.strict = strict
+        self.logger = logger
         self.facts: dict[ir.Value, Fact] = {}
         self.operators: dict[ir.Node, Operator] = {}
+        self._declared: dict[ir.Value, Fact] = {}
+        self._contradicted: set[ir.Value] = set()
 
     def operator(self, node: ir.Node) -> Operator:
         """The operator of a node, made once."""
@@ -41,13 +64,15 @@ class Inference:
         return None if value is None else self.facts.get(value, UNKNOWN)
 
     def graph(self, graph: ir.Graph, inputs: Sequence[Fact] | None = None) -> list[Fact]:
-        """Infer a graph; `inputs` are the facts of its inputs where the caller knows better than the graph."""
-        constants = {value for value in graph.initializers.values() if not value.is_graph_input()}
+        """Infer a graph; `inputs` are the facts of its inputs where the caller knows better than the graph.
+
+        A body of control flow may be inferred again with other inputs; the last facts stay.
+        """
         for value in graph.initializers.values():
-            if value in constants and value.const_value is not None:
+            if value.const_value is not None and not value.is_graph_input():
                 self._set(value, _constant_fact(value))
         for index, value in enumerate(graph.inputs):
-            declared = declared_fact(value)
+            declared = self.declared(value)
             given = inputs[index] if inputs is not None and index < len(inputs) else None
             self._set(value, merge(declared, given) if given is not None else declared)
         for node in graph:
@@ -55,17 +80,59 @@ class Inference:
         return [self.facts.get(value, UNKNOWN) for value in graph.outputs]
 
     def node(self, node: ir.Node) -> None:
-        """Infer one node, whose inputs have been inferred."""
+        """Infer one node, whose inputs have been inferred; errors.Fail where they contradict its rule."""
         operator = self.operator(node)
-        found = operator.infer([self.fact(value) for value in node.inputs], self)
-        for value, fact in zip(node.outputs, [*found, *[UNKNOWN] * len(node.outputs)], strict=False):
-            self._set(value, merge(declared_fact(value), fact))
+        inputs = [self.fact(value) for value in node.inputs]
+        try:
+            found = list(operator.infer(inputs, self))
+        except ValueError as error:
+            raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}) [ShapeInferenceError] {error}") from error
+        if found and found[0].elements is None:
+            elements = contents(node, inputs, found[0])
+            if elements is not None:
+                found[0] = replace(found[0], elements=elements)
+        for index, value in enumerate(node.outputs):
+            fact = found[index] if index < len(found) else UNKNOWN
+            declared = self.declared(value)
+            if declared.shape is not None and fact.shape is not None:
+                self._compare(value, fact.shape, declared.shape)
+            self._set(value, merge(declared, fact))
+
+    def declared(self, value: ir.Value) -> Fact:
+        """What the model itself said about a value before inference wrote to it."""
+        found = self._declared.get(value)
+        if found is None:
+            found = self._declared[value] = declared_fact(value)
+        return found
+
+    def _compare(self, value: ir.Value, inferred: Dims, declared: Dims) -> None:
+        """Report a declared shape that the inferred one contradicts, once for each value."""
+        if len(inferred) == len(declared) and not any(
+            isinstance(ours, int) and isinstance(theirs, int) and ours != theirs
+            for ours, theirs in zip(inferred, declared, strict=True)
+        ):
+            return
+        source, target = _braces(inferred), _braces(declared)
+        if self.strict:
+            raise errors.Fail(
+                f"Output:{value.name} [ShapeInferenceError] Mismatch between the inferred shape {source} and the "
+                f"declared shape {target}"
+            )
+        if value not in self._contradicted:
+            self._contradicted.add(value)
+            self.logger.warning(
+                f"Error merging shape info for output. '{value.name}' source:{source} target:{target}. "
+                "Falling back to lenient merge.",
+                "graph",
+            )
 
     def by_onnx(self, node: ir.Node, inputs: Sequence[Fact | None], version: int) -> list[Fact]:
         """ONNX's own rule for a node without subgraphs; unknown facts where it has none or needs more."""
         try:
             schema = onnx.defs.get_schema(node.op_type, version, node.domain)
         except onnx.defs.SchemaError:
+            return []
+        if any(attribute.type in _GRAPHS for attribute in node.attributes.values()):
             return []
         types: dict[str, onnx.TypeProto] = {}
         data: dict[str, onnx.TensorProto] = {}
@@ -77,17 +144,15 @@ class Inference:
             if fact.type is None or isinstance(fact.type, MapType):
                 return []
             types[name] = type_proto(fact)
-            values = fact.integers()
-            if values is not None and fact.dtype is not None and fact.constant is None:
-                shape = [dim for dim in fact.shape or () if isinstance(dim, int)]
-                data[name] = onnx.helper.make_tensor(name, fact.dtype, shape, values)
-            elif fact.constant is not None and fact.constant.size <= 4096 and fact.dtype is not None:
-                data[name] = ir.to_proto(ir.Tensor(fact.constant, dtype=fact.dtype, name=name))
-        opsets = [onnx.helper.make_opsetid(domain, number) for domain, number in {**self.opsets, node.domain: version}.items()]
+            content = _contents_proto(fact, name)
+            if content is not None:
+                data[name] = content
+        versions = {**self.opsets, node.domain: version}
+        opsets = [onnx.helper.make_opsetid(domain, number) for domain, number in versions.items()]
         try:
             found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, opsets, self.ir_version)
         except onnx.shape_inference.InferenceError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(_ERROR_HEAD.sub("", str(error))) from error
         return [fact_of_proto(found[name]) if name in found else UNKNOWN for name in proto.output]
 
     def _set(self, value: ir.Value, fact: Fact) -> None:
@@ -128,9 +193,29 @@ def _constant_fact(value: ir.Value) -> Fact:
     tensor = value.const_value
     assert tensor is not None
     shape = tuple(dim for dim in tensor.shape if isinstance(dim, int))
-    if tensor.dtype == ir.DataType.STRING or tensor.size > 4096:
+    if tensor.dtype == ir.DataType.STRING or tensor.size > _MAXIMUM_CONSTANT:
         return Fact(ir.TensorType(tensor.dtype), shape)
     return of_array(np.asarray(tensor.numpy()), tensor.dtype)
+
+
+def _contents_proto(fact: Fact, name: str) -> onnx.TensorProto | None:
+    """The contents of a small value for ONNX's rules, which read them as tensors; None where they are not known."""
+    if fact.dtype is None or not isinstance(fact.type, ir.TensorType):
+        return None
+    if fact.constant is not None:
+        if fact.constant.size > _MAXIMUM_CONSTANT or fact.dtype == ir.DataType.STRING:
+            return None
+        return ir.to_proto(ir.Tensor(fact.constant, dtype=fact.dtype, name=name))
+    values = fact.integers()
+    if values is None:
+        return None
+    shape = [dim for dim in fact.shape or () if isinstance(dim, int)]
+    return onnx.helper.make_tensor(name, fact.dtype, shape, values)
+
+
+def _braces(shape: Dims) -> str:
+    """A shape as onnxruntime prints it: ``{2,batch,3}``."""
+    return "{" + ",".join(str(dim) if known(dim) else "" for dim in shape) + "}"
 
 
 def type_proto(fact: Fact) -> onnx.TypeProto:
