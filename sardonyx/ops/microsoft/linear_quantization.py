@@ -70,7 +70,8 @@ def integer_product(a: Array, b: Array) -> Array:
 
     Computed in float64, which holds every partial sum of products of numbers up to 16 bits exactly.
     """
-    return np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64).astype(np.int32)
+    product: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    return product.astype(np.int64).astype(np.int32)
 
 
 def product_shape(a: Dims | None, b: Dims | None) -> Dims | None:
