@@ -1,0 +1,165 @@
+"""Convolutions and pools whose channels are the last axis, and quantised pools in either layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from sardonyx.ops import convolution, pooling
+from sardonyx.ops.framework.facts import Dims, Fact
+from sardonyx.ops.framework.operator import Operator, operator
+from sardonyx.ops.microsoft.activations import activate
+from sardonyx.ops.microsoft.linear_quantization import Array, dequantize, one, padded, quantize
+from sardonyx.ops.microsoft.qlinear_elementwise import zero_like
+from sardonyx.ops.microsoft.rules import DOMAIN, like
+
+if TYPE_CHECKING:
+    from sardonyx.ops.framework.inference import Inference
+
+
+def channels_second(x: Array) -> Array:
+    """(N, ..., C) as (N, C, ...), a view."""
+    return np.moveaxis(x, -1, 1)
+
+
+def channels_at_end(x: Array) -> Array:
+    """(N, C, ...) as (N, ..., C) in row order."""
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+def fact_channels_second(fact: Fact | None) -> Fact | None:
+    """The fact of `channels_second`."""
+    if fact is None or not fact.shape:
+        return fact
+    return like(fact, (fact.shape[0], fact.shape[-1], *fact.shape[1:-1]))
+
+
+def fact_channels_at_end(fact: Fact) -> Fact:
+    """The fact of `channels_at_end`."""
+    if not fact.shape:
+        return fact
+    return like(fact, (fact.shape[0], *fact.shape[2:], fact.shape[1]))
+
+
+@operator("QLinearConv", domain=DOMAIN)
+class QLinearConv(convolution.QLinearConv):
+    """ONNX's QLinearConv, with the channels of x and y last where `channels_last` is set; weights stay (M, C, ...)."""
+
+    inputs: ClassVar[str] = "x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B?"
+    outputs: ClassVar[str] = "y"
+    channels_last: int = 0
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        if not self.channels_last:
+            return super().infer(inputs, inference)
+        (y,) = super().infer([fact_channels_second(inputs[0]), *inputs[1:]], inference)
+        return [fact_channels_at_end(y)]
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        if not self.channels_last:
+            return super().run(*inputs)
+        (y,) = super().run(channels_second(inputs[0]), *inputs[1:])
+        return (channels_at_end(y),)
+
+
+@operator("NhwcConv", domain=DOMAIN)
+class NhwcConv(convolution.Conv):
+    """Conv with the channels of X and Y last; weights stay (M, C / group, ...)."""
+
+    inputs: ClassVar[str] = "X, W, B?"
+    outputs: ClassVar[str] = "Y"
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        (y,) = super().infer([fact_channels_second(inputs[0]), *inputs[1:]], inference)
+        return [fact_channels_at_end(y)]
+
+    def run(self, x: Array, w: Array, bias: Array | None = None) -> Sequence[Array]:
+        (y,) = super().run(channels_second(x), w, bias)
+        return (channels_at_end(y),)
+
+
+@operator("NhwcFusedConv", domain=DOMAIN)
+class NhwcFusedConv(NhwcConv):
+    """activation(NhwcConv + Z)."""
+
+    inputs: ClassVar[str] = "X, W, B?, Z?"
+    activation: str = ""
+    activation_params: tuple[float, ...] = ()
+
+    def run(self, x: Array, w: Array, bias: Array | None = None, z: Array | None = None) -> Sequence[Array]:
+        kind = x.dtype
+        wide = x.astype(np.float32) if kind == np.float16 else x
+        (y,) = super().run(wide, w.astype(wide.dtype), None if bias is None else bias.astype(wide.dtype))
+        if z is not None:
+            y = y + z
+        return (activate(self.activation, y, self.activation_params).astype(kind),)
+
+
+@operator("NhwcMaxPool", domain=DOMAIN)
+class NhwcMaxPool(pooling.MaxPool):
+    """The largest element of each window, with the channels last."""
+
+    inputs: ClassVar[str] = "x"
+    outputs: ClassVar[str] = "y"
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        (y,) = super().infer([fact_channels_second(inputs[0])], inference)
+        return [fact_channels_at_end(y)]
+
+    def run(self, x: Array) -> Sequence[Array]:
+        (y,) = super().run(channels_second(x))
+        return (channels_at_end(y),)
+
+
+@operator("QLinearAveragePool", domain=DOMAIN)
+class QLinearAveragePool(pooling.AveragePool):
+    """The mean of each window of the real numbers, quantised; channels last where `channels_last` is set."""
+
+    inputs: ClassVar[str] = "X, x_scale, x_zero_point?, y_scale, y_zero_point?"
+    outputs: ClassVar[str] = "Y"
+    channels_last: int = 0
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        if not self.channels_last:
+            return super().infer(inputs[:1], inference)
+        (y,) = super().infer([fact_channels_second(inputs[0])], inference)
+        return [fact_channels_at_end(y)]
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        x, x_scale, x_zero, y_scale, y_zero = padded(inputs, 5)
+        real = dequantize(x, one(x_scale, "x_scale"), one(x_zero, "x_zero_point"))
+        (mean,) = super().run(channels_second(real) if self.channels_last else real)
+        y = quantize(mean, one(y_scale, "y_scale"), zero_like(y_zero, x, "y_zero_point"))
+        return (channels_at_end(y) if self.channels_last else y,)
+
+
+@operator("QLinearGlobalAveragePool", domain=DOMAIN)
+class QLinearGlobalAveragePool(Operator):
+    """The mean of each map of the real numbers, quantised; channels last where `channels_last` is set."""
+
+    inputs: ClassVar[str] = "X, x_scale, x_zero_point, y_scale, y_zero_point"
+    outputs: ClassVar[str] = "Y"
+    channels_last: int = 0
+    host_reason: ClassVar[str] = "a reduction of quantised numbers"
+
+    def spatial(self, rank: int) -> tuple[int, ...]:
+        """The axes over which the mean goes."""
+        return tuple(range(1, rank - 1)) if self.channels_last else tuple(range(2, rank))
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x = inputs[0]
+        if x is None or x.shape is None:
+            return [like(x, None)]
+        gone = self.spatial(len(x.shape))
+        shape: Dims = tuple(1 if index in gone else dim for index, dim in enumerate(x.shape))
+        return [like(x, shape)]
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        x, x_scale, x_zero, y_scale, y_zero = inputs
+        axes = self.spatial(x.ndim)
+        count = int(np.prod([x.shape[axis] for axis in axes]))
+        sums = x.sum(axis=axes, keepdims=True, dtype=np.int64) - count * int(one(x_zero, "x_zero_point"))
+        real = sums.astype(np.float32) * (one(x_scale, "x_scale") / np.float32(count))
+        return (quantize(real, one(y_scale, "y_scale"), one(y_zero, "y_zero_point")),)
