@@ -1,0 +1,68 @@
+"""Run ONNX's backend suite: ``python -m tests.conformance [--report] [--match REGEX] [--workers N] [--json FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import onnx
+
+from tests.conformance import suite
+from tests.conformance.skips import SKIPS
+from tests.conformance.workers import Outcome, run_all
+
+STATUSES = ("passed", "failed", "crashed", "timeout", "skipped")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the arguments ask for; 0 where nothing failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description="Run ONNX's backend suite.")
+    parser.add_argument("--report", action="store_true", help="print the reason of every test that did not pass")
+    parser.add_argument("--match", default="", metavar="REGEX", help="only tests whose name it is found in")
+    parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each test (default: 60)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes there")
+    options = parser.parse_args(arguments)
+    wanted = [name for name in suite.tests() if re.search(options.match, name)]
+    ran = {
+        outcome.name: outcome
+        for outcome in run_all([name for name in wanted if name not in SKIPS], options.workers, options.timeout)
+    }
+    outcomes = [
+        ran[name] if name in ran else Outcome(suite.tests()[name][0], name, "skipped", SKIPS[name]) for name in wanted
+    ]
+    print(table(outcomes))
+    if options.report:
+        print(reasons(outcomes))
+    if options.json:
+        counts = collections.Counter(outcome.status for outcome in outcomes)
+        report = {"onnx": onnx.__version__, "counts": counts, "outcomes": [asdict(outcome) for outcome in outcomes]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return int(any(outcome.status not in ("passed", "skipped") for outcome in outcomes))
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Counts by kind and status."""
+    lines = [f"{'kind':<20}" + "".join(f"{status:>9}" for status in (*STATUSES, "all"))]
+    for kind in (*suite.KINDS, "all"):
+        chosen = [outcome for outcome in outcomes if kind in ("all", outcome.kind)]
+        counts = collections.Counter(outcome.status for outcome in chosen)
+        lines.append(f"{kind:<20}" + "".join(f"{counts[status]:>9}" for status in STATUSES) + f"{len(chosen):>9}")
+    return "\n".join(lines)
+
+
+def reasons(outcomes: Sequence[Outcome]) -> str:
+    """A line for every test that did not pass."""
+    return "\n".join(
+        f"{outcome.status:<8} {outcome.name}: {outcome.reason}" for outcome in outcomes if outcome.status != "passed"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Runs tests in processes of their own, so that a crash or a hang of one is an outcome and not the end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Literal
+
+import numpy as np
+
+from tests.conformance import suite
+from tests.conformance.engine import Engine
+
+Status = Literal["passed", "failed", "crashed", "timeout", "skipped"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kind: str
+    name: str
+    status: Status
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def run_all(names: Sequence[str], workers: int, timeout: float) -> list[Outcome]:
+    """Outcomes of the named tests, in that order."""
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for name in names:
+        waiting.put(name)
+    outcomes: dict[str, Outcome] = {}
+    drivers = [threading.Thread(target=_drive, args=(waiting, outcomes, timeout)) for _ in range(workers)]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join()
+    return [outcomes[name] for name in names]
+
+
+def _drive(waiting: queue.SimpleQueue[str], outcomes: dict[str, Outcome], timeout: float) -> None:
+    """Feed one worker from the queue; a worker that dies or hangs is replaced."""
+    worker: _Worker | None = None
+    while True:
+        try:
+            name = waiting.get_nowait()
+        except queue.Empty:
+            break
+        worker = worker or _Worker()
+        outcomes[name] = worker.run(name, timeout)
+        if outcomes[name].status in ("crashed", "timeout"):
+            worker = None
+    if worker is not None:
+        worker.stop()
+
+
+class _Worker:
+    """A process that runs one test at a time."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, child = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child,), daemon=True)
+        self.process.start()
+        child.close()
+        self.connection.recv()  # it has loaded the suite
+
+    def run(self, name: str, timeout: float) -> Outcome:
+        kind = suite.tests()[name][0]
+        try:
+            self.connection.send(name)
+            if self.connection.poll(timeout):
+                answer: Outcome = self.connection.recv()
+                return answer
+        except (EOFError, OSError):
+            self.process.join()
+            return Outcome(kind, name, "crashed", _how_it_ended(self.process.exitcode))
+        self.process.kill()
+        self.process.join()
+        return Outcome(kind, name, "timeout", f"no answer in {timeout:g} s", timeout)
+
+    def stop(self) -> None:
+        self.connection.close()
+        self.process.join()
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"the process died of {signal.Signals(-code).name}"
+    return f"the process ended with exit code {code}"
+
+
+def _serve(connection: Connection) -> None:
+    os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"  # the suite tests operator sets before their release
+    np.seterr(all="ignore")
+    suite.tests()
+    engine = Engine()
+    connection.send("ready")
+    while True:
+        try:
+            name = connection.recv()
+        except EOFError:
+            return
+        connection.send(_outcome(engine, name))
+
+
+def _outcome(engine: Engine, name: str) -> Outcome:
+    start = time.perf_counter()
+    kind, test = suite.tests()[name]
+    status: Status = "passed"
+    reason = ""
+    try:
+        model, sets = suite.load(test)
+        session = engine.session(model)
+        compared = 0
+        for data in sets:
+            suite.compare(data.expected, session(data.feeds), test)
+            compared += 1
+        if not compared:
+            raise suite.UnavailableError("it has no data to compare with")
+    except suite.UnavailableError as error:
+        status, reason = "skipped", str(error)
+    except Exception as error:  # whatever the engine raises is a failed test
+        status, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"[:600]
+    return Outcome(kind, name, status, reason, time.perf_counter() - start)
