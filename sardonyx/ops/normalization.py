@@ -1,0 +1,268 @@
+"""Normalisations: by batch statistics, per instance, group or layer, by root mean square, norm or neighbourhood."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.ops.framework.facts import Dim, Fact
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
+from sardonyx.ops.reduction import normalized_axes, reduced_shape
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(working_dtype(x.dtype), copy=False)
+
+
+def _per_channel(parameter: Array, rank: int, dtype: np.dtype[Any]) -> Array:
+    """A vector along dimension 1 of a tensor of that rank."""
+    return parameter.astype(dtype, copy=False).reshape(1, -1, *(1,) * (rank - 2))
+
+
+class Normalization(Operator):
+    """An operator whose first output has the type and shape of the first input."""
+
+    host_reason = "the normalisation of NumPy: no native kernel"
+
+    # Operations for each element: mean, difference, square, sum, scale and offset.
+    operations = 8
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        assert inputs[0] is not None
+        return [Fact(inputs[0].type, inputs[0].shape)]
+
+    def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
+        count = elements(outputs[0])
+        return Cost(None if count is None else self.operations * count, super().cost(inputs, outputs).bytes)
+
+
+@operator("BatchNormalization")
+class BatchNormalization(Normalization):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, with given statistics.
+
+    Training (`training_mode` from opset 14 on, more than one output before) takes the batch's own statistics and gives
+    the running ones: running * momentum + batch * (1 - momentum).
+    """
+
+    epsilon: float = 1e-5
+    momentum: float = 0.9
+    training_mode: int = 0
+    spatial: int = 1
+
+    operations = 2
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x, mean, variance = inputs[0], inputs[3], inputs[4]
+        assert x is not None
+        assert mean is not None
+        assert variance is not None
+        means, variances = Fact(mean.type, mean.shape), Fact(variance.type, variance.shape)
+        return [Fact(x.type, x.shape), means, variances, means, variances][: max(self.wanted_outputs, 1)]
+
+    def run(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Sequence[Value]:
+        wide = _wide(x)
+        if x.ndim < 1 or (self.spatial and x.ndim > 1 and scale.shape != (x.shape[1],)):
+            raise ValueError(
+                f"scale has shape {scale.shape}, expected one number for each channel of the input {x.shape}"
+            )
+        if not self.spatial:
+            return (self._normalized(wide, *(_wide(p)[None] for p in (scale, bias, mean, variance))).astype(x.dtype),)
+        rank, dtype = max(x.ndim, 2), wide.dtype
+        if self.training_mode or self.has_output(1):
+            return self._train(x, scale, bias, mean, variance)
+        parameters = [_per_channel(p, rank, dtype) for p in (scale, bias, mean, variance)]
+        return (self._normalized(wide, *parameters).astype(x.dtype, copy=False),)
+
+    def _normalized(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Array:
+        factor = scale / np.sqrt(variance + np.asarray(self.epsilon, variance.dtype))
+        return x * factor + (bias - mean * factor)
+
+    def _train(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Sequence[Value]:
+        axes = (0, *range(2, x.ndim))
+        wide = _wide(x)
+        batch_mean, batch_variance = wide.mean(axis=axes), wide.var(axis=axes)
+        parameters = [_per_channel(p, x.ndim, wide.dtype) for p in (scale, bias, batch_mean, batch_variance)]
+        y = self._normalized(wide, *parameters).astype(x.dtype, copy=False)
+        running = [
+            (_wide(old) * self.momentum + new * (1 - self.momentum)).astype(old.dtype)
+            for old, new in ((mean, batch_mean), (variance, batch_variance))
+        ]
+        return y, *running, batch_mean.astype(mean.dtype), batch_variance.astype(variance.dtype)
+
+
+@operator("InstanceNormalization")
+class InstanceNormalization(Normalization):
+    """Each map of each item by its own mean and variance."""
+
+    epsilon: float = 1e-5
+
+    def run(self, x: Array, scale: Array, bias: Array) -> Sequence[Value]:
+        if x.ndim < 3 or scale.shape != (x.shape[1],) or bias.shape != (x.shape[1],):
+            raise ValueError(
+                f"scale {scale.shape} and bias {bias.shape} must have one number for each channel of {x.shape}"
+            )
+        wide = _wide(x)
+        y = standardized(wide, tuple(range(2, x.ndim)), self.epsilon)
+        y = y * _per_channel(scale, x.ndim, wide.dtype) + _per_channel(bias, x.ndim, wide.dtype)
+        return (y.astype(x.dtype, copy=False),)
+
+
+def standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    """(x - mean) / sqrt(variance + epsilon) over axes, in the dtype of `x`."""
+    centred = x - x.mean(axis=axes, keepdims=True)
+    variance = np.square(centred).mean(axis=axes, keepdims=True)
+    return np.asarray(centred / np.sqrt(variance + np.asarray(epsilon, x.dtype)))
+
+
+class GroupNorm(Normalization):
+    """Each group of channels of each item by its own mean and variance."""
+
+    epsilon: float = 1e-5
+    num_groups: int
+    stash_type: int = 1
+
+    def grouped(self, x: Array) -> Array:
+        """The input as (N, groups, channels in a group, elements of a map), in the dtype to compute in."""
+        if x.ndim < 2 or x.shape[1] % self.num_groups:
+            raise ValueError(f"the channels of {x.shape} do not divide into {self.num_groups} groups")
+        shape = (x.shape[0], self.num_groups, x.shape[1] // self.num_groups, math.prod(x.shape[2:]))
+        return _wide(x).reshape(shape)
+
+
+@operator("GroupNormalization", since=18)
+class OldGroupNormalization(GroupNorm):
+    """Scale and bias belong to the groups."""
+
+    def run(self, x: Array, scale: Array, bias: Array) -> Sequence[Value]:
+        groups = self.grouped(x)
+        y = standardized(groups, (2, 3), self.epsilon)
+        y = y * _per_channel(scale, 4, y.dtype) + _per_channel(bias, 4, y.dtype)
+        return (y.reshape(x.shape).astype(x.dtype, copy=False),)
+
+
+@operator("GroupNormalization", since=21)
+class GroupNormalization(GroupNorm):
+    """Scale and bias belong to the channels."""
+
+    def run(self, x: Array, scale: Array, bias: Array) -> Sequence[Value]:
+        y = standardized(self.grouped(x), (2, 3), self.epsilon).reshape(x.shape)
+        y = y * _per_channel(scale, x.ndim, y.dtype) + _per_channel(bias, x.ndim, y.dtype)
+        return (y.astype(x.dtype, copy=False),)
+
+
+@operator("LayerNormalization", since=17)
+class LayerNormalization(Normalization):
+    """Everything from `axis` on by its own mean and variance; also gives the mean and 1 / standard deviation."""
+
+    axis: int = -1
+    epsilon: float = 1e-5
+    stash_type: int = 1
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x = inputs[0]
+        assert x is not None
+        shape: tuple[Dim, ...] | None = None
+        if x.shape is not None:
+            (axis,) = normalized_axes([self.axis], len(x.shape))
+            shape = reduced_shape(x.shape, range(axis, len(x.shape)), True)
+        statistics = Fact(ir.TensorType(ir.DataType(self.stash_type)), shape)
+        return [Fact(x.type, x.shape), statistics, statistics][: max(self.wanted_outputs, 1)]
+
+    def run(self, x: Array, scale: Array, bias: Array | None = None) -> Sequence[Value]:
+        (axis,) = normalized_axes([self.axis], x.ndim)
+        axes = tuple(range(axis, x.ndim))
+        wide = _wide(x)
+        mean = wide.mean(axis=axes, keepdims=True)
+        centred = wide - mean
+        variance = np.square(centred).mean(axis=axes, keepdims=True)
+        inverse = 1 / np.sqrt(variance + np.asarray(self.epsilon, wide.dtype))
+        y = centred * inverse * _wide(scale)
+        if bias is not None:
+            y += _wide(bias)
+        stash = numpy_dtype(ir.DataType(self.stash_type))
+        return y.astype(x.dtype, copy=False), mean.astype(stash, copy=False), inverse.astype(stash, copy=False)
+
+
+@operator("RMSNormalization")
+class RMSNormalization(Normalization):
+    """x / sqrt(mean of squares + epsilon) * scale, over everything from `axis` on."""
+
+    axis: int = -1
+    epsilon: float = 1e-5
+    stash_type: int = 1
+
+    operations = 5
+
+    def run(self, x: Array, scale: Array) -> Sequence[Value]:
+        (axis,) = normalized_axes([self.axis], x.ndim)
+        wide = _wide(x)
+        squares = np.square(wide).mean(axis=tuple(range(axis, x.ndim)), keepdims=True)
+        y = wide / np.sqrt(squares + np.asarray(self.epsilon, wide.dtype)) * _wide(scale)
+        return (y.astype(scale.dtype, copy=False),)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x, scale = inputs[0], inputs[1]
+        assert x is not None
+        assert scale is not None
+        return [Fact(scale.type, x.shape)]
+
+
+@operator("LpNormalization")
+class LpNormalization(Normalization):
+    """x divided by its Lp norm along an axis; zeros stay zeros."""
+
+    axis: int = -1
+    p: int = 2
+
+    operations = 3
+
+    def run(self, x: Array) -> Sequence[Value]:
+        if self.p not in (1, 2):
+            raise ValueError(f"p must be 1 or 2, not {self.p}")
+        (axis,) = normalized_axes([self.axis], x.ndim)
+        wide = _wide(x)
+        norm = np.linalg.norm(wide, ord=self.p, axis=axis, keepdims=True)
+        return ((wide / np.where(norm == 0, np.ones_like(norm), norm)).astype(x.dtype, copy=False),)
+
+
+@operator("MeanVarianceNormalization")
+class MeanVarianceNormalization(Normalization):
+    """(x - mean) / (standard deviation + 1e-9) over axes."""
+
+    axes: tuple[int, ...] = (0, 2, 3)
+
+    def run(self, x: Array) -> Sequence[Value]:
+        axes = normalized_axes(self.axes, x.ndim)
+        wide = _wide(x)
+        centred = wide - wide.mean(axis=axes, keepdims=True)
+        deviation = np.sqrt(np.square(centred).mean(axis=axes, keepdims=True))
+        return ((centred / (deviation + np.asarray(1e-9, wide.dtype))).astype(x.dtype, copy=False),)
+
+
+@operator("LRN")
+class LRN(Normalization):
+    """x / (bias + alpha / size * sum of squares of `size` neighbouring channels) ** beta."""
+
+    alpha: float = 0.0001
+    beta: float = 0.75
+    bias: float = 1.0
+    size: int
+
+    def run(self, x: Array) -> Sequence[Value]:
+        wide = _wide(x)
+        squares = np.square(wide)
+        total = np.zeros_like(wide)
+        channels = x.shape[1]
+        for offset in range(-((self.size - 1) // 2), math.ceil((self.size - 1) / 2) + 1):
+            low, high = max(0, -offset), min(channels, channels - offset)
+            if low < high:
+                total[:, low:high] += squares[:, low + offset : high + offset]
+        y = wide / (self.bias + self.alpha / self.size * total) ** self.beta
+        return (y.astype(x.dtype, copy=False),)
