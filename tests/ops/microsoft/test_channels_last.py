@@ -1,0 +1,111 @@
+"""Channels-last and quantised convolutions and pools against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.microsoft import peer
+from tests.ops.microsoft.quantized import random, scale, steps
+
+WINDOWS: list[dict[str, Any]] = [
+    {"kernel_shape": [3, 3]},
+    {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]},
+    {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", "strides": [2, 2]},
+]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels_last", [0, 1])
+@pytest.mark.parametrize("attributes", [*WINDOWS, {"kernel_shape": [3, 3], "dilations": [2, 1], "pads": [2, 1, 2, 1]}])
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_qlinear_conv(dtype: type, channels_last: int, attributes: dict[str, Any], group: int) -> None:
+    generator = np.random.default_rng(1)
+    x = random(generator, dtype, 2, 4, 9, 8)
+    w = random(generator, np.int8, 8, 4 // group, *attributes["kernel_shape"])
+    per_filter = (generator.random(8) * 0.01 + 0.001).astype(np.float32)
+    bias = generator.integers(-3000, 3000, 8).astype(np.int32)
+    x = np.moveaxis(x, 1, -1).copy() if channels_last else x
+    inputs = [
+        x,
+        scale(0.02),
+        np.array(5, dtype),
+        w,
+        per_filter,
+        np.zeros(8, np.int8),
+        scale(0.1),
+        np.array(9, dtype),
+        bias,
+    ]
+    steps(
+        "QLinearConv",
+        inputs,
+        1,
+        {**attributes, "group": group, "channels_last": channels_last},
+        constants=[1, 2, 3, 4, 5, 6, 7, 8],
+        allowed=1,
+        share=0.01,
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels_last", [0, 1])
+@pytest.mark.parametrize("attributes", WINDOWS)
+@pytest.mark.parametrize("include", [0, 1])
+def test_qlinear_average_pool(dtype: type, channels_last: int, attributes: dict[str, Any], include: int) -> None:
+    x = random(np.random.default_rng(2), dtype, 2, 9, 8, 5)
+    inputs = [x, scale(0.02), np.array(5, dtype), scale(0.015), np.array(9, dtype)]
+    # onnxruntime sums in another order, so a mean half way between two steps may fall elsewhere.
+    steps(
+        "QLinearAveragePool",
+        inputs,
+        1,
+        {**attributes, "count_include_pad": include, "channels_last": channels_last},
+        allowed=1,
+        share=0.02,
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels_last", [0, 1])
+@pytest.mark.parametrize("shape", [(2, 5, 7, 6), (1, 3, 40, 40)])
+def test_qlinear_global_average_pool(dtype: type, channels_last: int, shape: tuple[int, ...]) -> None:
+    x = random(np.random.default_rng(3), dtype, *shape)
+    inputs = [x, scale(0.02), np.array(5, dtype), scale(0.005), np.array(9, dtype)]
+    steps("QLinearGlobalAveragePool", inputs, 1, {"channels_last": channels_last}, allowed=1, share=0.1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        *WINDOWS,
+        {"kernel_shape": [2, 2], "dilations": [2, 2]},
+        {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+    ],
+)
+def test_nhwc_max_pool(dtype: type, attributes: dict[str, Any]) -> None:
+    steps("NhwcMaxPool", [random(np.random.default_rng(4), dtype, 2, 9, 8, 5)], 1, attributes)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_nhwc_conv(group: int) -> None:
+    generator = np.random.default_rng(5)
+    x, w = generator.standard_normal((2, 4, 9, 8)), generator.standard_normal((6, 4 // group, 3, 3))
+    bias, z = generator.standard_normal(6), generator.standard_normal((2, 9, 8, 6))
+    x, w, bias, z = (array.astype(np.float32) for array in (x, w, bias, z))
+    attributes = {"pads": [1, 1, 1, 1], "group": group}
+    (exact,) = peer.onnxruntime(*_with_feeds("Conv", [x, w, bias], attributes))
+    exact = np.moveaxis(exact, 1, -1)
+    given = np.moveaxis(x, 1, -1).copy()
+    (plain,) = peer.run("NhwcConv", [given, w, bias], 1, attributes)
+    np.testing.assert_allclose(plain, exact, rtol=1e-4, atol=1e-4)
+    (fused,) = peer.run("NhwcFusedConv", [given, w, bias, z], 1, {**attributes, "activation": "Relu"})
+    np.testing.assert_allclose(fused, np.maximum(exact + z, 0), rtol=1e-4, atol=1e-4)
+
+
+def _with_feeds(op_type: str, inputs: list[np.ndarray], attributes: dict[str, Any]) -> tuple[Any, Any]:
+    model = peer.one_node(op_type, inputs, 1, attributes, domain="")
+    return model, peer.feeds(model, inputs)
