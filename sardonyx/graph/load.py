@@ -1,34 +1,298 @@
-"""From a file, bytes or a ModelProto to a model whose weights stay where they are."""
+"""From a file, bytes or a ModelProto to a model whose weights stay where they are.
+
+`load_model` reads top to bottom: map the file, leave the weights in place, parse the rest, check its form, hand it to
+onnx-ir, give the initializers their bytes, bring the graph into the one form that everything above expects (one
+operator version per node, no functions, sorted, no unused initializers).
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
 
 from sardonyx import errors
+from sardonyx.graph.external_data import Buffer, ExternalData, map_file
+from sardonyx.graph.functions import inline_functions
+from sardonyx.graph.initializers import TensorReader, data_type, dense, dimensions
+from sardonyx.graph.structure_check import check_structure
+from sardonyx.graph.value_types import restore_maps
+from sardonyx.graph.versions import check_versions, stamp_versions
+from sardonyx.graph.wire_format import split
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+# Smaller files are read, not mapped: a file that somebody truncates while it is mapped ends the process.
+_MAPPED_BYTES = 16 << 20
+
+_INITIALIZERS_ARE_CONSTANT = 3  # up to this IR version an initializer is listed among the inputs and yet constant
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as it was written, before any rewrite."""
+    """A model as it was written, before any rewrite; `warnings` are lines for the session's log."""
 
     model: ir.Model
     path: Path | None  # None for a model given as bytes or as a ModelProto
+    size: int = 0  # bytes of the serialised model, without external data
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_bytes(self) -> bool:
+        return self.path is None
 
 
-def load_model(source: Source) -> LoadedModel:
-    """Load a model; see the errors that `sardonyx.errors` names."""
+def load_model(
+    source: Source,
+    *,
+    external_folder: str | os.PathLike[str] | None = None,
+    external_buffers: Mapping[str, Buffer] | None = None,
+    allow_unreleased_opsets: bool | None = None,
+) -> LoadedModel:
+    """Load a model without copying its weights.
+
+    External data lie in the folder of the model file; for bytes and ModelProto in `external_folder`, or else in the
+    working directory. `external_buffers` are contents of such files by their names, used in their place.
+
+    Raises `errors.NoSuchFile`, `errors.InvalidProtobuf`, and for a model that is wrong in itself `errors.Fail`,
+    `errors.InvalidArgument` or `errors.InvalidGraph`.
+    """
+    data, path = _bytes_of(source)
+    folder = path.parent if path is not None else Path(external_folder or ".")
+    external = ExternalData(folder, external_buffers, from_bytes=path is None)
+    warnings: list[str] = []
+    try:
+        model = _model_of(data, external, allow_unreleased_opsets, warnings, path is not None)
+    except errors.OnnxRuntimeError as error:
+        if path is None:
+            raise
+        raise type(error)(f"Load model from {path} failed:{error.message}") from error
+    return LoadedModel(model, path, len(data), tuple(warnings))
+
+
+def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:
     if isinstance(source, onnx.ModelProto):
-        return LoadedModel(ir.serde.deserialize_model(source), None)
+        try:
+            return memoryview(source.SerializeToString()), None
+        except (EncodeError, ValueError) as error:
+            raise errors.InvalidArgument(
+                f"The ModelProto cannot be serialised ({error}); save weights beyond 2 GB as external data"
+            ) from error
     if isinstance(source, bytes):
-        return LoadedModel(ir.serde.deserialize_model(onnx.ModelProto.FromString(source)), None)
+        return memoryview(source), None
     path = Path(source)
-    if not path.exists():
-        raise errors.NoSuchFile(f"Load model from {path} failed:Load model {path} failed. File doesn't exist")
-    return LoadedModel(ir.load(path), path)
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise errors.InvalidProtobuf(f"Load model from {path} failed:Protobuf parsing failed. It is not a file.")
+        if status.st_size < _MAPPED_BYTES:
+            return memoryview(path.read_bytes()), path
+        return map_file(path), path
+    except (FileNotFoundError, ValueError):  # a name with a null byte is a ValueError
+        raise errors.NoSuchFile(f"Load model from {path} failed:Load model {path} failed. File doesn't exist") from None
+    except OSError as error:
+        raise errors.Fail(
+            f"Load model from {path} failed:system error number {error.errno}: {error.strerror}"
+        ) from None
+
+
+def _model_of(
+    data: memoryview,
+    external: ExternalData,
+    allow_unreleased: bool | None,
+    warnings: list[str],
+    is_file: bool,
+) -> ir.Model:
+    try:
+        small, payloads = split(data)
+        proto = onnx.ModelProto.FromString(small)
+    except (DecodeError, errors.InvalidProtobuf) as error:
+        text = "Protobuf parsing failed." if is_file else "Failed to load model because protobuf parsing failed."
+        raise errors.InvalidProtobuf(text) from error
+    if not proto.HasField("graph"):
+        raise errors.InvalidArgument("No graph was found in the protobuf.")
+    check_versions(proto, allow_unreleased, warnings)
+    structure = check_structure(proto)
+    reader = TensorReader(payloads, external)
+    for graph in _graphs(proto):
+        _prepare_tensors(graph, reader, warnings)
+    for function in proto.functions:
+        _densify_constants(function.node, reader)
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except Exception as error:  # the checks above leave nothing that onnx-ir refuses, as far as is known
+        raise errors.Fail(f"This is an invalid model. {_innermost(error)}") from error
+    restore_maps(model)
+    _read_tensors(model, reader)
+    if structure.unsorted:
+        _sort(model)
+    stamp_versions(model)
+    inline_functions(model)
+    for graph_ in (model.graph, *model.graph.subgraphs()):
+        _name_inputs(graph_)
+    _settle_initializers(model, warnings)
+    return model
+
+
+def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Every graph of a model, outer ones first; protobuf bounds how deep they nest."""
+    waiting: list[onnx.GraphProto] = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    while waiting or nodes:
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    waiting.append(attribute.g)
+                elif attribute.type == onnx.AttributeProto.GRAPHS:
+                    waiting.extend(attribute.graphs)
+        nodes = []
+        if waiting:
+            graph = waiting.pop()
+            yield graph
+            nodes = list(graph.node)
+
+
+def _prepare_tensors(graph: onnx.GraphProto, reader: TensorReader, warnings: list[str]) -> None:
+    """Make the sparse tensors dense, leave out all but the last of initializers of one name, check declared types."""
+    _densify_constants(graph.node, reader)
+    for sparse in graph.sparse_initializer:
+        graph.initializer.append(dense(sparse, reader))
+    del graph.sparse_initializer[:]
+    last = {tensor.name: index for index, tensor in enumerate(graph.initializer)}
+    if len(last) < len(graph.initializer):
+        for index in reversed(range(len(graph.initializer))):
+            name = graph.initializer[index].name
+            if last[name] != index:
+                del graph.initializer[index]
+                warnings.append(
+                    f"Duplicate initializer (dense, sparse or ConstantNode): '{name}' the model will use the latest "
+                    "encountered initializer. Please, fix your model."
+                )
+    for infos in (graph.input, graph.value_info):
+        for info in infos:
+            if info.name in last and info.type.HasField("tensor_type"):
+                _check_declared(info, next(tensor for tensor in graph.initializer if tensor.name == info.name))
+
+
+def _check_declared(info: onnx.ValueInfoProto, tensor: onnx.TensorProto) -> None:
+    declared, actual = info.type.tensor_type, data_type(tensor)
+    if declared.elem_type != actual:
+        raise errors.Fail(
+            f"Type Error: Data in initializer '{info.name}' has element type {actual.name} but usage of initializer "
+            f"in graph expects {ir.DataType(declared.elem_type).name}"
+        )
+    if declared.HasField("shape"):
+        shape = dimensions(tensor.dims, tensor.name)
+        dims = declared.shape.dim
+        if len(dims) != len(shape) or any(
+            dim.HasField("dim_value") and dim.dim_value != size for dim, size in zip(dims, shape, strict=False)
+        ):
+            shown = ",".join(str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param for dim in dims)
+            raise errors.Fail(
+                f"Type Error: Shape of initializer {info.name} does not match. {{{shown}}} != "
+                f"{{{','.join(map(str, shape))}}}"
+            )
+
+
+def _densify_constants(nodes: Iterator[onnx.NodeProto] | list[onnx.NodeProto], reader: TensorReader) -> None:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.SPARSE_TENSOR and not attribute.ref_attr_name:
+                if node.op_type != "Constant":
+                    raise errors.InvalidGraph(
+                        f"Attribute '{attribute.name}' of node '{node.name}' ({node.op_type}) is a sparse tensor, "
+                        "which only Constant takes"
+                    )
+                tensor = dense(attribute.sparse_tensor, reader)
+                attribute.Clear()
+                attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
+                attribute.t.CopyFrom(tensor)
+            elif attribute.type == onnx.AttributeProto.SPARSE_TENSORS:
+                raise errors.InvalidGraph(f"Attribute '{attribute.name}' of node '{node.name}': sparse tensors")
+
+
+def _read_tensors(model: ir.Model, reader: TensorReader) -> None:
+    """Exchange the tensors that onnx-ir made for tensors over the bytes where they lie, checked."""
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        for graph in (root, *root.subgraphs()):
+            for value in graph.initializers.values():
+                value.const_value = _read(value.const_value, reader)
+                value.type = value.type or ir.TensorType(value.const_value.dtype)
+                value.shape = ir.Shape(value.const_value.shape)
+        for node in root.all_nodes():
+            for name, attribute in node.attributes.items():
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                    node.attributes[name] = ir.AttrTensor(name, _read(attribute.value, reader))
+                elif attribute.type == ir.AttributeType.TENSORS and not attribute.is_ref():
+                    node.attributes[name] = ir.AttrTensors(name, [_read(item, reader) for item in attribute.value])
+
+
+def _read(tensor: ir.TensorProtocol | None, reader: TensorReader) -> ir.TensorProtocol:
+    assert tensor is not None
+    return reader.tensor(_proto_of(tensor))
+
+
+def _proto_of(tensor: ir.TensorProtocol) -> onnx.TensorProto:
+    """The message that onnx-ir made a tensor from, or an equal one where it did not keep it."""
+    if isinstance(tensor, ir.serde.TensorProtoTensor):
+        return tensor.raw
+    proto = onnx.TensorProto(name=tensor.name or "", data_type=tensor.dtype, dims=tuple(tensor.shape))
+    if isinstance(tensor, ir.ExternalTensor):
+        proto.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in (("location", tensor.location), ("offset", tensor.offset), ("length", tensor.length)):
+            if value is not None:
+                proto.external_data.add(key=key, value=str(value))
+    else:
+        proto.string_data.extend(tensor.string_data())
+    return proto
+
+
+def _sort(model: ir.Model) -> None:
+    try:
+        model.graph.sort()
+        for function in model.functions.values():
+            function.sort()
+    except ValueError:
+        raise errors.Fail("This is an invalid model. Error: the graph is not acyclic.") from None
+
+
+def _name_inputs(graph: ir.Graph) -> None:
+    """Subgraphs may leave inputs that they do not read without a name; a plan needs one."""
+    for index, value in enumerate(graph.inputs):
+        if not value.name:
+            value.name = f"unnamed_input_{index}_of_{graph.name}"
+
+
+def _settle_initializers(model: ir.Model, warnings: list[str]) -> None:
+    """Take constants off the inputs, drop what nobody reads, and note what a caller may override."""
+    graph = model.graph
+    for name, value in list(graph.initializers.items()):
+        if value.is_graph_input():
+            if model.ir_version <= _INITIALIZERS_ARE_CONSTANT:
+                graph.inputs.remove(value)
+            else:
+                warnings.append(
+                    f"Initializer {name} appears in graph inputs and will not be treated as constant value/weight. "
+                    "This may prevent some of the graph optimizations, like const folding. Move it out of graph inputs "
+                    "if there is no need to override it, by either re-generating the model with latest "
+                    "exporter/converter or with the tool onnxruntime/tools/python/remove_initializer_from_input.py."
+                )
+    for each in (graph, *graph.subgraphs()):
+        for name, value in list(each.initializers.items()):
+            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+                del each.initializers[name]
+                warnings.append(
+                    f"Removing initializer '{name}'. It is not used by any node and should be removed from the model."
+                )
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())[:500] or type(error).__name__

@@ -1,0 +1,114 @@
+"""Weights in files beside the model: mapped, never read at load, and confined to the model's folder."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+
+from sardonyx import errors
+
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+_KEYS = frozenset({"location", "offset", "length", "checksum"})
+_PREPACKED = "prepacked"  # keys that begin so describe weights packed for a provider of onnxruntime
+_LARGEST = 2**63 - 1
+
+
+def map_file(path: str | os.PathLike[str]) -> memoryview:
+    """The bytes of a regular file, mapped read-only; OSError where it cannot be opened."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+class ExternalData:
+    """The files that a model may refer to: those in `folder`, and `buffers` that stand for files of that name.
+
+    Files outside the folder, also by way of a symbolic link, are refused.
+    """
+
+    def __init__(self, folder: Path, buffers: Mapping[str, Buffer] | None = None, from_bytes: bool = False) -> None:
+        self.folder = folder
+        self.from_bytes = from_bytes
+        self._buffers = {name: memoryview(buffer).cast("B") for name, buffer in (buffers or {}).items()}
+        self._mapped: dict[str, memoryview] = {}
+
+    def view(self, tensor: onnx.TensorProto, size: int) -> memoryview:
+        """The `size` bytes that an external tensor stands for; `errors.Fail` where they are not there."""
+        entries = external_entries(tensor)
+        location = entries["location"]
+        offset = _number(entries.get("offset", "0"), "offset", tensor.name)
+        length = _number(entries.get("length", "0"), "length", tensor.name, least=0)
+        if length and length != size:
+            raise errors.Fail(
+                f"TensorProto: {tensor.name} external data size mismatch. "
+                f"Computed size: {size}, external_data.length: {length}"
+            )
+        data = self._data(location, tensor.name)
+        if offset < 0 or offset + size > len(data):
+            raise errors.Fail(
+                f"External initializer: {tensor.name} offset: {offset} size to read: {size} given file_length: "
+                f"{len(data)} are out of bounds or can not be read in full."
+            )
+        return data[offset : offset + size]
+
+    def _data(self, location: str, name: str) -> memoryview:
+        for known in (self._buffers, self._mapped):
+            if location in known:
+                return known[location]
+        path = self._checked(location, name)
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # before opening: a pipe would block
+                raise errors.Fail(f"Random-access reads require a regular file: {path} (initializer {name})")
+            data = map_file(path)
+        except (OSError, ValueError) as error:
+            raise errors.Fail(f"External data of initializer {name} cannot be read: {error}") from error
+        self._mapped[location] = data
+        return data
+
+    def _checked(self, location: str, name: str) -> str:
+        """The file of a location inside the folder."""
+        problem = f"External data path validation failed for initializer: {name}. Error: "
+        if os.path.isabs(location) or location.startswith(("/", "\\\\")):
+            raise errors.Fail(f'{problem}Absolute path not allowed for external data location: "{location}"')
+        if "\0" in location:
+            raise errors.Fail(f'{problem}External data path does not exist: "{location!r}"')
+        folder = os.path.realpath(self.folder)
+        resolved = os.path.realpath(os.path.join(folder, location))
+        if os.path.commonpath([folder, resolved]) != folder:
+            origin = "External data path for model loaded from bytes escapes working directory. "
+            raise errors.Fail(
+                f"{problem}{origin if self.from_bytes else ''}External data path escapes model directory. "
+                f'External data path: "{location}" resolved path: "{resolved}" allowed directory: "{folder}"'
+            )
+        if not os.path.exists(resolved):
+            raise errors.Fail(f'{problem}External data path does not exist: "{os.path.join(self.folder, location)}"')
+        return resolved
+
+
+def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    """The keys and values that say where a tensor's data lie; `errors.Fail` where they say nothing sensible."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location")
+    if location is None:
+        raise errors.Fail(f"model format error! Missing 'location' of external data (initializer {tensor.name})")
+    if not location:
+        raise errors.Fail(f"model format error! External data location cannot be empty (initializer {tensor.name})")
+    for key in entries:
+        if key not in _KEYS and not key.startswith(_PREPACKED):
+            raise errors.Fail(f"model format error! Unknown key '{key}' of external data (initializer {tensor.name})")
+    return entries
+
+
+def _number(text: str, key: str, name: str, least: int = -_LARGEST) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20) or not least <= int(text) <= _LARGEST:
+        raise errors.Fail(f'Failed to parse value: "{text[:40]}" as the {key} of external data (initializer {name})')
+    return int(text)
