@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
 from sardonyx import errors, log
+from sardonyx.api.placement_report import AssignedNode
+from sardonyx.api.signature import Declared, merged, report_contradictions, symbols_of
 from sardonyx.compiler.planner import Compilation, CompiledGraph, build_plan
 from sardonyx.graph.constants import array_of
 from sardonyx.graph.load import LoadedModel
@@ -19,16 +22,30 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.passes import pipeline
 from sardonyx.passes.base import Level, PassReport
 from sardonyx.providers.base import ExecutionProvider
+from sardonyx.runtime.trace import Trace, span
+
+
+def never_cancelled() -> None:
+    """A build that nobody can cancel."""
 
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """The plan of a model and what it was made from."""
+    """The plan of a model and what it was made from.
+
+    `inputs`, `outputs` and `overridable` (initializers that are graph inputs, with `defaults` by name) are what
+    callers see.
+    """
 
     model: ir.Model
     compiled: CompiledGraph
     placements: Mapping[ir.Graph, Placement]
-    passes: tuple[PassReport, ...] = ()
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+    overridable: tuple[Declared, ...]
+    defaults: Mapping[str, Any]
+    nodes: tuple[AssignedNode, ...]
+    passes: tuple[PassReport, ...]
 
     @classmethod
     def build(
@@ -38,29 +55,100 @@ class CompiledModel:
         logger: log.Logger,
         level: Level = Level.ALL,
         disabled_optimizers: Collection[str] = (),
+        *,
+        strict_shapes: bool = False,
+        on_optimized: Callable[[ir.Model], None] | None = None,
+        check_cancelled: Callable[[], None] = never_cancelled,
+        trace: Trace | None = None,
     ) -> CompiledModel:
-        """Rewrite, infer, place and compile a model for the given providers, in their priority."""
+        """Infer, rewrite, place and compile a model for the given providers, in their priority.
+
+        `on_optimized` is called with the model after its rewrites; `check_cancelled` before every stage, and may raise.
+        With `strict_shapes` a declared shape that inference contradicts is an error.
+        """
         model = loaded.model
-        passes = pipeline.apply(model, level, disabled_optimizers)
+        declared = _declarations(model.graph)
+        check_cancelled()
+        with span(trace, "Compile", "infer"):
+            inference = _inferred(model)
+        report_contradictions(declared, inference.facts, strict_shapes, logger)
+        inputs, overridable, outputs = _signature(model.graph, declared, inference)
+        defaults = {item.name: array_of(model.graph.initializers[item.name]) for item in overridable}
+        check_cancelled()
+        with span(trace, "Compile", "optimize"):
+            passes = pipeline.apply(model, level, disabled_optimizers)
         for report in passes:
             logger.verbose(f"GraphTransformer {report.name} modified: {report.changes} with status: OK", "pipeline")
-        for node in model.graph.all_nodes():
-            node.version = node.version or model.opset_imports.get(node.domain, 1)
-        inference = Inference(model.opset_imports, model.ir_version)
-        inference.graph(model.graph)
-        by_name = {provider.name: provider for provider in providers}
+        if passes:
+            with span(trace, "Compile", "infer"):
+                inference = _inferred(model)
+        if on_optimized is not None:
+            on_optimized(model)
+        check_cancelled()
         placements: dict[ir.Graph, Placement] = {}
+        nodes: list[AssignedNode] = []
+        with span(trace, "Compile", "plan"):
+            compiled = _compile(model.graph, inference, providers, placements, nodes, trace)
+        return cls(model, compiled, placements, inputs, outputs, overridable, defaults, tuple(nodes), tuple(passes))
 
-        def compile_graph(graph: ir.Graph) -> CompiledGraph:
+
+def _inferred(model: ir.Model) -> Inference:
+    for node in model.graph.all_nodes():
+        node.version = node.version or model.opset_imports.get(node.domain, 1)
+    inference = Inference(model.opset_imports, model.ir_version)
+    inference.graph(model.graph)
+    return inference
+
+
+def _compile(
+    root: ir.Graph,
+    inference: Inference,
+    providers: Sequence[ExecutionProvider],
+    placements: dict[ir.Graph, Placement],
+    nodes: list[AssignedNode],
+    trace: Trace | None,
+) -> CompiledGraph:
+    """Place and plan a graph and, from inside its control flow, its subgraphs; fills `placements` and `nodes`."""
+    by_name = {provider.name: provider for provider in providers}
+
+    def compile_graph(graph: ir.Graph) -> CompiledGraph:
+        with span(trace, "Compile", "place"):
             claims = {name: provider.claim(graph, inference) for name, provider in by_name.items()}
             placement, left = place(graph, claims)
-            if left:
-                names = ", ".join(f"{node.op_type} ({node.name})" for node in left)
-                raise errors.NotImplemented(f"Could not find an implementation for {names}")
-            placements[graph] = placement
-            compilation = Compilation(graph, inference, compile_graph)
-            return build_plan(
-                compilation, partitions(list(graph), placement), by_name.__getitem__, array_of
-            )
+        if left:
+            names = ", ".join(f"{node.op_type}({node.version}) node with name '{node.name}'" for node in left)
+            raise errors.NotImplemented(f"Could not find an implementation for {names}")
+        placements[graph] = placement
+        compilation = Compilation(graph, inference, compile_graph)
+        nodes.extend(_assigned(node, placement, compilation) for node in graph)
+        return build_plan(compilation, partitions(list(graph), placement), by_name.__getitem__, array_of)
 
-        return cls(model, compile_graph(model.graph), placements, tuple(passes))
+    return compile_graph(root)
+
+
+def _assigned(node: ir.Node, placement: Placement, compilation: Compilation) -> AssignedNode:
+    declined = placement.declined.get(node, {})
+    return AssignedNode(
+        name=node.name or compilation.node_name(node),
+        op_type=node.op_type,
+        domain=node.domain,
+        provider=placement.provider[node],
+        declined=tuple(declined.items()),
+    )
+
+
+def _declarations(graph: ir.Graph) -> dict[ir.Value, Declared]:
+    """What the model file says of the main graph's values, before inference adds to it."""
+    values = [*graph.inputs, *(value for node in graph for value in node.outputs), *graph.outputs]
+    return {value: Declared.of(value) for value in values}
+
+
+def _signature(
+    graph: ir.Graph, declared: Mapping[ir.Value, Declared], inference: Inference
+) -> tuple[tuple[Declared, ...], tuple[Declared, ...], tuple[Declared, ...]]:
+    """Inputs, overridable initializers and outputs."""
+    symbols = symbols_of(list(declared.values()))
+    outputs = tuple(merged(declared[value], inference.facts[value], symbols) for value in graph.outputs)
+    given = tuple(declared[value] for value in graph.inputs if value.name not in graph.initializers)
+    overridable = tuple(declared[value] for value in graph.inputs if value.name in graph.initializers)
+    return given, overridable, outputs

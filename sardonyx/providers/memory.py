@@ -29,7 +29,7 @@ class HostAllocator:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """An array of `shape`; an array of objects holds None."""
-        if dtype == object:
+        if dtype.kind == "O":
             return np.empty(shape, dtype)
         size = math.prod(shape) * dtype.itemsize
         memory = np.empty(size + ALIGNMENT, np.uint8)

@@ -82,13 +82,15 @@ class Trace:
         constants: Container[int],
     ) -> None:
         """Record one step of a plan; `constants` are the slots whose values belong to the model."""
-        fixed = [slot in constants for slot in step.inputs]
+        constant_bytes = sum(
+            _nbytes(value) for slot, value in zip(step.inputs, inputs, strict=True) if slot in constants
+        )
         arguments = {
             "op_name": step.op_type,
             "provider": step.provider,
             "node_index": str(step.node_index),
-            "activation_size": str(sum(_nbytes(value) for value, known in zip(inputs, fixed, strict=True) if not known)),
-            "parameter_size": str(sum(_nbytes(value) for value, known in zip(inputs, fixed, strict=True) if known)),
+            "activation_size": str(sum(map(_nbytes, inputs)) - constant_bytes),
+            "parameter_size": str(constant_bytes),
             "output_size": str(sum(map(_nbytes, outputs))),
             "input_type_shape": _type_shapes(inputs),
             "output_type_shape": _type_shapes(outputs),
@@ -130,7 +132,7 @@ def span(trace: Trace | None, category: str, name: str) -> contextlib.AbstractCo
 def _nbytes(value: Any) -> int:
     """Bytes of a tensor, or of all tensors in a sequence."""
     if isinstance(value, np.ndarray):
-        return value.size * _STRING_BYTES if value.dtype == object else value.nbytes
+        return value.size * _STRING_BYTES if value.dtype.kind == "O" else value.nbytes
     return sum(map(_nbytes, value)) if isinstance(value, list) else 0
 
 

@@ -1,0 +1,342 @@
+"""A loaded and compiled model that runs: what onnxruntime calls the InferenceSession of its C level."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+
+from sardonyx import errors, log
+from sardonyx.api import environment, session_build
+from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.core_value import CoreValue
+from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
+from sardonyx.api.feeds import InputSpec
+from sardonyx.api.io_binding import SessionIOBinding
+from sardonyx.api.model_metadata import ModelMetadata
+from sardonyx.api.node_arg import NodeArg
+from sardonyx.api.ort_value_vector import OrtValueVector
+from sardonyx.api.results import detach, to_python
+from sardonyx.api.run_options import RunOptions, check_run_config
+from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.signature import metadata
+from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.executor import execute
+from sardonyx.runtime.plan import Plan
+from sardonyx.runtime.plan_parts import needed_for
+from sardonyx.runtime.trace import Trace
+
+Source = str | bytes | onnx.ModelProto
+
+# Plans for subsets of the outputs; a caller asks for few different ones.
+_MOST_PLANS = 64
+
+
+class CoreSession:
+    """Made once, run from any number of threads."""
+
+    def __init__(
+        self,
+        source: Source,
+        options: SessionOptions,
+        providers: Sequence[str],
+        provider_options: Sequence[Mapping[str, str]],
+        disabled_optimizers: Iterable[str] = (),
+        read_config: bool = False,
+    ) -> None:
+        """Load and compile a model; the typed errors of the project, and RuntimeError or ValueError for providers."""
+        environment.check_thread_pools(options.use_per_session_threads)
+        self.number = environment.next_session_number()
+        self._options = session_build.effective_options(source, options) if read_config else options
+        self._logger = log.Logger(self._options.logid, self._options.log_severity_level)
+        self._trace = self._start_trace() if self._options.enable_profiling else None
+        self._profiling_start = 0 if self._trace is None else self._trace.start_ns
+        built = session_build.build(
+            source, self._options, providers, provider_options, set(disabled_optimizers), self._logger, self._trace
+        )
+        self._providers = built.providers
+        self._nodes = built.compiled.nodes
+        self.passes = built.compiled.passes
+        self.model_meta: ModelMetadata = metadata(built.compiled.model)
+        self._set_signature(built)
+        self._plan = built.compiled.compiled.plan
+        self._plans: dict[tuple[str, ...], Plan] = {}
+        self._context = RunContext(trace=self._trace, logger=self._logger)
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def _set_signature(self, built: session_build.Built) -> None:
+        compiled = built.compiled
+        self.inputs_meta: list[NodeArg] = [item.node_arg() for item in compiled.inputs]
+        self.outputs_meta: list[NodeArg] = [item.node_arg() for item in compiled.outputs]
+        self.overridable_initializers: list[NodeArg] = [item.node_arg() for item in compiled.overridable]
+        self._output_names = tuple(argument.name for argument in self.outputs_meta)
+        specs = {
+            item.name: InputSpec(item.name, item.type, item.sizes, self._logger)
+            for item in (*compiled.inputs, *compiled.overridable)
+        }
+        self._specs = specs
+        order = [value.name or "" for value in compiled.model.graph.inputs]
+        self._inputs = [(name, specs[name].raw, specs[name].optional) for name in order]
+        self._defaults = compiled.defaults
+        # Outputs whose declared shape says something that a result can break.
+        self._declared = {
+            value.name: value.sizes
+            for value in built.declared_outputs
+            if any(size is not None for size in value.sizes or ())
+        }
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"cannot pickle '{type(self).__module__}.{type(self).__qualname__}' object")
+
+    def __del__(self) -> None:
+        if getattr(self, "_trace", None) is not None:
+            self.end_profiling()
+        if getattr(self, "_pool", None) is not None:
+            self._pool.shutdown(wait=False)
+
+    # Running
+
+    def run(
+        self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[Any]:
+        """The outputs called `output_names` as Python objects: arrays, lists, dicts, None."""
+        return [to_python(value) for value in self.execute(output_names, feeds, run_options)]
+
+    def execute(
+        self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[Any]:
+        """The outputs called `output_names` as runtime values that belong to the caller.
+
+        Everything is checked before anything runs: InvalidArgument for an unknown name, a wrong type or shape.
+        """
+        context, adapted = self._context, ()
+        if run_options is not None:
+            context, adapted = self._context_of(run_options)
+        trace = context.trace
+        start = 0 if trace is None else trace.now()
+        inputs = self._checked(feeds, adapted)
+        names = output_names if type(output_names) is tuple else tuple(output_names)
+        plan = self._plan if names == self._output_names else self._plan_for(names)
+        if trace is None:
+            values = execute(plan, context, inputs)
+        else:
+            try:
+                values = execute(plan, context, inputs)
+            finally:
+                trace.event("Session", "model_run", start)
+        del inputs  # the references to them would make results look shared
+        results = detach(values)
+        if self._declared:
+            self._report_shapes(names, results)
+        return results
+
+    def _checked(self, feeds: Mapping[str, Any], adapted: Mapping[str, Any] | tuple[()]) -> list[Any]:
+        """Values for the plan's inputs, in its order."""
+        inputs = []
+        used = 0
+        for name, raw, optional in self._inputs:
+            if name in feeds:
+                inputs.append(raw(feeds[name]))
+                used += 1
+            elif name in adapted:
+                inputs.append(raw(adapted[name]))  # type: ignore[call-overload]
+            elif name in self._defaults:
+                inputs.append(self._defaults[name])
+            elif optional:
+                inputs.append(None)
+            else:
+                raise errors.InvalidArgument(f"Missing Input: {name}")
+        if used != len(feeds):
+            unknown = next(name for name in feeds if name not in self._specs)
+            if not isinstance(unknown, str):
+                raise wrong_argument("run()", "a str as the name of each input", unknown)
+            raise errors.InvalidArgument(f"Invalid input name: {unknown}")
+        return inputs
+
+    def _plan_for(self, names: tuple[str, ...]) -> Plan:
+        """The plan cut down to what some of the outputs need."""
+        plan = self._plans.get(names)
+        if plan is None:
+            for name in names:
+                if name not in self._output_names:
+                    raise errors.InvalidArgument(f"Invalid output name:{name}")
+            slots = dict(zip(self._output_names, self._plan.outputs, strict=True))
+            plan = needed_for(self._plan, tuple(slots[name] for name in names))
+            with self._lock:
+                if len(self._plans) >= _MOST_PLANS:
+                    self._plans.clear()
+                self._plans[names] = plan
+        return plan
+
+    def _context_of(self, options: RunOptions) -> tuple[RunContext, Mapping[str, Any]]:
+        """The context of a run with options of its own, and the tensors of its adapters."""
+        if not isinstance(options, RunOptions):
+            raise wrong_argument("run()", "RunOptions", options)
+        check_run_config(options._config, self._options.enable_cpu_mem_arena)
+        logger = self._logger
+        if options.log_severity_level >= 0:
+            logger = log.Logger(logger.identity, options.log_severity_level)
+        logger.info(f"Running with tag: {options.logid}", "session")
+        adapted = {name: value for adapter in options._adapters for name, value in adapter.parameters.items()}
+        context = replace(self._context, terminated=functools.partial(getattr, options, "terminate"), logger=logger)
+        return context, adapted
+
+    def _report_shapes(self, names: Sequence[str], results: Sequence[Any]) -> None:
+        """Warn where a result has another shape than the model declares."""
+        for name, value in zip(names, results, strict=True):
+            sizes = self._declared.get(name)
+            if sizes is None or not isinstance(value, np.ndarray):
+                continue
+            shape = value.shape
+            if len(shape) != len(sizes) or any(
+                size is not None and size != found for size, found in zip(sizes, shape, strict=True)
+            ):
+                declared = ",".join("-1" if size is None else str(size) for size in sizes)
+                self._logger.warning(
+                    f"Expected shape from model of {{{declared}}} does not match actual shape of "
+                    f"{{{','.join(map(str, shape))}}} for output {name}",
+                    "executor",
+                )
+
+    def run_with_iobinding(self, binding: SessionIOBinding, run_options: RunOptions | None = None) -> None:
+        """Run on what is bound; RuntimeError ``Error in execution: …``."""
+        binding.execute(run_options)
+
+    def run_with_ort_values(
+        self, feeds: Mapping[str, CoreValue], output_names: Sequence[str], run_options: RunOptions | None = None
+    ) -> OrtValueVector:
+        """The outputs as values of the C level, in order."""
+        results = self.execute(output_names, {name: value.raw for name, value in feeds.items()}, run_options)
+        kinds = {argument.name: argument.type for argument in self.outputs_meta}
+        vector = OrtValueVector()
+        for name, raw in zip(output_names, results, strict=True):
+            vector.push_back(CoreValue(raw, kinds[name]))
+        return vector
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: OrtValueVector,
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """Append the outputs called `fetch_names` to `fetches`."""
+        given = dict(zip(feed_names, feeds, strict=True))
+        for value in self.run_with_ort_values(given, fetch_names, run_options):
+            fetches.push_back(value)
+
+    def run_async(
+        self,
+        output_names: Sequence[str],
+        feeds: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run on a thread of the session's pool, which then calls `callback(outputs, user_data, error)`."""
+        if self._options.intra_op_num_threads == 1:
+            raise errors.InvalidArgument("intra op thread pool must have at least one thread for RunAsync")
+        with self._lock:
+            if self._pool is None:
+                workers = max(1, (self._options.intra_op_num_threads or os.cpu_count() or 1) - 1)
+                self._pool = ThreadPoolExecutor(workers, f"session-{self.number}-async")
+        self._pool.submit(self._run_and_call, tuple(output_names), dict(feeds), callback, user_data, run_options)
+
+    def _run_and_call(
+        self,
+        output_names: Sequence[str],
+        feeds: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None,
+    ) -> None:
+        try:
+            results, problem = self.run(output_names, feeds, run_options), ""
+        except errors.OnnxRuntimeError as error:
+            results, problem = [], error.message
+        except Exception as error:  # whatever it is, only the callback can tell the caller
+            results, problem = [], str(error)
+        try:
+            callback(results, user_data, problem)
+        except Exception as error:
+            self._logger.error(f"The callback of run_async raised {type(error).__name__}: {error}", "session")
+
+    # What a session tells
+
+    @property
+    def session_options(self) -> SessionOptions:
+        return self._options
+
+    @property
+    def provider_names(self) -> list[str]:
+        return [provider.name for provider in self._providers]
+
+    @property
+    def provider_options(self) -> dict[str, dict[str, str]]:
+        return {provider.name: provider.provider_options() for provider in self._providers}
+
+    def allocator_name(self) -> str:
+        """The name of the memory that inputs and outputs live in."""
+        return self._providers[-1].allocator().name
+
+    @property
+    def keeps_arena(self) -> bool:
+        return bool(self._options.enable_cpu_mem_arena)
+
+    def ep_device(self) -> OrtEpDevice:
+        """The device on which inputs are expected."""
+        return get_ep_devices()[0]
+
+    def assignment(self) -> list[OrtEpAssignedSubgraph]:
+        """Which provider runs which nodes; `Fail` unless the session was told to keep that."""
+        if not session_build.keeps_assignment(self._options):
+            raise errors.Fail(
+                "Session configuration entry 'session.record_ep_graph_assignment_info' must be set to \"1\" to "
+                "retrieve EP graph assignment information."
+            )
+        return [
+            OrtEpAssignedSubgraph(
+                name,
+                [
+                    OrtEpAssignedNode(node.name, node.domain, node.op_type)
+                    for node in self._nodes
+                    if node.provider == name
+                ],
+            )
+            for name in self.provider_names
+            if any(node.provider == name for node in self._nodes)
+        ]
+
+    # Profiling
+
+    def _start_trace(self) -> Trace:
+        pool = None if self._options.intra_op_num_threads == 1 else f"session-{self.number}-intra-op"
+        try:
+            return Trace(self._options.profile_file_prefix, pool)
+        except OSError as error:
+            raise errors.Fail(
+                f"Cannot write the profile: {error}. SessionOptions.profile_file_prefix must name a place that exists."
+            ) from error
+
+    def end_profiling(self) -> str:
+        """Write the profile and return its name; an empty text where there is none to write."""
+        trace, self._trace = self._trace, None
+        if trace is None:
+            return ""
+        self._context = replace(self._context, trace=None)
+        return trace.write()
+
+    @property
+    def get_profiling_start_time_ns(self) -> int:
+        """When the trace began, on the clock of `time.monotonic_ns`; 0 without profiling."""
+        return self._profiling_start

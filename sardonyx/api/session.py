@@ -1,0 +1,351 @@
+"""`InferenceSession`: what programs written for onnxruntime make and run."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sardonyx import errors
+from sardonyx.api import environment, provider_choice
+from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.core_session import CoreSession, Source
+from sardonyx.api.enums import OrtAllocatorType, OrtMemType
+from sardonyx.api.io_binding import IOBinding
+from sardonyx.api.memory_info import OrtMemoryInfo
+from sardonyx.api.ort_value import OrtValue
+from sardonyx.api.session_options import SessionOptions
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from sardonyx.api.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
+    from sardonyx.api.model_metadata import ModelMetadata
+    from sardonyx.api.node_arg import NodeArg
+    from sardonyx.api.ort_value_vector import OrtValueVector
+    from sardonyx.api.run_options import RunOptions
+
+
+class InferenceSession:
+    """A model ready to run."""
+
+    _sess: CoreSession | None
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str] | ModelProto,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Load a model from a path, its bytes or a ModelProto.
+
+        `providers` are names, or (name, options) tuples, by priority; options may come in `provider_options`
+        instead. Where the providers fail, the session falls back to the CPU and says so, unless the keyword
+        `enable_fallback` is 0. Other keywords: `disabled_optimizers` (names of rewrites to leave out) and
+        `read_config_from_model` (1: take options from the model's own ``ort_config``).
+
+        Raises TypeError for what is no model, and the typed errors of `sardonyx.errors` for a bad one.
+        """
+        self._model_path, self._model_bytes, self._model_proto = _source(path_or_bytes)
+        self._sess = None
+        self._providers: list[str] | None = None
+        self._sess_options: SessionOptions | None = sess_options or None
+        self._sess_options_initial = self._sess_options
+        if self._sess_options is not None and not isinstance(self._sess_options, SessionOptions):
+            raise wrong_argument("__init__(): incompatible constructor arguments", "SessionOptions", sess_options)
+        self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
+        self._read_config_from_model = _flag(kwargs.get("read_config_from_model"), "ORT_LOAD_CONFIG_FROM_MODEL")
+        self._disabled_optimizers = set(kwargs.get("disabled_optimizers") or ())
+        self._fallback_providers = provider_choice.fallback_providers(providers, environment.get_available_providers())
+        try:
+            self._create(providers, provider_options)
+        except (ValueError, RuntimeError) as error:
+            if not self._enable_fallback:
+                raise
+            provider_choice.announce_fallback(error, providers, self._fallback_providers)
+            try:
+                self._create(self._fallback_providers, None)
+            except Exception as second:
+                raise second from error
+            self.disable_fallback()
+
+    def _create(self, providers: Any, provider_options: Any) -> None:
+        """Make the inner session with these providers; any error of it comes through."""
+        options = self._sess_options_initial
+        names, given = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
+        if names and options is not None and options.has_providers():
+            warnings.warn(
+                "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has already "
+                "been configured with providers. InferenceSession will only use the providers passed to "
+                "InferenceSession().",
+                UserWarning,
+                stacklevel=4,
+            )
+        source: Source | None = self._model_path if self._model_path is not None else self._model_bytes
+        self._sess = CoreSession(
+            source if source is not None else self._model_proto,
+            SessionOptions() if options is None else options._copy(),
+            names,
+            given,
+            self._disabled_optimizers,
+            self._read_config_from_model,
+        )
+        self._sess_options = self._sess.session_options
+        self._inputs_meta: list[NodeArg] | None = self._sess.inputs_meta
+        self._outputs_meta: list[NodeArg] | None = self._sess.outputs_meta
+        self._overridable_initializers: list[NodeArg] | None = self._sess.overridable_initializers
+        self._model_meta: ModelMetadata | None = self._sess.model_meta
+        self._providers = self._sess.provider_names
+        self._provider_options: dict[str, dict[str, str]] | None = self._sess.provider_options
+        self._profiling_start_time_ns: int | None = self._sess.get_profiling_start_time_ns
+        self._output_names = tuple(argument.name for argument in self._sess.outputs_meta)
+        self._required = tuple(
+            argument.name for argument in self._sess.inputs_meta if not argument.type.startswith("optional(")
+        )
+
+    def _reset(self) -> None:
+        """Let go of the inner session, so that nothing of the old one is left if making a new one fails."""
+        self._sess = None
+        self._sess_options = None
+        self._inputs_meta = self._outputs_meta = self._overridable_initializers = None
+        self._model_meta = None
+        self._providers = None
+        self._provider_options = None
+        self._profiling_start_time_ns = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Only a subclass that says itself how it is pickled can be."""
+        own = type(self)
+        if own.__getstate__ is not object.__getstate__ or own.__reduce__ is not object.__reduce__:
+            return super().__reduce_ex__(protocol)
+        return _refuse_pickling(own)
+
+    # Running
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[Any]:
+        """The outputs called `output_names` (all of them for None or nothing) for values by input name.
+
+        Arrays, lists (converted to the input's type) and OrtValues are taken. The results are new arrays, lists or
+        dicts. ValueError for a missing input; InvalidArgument for an unknown name or a value that does not fit;
+        `Fail` or another typed error, with the node's name, where a node fails.
+        """
+        names = self._wanted(output_names)
+        self._check_required(input_feed)
+        session = self._session()
+        try:
+            return session.run(names, input_feed, run_options)
+        except errors.EPFail as error:
+            if not self._enable_fallback:
+                raise
+            print(f"EP Error: {error} using {self._providers}")
+            print(f"Falling back to {self._fallback_providers} and retrying.")
+            self.set_providers(self._fallback_providers)
+            self.disable_fallback()
+            return self._session().run(names, input_feed, run_options)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run on another thread, which then calls `callback(outputs, user_data, error)`; the error is '' if all went well."""
+        names = self._wanted(output_names)
+        self._check_required(input_feed)
+        self._session().run_async(names, input_feed, callback, user_data, run_options)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """`run` on values of the class OrtValue, which its results are too."""
+        names = self._wanted(output_names)
+        self._check_required(input_dict_ort_values)
+        feeds = {name: value._get_c_value() for name, value in input_dict_ort_values.items()}
+        return [OrtValue(value) for value in self._session().run_with_ort_values(feeds, names, run_options)]
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: OrtValueVector,
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """`run` on vectors of values of the C level; the results are appended to `fetches`."""
+        self._session().run_with_ortvaluevector(run_options, feed_names, feeds, fetch_names, fetches, fetch_devices)
+
+    def io_binding(self) -> IOBinding:
+        """A binding for `run_with_iobinding`."""
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        """Run on what is bound; ValueError for the binding of another session."""
+        binding, session = iobinding._iobinding, self._session()
+        if binding.session is not session:
+            raise ValueError("IOBinding must be used with the session that created it.")
+        session.run_with_iobinding(binding, run_options)
+
+    def _wanted(self, output_names: Any) -> tuple[str, ...]:
+        if not output_names:
+            return self._output_names
+        if isinstance(output_names, str) or not isinstance(output_names, Iterable):
+            raise wrong_argument("run()", "a sequence of output names", output_names)
+        names = tuple(output_names)
+        if not all(isinstance(name, str) for name in names):
+            raise wrong_argument("run()", "a sequence of output names", output_names)
+        return names
+
+    def _check_required(self, feed: Any) -> None:
+        keys = feed.keys()
+        for name in self._required:
+            if name not in keys:
+                missing = [required for required in self._required if required not in keys]
+                raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(keys)}).")
+
+    def _session(self) -> CoreSession:
+        if self._sess is None:
+            raise errors.NoModel("The session has no model: set_providers failed before")
+        return self._sess
+
+    # What a session tells
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that a caller must give, in order; initializers that are inputs too are not among them."""
+        return self._inputs_meta  # type: ignore[return-value]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, in order."""
+        return self._outputs_meta  # type: ignore[return-value]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Initializers that are graph inputs too: they may be fed, and have a default."""
+        return self._overridable_initializers  # type: ignore[return-value]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Producer, version, descriptions and custom properties of the model."""
+        return self._model_meta  # type: ignore[return-value]
+
+    def get_session_options(self) -> SessionOptions:
+        """The options that the session was made with: a copy of the caller's."""
+        return self._sess_options  # type: ignore[return-value]
+
+    def get_providers(self) -> list[str]:
+        """The providers of the session, by priority; the CPU provider is the last."""
+        return self._providers  # type: ignore[return-value]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of each provider, as texts."""
+        return self._provider_options  # type: ignore[return-value]
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """Which provider runs which nodes; needs the config ``session.record_ep_graph_assignment_info`` = 1."""
+        return self._session().assignment()
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where each input lives."""
+        return [self._memory_info() for _ in self.get_inputs()]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where each output lives."""
+        return [self._memory_info() for _ in self.get_outputs()]
+
+    def _memory_info(self) -> OrtMemoryInfo:
+        session = self._session()
+        kind = OrtAllocatorType.ORT_ARENA_ALLOCATOR if session.keeps_arena else OrtAllocatorType.ORT_DEVICE_ALLOCATOR
+        return OrtMemoryInfo(session.allocator_name(), kind, 0, OrtMemType.DEFAULT)
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """The device on which each input is expected."""
+        return [self._session().ep_device() for _ in self.get_inputs()]
+
+    # Changing providers
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+    ) -> None:
+        """Make the session anew with other providers. There is no fallback: on an error the session is empty."""
+        self._reset()
+        self._create(providers, provider_options)
+
+    def disable_fallback(self) -> None:
+        """Let errors of providers come through."""
+        self._enable_fallback = False
+
+    def enable_fallback(self) -> None:
+        """Fall back to the CPU where providers fail."""
+        self._enable_fallback = True
+
+    # Profiling
+
+    def end_profiling(self) -> str:
+        """Write the profile and return its file name; '' where profiling is off or has ended."""
+        return self._session().end_profiling()
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, on the clock of `time.monotonic_ns`; 0 without profiling."""
+        return self._session().get_profiling_start_time_ns
+
+    # For programs that tune other providers
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Options that providers may change between runs; those here have none and ignore them."""
+        if not isinstance(options, Mapping) or not all(
+            isinstance(text, str) for pair in options.items() for text in pair
+        ):
+            raise wrong_argument("set_ep_dynamic_options", "a dict of texts", options)
+
+    def get_tuning_results(self) -> list[Any]:
+        """What providers measured while tuning themselves; those here tune nothing at run time."""
+        return []
+
+    def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
+        """Results of `get_tuning_results` of an equal session; RuntimeError for any where `error_on_invalid`."""
+        if results and error_on_invalid:
+            raise RuntimeError("No provider of this session takes tuning results")
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Forget a captured device graph; there are none on the CPU."""
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """A tensor of zeros in memory that the session's runs can use."""
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
+
+
+def _source(given: Any) -> tuple[str | None, bytes | None, Any]:
+    """The path, the bytes or the ModelProto that a caller gives as a model; TypeError for anything else."""
+    if isinstance(given, (str, os.PathLike)):
+        return os.fsdecode(given), None, None
+    if isinstance(given, bytes):
+        return None, given, None
+    if type(given).__name__ == "ModelProto":
+        return None, None, given
+    raise TypeError(f"Unable to load from type '{type(given)}'")
+
+
+def _flag(keyword: Any, variable: str) -> bool:
+    """A setting of 1 or 0 from a keyword, or else from the environment."""
+    return int(os.environ.get(variable, "0") if keyword is None else keyword) == 1
+
+
+def _refuse_pickling(kind: type[Any]) -> NoReturn:
+    raise TypeError(f"cannot pickle '{kind.__module__}.{kind.__qualname__}' object")

@@ -1,0 +1,212 @@
+"""From a caller's model and options to a compiled model: the construction of a session, step by step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from sardonyx import errors, log
+from sardonyx.api import config_keys, provider_choice
+from sardonyx.api.compiled_model import CompiledModel
+from sardonyx.api.config_keys import is_on
+from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
+from sardonyx.api.model_overrides import fix_dimensions, replace_external_initializers, replace_initializers
+from sardonyx.api.placement_report import log_placement
+from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.signature import Declared
+from sardonyx.graph.load import LoadedModel, load_model
+from sardonyx.passes.base import Level
+from sardonyx.providers import registry
+from sardonyx.providers.base import ExecutionProvider
+from sardonyx.runtime.trace import Trace, span
+
+Source = str | bytes | onnx.ModelProto
+
+_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+_NO_FALLBACK = "session.disable_cpu_ep_fallback"
+_DISABLED = "optimization.disable_specified_optimizers"
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_SAVED_FILE = "session.optimized_model_external_initializers_file_name"
+_SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a session is made of; `declared_outputs` are the outputs as the model file states them."""
+
+    compiled: CompiledModel
+    providers: Sequence[ExecutionProvider]
+    declared_outputs: Sequence[Declared]
+
+
+def build(
+    source: Source,
+    options: SessionOptions,
+    names: Sequence[str],
+    provider_options: Sequence[Mapping[str, str]],
+    disabled: set[str],
+    logger: log.Logger,
+    trace: Trace | None,
+) -> Built:
+    """Load, change, place and compile a model as the options say, and save it where they ask for that."""
+    config = options._config
+    config_keys.check(config, logger)
+    event = "model_loading_uri" if isinstance(source, str) else "model_loading_array"
+    with span(trace, "Session", event), span(trace, "Compile", "load"):
+        loaded = _load(source, options)
+    for line in loaded.warnings:
+        logger.warning(line, "model")
+    with span(trace, "Session", "session_initialization"):
+        fix_dimensions(loaded.model, options._free_dimensions)
+        replace_initializers(loaded.model, options._initializers)
+        names, provider_options = _chosen(options, names, provider_options)
+        providers = provider_choice.create(names, provider_options, is_on(config, _NO_FALLBACK))
+        declared_outputs = [Declared.of(value) for value in loaded.model.graph.outputs]
+        compiled = _compiled(loaded, options, providers, disabled, logger, trace)
+        log_placement(compiled.nodes, [provider.name for provider in providers], logger)
+        if is_on(config, _NO_FALLBACK):
+            _refuse_fallback(compiled)
+    return Built(compiled, providers, declared_outputs)
+
+
+def keeps_assignment(options: SessionOptions) -> bool:
+    """Whether the session was told to keep which provider runs which node."""
+    return is_on(options._config, _ASSIGNMENT)
+
+
+def _chosen(
+    options: SessionOptions, names: Sequence[str], given: Sequence[Mapping[str, str]]
+) -> tuple[Sequence[str], Sequence[Mapping[str, str]]]:
+    """The providers of the constructor, else those of the options."""
+    if names or not options.has_providers():
+        return names, given
+    chosen = options._providers or provider_choice.by_policy(options._policy)
+    return list(chosen), list(chosen.values())
+
+
+def _load(source: Source, options: SessionOptions) -> LoadedModel:
+    config = options._config
+    text = config.get("session.load_model_format", "")
+    if text == "ORT" or (isinstance(source, str) and source.endswith(".ort") and text != "ONNX"):
+        if isinstance(source, str) and not os.path.exists(source):
+            raise errors.NoSuchFile(f"Load model from {source} failed:Load model {source} failed. File doesn't exist")
+        raise errors.Fail(
+            "ORT model verification failed: models in ORT format are not read; load the ONNX model it was made from"
+        )
+    folder = config.get(_FOLDER) or None
+    if options._external:
+        proto = _parsed(source)
+        replace_external_initializers(proto, options._external)
+        folder = os.path.dirname(source) if isinstance(source, str) else folder
+        source = proto
+    return load_model(
+        source,
+        external_folder=folder,
+        external_buffers=options._external_files or None,
+        allow_unreleased_opsets=None if is_on(config, "session.allow_released_opsets_only") else True,
+    )
+
+
+def _parsed(source: Source) -> onnx.ModelProto:
+    """The model as a message of its own, its external data left outside."""
+    if isinstance(source, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return copy
+    try:
+        if isinstance(source, bytes):
+            return onnx.load_model_from_string(source)
+        return onnx.load_model(source, load_external_data=False)
+    except (OSError, DecodeError):
+        load_model(source)  # raises the error that tells what is wrong
+        raise
+
+
+def _compiled(
+    loaded: LoadedModel,
+    options: SessionOptions,
+    providers: Sequence[ExecutionProvider],
+    disabled: set[str],
+    logger: log.Logger,
+    trace: Trace | None,
+) -> CompiledModel:
+    config = options._config
+
+    def check_cancelled() -> None:
+        if options._cancelled[0]:
+            raise errors.ModelLoadCanceled("Session initialization canceled due to user request.")
+
+    def save(model: ir.Model) -> None:
+        if options.optimized_model_filepath:
+            _save(model, options)
+
+    try:
+        return CompiledModel.build(
+            loaded,
+            providers,
+            logger,
+            Level(int(options.graph_optimization_level)),
+            disabled.union(config_keys.names(config, _DISABLED)),
+            strict_shapes=is_on(config, "session.strict_shape_type_inference"),
+            on_optimized=save,
+            check_cancelled=check_cancelled,
+            trace=trace,
+        )
+    except ValueError as error:  # not an error of providers, so it must not make the caller fall back to others
+        raise errors.Fail(f"Exception during initialization: {error}") from error
+
+
+def _refuse_fallback(compiled: CompiledModel) -> None:
+    left = [f"{node.op_type} ({node.name})" for node in compiled.nodes if node.provider == registry.CPU]
+    if left:
+        raise errors.Fail(
+            "This session contains graph nodes that are assigned to the default CPU EP, but fallback to CPU EP has "
+            f"been explicitly disabled by the user. The nodes: {', '.join(left)}"
+        )
+
+
+def _save(model: ir.Model, options: SessionOptions) -> None:
+    path = options.optimized_model_filepath
+    config = options._config
+    if path.endswith(".ort") or config.get("session.save_model_format") == "ORT":
+        raise errors.NotImplemented(f"{path}: models are not written in ORT format; choose a name that ends in .onnx")
+    from sardonyx.graph.saving import save_model
+
+    try:
+        save_model(model, path, config.get(_SAVED_FILE) or None, config_keys.number(config, _SAVED_BYTES))
+    except OSError as error:
+        raise errors.InvalidArgument(f"SystemError : {error.errno} {path}: {error.strerror}") from error
+
+
+# Properties that a model may carry in its ort_config, and how their numbers become values.
+_CONFIGURED: dict[str, Any] = {
+    "enable_profiling": bool,
+    "execution_mode": ExecutionMode,
+    "graph_optimization_level": GraphOptimizationLevel,
+    "inter_op_num_threads": int,
+    "intra_op_num_threads": int,
+}
+
+
+def effective_options(source: Source, options: SessionOptions) -> SessionOptions:
+    """The options with what the model's own ``ort_config`` says of those that the caller left at their defaults."""
+    proto = _parsed(source)
+    text = next((item.value for item in proto.metadata_props if item.key == "ort_config"), None)
+    if text is None:
+        return options
+    try:
+        settings = json.loads(text).get("session_options", {})
+        changed = options._copy()
+        for key, value in settings.items():
+            if key in _CONFIGURED and key not in options._settings:
+                setattr(changed, key, _CONFIGURED[key](value))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise errors.Fail(f"Could not finalize session options from the ort_config of the model: {error}") from error
+    return changed
