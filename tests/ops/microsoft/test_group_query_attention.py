@@ -1,0 +1,154 @@
+"""GroupQueryAttention against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.microsoft import peer
+
+RNG = np.random.default_rng(0)
+BATCH, LENGTH, HEADS, KEY_HEADS, SIZE, PAST = 2, 4, 4, 2, 16, 5
+BASE = {"num_heads": HEADS, "kv_num_heads": KEY_HEADS}
+OP = "GroupQueryAttention"
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def i32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def qkv(length: int, batch: int = BATCH) -> list[np.ndarray]:
+    return [normal(batch, length, heads * SIZE) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
+
+
+def cache(length: int = PAST, batch: int = BATCH) -> list[np.ndarray]:
+    return [normal(batch, KEY_HEADS, length, SIZE) for _ in range(2)]
+
+
+ANGLES = RNG.random((20, SIZE // 2)).astype(np.float32) * 6
+ROTATION = [np.cos(ANGLES), np.sin(ANGLES)]
+PROMPT: list[Any] = [*qkv(LENGTH), None, None, i32(3, 3), i32(4)]
+STEP: list[Any] = [*qkv(1), *cache(), i32(3, 5), i32(6)]
+
+
+@pytest.mark.parametrize("lengths", [(3, 3), (2, 3), (1, 0)])
+def test_prompt(lengths: tuple[int, int]) -> None:
+    peer.compare(OP, [*PROMPT[:5], i32(*lengths), i32(4)], 3, BASE)
+
+
+def test_packed_queries_keys_and_values() -> None:
+    peer.compare(OP, [np.concatenate(PROMPT[:3], axis=-1), *[None] * 4, *PROMPT[5:]], 3, BASE)
+
+
+@pytest.mark.parametrize("lengths", [(5, 5), (3, 5)])
+@pytest.mark.parametrize("capacity", [5, 12])
+def test_one_new_token(lengths: tuple[int, int], capacity: int) -> None:
+    peer.compare(OP, [*qkv(1), *cache(capacity), i32(*lengths), i32(6)], 3, BASE)
+
+
+def test_a_prompt_into_a_buffer() -> None:
+    peer.compare(OP, [*qkv(LENGTH), *cache(12), i32(3, 3), i32(4)], 3, BASE)
+
+
+def test_several_new_tokens_after_a_past() -> None:
+    peer.compare(OP, [*qkv(4, 1), *cache(5, 1), i32(8), i32(9)], 3, BASE)
+
+
+@pytest.mark.parametrize("given", ["prompt", "step", "positions"])
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_rotation(given: str, interleaved: int) -> None:
+    inputs = [*(PROMPT if given == "prompt" else STEP), *ROTATION]
+    if given == "positions":
+        inputs.append(np.array([[7], [2]]))
+    peer.compare(OP, inputs, 3, {**BASE, "do_rotary": 1, "rotary_interleaved": interleaved})
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"local_window_size": 2}, {"softcap": 2.0}, {"smooth_softmax": 1}, {"scale": 0.1}, {"local_window_size": 1}],
+)
+@pytest.mark.parametrize("given", [PROMPT, STEP], ids=["prompt", "step"])
+def test_attributes(attributes: dict[str, Any], given: list[Any]) -> None:
+    peer.compare(OP, given, 3, {**BASE, **attributes})
+
+
+def test_bidirectional() -> None:
+    peer.compare(OP, PROMPT, 3, {**BASE, "causal": 0})
+
+
+def test_head_sink() -> None:
+    peer.compare(OP, [*PROMPT, None, None, None, None, normal(HEADS)], 3, BASE)
+
+
+@pytest.mark.parametrize("shape", [(1, HEADS), (BATCH, 1)])
+def test_attention_bias_comes_after_the_soft_cap(shape: tuple[int, int]) -> None:
+    peer.compare(OP, [*PROMPT, None, None, None, normal(*shape, LENGTH, LENGTH)], 3, {**BASE, "softcap": 2.0})
+
+
+@pytest.mark.parametrize("chosen", [1, 2])
+def test_scores_as_an_output(chosen: int) -> None:
+    peer.compare(OP, PROMPT, 4, {**BASE, "qk_output": chosen})
+
+
+def test_half_precision() -> None:
+    half = [array.astype(np.float16) for array in PROMPT[:3]]
+    peer.compare(OP, [*half, *PROMPT[3:]], 3, BASE, rtol=1e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantised_cache(kind: str, bits: int) -> None:
+    shape = (1,) if kind == "PER_TENSOR" else (1, KEY_HEADS, 1, SIZE)
+    scales = [(RNG.random(shape) * 0.05 + 0.02).astype(np.float32) * (1 if bits == 8 else 10) for _ in range(2)]
+    if bits == 8:
+        past = [RNG.integers(-128, 128, (BATCH, KEY_HEADS, PAST, SIZE)).astype(np.int8) for _ in range(2)]
+    else:
+        past = [RNG.integers(0, 256, (BATCH, KEY_HEADS, PAST, SIZE // 2)).astype(np.uint8) for _ in range(2)]
+    peer.compare(
+        OP,
+        [*STEP[:3], *past, i32(5, 5), i32(6), *[None] * 5, *scales],
+        [1, 3, 3] if bits == 8 else [1, 2, 2],
+        {**BASE, "k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits},
+        atol=1e-3,
+    )
+
+
+@pytest.mark.parametrize("capacity", [4, 6])
+def test_a_windowed_cache_over_many_steps(capacity: int) -> None:
+    """Both engines step through the same tokens, each with its own cache; resident rows and outputs agree."""
+    attributes = {**BASE, "sliding_window_cache": 1, "local_window_size": 4}
+    ours = theirs = [np.zeros((1, KEY_HEADS, capacity, SIZE), np.float32) for _ in range(2)]
+    step = capacity - 4 + 1
+    for total in range(1, 14):
+        held = total if total <= capacity else total - step * -(-(total - capacity) // step)
+        given = [*qkv(1, 1), None, None, i32(total - 1), i32(total)]
+        model = peer.one_node(OP, [*given[:3], *ours, *given[5:]], 3, attributes)
+        found = peer.sardonyx(model, peer.feeds(model, [*given[:3], *ours, *given[5:]]))
+        expected = peer.onnxruntime(model, peer.feeds(model, [*given[:3], *theirs, *given[5:]]))
+        ours, theirs = found[1:], expected[1:]
+        peer.check(found[:1], expected[:1], 1e-4, 1e-5)
+        peer.check([x[:, :, :held] for x in ours], [x[:, :, :held] for x in theirs], 1e-6, 1e-6)
+
+
+def test_norm_weights_apply_before_the_rotation() -> None:
+    weights = [normal(SIZE), normal(SIZE)]
+    found = peer.run(OP, [*PROMPT, *ROTATION, *[None] * 5, *weights], 3, {**BASE, "do_rotary": 1})
+
+    def normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        heads = x.reshape(*x.shape[:2], -1, SIZE)
+        return (heads / np.sqrt((heads**2).mean(-1, keepdims=True) + 1e-6) * weight).reshape(x.shape)
+
+    plain = [normed(PROMPT[0], weights[0]), normed(PROMPT[1], weights[1]), *PROMPT[2:]]
+    expected = peer.run(OP, [*plain, *ROTATION], 3, {**BASE, "do_rotary": 1})
+    peer.check(found, expected, 1e-4, 1e-5)
+
+
+def test_lengths_that_do_not_fit_are_named() -> None:
+    with pytest.raises(Exception, match=r"'seqlens_k' \[9, 3\] does not fit batch 2 and total length 4"):
+        peer.run(OP, [*PROMPT[:5], i32(9, 3), i32(4)], 3, BASE)
