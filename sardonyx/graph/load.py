@@ -18,7 +18,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from sardonyx import errors
-from sardonyx.graph.external_data import Buffer, ExternalData, map_file
+from sardonyx.graph.external_data import Buffer, ExternalData, external_entries, map_file
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dense, dimensions
 from sardonyx.graph.structure_check import check_structure
@@ -164,6 +164,9 @@ def _prepare_tensors(graph: onnx.GraphProto, reader: TensorReader, warnings: lis
     for sparse in graph.sparse_initializer:
         graph.initializer.append(dense(sparse, reader))
     del graph.sparse_initializer[:]
+    for tensor in graph.initializer:
+        if tensor.external_data:
+            external_entries(tensor)
     last = {tensor.name: index for index, tensor in enumerate(graph.initializer)}
     if len(last) < len(graph.initializer):
         for index in reversed(range(len(graph.initializer))):

@@ -16,10 +16,11 @@ import onnx
 import onnx.shape_inference
 import onnx_ir as ir
 
-from sardonyx import errors, log
+from sardonyx import errors
 from sardonyx.graph.types import MapType
+from sardonyx.ops.framework.check import check_output_type, check_types
 from sardonyx.ops.framework.contents import contents
-from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, known, of_array, symbol, unknown_dim
+from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, of_array, symbol, unknown_dim
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of
 
@@ -29,28 +30,14 @@ _ERROR_HEAD = re.compile(r"^\[\w+\] (\(op_type:[^)]*\): )?")
 
 
 class Inference:
-    """Facts of every value of a model's graph and its subgraphs.
+    """Facts of every value of a model's graph and its subgraphs."""
 
-    `strict` makes a declared shape that contradicts the inferred one an error; else the inferred one counts and
-    `logger` gets a warning.
-    """
-
-    def __init__(
-        self,
-        opsets: Mapping[str, int],
-        ir_version: int,
-        *,
-        strict: bool = False,
-        logger: log.Logger = log.DEFAULT,
-    ) -> None:
+    def __init__(self, opsets: Mapping[str, int], ir_version: int) -> None:
         self.opsets = dict(opsets)
         self.ir_version = ir_version
-        self.strict = strict
-        self.logger = logger
         self.facts: dict[ir.Value, Fact] = {}
         self.operators: dict[ir.Node, Operator] = {}
         self._declared: dict[ir.Value, Fact] = {}
-        self._contradicted: set[ir.Value] = set()
 
     def operator(self, node: ir.Node) -> Operator:
         """The operator of a node, made once."""
@@ -81,12 +68,15 @@ class Inference:
 
     def node(self, node: ir.Node) -> None:
         """Infer one node, whose inputs have been inferred; errors.Fail where they contradict its rule."""
-        operator = self.operator(node)
         inputs = [self.fact(value) for value in node.inputs]
+        check_types(node, inputs)
         try:
-            found = list(operator.infer(inputs, self))
-        except ValueError as error:
-            raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}) [ShapeInferenceError] {error}") from error
+            found = list(self.operator(node).infer(inputs, self))
+        except errors.OnnxRuntimeError:
+            raise
+        except Exception as error:  # a rule meets whatever a model says: every refusal becomes the node's typed error
+            text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}) [ShapeInferenceError] {text}") from error
         if found and found[0].elements is None:
             elements = contents(node, inputs, found[0])
             if elements is not None:
@@ -94,8 +84,7 @@ class Inference:
         for index, value in enumerate(node.outputs):
             fact = found[index] if index < len(found) else UNKNOWN
             declared = self.declared(value)
-            if declared.shape is not None and fact.shape is not None:
-                self._compare(value, fact.shape, declared.shape)
+            check_output_type(node, value, declared, fact)
             self._set(value, merge(declared, fact))
 
     def declared(self, value: ir.Value) -> Fact:
@@ -104,27 +93,6 @@ class Inference:
         if found is None:
             found = self._declared[value] = declared_fact(value)
         return found
-
-    def _compare(self, value: ir.Value, inferred: Dims, declared: Dims) -> None:
-        """Report a declared shape that the inferred one contradicts, once for each value."""
-        if len(inferred) == len(declared) and not any(
-            isinstance(ours, int) and isinstance(theirs, int) and ours != theirs
-            for ours, theirs in zip(inferred, declared, strict=True)
-        ):
-            return
-        source, target = _braces(inferred), _braces(declared)
-        if self.strict:
-            raise errors.Fail(
-                f"Output:{value.name} [ShapeInferenceError] Mismatch between the inferred shape {source} and the "
-                f"declared shape {target}"
-            )
-        if value not in self._contradicted:
-            self._contradicted.add(value)
-            self.logger.warning(
-                f"Error merging shape info for output. '{value.name}' source:{source} target:{target}. "
-                "Falling back to lenient merge.",
-                "graph",
-            )
 
     def by_onnx(self, node: ir.Node, inputs: Sequence[Fact | None], version: int) -> list[Fact]:
         """ONNX's own rule for a node without subgraphs; unknown facts where it has none or needs more."""
@@ -211,11 +179,6 @@ def _contents_proto(fact: Fact, name: str) -> onnx.TensorProto | None:
         return None
     shape = [dim for dim in fact.shape or () if isinstance(dim, int)]
     return onnx.helper.make_tensor(name, fact.dtype, shape, values)
-
-
-def _braces(shape: Dims) -> str:
-    """A shape as onnxruntime prints it: ``{2,batch,3}``."""
-    return "{" + ",".join(str(dim) if known(dim) else "" for dim in shape) + "}"
 
 
 def type_proto(fact: Fact) -> onnx.TypeProto:
