@@ -50,6 +50,6 @@ class Snpe(Operator):
     def __init__(self, node: ir.Node, version: int) -> None:
         super().__init__(node, version)
         raise errors.NotImplemented(
-            f"Node {describe(node)} holds a container for Qualcomm's SNPE, which runs on its devices only; load the model "
+            f"Node {describe(node)} holds a container for Qualcomm's SNPE, which its devices run; load the model "
             "from which it was converted"
         )
