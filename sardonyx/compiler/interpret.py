@@ -29,7 +29,8 @@ def _pointwise(kernel: Pointwise) -> StepCall:
 
 def _view(kernel: View) -> StepCall:
     def call(context: RunContext, inputs: Sequence[Any]) -> Sequence[Any]:
-        return (kernel.apply(*inputs),)
+        found = kernel.apply(*inputs)
+        return found if isinstance(found, tuple) else (found,)
 
     return call
 

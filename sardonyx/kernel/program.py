@@ -25,12 +25,13 @@ class Pointwise:
 
 @dataclass(frozen=True)
 class View:
-    """An output that reads its first input's memory under another shape or other strides.
+    """Outputs that read the first input's memory under another shape or other strides.
 
-    `apply` takes the kernel's inputs as arrays and gives the view, or a copy where no strides can express it.
+    `apply` takes the kernel's inputs as arrays and gives the view, or a copy where no strides can express it;
+    a tuple of them where there are several outputs.
     """
 
-    apply: Callable[..., np.ndarray[Any, Any]]
+    apply: Callable[..., Any]
 
 
 @dataclass(frozen=True)

@@ -119,5 +119,7 @@ def _broadcast_dim(dims: Sequence[Dim]) -> Dim:
     symbols = [dim for dim in dims if not isinstance(dim, int)]
     if not symbols:
         return 1
-    first = symbols[0]
-    return first if all(same(first, other) for other in symbols[1:]) else unknown_dim()
+    # A slice's bound, Min(size, limit): what it broadcasts against is the size itself.
+    plain = [dim for dim in symbols if dim.value is None or "Min(" not in dim.value] or symbols
+    first = plain[0]
+    return first if all(same(first, other) for other in plain[1:]) else unknown_dim()

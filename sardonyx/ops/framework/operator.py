@@ -204,6 +204,8 @@ def describe(node: ir.Node) -> str:
 def attribute_value(attribute: ir.Attr) -> Any:
     """The Python value of an attribute: numbers, str, tuples of them, ir.Graph, ir tensors."""
     value = attribute.value
+    if attribute.type == ir.AttributeType.GRAPH:
+        return value  # a graph is a sequence of its nodes, too
     if attribute.type == ir.AttributeType.STRING and isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, typing.Sequence) and not isinstance(value, str | bytes):

@@ -1,0 +1,46 @@
+"""Where random numbers come from: one seed of the process, one generator for each random operator."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import zlib
+from typing import Any
+
+import numpy as np
+
+_seed: int | None = None
+
+
+def set_seed(seed: int) -> None:
+    """Make the sessions created from now on reproducible: those of one seed draw the same numbers."""
+    global _seed
+    _seed = int(seed)
+
+
+class Stream:
+    """The random numbers of one node; every run continues where the last one stopped.
+
+    A node with a seed of its own draws the same numbers in every session; without one they follow from the seed of
+    the process and `name`, or from the operating system where no seed was set. Safe to use from several threads.
+    """
+
+    def __init__(self, name: str, own_seed: float | None = None) -> None:
+        if own_seed is not None:
+            seed = int(own_seed)
+        elif _seed is not None:
+            seed = _seed + zlib.crc32(name.encode())
+        else:
+            seed = secrets.randbits(32)
+        self._generator = np.random.RandomState(seed % 2**32)
+        self._lock = threading.Lock()
+
+    def uniform(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """float64 numbers from [0, 1)."""
+        with self._lock:
+            return np.asarray(self._generator.uniform(0.0, 1.0, shape))
+
+    def normal(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """float64 numbers of mean 0 and variance 1."""
+        with self._lock:
+            return np.asarray(self._generator.standard_normal(shape))
