@@ -1,1 +1,233 @@
-"""Sardonyx."""
+"""Sardonyx: an inference engine for ONNX models with the API of onnxruntime.
+
+``import sardonyx as ort`` serves programs written for onnxruntime. Every name below is imported when it is first used,
+so that the import itself costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from sardonyx._version import API_VERSION, __version__
+
+if TYPE_CHECKING:
+    from sardonyx import capi
+    from sardonyx.api.build_info import (
+        cuda_version,
+        get_version_string,
+        has_collective_ops,
+        package_name,
+        preload_dlls,
+        print_debug_info,
+    )
+    from sardonyx.api.device import OrtDevice
+    from sardonyx.api.enums import (
+        ExecutionMode,
+        ExecutionOrder,
+        GraphOptimizationLevel,
+        OrtAllocatorType,
+        OrtCompileApiFlags,
+        OrtDeviceMemoryType,
+        OrtDeviceVendorId,
+        OrtExecutionProviderDevicePolicy,
+        OrtHardwareDeviceType,
+        OrtMemoryInfoDeviceType,
+        OrtMemType,
+        OrtSparseFormat,
+    )
+    from sardonyx.api.environment import (
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_all_providers,
+        get_available_providers,
+        get_build_info,
+        get_device,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_global_thread_pool_sizes,
+        set_seed,
+    )
+    from sardonyx.api.ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
+    from sardonyx.api.ep_devices import (
+        OrtEpAssignedNode,
+        OrtEpAssignedSubgraph,
+        OrtEpDevice,
+        OrtHardwareDevice,
+        OrtSyncStream,
+        get_ep_devices,
+        register_execution_provider_library,
+        unregister_execution_provider_library,
+    )
+    from sardonyx.api.io_binding import IOBinding, SessionIOBinding
+    from sardonyx.api.lora import AdapterFormat, LoraAdapter
+    from sardonyx.api.memory_info import (
+        OrtArenaCfg,
+        OrtMemoryInfo,
+        create_and_register_allocator,
+        create_and_register_allocator_v2,
+    )
+    from sardonyx.api.model_compiler import ModelCompiler
+    from sardonyx.api.model_metadata import ModelMetadata
+    from sardonyx.api.node_arg import NodeArg
+    from sardonyx.api.ort_value import OrtValue, copy_tensors
+    from sardonyx.api.run_options import RunOptions
+    from sardonyx.api.session import InferenceSession
+    from sardonyx.api.session_options import SessionOptions
+    from sardonyx.api.sparse_tensor import SparseTensor
+    from sardonyx.capi import onnxruntime_validation
+
+# The version of onnxruntime whose API this is.
+version = API_VERSION
+__author__ = "The Sardonyx developers"
+
+# What went wrong when the native part was imported: there is none.
+import_capi_exception = None
+
+# Where the public names live, relative to this package.
+_NAMES = {
+    "api.build_info": [
+        "cuda_version",
+        "get_version_string",
+        "has_collective_ops",
+        "package_name",
+        "preload_dlls",
+        "print_debug_info",
+    ],
+    "api.device": ["OrtDevice"],
+    "api.enums": [
+        "ExecutionMode",
+        "ExecutionOrder",
+        "GraphOptimizationLevel",
+        "OrtAllocatorType",
+        "OrtCompileApiFlags",
+        "OrtDeviceMemoryType",
+        "OrtDeviceVendorId",
+        "OrtExecutionProviderDevicePolicy",
+        "OrtHardwareDeviceType",
+        "OrtMemType",
+        "OrtMemoryInfoDeviceType",
+        "OrtSparseFormat",
+    ],
+    "api.environment": [
+        "disable_telemetry_events",
+        "enable_telemetry_events",
+        "get_all_providers",
+        "get_available_providers",
+        "get_build_info",
+        "get_device",
+        "set_default_logger_severity",
+        "set_default_logger_verbosity",
+        "set_global_thread_pool_sizes",
+        "set_seed",
+    ],
+    "api.ep_context": ["OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo"],
+    "api.ep_devices": [
+        "OrtEpAssignedNode",
+        "OrtEpAssignedSubgraph",
+        "OrtEpDevice",
+        "OrtHardwareDevice",
+        "OrtSyncStream",
+        "get_ep_devices",
+        "register_execution_provider_library",
+        "unregister_execution_provider_library",
+    ],
+    "api.io_binding": ["IOBinding", "SessionIOBinding"],
+    "api.lora": ["AdapterFormat", "LoraAdapter"],
+    "api.memory_info": [
+        "OrtArenaCfg",
+        "OrtMemoryInfo",
+        "create_and_register_allocator",
+        "create_and_register_allocator_v2",
+    ],
+    "api.model_compiler": ["ModelCompiler"],
+    "api.model_metadata": ["ModelMetadata"],
+    "api.node_arg": ["NodeArg"],
+    "api.ort_value": ["OrtValue", "copy_tensors"],
+    "api.run_options": ["RunOptions"],
+    "api.session": ["InferenceSession"],
+    "api.session_options": ["SessionOptions"],
+    "api.sparse_tensor": ["SparseTensor"],
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_SUBMODULES = {"capi": "capi", "onnxruntime_validation": "capi.onnxruntime_validation"}
+
+__all__ = [
+    "AdapterFormat",
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "LoraAdapter",
+    "ModelCompiler",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtAllocatorType",
+    "OrtArenaCfg",
+    "OrtCompileApiFlags",
+    "OrtDevice",
+    "OrtDeviceMemoryType",
+    "OrtDeviceVendorId",
+    "OrtEpAssignedNode",
+    "OrtEpAssignedSubgraph",
+    "OrtEpContextData",
+    "OrtEpContextDataBuffer",
+    "OrtEpDevice",
+    "OrtExecutionProviderDevicePolicy",
+    "OrtExternalInitializerInfo",
+    "OrtHardwareDevice",
+    "OrtHardwareDeviceType",
+    "OrtMemType",
+    "OrtMemoryInfo",
+    "OrtMemoryInfoDeviceType",
+    "OrtSparseFormat",
+    "OrtSyncStream",
+    "OrtValue",
+    "RunOptions",
+    "SessionIOBinding",
+    "SessionOptions",
+    "SparseTensor",
+    "copy_tensors",
+    "create_and_register_allocator",
+    "create_and_register_allocator_v2",
+    "cuda_version",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_build_info",
+    "get_device",
+    "get_ep_devices",
+    "get_version_string",
+    "has_collective_ops",
+    "package_name",
+    "preload_dlls",
+    "print_debug_info",
+    "register_execution_provider_library",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
+    "unregister_execution_provider_library",
+    "__version__",
+    "capi",
+    "import_capi_exception",
+    "onnxruntime_validation",
+    "version",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value: Any = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"{__name__}.{_SUBMODULES[name]}")
+    else:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -115,6 +115,12 @@ def from_numpy(array: Array, **kwargs: Any) -> object:
     return capsule
 
 
+def is_dlpack_uint8_tensor(capsule: object) -> bool:
+    """Whether a capsule holds bytes, as bool tensors do after `OrtValueVector.to_dlpacks`."""
+    kind = _tensor_of(capsule)[0].dtype
+    return (kind.code, kind.bits) == (UNSIGNED, 8)
+
+
 def _tensor_of(capsule: object) -> tuple[_Tensor, bool]:
     """The tensor that a capsule describes, and whether it says that its memory is read-only."""
     if type(capsule).__name__ == "PyCapsule":

@@ -16,7 +16,7 @@ from sardonyx.api.ort_value_vector import OrtValueVector
 
 if TYPE_CHECKING:
     from sardonyx.api.core_session import CoreSession
-    from sardonyx.api.session import Session
+    from sardonyx.api.session import InferenceSession
 
 Array = np.ndarray[Any, Any]
 
@@ -142,8 +142,8 @@ class SessionIOBinding:
 class IOBinding:
     """Bind a session's inputs and outputs, then call `session.run_with_iobinding(binding)`."""
 
-    def __init__(self, session: Session) -> None:
-        self._iobinding = SessionIOBinding(session._sess)
+    def __init__(self, session: InferenceSession) -> None:
+        self._iobinding = SessionIOBinding(session._session())
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
         """Bind an array, whose memory the runs read if it is contiguous; RuntimeError for an unknown name."""

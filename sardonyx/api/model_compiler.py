@@ -1,0 +1,190 @@
+"""Compile a model ahead of time. The CPU compiles when a session is made, so here the model is checked and written."""
+
+from __future__ import annotations
+
+import operator
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from sardonyx import errors
+from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.core_value import CoreValue
+from sardonyx.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from sardonyx.api.ep_context import OrtEpContextData, OrtExternalInitializerInfo
+from sardonyx.api.ort_value import OrtValue
+from sardonyx.api.session_options import SessionOptions
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+Locate = Callable[[str, OrtValue, OrtExternalInitializerInfo | None], OrtExternalInitializerInfo | None]
+PathText = str | os.PathLike[str]
+
+# Messages of protocol buffers end at 2 GiB.
+_LARGEST_MESSAGE = 2**31 - 1
+
+
+class ModelCompiler:
+    """Write a model as the session's providers would load it; the CPU provider loads any valid model as it is."""
+
+    def __init__(
+        self,
+        sess_options: SessionOptions,
+        input_model_path_or_bytes: PathText | bytes,
+        embed_compiled_data_into_model: bool = False,
+        external_initializers_file_path: PathText | None = None,
+        external_initializers_size_threshold: int = 1024,
+        flags: int | OrtCompileApiFlags = OrtCompileApiFlags.NONE,
+        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
+        get_initializer_location_func: Locate | None = None,
+    ) -> None:
+        """Prepare the compilation of a file or of a serialised model.
+
+        Initializers larger than the threshold go to `external_initializers_file_path` (relative to the output model),
+        or where `get_initializer_location_func(name, value, None)` has put them; it returns None for one that stays.
+        """
+        if not isinstance(sess_options, SessionOptions):
+            raise wrong_argument("ModelCompiler", "SessionOptions", sess_options)
+        if external_initializers_file_path and get_initializer_location_func:
+            raise ValueError(
+                "Cannot initialize ModelCompiler with both `external_initializers_file_path` and "
+                "`get_initializer_location_func`"
+            )
+        self._input = _input(input_model_path_or_bytes)
+        self._options = sess_options._copy()
+        self._options.graph_optimization_level = graph_optimization_level
+        self._external_path = os.fspath(external_initializers_file_path) if external_initializers_file_path else None
+        self._threshold = operator.index(external_initializers_size_threshold)
+        self._flags = OrtCompileApiFlags(int(flags))
+        self._locate = get_initializer_location_func
+
+    def set_ep_context_data_write_func(self, write_func: Callable[[str, OrtEpContextData], None]) -> None:
+        """Where providers that compile ahead of time write their parts; the CPU provider has none to write."""
+        if not callable(write_func):
+            raise RuntimeError("EPContext data write callback must not be None.")
+
+    def clear_ep_context_data_write_func(self) -> None:
+        """Forget the writer."""
+
+    def compile_to_file(self, output_model_path: PathText | None = None) -> None:
+        """Write the model to a file; without a path to ``<model>_ctx.onnx`` beside the input."""
+        if output_model_path is None:
+            if isinstance(self._input, bytes):
+                raise errors.InvalidArgument("Output model path must not be empty: the input has no path of its own.")
+            output_model_path = self._input.with_name(f"{self._input.stem}_ctx.onnx")
+        path = os.fspath(output_model_path)
+        if not path:
+            raise errors.InvalidArgument("Output model path must not be empty.")
+        if OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS in self._flags and os.path.exists(path):
+            raise errors.Fail(
+                f"Failed to generate EP context model since the file '{path}' exists already. Please remove the EP "
+                "context model if you want to re-generate it."
+            )
+        content = self._compile(Path(path).parent)
+        try:
+            Path(path).write_bytes(content)
+        except OSError as error:
+            raise errors.InvalidArgument(f'open file "{path}" failed: {error.strerror}') from error
+
+    def compile_to_bytes(self) -> bytes:
+        """The model as bytes."""
+        return self._compile(Path())
+
+    def compile_to_stream(self, write_function: Callable[[bytes], None]) -> None:
+        """Hand the model's bytes to a function."""
+        write_function(self.compile_to_bytes())
+
+    def _compile(self, folder: Path) -> bytes:
+        """The serialised output, its external file written into `folder`."""
+        from sardonyx.api.session import InferenceSession
+
+        if isinstance(self._input, Path) and not self._input.exists():
+            raise errors.InvalidArgument(f'Input model path does not exist: "{self._input}"')
+        with tempfile.TemporaryDirectory() as scratch:
+            optimized = Path(scratch) / "model.onnx"
+            if self._options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL:
+                self._options.optimized_model_filepath = str(optimized)
+            source = self._input if isinstance(self._input, bytes) else str(self._input)
+            InferenceSession(source, self._options)
+            if OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED in self._flags:
+                raise errors.Fail(
+                    "Unable to compile any nodes. Check that the session EPs support compilation and can execute at "
+                    "least one subgraph in the model."
+                )
+            model = _load(optimized if optimized.exists() else self._input)
+        self._externalize(model, folder)
+        if model.ByteSize() > _LARGEST_MESSAGE:
+            raise errors.Fail(
+                f"The model takes {model.ByteSize()} bytes, more than a model file can hold. Give "
+                "external_initializers_file_path so that its weights go to a file of their own."
+            )
+        return model.SerializeToString()
+
+    def _externalize(self, model: ModelProto, folder: Path) -> None:
+        """Move large initializers out of `model`."""
+        if self._locate is not None:
+            for tensor in model.graph.initializer:
+                value = OrtValue(CoreValue(onnx.numpy_helper.to_array(tensor)))
+                place = self._locate(tensor.name, value, None)
+                if place is not None:
+                    _point_to(tensor, place)
+        elif self._external_path is not None:
+            if os.path.isabs(self._external_path):
+                raise errors.Fail(
+                    "external_file_path.is_relative() was false: external_initializers_file_path is relative to the "
+                    f"output model, not {self._external_path}"
+                )
+            with open(folder / self._external_path, "wb") as file:
+                for tensor in model.graph.initializer:
+                    content = _bytes(tensor)
+                    if len(content) > self._threshold:
+                        place = OrtExternalInitializerInfo(self._external_path, file.tell(), len(content))
+                        file.write(content)
+                        _point_to(tensor, place)
+
+
+def make_get_initializer_location_func_wrapper(locate: Locate) -> Locate:
+    """The function as the compiler calls it: here the caller's own."""
+    return locate
+
+
+def _input(source: PathText | bytes) -> Path | bytes:
+    if isinstance(source, bytes):
+        if not source:
+            raise ValueError("Input model bytes array is empty")
+        return source
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"Unable to load from type '{type(source)}'")
+    if not os.fspath(source):
+        raise ValueError("Input model path is empty")
+    return Path(source)
+
+
+def _load(source: Path | bytes) -> ModelProto:
+    """The model with all its weights inside."""
+    return onnx.load_model_from_string(source) if isinstance(source, bytes) else onnx.load_model(str(source))
+
+
+def _bytes(tensor: TensorProto) -> bytes:
+    """A tensor's bytes as an external file holds them; none for texts, which stay in the model."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return b""
+    if not tensor.HasField("raw_data"):
+        tensor = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor))
+    return tensor.raw_data  # type: ignore[no-any-return]
+
+
+def _point_to(tensor: TensorProto, place: OrtExternalInitializerInfo) -> None:
+    """Let a tensor's bytes be those at `place`."""
+    shape, kind, name = list(tensor.dims), tensor.data_type, tensor.name
+    tensor.Clear()
+    tensor.dims.extend(shape)
+    tensor.data_type, tensor.name = kind, name
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", place.filepath), ("offset", place.file_offset), ("length", place.byte_size)):
+        tensor.external_data.add(key=key, value=str(value))

@@ -1,0 +1,25 @@
+"""The classes of the Python level under the module name that tracebacks and imports of onnxruntime show."""
+
+from sardonyx.api.device import OrtDevice, get_ort_device_type, get_vendor_id_for_device_type
+from sardonyx.api.enums import OrtDeviceVendorId
+from sardonyx.api.io_binding import IOBinding
+from sardonyx.api.lora import AdapterFormat
+from sardonyx.api.model_compiler import ModelCompiler, make_get_initializer_location_func_wrapper
+from sardonyx.api.ort_value import OrtValue, copy_tensors
+from sardonyx.api.session import InferenceSession
+from sardonyx.api.sparse_tensor import SparseTensor
+
+__all__ = [
+    "AdapterFormat",
+    "IOBinding",
+    "InferenceSession",
+    "ModelCompiler",
+    "OrtDevice",
+    "OrtDeviceVendorId",
+    "OrtValue",
+    "SparseTensor",
+    "copy_tensors",
+    "get_ort_device_type",
+    "get_vendor_id_for_device_type",
+    "make_get_initializer_location_func_wrapper",
+]
