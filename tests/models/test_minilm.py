@@ -60,7 +60,9 @@ def tokens() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module", params=["torchscript", "dynamo"])
-def session(request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> ort.InferenceSession:
+def session(
+    request: pytest.FixtureRequest, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory
+) -> ort.InferenceSession:
     path = tmp_path_factory.mktemp("minilm") / f"{request.param}.onnx"
     example = tuple(torch.ones((2, 7), dtype=torch.int64) for _ in NAMES)
     axes = {0: "batch_size", 1: "sequence_length"}
@@ -112,9 +114,7 @@ def test_embeddings_agree_with_pytorch(
     assert similarity[0, 1] > similarity[0, 2] + 0.2  # music and music, music and money
 
 
-def test_embedding_does_not_depend_on_the_batch(
-    session: ort.InferenceSession, tokens: dict[str, np.ndarray]
-) -> None:
+def test_embedding_does_not_depend_on_the_batch(session: ort.InferenceSession, tokens: dict[str, np.ndarray]) -> None:
     (together,) = session.run(None, {name: tokens[name] for name in NAMES})
     length = int(tokens["attention_mask"][3].sum())
     (alone,) = session.run(None, {name: tokens[name][3:4, :length] for name in NAMES})

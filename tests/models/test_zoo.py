@@ -22,8 +22,9 @@ pytestmark = pytest.mark.models
 
 # The largest error of a float model, relative to the largest value of the output.
 TOLERANCE = 1e-4
-# A quantised model rounds at many places, where engines differ by one step: its outputs are compared by direction.
-QUANTISED_COSINE = 0.999
+# A quantised model rounds at many places, where engines differ by one step, and one step at the input of a ReLU
+# changes many after it: outputs are compared by direction. onnxruntime with and without its optimisations: 0.9976.
+QUANTISED_COSINE = 0.995
 
 
 def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
