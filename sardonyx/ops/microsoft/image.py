@@ -218,7 +218,7 @@ def shared_masks(mask: Array) -> Array:
     """Which elements of each map may be read."""
     maps, size = mask.shape[0] * mask.shape[1], int(np.prod(mask.shape[2:]))
     begins = np.arange(maps) * size % max(maps, 1)
-    allowed = (mask.reshape(-1) != 0)[begins[:, None] + np.arange(size)]
+    allowed: Array = (mask.reshape(-1) != 0)[begins[:, None] + np.arange(size)]
     allowed[:, :1] = True
     return allowed.reshape(mask.shape)
 

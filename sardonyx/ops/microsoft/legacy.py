@@ -83,8 +83,10 @@ class Range(Operator):
         if step == 0:
             raise ValueError("input 'delta' must not be 0")
         count = max(int(np.ceil((float(limit) - float(start)) / float(step))), 0)
-        values = float(start) + np.arange(count) * float(step) if start.dtype.kind == "f" else None
-        if values is None:
+        values: Array
+        if start.dtype.kind == "f":
+            values = float(start) + np.arange(count) * float(step)
+        else:
             values = int(start) + np.arange(count, dtype=np.int64) * int(step)
         return (values.astype(start.dtype),)
 

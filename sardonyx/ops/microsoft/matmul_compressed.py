@@ -199,7 +199,7 @@ class GemmFloat8(Operator):
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b, c, a_scale, b_scale, _ = padded(inputs, 6)
         left, right = wide(a.T if self.transA else a), wide(b.T if self.transB else b)
-        scale = np.float32(self.alpha)
+        scale: Array = np.asarray(self.alpha, np.float32)
         for factor, name in ((a_scale, "scaleA"), (b_scale, "scaleB")):
             if factor is not None:
                 scale = scale * one(factor, name)

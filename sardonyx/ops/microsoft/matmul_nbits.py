@@ -12,7 +12,7 @@ from sardonyx import errors
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.integer_matmul import moved
-from sardonyx.ops.microsoft.linear_quantization import product_flops
+from sardonyx.ops.microsoft.linear_quantization import padded, product_flops
 from sardonyx.ops.microsoft.packed_weights import Array, WeightCache, expand_blocks, unpack
 from sardonyx.ops.microsoft.rules import DOMAIN, dim, like, wide
 
@@ -24,7 +24,7 @@ def product(a: Array, weight: Array, bias: Array | None) -> Array:
     """a weight^T + bias in float32, rounded once to the type of `a`; `weight` has the shape (N, K)."""
     if a.ndim == 0 or a.shape[-1] != weight.shape[1]:
         raise ValueError(f"the last dimension of input 'A' must be {weight.shape[1]}, got shape {a.shape}")
-    y = np.matmul(wide(a), weight.T)
+    y: Array = np.matmul(wide(a), weight.T)
     if bias is not None:
         if bias.size != weight.shape[0]:
             raise ValueError(f"input 'bias' must have {weight.shape[0]} elements, got {bias.size}")
@@ -84,9 +84,10 @@ class MatMulNBits(WeightOnlyProduct):
         return self.N, self.K
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        a, b, scales, zero_points, g_idx, bias = (*inputs, *[None] * (6 - len(inputs)))
+        a, b, scales, zero_points, g_idx, bias = padded(inputs, 6)
         sources = (b, scales, zero_points, g_idx)
-        return (product(a, self._cache.get(sources, lambda: self.weight(*sources)), bias),)
+        weight = self._cache.get(sources, lambda: self.weight(b, scales, zero_points, g_idx))
+        return (product(a, weight, bias),)
 
     def weight(self, b: Array, scales: Array, zero_points: Array | None, g_idx: Array | None) -> Array:
         """The real weight, (N, K) in float32."""

@@ -8,6 +8,7 @@ a session. ReorderInput and ReorderOutput add and remove the channels that fill 
 from __future__ import annotations
 
 import functools
+import importlib
 import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -49,9 +50,7 @@ def machine_block_size() -> int:
     """The block size that onnxruntime chooses on this machine: 16 with AVX-512 or outside x86, else 8."""
     if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
         return 16
-    from numpy._core import _multiarray_umath
-
-    features = getattr(_multiarray_umath, "__cpu_features__", {})
+    features = getattr(importlib.import_module("numpy._core._multiarray_umath"), "__cpu_features__", {})
     return 16 if features.get("AVX512F") else 8
 
 
@@ -87,10 +86,14 @@ class ReorderInput(Operator):
     channels_last: int = 0
     host_reason: ClassVar[str] = "a change of layout"
 
+    @functools.cached_property
+    def _block(self) -> int:
+        return block_size(self.node)
+
     def run(self, *inputs: Any) -> Sequence[Array]:
         (x,) = inputs
         plain = channels_second(x) if self.channels_last else x
-        room = rounded_up(plain.shape[1], block_size(self.node))
+        room = rounded_up(plain.shape[1], self._block)
         assert isinstance(room, int)
         y = np.zeros((plain.shape[0], room, *plain.shape[2:]), x.dtype)
         y[:, : plain.shape[1]] = plain
@@ -100,7 +103,7 @@ class ReorderInput(Operator):
         x = fact_channels_second(inputs[0]) if self.channels_last else inputs[0]
         if x is None or x.shape is None:
             return [like(x, None)]
-        return [like(x, (x.shape[0], rounded_up(x.shape[1], block_size(self.node)), *x.shape[2:]))]
+        return [like(x, (x.shape[0], rounded_up(x.shape[1], self._block), *x.shape[2:]))]
 
 
 @operator("ReorderOutput", domain=NCHWC)

@@ -83,7 +83,7 @@ class WeightCache:
 
 def float8_bits(raw: Array) -> Array:
     """Bytes read as float8 E4M3, in float32."""
-    return raw.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    return np.asarray(raw.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
 
 
 def expand_blocks(parameters: Array, block_size: int, length: int) -> Array:

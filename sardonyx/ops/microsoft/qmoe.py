@@ -102,7 +102,7 @@ class QMoE(SameAsFirst):
         def layer(index: int, values: Array) -> Array:
             weight, bias = weights[index], biases[index]
             assert weight is not None
-            y = values @ weight[expert].T
+            y: Array = values @ weight[expert].T
             return y if bias is None else y + wide(bias[expert])
 
         first = layer(0, x)
@@ -142,18 +142,18 @@ class QMoE(SameAsFirst):
         override = (self.fc1_expert_weight_bits, self.fc2_expert_weight_bits, self.fc3_expert_weight_bits)[index]
         bits = self.expert_weight_bits if override is None else override
         codes = unpack(packed, bits).astype(np.float32)
-        origins = np.float32(1 << (bits - 1)) if zero_points is None else None
         steps = wide(scales)
+        origins: Array = np.full((), 1 << (bits - 1), np.float32)
         if zero_points is not None:
             origins = unpack(zero_points, bits)[..., : scales.shape[-1]].astype(np.float32)
-        if scales.ndim == 2:
-            steps = steps[..., None]
-            origins = origins[..., None] if zero_points is not None else origins  # type: ignore[index]
+        # One parameter for each row, or one for each block of a row.
+        block, length = codes.shape[-1], codes.shape[-1]
+        if scales.ndim == 3:
+            block = self.block_size or length
         else:
-            block, length = self.block_size or codes.shape[-1], codes.shape[-1]
-            steps = expand_blocks(steps, block, length)
-            origins = expand_blocks(np.asarray(origins), block, length) if zero_points is not None else origins
-        return np.asarray((codes - origins) * steps)
+            steps, origins = steps[..., None], origins[..., None] if origins.ndim else origins
+        spread = [expand_blocks(array, block, length) if array.ndim else array for array in (steps, origins)]
+        return np.asarray((codes - spread[1]) * spread[0])
 
     def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
         router, first, second = inputs[1], inputs[2], inputs[5]
