@@ -1,0 +1,156 @@
+"""Causal depthwise convolutions that carry their last inputs from call to call (Mamba, gated delta networks)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from sardonyx.ops.framework.facts import Dim, Fact
+from sardonyx.ops.framework.operator import Operator, operator
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
+
+if TYPE_CHECKING:
+    from sardonyx.ops.framework.inference import Inference
+
+
+class StatefulConvolution(Operator):
+    """Attributes common to both operators."""
+
+    host_reason: ClassVar[str] = "a recurrence over calls"
+    activation: str = "none"
+    dilation: int = 1
+
+    def activated(self, y: Array) -> Array:
+        if self.activation in ("silu", "swish"):
+            return np.asarray(y / (1 + np.exp(-y)))
+        if self.activation != "none":
+            raise ValueError(f"attribute 'activation' must be silu, swish or none, not '{self.activation}'")
+        return y
+
+
+def correlated(virtual: Array, weight: Array, dilation: int, length: int) -> Array:
+    """sum_j weight[j] * virtual[t + j * dilation] along the last axis, for t below `length`.
+
+    virtual (…, channels, [space,] state + length), weight (channels, 1, [taps,] k). The axes in between are padded
+    so that the output keeps their sizes.
+    """
+    space = weight.shape[2:-1]
+    pads = [(0, 0)] * 2 + [((size - 1) // 2, size // 2) for size in space] + [(0, 0)]
+    padded = np.pad(virtual, pads)
+    sizes = virtual.shape[2:-1]
+    y = np.zeros((*virtual.shape[:-1], length), virtual.dtype)
+    for tap in itertools.product(*(range(size) for size in weight.shape[2:])):
+        window = tuple(slice(at, at + size) for at, size in zip(tap[:-1], sizes, strict=True))
+        start = tap[-1] * dilation
+        factor = weight[(slice(None), 0, *tap)].reshape(-1, *[1] * (len(sizes) + 1))
+        y += padded[(slice(None), slice(None), *window, slice(start, start + length))] * factor
+    return y
+
+
+@operator("CausalConvWithState", domain=DOMAIN)
+class CausalConvWithState(StatefulConvolution):
+    """Depthwise convolution, causal along the last axis, that reads `past_state` before the first position.
+
+    input (batch, channels, …), or (batch, length, channel axes…) with `channels_last`. The state holds the last
+    (k - 1) * dilation inputs; with `state_window` W it has W slots in front, one for each of the last W positions.
+    """
+
+    inputs: ClassVar[str] = "input, weight, bias?, past_state?"
+    outputs: ClassVar[str] = "output, present_state"
+    ndim: int = 1
+    channels_last: int = 0
+    state_window: int = 0
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        x, weight, bias, past = (*inputs, *[None] * (4 - len(inputs)))
+        if self.channels_last and self.ndim != 1:
+            raise ValueError("'channels_last' needs 'ndim' 1")
+        if weight.ndim != self.ndim + 2:
+            raise ValueError(f"input 'weight' is expected to have {self.ndim + 2} dimensions, got {weight.ndim}")
+        if past is not None and self.state_window:
+            past = past[-1]
+        trailing = x.shape[2:]
+        values = self.channels_first(x)
+        length = values.shape[-1]
+        held = (weight.shape[-1] - 1) * self.dilation
+        if past is None:
+            state = np.zeros((*values.shape[:-1], held), values.dtype)
+        else:
+            state = self.channels_first(past)
+        if state.shape != (*values.shape[:-1], held):
+            raise ValueError(f"input 'past_state' is expected to hold {held} positions, got shape {past.shape}")
+        virtual = np.concatenate([state, values], axis=-1)
+        y = correlated(wide(virtual), wide(weight), self.dilation, length)
+        if bias is not None:
+            y = y + wide(bias).reshape(-1, *[1] * self.ndim)
+        y = self.activated(y).astype(x.dtype)
+        return self.restored(y, trailing), self.states(virtual, held, length, trailing)
+
+    def channels_first(self, x: Array) -> Array:
+        return np.swapaxes(x.reshape(*x.shape[:2], -1), 1, 2) if self.channels_last else x
+
+    def restored(self, y: Array, trailing: tuple[int, ...]) -> Array:
+        if not self.channels_last:
+            return y
+        moved = np.swapaxes(y, 1, 2)
+        return np.ascontiguousarray(moved.reshape(*moved.shape[:2], *trailing))
+
+    def states(self, virtual: Array, held: int, length: int, trailing: tuple[int, ...]) -> Array:
+        """The state after the last position, or after each of the last `state_window` positions; zeros before."""
+        if not self.state_window:
+            return self.restored(virtual[..., length : length + held].copy(), trailing)
+        slots = []
+        for slot in range(self.state_window):
+            end = length - self.state_window + slot + 1  # positions of this call that the slot has seen
+            part = virtual[..., end : end + held] if end > 0 else np.zeros_like(virtual[..., :held])
+            slots.append(self.restored(part, trailing))
+        return np.stack(slots)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x, weight = inputs[0], inputs[1]
+        if x is None or x.shape is None or len(x.shape) < 3:
+            return [same(x)]
+        held: Dim = (dim(weight, -1) - 1) * self.dilation
+        shape = (x.shape[0], held, *x.shape[2:]) if self.channels_last else (*x.shape[:-1], held)
+        return [same(x), like(x, (self.state_window, *shape) if self.state_window else shape)]
+
+
+@operator("VarlenCausalConvWithState", domain=DOMAIN)
+class VarlenCausalConvWithState(StatefulConvolution):
+    """The same over packed sequences: input (tokens, channels), each sequence with its own state in and out.
+
+    With `state_update_capacity` the third output holds each sequence's first `capture_count` inputs.
+    """
+
+    inputs: ClassVar[str] = "input, weight, cumulative_sequence_length, bias?, initial_state, capture_count?"
+    outputs: ClassVar[str] = "output, final_state, state_update?"
+    state_update_capacity: int = 0
+
+    def run(self, *inputs: Any) -> Sequence[Array]:
+        x, weight, sums, bias, initial, captures = (*inputs, *[None] * (6 - len(inputs)))
+        if (captures is None) != (self.state_update_capacity == 0):
+            raise ValueError("'capture_count' is required exactly when 'state_update_capacity' is positive")
+        ends = sums.astype(np.int64).tolist()
+        if ends[0] != 0 or ends[-1] != len(x) or any(b <= a for a, b in itertools.pairwise(ends)):
+            raise ValueError(f"'cumulative_sequence_length' {ends} does not divide {len(x)} tokens into sequences")
+        held = (weight.shape[-1] - 1) * self.dilation
+        y, final = np.empty_like(x), np.empty_like(initial)
+        update = np.zeros((len(ends) - 1, self.state_update_capacity, x.shape[1]), x.dtype)
+        for entry, (start, end) in enumerate(itertools.pairwise(ends)):
+            virtual = np.concatenate([initial[entry], x[start:end].T], axis=-1)[None]
+            own = correlated(wide(virtual), wide(weight), self.dilation, end - start)[0]
+            if bias is not None:
+                own = own + wide(bias)[:, None]
+            y[start:end] = self.activated(own).T.astype(x.dtype)
+            final[entry] = virtual[0, :, end - start : end - start + held]
+            if captures is not None:
+                count = min(max(int(captures[entry]), 0), self.state_update_capacity, end - start)
+                update[entry, :count] = x[start : start + count]
+        return y, final, update
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x, initial = inputs[0], inputs[4]
+        return [same(x), same(initial), like(x, (dim(initial, 0), self.state_update_capacity, dim(x, 1)))]
