@@ -12,6 +12,7 @@ from sardonyx import errors
 
 _OLDEST_GUARANTEED = 7
 _SMALLEST_IR = 3
+_LARGEST = 2**31 - 1
 
 # The newest version of each known domain; onnxruntime imports these for a model that uses one without saying so.
 KNOWN_DOMAINS: Mapping[str, int] = {
@@ -48,9 +49,11 @@ def check_versions(proto: onnx.ModelProto, allow_unreleased: bool | None, warnin
             f"Unsupported model IR version: {proto.ir_version}, max supported IR version: {onnx.IR_VERSION}"
         )
     proto.ir_version = max(proto.ir_version, _SMALLEST_IR)
+    for function in proto.functions:
+        for entry in function.opset_import:
+            _check_number(entry)
     for entry in proto.opset_import:
-        if entry.domain == "ai.onnx":
-            entry.domain = ""
+        _check_number(entry)
         newest = KNOWN_DOMAINS.get(entry.domain)
         if newest is not None and entry.version > newest:
             text = _too_new(entry.domain or "ai.onnx", entry.version, newest)
@@ -64,6 +67,13 @@ def check_versions(proto: onnx.ModelProto, allow_unreleased: bool | None, warnin
                 "domain 'ai.onnx'. Please upgrade your model to opset 7 or higher. For now, this opset "
                 f"{entry.version} model may run depending upon legacy support of some older opset version operators."
             )
+
+
+def _check_number(entry: onnx.OperatorSetIdProto) -> None:
+    if entry.domain == "ai.onnx":
+        entry.domain = ""
+    if not -_LARGEST <= entry.version <= _LARGEST:
+        raise errors.Fail(f"Invalid opset version {entry.version} of domain '{entry.domain}'")
 
 
 def _too_new(domain: str, version: int, newest: int) -> str:

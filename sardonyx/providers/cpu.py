@@ -18,6 +18,7 @@ from sardonyx.kernel.program import Host, Kernel, View
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, Operator
+from sardonyx.ops.framework.result_size import guarded
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
@@ -33,7 +34,7 @@ class CPUExecutionProvider(ExecutionProvider):
         super().__init__({})
 
     def claim(self, graph: ir.Graph, inference: Inference) -> Claims:
-        return Claims({node: "the CPU provider runs every operator" for node in graph})
+        return Claims(dict.fromkeys(graph, "the CPU provider runs every operator"))
 
     def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:
         return [self._step(node, compilation) for node in partition.nodes]
@@ -46,6 +47,8 @@ class CPUExecutionProvider(ExecutionProvider):
             kind, reason = "host", operator.host_reason
         else:
             kernel = _lower(operator, [compilation.inference.fact(value) for value in node.inputs])
+            if isinstance(kernel, Host):
+                kernel = Host(guarded(operator, kernel.call), kernel.reason)
             call = render(kernel)
             reason = kernel.reason if isinstance(kernel, Host) else ""
             kind = "host" if isinstance(kernel, Host) else "view" if isinstance(kernel, View) else "kernel"
@@ -72,7 +75,13 @@ def _lower(operator: Operator, facts: Sequence[Fact | None]) -> Kernel:
             return Host(operator.run, "the type of an input is not known before the run")
         else:
             dtypes.append(numpy_dtype(fact.type.dtype) if isinstance(fact.type, ir.TensorType) else None)
-    return operator.lower(dtypes)
+    try:
+        return operator.lower(dtypes)
+    except errors.OnnxRuntimeError:
+        raise
+    except Exception as error:  # whatever an operator cannot make sense of is the node's typed error
+        node = operator.node
+        raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}): {type(error).__name__}: {error}") from error
 
 
 def _control_flow(

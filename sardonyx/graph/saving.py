@@ -1,0 +1,151 @@
+"""From a model in memory to a valid ONNX file, its weights inside or beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx import errors
+from sardonyx.graph.types import MapType
+
+_ALIGNMENT = 4096  # of weights in the external file: readers map them by pages
+_LARGEST_MESSAGE = (1 << 31) - (1 << 20)  # protobuf's limit of 2 GB, less what the graph itself takes
+
+
+def save_model(
+    model: ir.Model, path: str | os.PathLike[str], external_file: str | None = None, external_min_bytes: int = 1024
+) -> None:
+    """Write `model` to `path`; weights of `external_min_bytes` and more go to `external_file` beside it.
+
+    Without `external_file` the weights are in the model itself, or, where they do not fit into 2 GB, in a file named
+    after the model with ``.data`` behind it. `errors.Fail` where a file cannot be written.
+    """
+    target = Path(path)
+    large = {
+        id(tensor): tensor
+        for tensor in _weights(model)
+        if tensor.dtype != ir.DataType.STRING and tensor.nbytes >= max(external_min_bytes, 1)
+    }
+    if external_file is None and sum(tensor.nbytes for tensor in large.values()) >= _LARGEST_MESSAGE:
+        external_file = f"{target.name}.data"
+    try:
+        entries: dict[int, tuple[str, int, int]] = {}
+        if external_file is not None and large:
+            entries = _write_external(target.parent / external_file, external_file, large.values())
+        proto = _to_proto(model, entries)
+        _write(target, proto.SerializeToString())
+    except OSError as error:
+        raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
+
+
+def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file as a whole: under another name first, so that a mapped older one stays intact."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        draft.write_bytes(data)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _write_external(path: Path, location: str, tensors: Iterable[ir.TensorProtocol]) -> dict[int, tuple[str, int, int]]:
+    """Write weights one after the other; where each lies, by the identity of its tensor."""
+    entries: dict[int, tuple[str, int, int]] = {}
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        with open(draft, "wb") as file:
+            for tensor in tensors:
+                offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+                file.seek(offset)
+                entries[id(tensor)] = location, offset, _write_tensor(file, tensor)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return entries
+
+
+def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> int:
+    return file.write(tensor.tobytes())
+
+
+def _to_proto(model: ir.Model, external: dict[int, tuple[str, int, int]]) -> onnx.ModelProto:
+    """The message of a model: onnx-ir writes everything but external weights and map types, which come after."""
+    graphs = [model.graph, *model.graph.subgraphs()]
+    maps = {
+        value: value.type
+        for graph in graphs
+        for value in (*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs))
+        if _has_map(value.type)
+    }
+    tensors = {
+        value: value.const_value
+        for graph in graphs
+        for value in graph.initializers.values()
+        if value.const_value is not None and id(value.const_value) in external
+    }
+    try:
+        for value in maps:
+            value.type = None
+        for value, tensor in tensors.items():
+            location, offset, length = external[id(tensor)]
+            value.const_value = ir.ExternalTensor(
+                location, offset, length, tensor.dtype, shape=ir.Shape(tensor.shape), name=value.name or ""
+            )
+        proto = ir.to_proto(model)
+    finally:
+        for value, kind in maps.items():
+            value.type = kind
+        for value, tensor in tensors.items():
+            value.const_value = tensor
+    kinds = {value.name: kind for value, kind in maps.items()}
+    for graph_proto in _graph_protos(proto.graph):
+        for infos in (graph_proto.input, graph_proto.output, graph_proto.value_info):
+            for info in infos:
+                if info.name in kinds:
+                    _write_type(info.type, kinds[info.name])
+    return proto
+
+
+def _graph_protos(root: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    waiting = [root]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    waiting.append(attribute.g)
+                elif attribute.type == onnx.AttributeProto.GRAPHS:
+                    waiting.extend(attribute.graphs)
+
+
+def _has_map(kind: Any) -> bool:
+    while isinstance(kind, ir.SequenceType | ir.OptionalType):
+        kind = kind.elem_type
+    return isinstance(kind, MapType)
+
+
+def _write_type(proto: onnx.TypeProto, kind: Any) -> None:
+    """Write a type that may hold maps into a message."""
+    proto.Clear()
+    if isinstance(kind, MapType):
+        proto.map_type.key_type = int(kind.key)
+        _write_type(proto.map_type.value_type, kind.value)
+    elif isinstance(kind, ir.SequenceType):
+        _write_type(proto.sequence_type.elem_type, kind.elem_type)
+    elif isinstance(kind, ir.OptionalType):
+        _write_type(proto.optional_type.elem_type, kind.elem_type)
+    else:
+        ir.serde.serialize_type_into(proto, kind)
