@@ -126,7 +126,7 @@ class MatMulInteger16(Operator):
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b = inputs
-        product = integer_product(a, b)
+        product = integer_product(a, b, 65535)
         return (product.astype(np.uint32) if a.dtype == b.dtype == np.uint16 else product,)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:

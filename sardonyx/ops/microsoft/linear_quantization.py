@@ -65,13 +65,24 @@ def saturate(values: Array, dtype: np.dtype[Any]) -> Array:
     return np.asarray(np.clip(np.where(np.isnan(rounded), low, rounded), low, high)).astype(np.int32).astype(dtype)
 
 
-def integer_product(a: Array, b: Array) -> Array:
-    """The matrix product of integers as int32, wrapping as a 32-bit accumulator does.
+def integer_product(a: Array, b: Array, limit: int = 255) -> Array:
+    """The matrix product of integers of magnitude up to `limit` as int32, wrapping as a 32-bit accumulator does.
 
-    Computed in float64, which holds every partial sum of products of numbers up to 16 bits exactly.
+    Floating-point products are exact while every sum stays below the integers that the type holds: 2^24 for float32,
+    which takes some 256 products of 8-bit numbers at a time, and 2^53 for float64.
     """
-    product: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
-    return product.astype(np.int64).astype(np.int32)
+    part = 2**24 // limit**2
+    if part < 64:
+        wide: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        return wide.astype(np.int64).astype(np.int32)
+    left, right = a.astype(np.float32), b.astype(np.float32)
+    inner = a.shape[-1]
+    if right.ndim == 1:
+        right = right[:, None]
+    total: Array = np.matmul(left[..., :part], right[..., :part, :]).astype(np.int32)
+    for start in range(part, inner, part):
+        total += np.matmul(left[..., start : start + part], right[..., start : start + part, :]).astype(np.int32)
+    return total[..., 0] if b.ndim == 1 else total
 
 
 def product_shape(a: Dims | None, b: Dims | None) -> Dims | None:

@@ -41,7 +41,8 @@ class Ordered(Operator):
             order = getattr(self, name)
             if order is not None and order != ROW_MAJOR:
                 raise errors.NotImplemented(
-                    f"Node {describe(node)} has {name}={order}, a layout of cuBLASLt; export the model in row-major order, 1"
+                    f"Node {describe(node)} has {name}={order}, a layout of cuBLASLt; "
+                    "export the model in row-major order, 1"
                 )
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:

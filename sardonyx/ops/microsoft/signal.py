@@ -35,7 +35,7 @@ class Fourier(Operator):
     outputs: ClassVar[str] = "Y"
     normalized: int = 0
     onesided: int = 1
-    signal_ndim: int = 1
+    signal_ndim: int
     host_reason: ClassVar[str] = "a Fourier transform"
 
     def axes(self, rank: int) -> tuple[int, ...]:
@@ -50,6 +50,8 @@ class Fourier(Operator):
 @operator("Rfft", domain=DOMAIN)
 class Rfft(Fourier):
     """The transform of a real signal of n elements: n // 2 + 1 complex ones."""
+
+    signal_ndim: int = 1
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         (x,) = inputs
@@ -66,8 +68,6 @@ class Rfft(Fourier):
 @operator("Irfft", domain=DOMAIN)
 class Irfft(Fourier):
     """The real signal of n elements, n even, whose Rfft is the input."""
-
-    signal_ndim: int
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         z = as_complex(inputs[0], "X")

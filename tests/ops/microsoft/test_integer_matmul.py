@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sardonyx.ops.microsoft.linear_quantization import integer_product
 from tests.ops.microsoft import peer
 from tests.ops.microsoft.quantized import random, scale, steps
 
@@ -113,3 +114,21 @@ def test_inner_sizes_that_differ_are_an_error() -> None:
     a, b = np.zeros((2, 3), np.uint8), np.zeros((4, 5), np.uint8)
     with pytest.raises(Exception, match="inner dimensions 3 and 4"):
         peer.run("MatMulIntegerToFloat", [a, b, scale(1), scale(1)], [1], symbolic=False)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((2, 1000), (1000, 3)), ((1000,), (1000, 3)), ((2, 1000), (1000,)), ((4, 2, 700), (700, 1)), ((2, 0), (0, 3))],
+)
+def test_long_sums_stay_exact(left: Any, right: Any) -> None:
+    generator = np.random.default_rng(5)
+    a, b = (generator.integers(-255, 256, shape) for shape in (left, right))
+    np.testing.assert_array_equal(integer_product(a.astype(np.int32), b.astype(np.int32)), a @ b)
+
+
+def test_the_largest_sums_stay_exact() -> None:
+    a = np.full((1, 3000), 255, np.int32)
+    np.testing.assert_array_equal(integer_product(a, -a.T), [[-255 * 255 * 3000]])
+    np.testing.assert_array_equal(
+        integer_product(a * 128, a.T * 128, 65535), np.int64([[32640**2 * 3000]]).astype(np.int32)
+    )
