@@ -78,7 +78,15 @@ _TABLE = (
         "session.strict_shape_type_inference", "0", "works", "declared shapes that contradict inference are errors"
     ),
     _on_off("session.disable_aot_function_inlining", "0", "accepted", "keep model-local functions"),
-    _text("session.max_shape_override", "", "accepted", "upper bounds of dynamic inputs"),
+    ConfigKey(
+        "session.max_shape_override",
+        "text",
+        "",
+        "accepted",
+        "upper bounds of dynamic inputs, as in 'name:[8,3];other:[1]'",
+        pattern=r"([^:;]+:\[[\d, ]*\](;|$))*",
+        error=errors.Fail,
+    ),
     # Saving the optimised model
     _text(
         "session.optimized_model_external_initializers_file_name",
@@ -177,7 +185,7 @@ _TABLE = (
         "text",
         "",
         "accepted",
-        "processors of each worker",
+        "processors of each worker, ids as digits, as in '1,2;3-4'",
         pattern=_AFFINITIES,
         error=RuntimeError,
     ),
@@ -247,7 +255,7 @@ def _complaint(key: ConfigKey, text: str) -> str:
     if key.kind == "number" and text != key.default:
         return _number_complaint(key, text)
     if key.pattern and not re.fullmatch(key.pattern, text):
-        return "processor ids as digits, as in '1,2;3-4'"
+        return key.doc
     return ""
 
 

@@ -43,7 +43,7 @@ def set_seed(seed: int) -> None:
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """The threshold of all sessions that set none: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal; else RuntimeError."""
+    """The threshold of all sessions that set none: 0 verbose to 4 fatal; RuntimeError for any other number."""
     log.set_default_severity(as_int("set_default_logger_severity", severity))
 
 

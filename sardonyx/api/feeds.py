@@ -34,7 +34,8 @@ class InputSpec:
         self._logger = logger
         self._inner = kind.elem_type if self.optional else kind
         self._dtype = numpy_dtype(self._inner.dtype) if isinstance(self._inner, ir.TensorType) else None
-        self._dims = None if dims is None else tuple(dims)
+        # Texts are looked at one by one; arrays of every other type that have this dtype are taken as they are.
+        self._plain_dtype = None if self._dtype is None or self._dtype.kind == "O" else self._dtype
         self._rank = -1 if dims is None else len(dims)
         self._fixed = [(axis, dim) for axis, dim in enumerate(dims or ()) if dim is not None]
 
@@ -45,7 +46,7 @@ class InputSpec:
         order, any strides, texts). InvalidArgument for a wrong type, rank or dimension, RuntimeError for an object
         that is no value at all.
         """
-        if type(value) is not np.ndarray or value.dtype is not self._dtype or not value.flags.c_contiguous:
+        if type(value) is not np.ndarray or value.dtype is not self._plain_dtype or not value.flags.c_contiguous:
             value = self._convert(value)
             if not isinstance(value, np.ndarray):
                 return value
@@ -90,7 +91,7 @@ class InputSpec:
         return self._native(value, dtype)
 
     def _native(self, value: Array, dtype: np.dtype[Any]) -> Array:
-        """An array in native byte order, contiguous and aligned; InvalidArgument where its elements are of another type."""
+        """An array in native byte order, contiguous and aligned; InvalidArgument for elements of another type."""
         if dtype.kind == "O":
             if value.dtype.kind not in "OUST":
                 raise self._wrong_type(value)

@@ -46,8 +46,6 @@ def normalize(
             warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning, stacklevel=6)
             continue
         chosen[name] = {str(key): str(value) for key, value in options.items()}
-    if _TENSORRT in chosen and _TENSORRT_RTX in chosen:
-        raise ValueError(f"Cannot enable both '{_TENSORRT}' and '{_TENSORRT_RTX}' in the same session.")
     return list(chosen), list(chosen.values())
 
 
@@ -108,8 +106,13 @@ def by_policy(policy: Any) -> dict[str, dict[str, str]]:
 
 
 def fallback_providers(providers: Any, available: Sequence[str]) -> list[str]:
-    """What a session retries with after its providers failed: the CPU, after CUDA where TensorRT was asked for."""
+    """What a session retries with after its providers failed: the CPU, after CUDA where TensorRT was asked for.
+
+    ValueError for two providers that exclude each other, which no other choice could mend.
+    """
     asked = [item[0] if isinstance(item, tuple) and item else item for item in providers or ()]
+    if _TENSORRT in asked and _TENSORRT_RTX in asked:
+        raise ValueError(f"Cannot enable both '{_TENSORRT}' and '{_TENSORRT_RTX}' in the same session.")
     if _TENSORRT in available and _TENSORRT in asked and _CUDA in asked:
         return [_CUDA, registry.CPU]
     return [registry.CPU]

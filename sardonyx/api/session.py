@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from sardonyx import errors
 from sardonyx.api import environment, provider_choice
 from sardonyx.api.arguments import wrong_argument
-from sardonyx.api.core_session import CoreSession, Source
+from sardonyx.api.core_session import CoreSession
 from sardonyx.api.enums import OrtAllocatorType, OrtMemType
 from sardonyx.api.io_binding import IOBinding
 from sardonyx.api.memory_info import OrtMemoryInfo
@@ -78,13 +78,13 @@ class InferenceSession:
         names, given = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
         if names and options is not None and options.has_providers():
             warnings.warn(
-                "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has already "
-                "been configured with providers. InferenceSession will only use the providers passed to "
+                "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has "
+                "already been configured with providers. InferenceSession will only use the providers passed to "
                 "InferenceSession().",
                 UserWarning,
                 stacklevel=4,
             )
-        source: Source | None = self._model_path if self._model_path is not None else self._model_bytes
+        source: Any = self._model_path if self._model_path is not None else self._model_bytes
         self._sess = CoreSession(
             source if source is not None else self._model_proto,
             SessionOptions() if options is None else options._copy(),
@@ -134,9 +134,9 @@ class InferenceSession:
         dicts. ValueError for a missing input; InvalidArgument for an unknown name or a value that does not fit;
         `Fail` or another typed error, with the node's name, where a node fails.
         """
+        session = self._session()
         names = self._wanted(output_names)
         self._check_required(input_feed)
-        session = self._session()
         try:
             return session.run(names, input_feed, run_options)
         except errors.EPFail as error:
@@ -156,7 +156,7 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Run on another thread, which then calls `callback(outputs, user_data, error)`; the error is '' if all went well."""
+        """Run on another thread, which then calls `callback(outputs, user_data, error)`; the error is '' if none."""
         names = self._wanted(output_names)
         self._check_required(input_feed)
         self._session().run_async(names, input_feed, callback, user_data, run_options)

@@ -92,6 +92,8 @@ def _chosen(
 
 
 def _load(source: Source, options: SessionOptions) -> LoadedModel:
+    if source == "":
+        raise errors.NoSuchFile("Load model from '' failed:Load model '' failed. File doesn't exist")
     config = options._config
     text = config.get("session.load_model_format", "")
     if text == "ORT" or (isinstance(source, str) and source.endswith(".ort") and text != "ONNX"):

@@ -113,7 +113,10 @@ def report_contradictions(
 
 def _contradiction(source: Sequence[int], target: Sequence[int], axis: int | None) -> str:
     if axis is None:
-        return f"Mismatch between number of inferred and declared dimensions. inferred={len(source)} declared={len(target)}"
+        return (
+            "Mismatch between number of inferred and declared dimensions. "
+            f"inferred={len(source)} declared={len(target)}"
+        )
     return (
         "Can't merge shape info. Both inferred and declared dimension have values but they differ. "
         f"Inferred={source[axis]} Declared={target[axis]} Dimension={axis}"

@@ -38,7 +38,7 @@ class ExecutionProvider(abc.ABC):
 
     @abc.abstractmethod
     def claim(self, graph: ir.Graph, inference: Inference) -> Claims:
-        """The nodes of `graph` (not of its subgraphs) that this provider runs, each with a reason; and what it declines."""
+        """The nodes of `graph` (not of its subgraphs) that this provider runs and those it declines, with reasons."""
 
     @abc.abstractmethod
     def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:

@@ -27,21 +27,21 @@ def execute(plan: Plan, context: RunContext, inputs: Sequence[Value], captures: 
     for slot, value in zip(plan.captures, captures, strict=True):
         frame[slot] = value
     if context.trace is None:
-        _run_steps(plan.steps, context, frame)
+        _run_steps(plan, context, frame)
     else:
         _run_traced(plan, context, context.trace, frame)
     return [frame[slot] for slot in plan.outputs]
 
 
-def _run_steps(steps: Sequence[Step], context: RunContext, frame: list[Value]) -> None:
+def _run_steps(plan: Plan, context: RunContext, frame: list[Value]) -> None:
     terminated = context.terminated
-    for step in steps:
+    for step in plan.steps:
         if terminated():
             raise errors.Fail(TERMINATED)
         try:
             outputs = step.call(context, [frame[slot] for slot in step.inputs])
         except Exception as error:
-            raise _failure(step, context, error) from error
+            raise _failure(plan, step, context, frame, error) from error
         for slot, value in zip(step.outputs, outputs, strict=False):
             if slot != ABSENT:
                 frame[slot] = value
@@ -62,7 +62,7 @@ def _run_traced(plan: Plan, context: RunContext, trace: Trace, frame: list[Value
             try:
                 outputs = step.call(context, inputs)
             except Exception as error:
-                raise _failure(step, context, error) from error
+                raise _failure(plan, step, context, frame, error) from error
             finally:
                 trace.step(step, start, trace.now(), inputs, outputs, plan.constants)
             for slot, value in zip(step.outputs, outputs, strict=False):
@@ -74,18 +74,23 @@ def _run_traced(plan: Plan, context: RunContext, trace: Trace, frame: list[Value
         trace.event("Session", "SequentialExecutor::Execute", began)
 
 
-def _failure(step: Step, context: RunContext, error: Exception) -> errors.OnnxRuntimeError:
+def _failure(
+    plan: Plan, step: Step, context: RunContext, frame: Sequence[Value], error: Exception
+) -> errors.OnnxRuntimeError:
     """What a step raised as a typed error that names the step, which is logged too.
 
+    Inputs that have no value are named: they are the likely cause.
     A name that an inner step (of a subgraph) put in front stays: the message then leads from the outer node to the
     inner one. A run that was terminated keeps its plain message.
     """
     typed = _typed(step, error)
     if typed.message == TERMINATED:
         return typed
+    absent = [plan.slots[slot].name for slot in step.inputs if slot != ABSENT and frame[slot] is None]
+    cause = f"Missing Input: {', '.join(absent)}: " if absent else ""
     text = (
         f"Non-zero status code returned while running {step.op_type} node. Name:'{step.name}' "
-        f"Status Message: {typed.message}"
+        f"Status Message: {cause}{typed.message}"
     )
     context.logger.error(text, "executor")
     return type(typed)(text)
