@@ -1,0 +1,1 @@
+"""The command `sardonyx`: one file for each subcommand."""

@@ -1,0 +1,145 @@
+"""`sardonyx info`: what a model is made of, what it costs, and what runs it."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import onnx_ir as ir
+import typer
+
+from sardonyx import log
+from sardonyx.api.compiled_model import CompiledModel
+from sardonyx.cli.arguments import dimensions
+from sardonyx.cli.console import console, plain_table
+from sardonyx.cli.model_inputs import required_inputs
+from sardonyx.cli.shapes import infer, listed_shape
+from sardonyx.graph.constants import graphs_of
+from sardonyx.graph.load import load_model
+from sardonyx.graph.types import type_name
+from sardonyx.ops.framework.facts import UNKNOWN
+from sardonyx.providers import registry
+
+
+def info(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    dims: Annotated[
+        list[str] | None, typer.Option("--dim", help="SYMBOL=SIZE of a symbolic dimension, for the cost (1).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show a model's inputs, outputs, operators, weights, cost and placement."""
+    sizes = dimensions(dims or [])
+    source = load_model(model).model
+    report = {"model": str(model), **signature(source), **contents(source), "cost": cost(source, sizes)}
+    report["placement"] = placement(model)
+    if as_json:
+        print(json.dumps(report))
+    else:
+        _show(report)
+
+
+def signature(model: ir.Model) -> dict[str, Any]:
+    """Inputs, outputs, versions and origin."""
+    return {
+        "ir_version": model.ir_version,
+        "opsets": {domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
+        "producer": {"name": model.producer_name or "", "version": model.producer_version or ""},
+        "graph": model.graph.name or "",
+        "metadata": dict(model.metadata_props),
+        "inputs": [_described(value) for value in required_inputs(model)],
+        "outputs": [_described(value) for value in model.graph.outputs],
+    }
+
+
+def _described(value: ir.Value) -> dict[str, Any]:
+    shape = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return {"name": value.name, "type": "" if value.type is None else type_name(value.type), "shape": shape}
+
+
+def contents(model: ir.Model) -> dict[str, Any]:
+    """Operators by number and the weights: elements and bytes of all initializers."""
+    graphs = list(graphs_of(model.graph))
+    operators = collections.Counter(_operator(node) for graph in graphs for node in graph)
+    weights = [
+        value.const_value for graph in graphs for value in graph.initializers.values() if value.const_value is not None
+    ]
+    return {
+        "nodes": sum(operators.values()),
+        "operators": dict(operators.most_common()),
+        "parameters": {
+            "count": sum(int(weight.size) for weight in weights),
+            "bytes": sum(int(weight.nbytes) for weight in weights),
+        },
+    }
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def cost(model: ir.Model, dims: Mapping[str, int]) -> dict[str, Any]:
+    """Floating-point operations of one run (a multiply-add counts 2) with these sizes; subgraphs do not count."""
+    inference = infer(model, dims)
+    flops: collections.Counter[str] = collections.Counter()
+    unknown: collections.Counter[str] = collections.Counter()
+    for node in model.graph:
+        outputs = [inference.facts.get(value, UNKNOWN) for value in node.outputs]
+        found = inference.operator(node).cost([inference.fact(value) for value in node.inputs], outputs)
+        if found.flops is None:
+            unknown[_operator(node)] += 1
+        else:
+            flops[_operator(node)] += int(found.flops)
+    return {"flops": sum(flops.values()), "by_operator": dict(flops.most_common()), "unknown": dict(unknown)}
+
+
+def placement(path: Path) -> dict[str, Any]:
+    """Where the steps of the optimised model run: providers by operator, kinds of steps, host steps with reasons."""
+    providers = [registry.create(name, {}) for name in registry.available()]
+    steps = CompiledModel.build(load_model(path), providers, log.DEFAULT).compiled.plan.steps
+    by_provider: dict[str, collections.Counter[str]] = {}
+    host: collections.Counter[tuple[str, str]] = collections.Counter()
+    for step in steps:
+        by_provider.setdefault(step.provider, collections.Counter())[step.op_type] += 1
+        if step.kind == "host":
+            host[step.op_type, step.reason] += 1
+    return {
+        "steps": dict(collections.Counter(step.kind for step in steps)),
+        "providers": {name: dict(counts.most_common()) for name, counts in by_provider.items()},
+        "host": [{"operator": name, "count": n, "reason": reason} for (name, reason), n in host.most_common()],
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    out = console()
+    opsets = ", ".join(f"{domain} {version}" for domain, version in report["opsets"].items())
+    producer = " ".join(filter(None, report["producer"].values())) or "unknown"
+    parameters = report["parameters"]
+    out.print(f"{report['model']}: IR version {report['ir_version']}, opset {opsets}, producer {producer}")
+    values = plain_table("", "name", "type", "shape")
+    for kind in ("inputs", "outputs"):
+        for value in report[kind]:
+            shape = (
+                "unknown" if value["shape"] is None else listed_shape("?" if d is None else d for d in value["shape"])
+            )
+            values.add_row(kind[:-1], value["name"], value["type"], shape)
+    out.print(values, soft_wrap=False)
+    out.print(f"parameters  {parameters['count']:,} in {parameters['bytes'] / 1e6:,.1f} MB")
+    unknown = sum(report["cost"]["unknown"].values())
+    out.print(
+        f"cost        {report['cost']['flops'] / 1e9:,.3f} GFLOP a run"
+        + (f", and {unknown} nodes whose sizes depend on data" if unknown else "")
+    )
+    out.print(f"operators   {report['nodes']}: {_counts(report['operators'])}")
+    placement = report["placement"]
+    for name, operators in placement["providers"].items():
+        out.print(f"{name}  {sum(operators.values())} steps ({_counts(placement['steps'])}): {_counts(operators)}")
+    for entry in placement["host"]:
+        out.print(f"host  {entry['count']} {entry['operator']}: {entry['reason']}")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -1,0 +1,138 @@
+"""`sardonyx run`: run a model once or several times and show what comes out."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import sardonyx
+from sardonyx.cli.arguments import assignments, dimensions
+from sardonyx.cli.console import console, plain_table
+from sardonyx.cli.failure import CommandError
+from sardonyx.cli.model_inputs import make_inputs
+from sardonyx.cli.shapes import infer, listed_shape
+from sardonyx.graph.load import load_model
+
+_SHOWN_VALUES = 6
+
+
+def run(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="NAME=FILE.npy, NAME=random, NAME=zeros, NAME=ones or NAME=NUMBER."),
+    ] = None,
+    dims: Annotated[list[str] | None, typer.Option("--dim", help="SYMBOL=SIZE of a symbolic dimension (1).")] = None,
+    providers: Annotated[list[str] | None, typer.Option("--provider", help="Providers, best first.")] = None,
+    outputs: Annotated[list[str] | None, typer.Option("--output", help="Outputs to compute (all).")] = None,
+    repeat: Annotated[int, typer.Option(min=0, help="Timed runs after the first.")] = 3,
+    threads: Annotated[int, typer.Option(min=0, help="Threads inside operators; 0 lets the engine choose.")] = 0,
+    profile: Annotated[bool, typer.Option("--profile", help="Write a trace of the runs.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Folder that gets every output as a .npy file.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run a model on given or random inputs; print its outputs and the time."""
+    source = load_model(model).model
+    feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), dimensions(dims or []), seed)
+    options = sardonyx.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.enable_profiling = profile
+
+    available = sardonyx.get_available_providers()
+    for name in providers or []:
+        if name not in available:
+            raise CommandError(f"--provider {name}: it cannot run here; there are {', '.join(available)}")
+
+    start = time.perf_counter()
+    session = sardonyx.InferenceSession(str(model), options, providers=providers or available)
+    load_s = time.perf_counter() - start
+    known = [output.name for output in session.get_outputs()]
+    for name in outputs or []:
+        if name not in known:
+            raise CommandError(f"--output {name}: the model has no such output; it has {', '.join(known)}")
+
+    seconds = []
+    results: list[Any] = []
+    for _ in range(1 + repeat):
+        start = time.perf_counter()
+        results = session.run(outputs or None, feeds)
+        seconds.append(time.perf_counter() - start)
+    trace = session.end_profiling() if profile else None
+
+    named = dict(zip(outputs or known, results, strict=True))
+    report = {
+        "model": str(model),
+        "providers": session.get_providers(),
+        "inputs": [{"name": n, "dtype": str(v.dtype), "shape": list(v.shape)} for n, v in feeds.items()],
+        "outputs": [describe(name, value) for name, value in named.items()],
+        "seconds": {
+            "load": load_s,
+            "first": seconds[0],
+            "median": statistics.median(seconds[1:] or seconds),
+            "runs": len(seconds),
+        },
+        "trace": trace,
+        "saved": _save(named, save) if save is not None else [],
+    }
+    if as_json:
+        print(json.dumps(report))
+    else:
+        _show(report)
+
+
+def describe(name: str, value: Any) -> dict[str, Any]:
+    """An output for a reader: name, element type, shape, first elements; a sequence or map by its length."""
+    if not isinstance(value, np.ndarray):
+        length = len(value) if isinstance(value, list | dict) else 0
+        return {"name": name, "dtype": type(value).__name__, "shape": [length], "values": []}
+    values = [_plain(item) for item in value.ravel()[:_SHOWN_VALUES]]
+    return {"name": name, "dtype": str(value.dtype), "shape": list(value.shape), "values": values}
+
+
+def _plain(item: Any) -> Any:
+    """A number or text that JSON can hold; NaN and infinity as text."""
+    if isinstance(item, np.bool_ | bool):
+        return bool(item)
+    if isinstance(item, np.integer | int):
+        return int(item)
+    if isinstance(item, str | complex | np.complexfloating):
+        return str(item)
+    number = float(item)
+    return number if np.isfinite(number) else str(number)
+
+
+def _save(outputs: dict[str, Any], folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for index, (name, value) in enumerate(outputs.items()):
+        if not isinstance(value, np.ndarray) or value.dtype == object:
+            raise CommandError(f"--save: output {name} is no tensor of numbers, a .npy file cannot hold it")
+        path = folder / f"{index}_{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.npy"
+        np.save(path, value)
+        files.append(str(path))
+    return files
+
+
+def _show(report: dict[str, Any]) -> None:
+    out = console()
+    table = plain_table("output", "type", "shape", "values")
+    for output in report["outputs"]:
+        shown = ", ".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in output["values"])
+        more = ", …" if np.prod(output["shape"], dtype=np.int64) > len(output["values"]) else ""
+        table.add_row(output["name"], output["dtype"], listed_shape(output["shape"]), shown + more)
+    out.print(table, soft_wrap=False)
+    seconds = report["seconds"]
+    out.print(
+        f"load {seconds['load'] * 1e3:.1f} ms, first run {seconds['first'] * 1e3:.3f} ms, "
+        f"median {seconds['median'] * 1e3:.3f} ms of {max(seconds['runs'] - 1, 1)} on {report['providers'][0]}"
+    )
+    for path in [*report["saved"], *([report["trace"]] if report["trace"] else [])]:
+        out.print(f"wrote {path}")
