@@ -179,7 +179,7 @@ def _steps(start: Dim, limit: Dim, step: Dim) -> Dim:
     if isinstance(count, int):
         return max(count, 0)
     # A range whose length is a sum of sizes is not empty by accident; one with a difference may be.
-    return count if dims.compare(count, 0) in (0, 1) or start == 0 else dims.maximum(count, 0)
+    return count if dims.at_least(count, 0) or start == 0 else dims.maximum(count, 0)
 
 
 @operator("EyeLike", since=9)

@@ -100,7 +100,7 @@ def sliced_size(size: Dim, start: Dim, end: Dim, step: int) -> Dim:
     count = dims.ceil_divide(dims.subtract(last, first), step) if step > 1 else dims.subtract(last, first)
     if isinstance(count, int):
         return max(count, 0)
-    return count if dims.compare(count, 0) in (0, 1) or first == 0 or _ordered(start, end) else dims.maximum(count, 0)
+    return count if dims.at_least(count, 0) or first == 0 or _ordered(start, end) else dims.maximum(count, 0)
 
 
 def _clamped(size: Dim, bound: Dim) -> Dim:
@@ -112,18 +112,17 @@ def _clamped(size: Dim, bound: Dim) -> Dim:
             return 0
         if bound < 0:
             shifted = dims.add(size, bound)
-            return shifted if dims.compare(shifted, 0) in (0, 1) else dims.maximum(shifted, 0)
-        return dims.minimum(size, bound) if dims.compare(size, bound) not in (0, 1) else bound
-    if dims.compare(bound, 0) not in (0, 1):
+            return shifted if dims.at_least(shifted, 0) else dims.maximum(shifted, 0)
+        return dims.minimum(size, bound) if not dims.at_least(size, bound) else bound
+    if not dims.at_least(bound, 0):
         return unknown_dim()
-    above = dims.compare(size, bound)
-    if above in (0, 1):
+    if dims.at_least(size, bound):
         return bound
-    return size if above == -1 else dims.minimum(size, bound)
+    return size if dims.at_least(bound, size) else dims.minimum(size, bound)
 
 
 def _ordered(start: Dim, end: Dim) -> bool:
-    return dims.compare(end, start) in (0, 1)
+    return dims.at_least(end, start)
 
 
 @operator("Slice")

@@ -96,5 +96,11 @@ def _read(path: Path, kind: onnx.TypeProto) -> Any:
 
 
 def compare(expected: Sequence[Any], actual: Sequence[Any], test: TestCase) -> None:
-    """AssertionError where shapes, types or values differ by ONNX's own comparison."""
-    Runner.assert_similar_outputs(expected, list(actual), rtol=test.rtol, atol=test.atol)
+    """AssertionError where shapes, types or values differ by ONNX's own comparison; sequences item by item."""
+    assert len(expected) == len(actual), f"{len(actual)} outputs, expected {len(expected)}"
+    for wanted, found in zip(expected, actual, strict=True):
+        if isinstance(wanted, list | tuple):
+            assert isinstance(found, list), f"a sequence is expected, not {type(found).__name__}"
+            compare(wanted, found, test)
+        else:
+            Runner.assert_similar_outputs([wanted], [found], rtol=test.rtol, atol=test.atol)

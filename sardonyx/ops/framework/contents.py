@@ -94,7 +94,7 @@ def _same(item: Dim) -> Dim:
 def _absolute(item: Dim) -> Dim:
     if isinstance(item, int):
         return abs(item)
-    return item if dims.compare(item, 0) in (0, 1) else unknown_dim()
+    return item if dims.at_least(item, 0) else unknown_dim()
 
 
 def _fold(rule: Callable[[Dim, Dim], Dim]) -> Callable[..., Dim]:

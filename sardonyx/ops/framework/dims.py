@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -130,6 +131,13 @@ def compare(a: Dim, b: Dim) -> int | None:
     return _sign(a, b)
 
 
+def at_least(a: Dim, b: Dim) -> bool:
+    """Whether a >= b holds whatever sizes the symbols stand for, 0 included."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a >= b
+    return known(a) and known(b) and (a == b or _at_least(a, b))
+
+
 def evaluate(dim: Dim, symbols: Mapping[str, int]) -> int | None:
     """The number that a dimension is for given symbols; None where a symbol is missing."""
     if isinstance(dim, int):
@@ -212,14 +220,23 @@ def _maximum(a: Dim, b: Dim) -> Dim:
 
 @functools.lru_cache(maxsize=_CACHED)
 def _sign(a: Dim, b: Dim) -> int | None:
-    import sympy
-
-    difference = sympy.sympify(_expression(a)) - sympy.sympify(_expression(b))
-    # Symbols count as non-negative here: an empty batch is legal.
-    plain = {symbol: sympy.Symbol(symbol.name, integer=True, nonnegative=True) for symbol in difference.free_symbols}
-    difference = difference.xreplace(plain)
+    difference = _difference(a, b)
     if difference.is_zero:
         return 0
     if difference.is_positive:
         return 1
     return -1 if difference.is_negative else None
+
+
+@functools.lru_cache(maxsize=_CACHED)
+def _at_least(a: Dim, b: Dim) -> bool:
+    return bool(_difference(a, b).is_nonnegative)
+
+
+def _difference(a: Dim, b: Dim) -> Any:
+    """a - b over symbols that may be 0: an empty batch is legal."""
+    import sympy
+
+    difference = sympy.sympify(_expression(a)) - sympy.sympify(_expression(b))
+    plain = {symbol: sympy.Symbol(symbol.name, integer=True, nonnegative=True) for symbol in difference.free_symbols}
+    return difference.xreplace(plain)
