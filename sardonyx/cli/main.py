@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 from sardonyx import errors, log
 from sardonyx.cli.failure import CommandError
@@ -14,7 +15,7 @@ def main() -> None:
         import rich  # noqa: F401
         import typer
     except ImportError as error:
-        sys.exit(f"sardonyx: the command line needs {error.name}: install it with  pip install 'sardonyx[cli]'")
+        _fail(f"the command line needs {error.name}: install it with pip install 'sardonyx[cli]'")
     from sardonyx.cli.info import info
     from sardonyx.cli.run import run
 
@@ -40,7 +41,7 @@ def _commands() -> None:
     """Run ONNX models and look into them."""
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     print(f"sardonyx: error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(1)
 
