@@ -208,7 +208,7 @@ class ThresholdedRelu(Elementwise):
     alpha: float = 1.0
 
     def scalar(self, x: Expr) -> Expr:
-        return k.where(x <= self.alpha, 0, x)
+        return k.where(x > self.alpha, x, 0)
 
 
 @operator("Shrink")

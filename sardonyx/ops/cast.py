@@ -128,15 +128,16 @@ def to_exponents(x: Array, saturate: bool, round_mode: str) -> Array:
 
 
 def to_strings(x: Array) -> Array:
-    """Decimal text, the shortest that reads back as the same number; infinities and NaN as onnxruntime writes them."""
+    """Decimal text, the shortest that reads back as the same number; truth values, whole numbers, infinities and NaN
+    as onnxruntime writes them: 1, 3, INF, NaN."""
     if x.dtype == _STRING:
         return x.copy()
-    words = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
+    words = {"nan": "NaN", "inf": "INF", "-inf": "-INF", "True": "1", "False": "0"}
     result = np.empty(x.shape, object)
     flat = result.reshape(-1)
     for index, item in enumerate(x.reshape(-1)):
         text = str(item)
-        flat[index] = words.get(text, text) if x.dtype.kind not in "biu" else text
+        flat[index] = words.get(text, text.removesuffix(".0"))
     return result
 
 
