@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sardonyx import errors
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
@@ -34,19 +35,12 @@ class StatefulConvolution(Operator):
 def correlated(virtual: Array, weight: Array, dilation: int, length: int) -> Array:
     """sum_j weight[j] * virtual[t + j * dilation] along the last axis, for t below `length`.
 
-    virtual (…, channels, [space,] state + length), weight (channels, 1, [taps,] k). The axes in between are padded
-    so that the output keeps their sizes.
+    virtual (batch, channels, state + length), weight (channels, 1, taps).
     """
-    space = weight.shape[2:-1]
-    pads = [(0, 0)] * 2 + [((size - 1) // 2, size // 2) for size in space] + [(0, 0)]
-    padded = np.pad(virtual, pads)
-    sizes = virtual.shape[2:-1]
     y = np.zeros((*virtual.shape[:-1], length), virtual.dtype)
-    for tap in itertools.product(*(range(size) for size in weight.shape[2:])):
-        window = tuple(slice(at, at + size) for at, size in zip(tap[:-1], sizes, strict=True))
-        start = tap[-1] * dilation
-        factor = weight[(slice(None), 0, *tap)].reshape(-1, *[1] * (len(sizes) + 1))
-        y += padded[(slice(None), slice(None), *window, slice(start, start + length))] * factor
+    for tap in range(weight.shape[-1]):
+        start = tap * dilation
+        y += virtual[..., start : start + length] * weight[:, 0, tap, None]
     return y
 
 
@@ -54,7 +48,7 @@ def correlated(virtual: Array, weight: Array, dilation: int, length: int) -> Arr
 class CausalConvWithState(StatefulConvolution):
     """Depthwise convolution, causal along the last axis, that reads `past_state` before the first position.
 
-    input (batch, channels, …), or (batch, length, channel axes…) with `channels_last`. The state holds the last
+    input (batch, channels, length), or (batch, length, channel axes…) with `channels_last`. The state holds the last
     (k - 1) * dilation inputs; with `state_window` W it has W slots in front, one for each of the last W positions.
     """
 
@@ -66,26 +60,24 @@ class CausalConvWithState(StatefulConvolution):
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, weight, bias, past = (*inputs, *[None] * (4 - len(inputs)))
-        if self.channels_last and self.ndim != 1:
-            raise ValueError("'channels_last' needs 'ndim' 1")
-        if weight.ndim != self.ndim + 2:
-            raise ValueError(f"input 'weight' is expected to have {self.ndim + 2} dimensions, got {weight.ndim}")
+        if self.ndim != 1:
+            raise errors.NotImplemented(f"CausalConvWithState runs with ndim 1 only, not {self.ndim}")
+        if weight.ndim != 3:
+            raise ValueError(f"input 'weight' is expected to have 3 dimensions, got {weight.ndim}")
         if past is not None and self.state_window:
             past = past[-1]
         trailing = x.shape[2:]
         values = self.channels_first(x)
         length = values.shape[-1]
         held = (weight.shape[-1] - 1) * self.dilation
-        if past is None:
-            state = np.zeros((*values.shape[:-1], held), values.dtype)
-        else:
-            state = self.channels_first(past)
+        empty = np.zeros((*values.shape[:-1], held), values.dtype)
+        state = empty if past is None else self.channels_first(past)
         if state.shape != (*values.shape[:-1], held):
             raise ValueError(f"input 'past_state' is expected to hold {held} positions, got shape {past.shape}")
         virtual = np.concatenate([state, values], axis=-1)
         y = correlated(wide(virtual), wide(weight), self.dilation, length)
         if bias is not None:
-            y = y + wide(bias).reshape(-1, *[1] * self.ndim)
+            y = y + wide(bias)[:, None]
         y = self.activated(y).astype(x.dtype)
         return self.restored(y, trailing), self.states(virtual, held, length, trailing)
 
