@@ -1,0 +1,1 @@
+"""Operators of ai.onnx.ml: models that are no neural networks."""
