@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
+
 
 def wrong_argument(where: str, expected: str, value: Any) -> TypeError:
     """The error for a value of the wrong type."""
@@ -14,7 +16,9 @@ def wrong_argument(where: str, expected: str, value: Any) -> TypeError:
 
 
 def as_int(where: str, value: Any) -> int:
-    """A 32-bit number: whatever Python takes for an index, so no float and no text."""
+    """A 32-bit number: whatever Python takes for an index, and NumPy's booleans; no float and no text."""
+    if isinstance(value, np.bool_):
+        return int(value)
     if not isinstance(value, str | float):
         try:
             number = operator.index(value)

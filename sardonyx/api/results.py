@@ -31,10 +31,10 @@ def detach(values: list[Any]) -> list[Any]:
 
 def _is_exclusive(array: Array) -> bool:
     """Whether `array`, held by one list and one variable, is contiguous, writable and not shared with anyone."""
-    if not (array.flags.c_contiguous and array.flags.writeable):
+    if not (array.flags.c_contiguous and array.flags.writeable) or sys.getrefcount(array) > _REFERENCES_TO_ARRAY:
         return False
     if array.flags.owndata:
-        return sys.getrefcount(array) <= _REFERENCES_TO_ARRAY
+        return True
     root = array.base
     return (
         isinstance(root, np.ndarray)

@@ -216,7 +216,10 @@ def test_set_providers_has_no_fallback(recwarn: pytest.WarningsRecorder) -> None
 def test_options_may_lie_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     message = onnx.load_model_from_string(ADD)
     entry = message.metadata_props.add()
-    entry.key, entry.value = "ort_config", '{"session_options": {"intra_op_num_threads": 3, "graph_optimization_level": 1}}'
+    entry.key, entry.value = (
+        "ort_config",
+        '{"session_options": {"intra_op_num_threads": 3, "graph_optimization_level": 1}}',
+    )
     source = message.SerializeToString()
     assert ort.InferenceSession(source).get_session_options().intra_op_num_threads == 0
     found = ort.InferenceSession(source, read_config_from_model=1).get_session_options()
@@ -283,5 +286,3 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert run_python(code) == "0\n"
-
-

@@ -1,0 +1,337 @@
+"""The properties, methods and config keys of session options."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import sardonyx as ort
+from sardonyx import errors
+from sardonyx.api.config_keys import CONFIG_KEYS
+from tests.api import session_models as models
+
+ADD = models.add()
+ZERO = np.zeros((1, 3), np.float32)
+
+PROPERTIES = [
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "enable_mem_reuse",
+    "enable_profiling",
+    "execution_mode",
+    "execution_order",
+    "graph_optimization_level",
+    "inter_op_num_threads",
+    "intra_op_num_threads",
+    "log_severity_level",
+    "log_verbosity_level",
+    "logid",
+    "optimized_model_filepath",
+    "profile_file_prefix",
+    "use_deterministic_compute",
+    "use_per_session_threads",
+]
+VALUES = [True, 0, 1, -3, 2**40, 1.0, None, "1", b"a", [], np.int64(3), np.bool_(True), Path("a")]
+
+
+def set_and_read(package: Any, name: str, value: Any) -> str:
+    options = package.SessionOptions()
+    try:
+        setattr(options, name, value)
+    except Exception as error:
+        return type(error).__name__
+    return str(getattr(options, name))
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_properties_are_those_of_onnxruntime(name: str) -> None:
+    theirs = pytest.importorskip("onnxruntime")
+    assert str(getattr(ort.SessionOptions(), name)) == str(getattr(theirs.SessionOptions(), name))
+    for value in VALUES:
+        assert set_and_read(ort, name, value) == set_and_read(theirs, name, value), f"{name} = {value!r}"
+
+
+def test_enumerations_are_taken_and_read_back() -> None:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    assert options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    assert options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
+    assert options.execution_order == ort.ExecutionOrder.PRIORITY_BASED
+
+
+def test_options_are_true_closed_and_not_copied_by_others() -> None:
+    options = ort.SessionOptions()
+    assert options
+    with pytest.raises(AttributeError):
+        options.intra_op_threads = 1  # type: ignore[attr-defined]
+    for copying in (copy.deepcopy, copy.copy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot pickle"):
+            copying(options)
+
+
+ENTRIES = [("", "1"), ("k" * 1024, "1"), ("k" * 1025, "1"), ("k", "1" * 8192), ("k", "1" * 8193), ("k", 1), (1, "k")]
+
+
+@pytest.mark.parametrize(("key", "value"), ENTRIES)
+def test_config_entries_have_the_limits_of_onnxruntime(key: Any, value: Any) -> None:
+    theirs = pytest.importorskip("onnxruntime")
+    outcomes = []
+    for package in (theirs, ort):
+        options = package.SessionOptions()
+        try:
+            options.add_session_config_entry(key, value)
+            outcomes.append(options.get_session_config_entry(key))
+        except Exception as error:
+            outcomes.append(type(error).__name__)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_config_entries_are_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("unknown.key", "a")
+    options.add_session_config_entry("unknown.key", "b")
+    assert (
+        "Config with key [unknown.key] already exists with value [a]. It will be overwritten" in capfd.readouterr().err
+    )
+    assert options.get_session_config_entry("unknown.key") == "b"
+    assert ort.InferenceSession(ADD, options).get_session_options().get_session_config_entry("unknown.key") == "b"
+    with pytest.raises(RuntimeError, match="SessionOptions does not have configuration with key: zzz"):
+        options.get_session_config_entry("zzz")
+
+
+BAD_CONFIG = [
+    ("session.dynamic_block_base", "a", ValueError),
+    ("session.intra_op_thread_affinities", "foo", RuntimeError),
+    ("session.qdq_matmulnbits_accuracy_level", "9", errors.Fail),
+    ("session.qdq_matmulnbits_block_size", "x", errors.Fail),
+    ("session.gqa_value_layout", "X", errors.InvalidArgument),
+    ("session.max_shape_override", "bad", errors.Fail),
+    ("optimization.minimal_build_optimizations", "x", errors.InvalidArgument),
+    ("session.graph_optimizations_loop_level", "a", errors.RuntimeException),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "error"), BAD_CONFIG)
+def test_bad_values_of_config_keys_raise_what_onnxruntime_raises(key: str, value: str, error: type[Exception]) -> None:
+    theirs = pytest.importorskip("onnxruntime")
+    options = theirs.SessionOptions()
+    options.add_session_config_entry(key, value)
+    with pytest.raises(Exception) as expected:  # noqa: PT011 - the class is compared below
+        theirs.InferenceSession(ADD, options, enable_fallback=0)
+    assert type(expected.value).__name__ == error.__name__
+    options = ort.SessionOptions()
+    options.add_session_config_entry(key, value)
+    with pytest.raises(error, match=key):
+        ort.InferenceSession(ADD, options, enable_fallback=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("session.intra_op.spin_duration_us", "x", 'Invalid value for session.intra_op.spin_duration_us: "x"'),
+        ("session.set_denormal_as_zero", "true", "counts as off"),
+        ("session.load_model_format", "xx", "using default setting"),
+    ],
+)
+def test_harmless_values_are_reported(key: str, value: str, text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry(key, value)
+    ort.InferenceSession(ADD, options)
+    assert text in capfd.readouterr().err
+
+
+def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixture[str]) -> None:
+    options = ort.SessionOptions()
+    good = {"number": "1", "boolean": "1"}
+    left_out = {"session.disable_cpu_ep_fallback", "session.load_model_format", "session.save_model_format"}
+    for key in CONFIG_KEYS.values():
+        if key.name not in left_out:
+            value = {"session.intra_op_thread_affinities": "1,2;3-4", "session.max_shape_override": "x:[8,3]"}.get(
+                key.name, key.choices[-1] if key.choices else good.get(key.kind, "text")
+            )
+            options.add_session_config_entry(key.name, value)
+    session = ort.InferenceSession(ADD, options)
+    np.testing.assert_array_equal(session.run(None, {"x": ZERO, "y": ZERO})[0], ZERO)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_table_of_keys_is_consistent() -> None:
+    for name, key in CONFIG_KEYS.items():
+        assert name == key.name
+        assert key.doc
+        assert key.state in ("works", "accepted")
+        if key.kind == "boolean":
+            assert key.default in ("0", "1")
+        if key.choices:
+            assert key.default in key.choices
+
+
+def test_free_dimensions_by_name() -> None:
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("b", 5)
+    options.add_free_dimension_override_by_name("nobody", 7)
+    session = ort.InferenceSession(ADD, options)
+    assert [item.shape for item in (*session.get_inputs(), *session.get_outputs())] == [[5, 3]] * 3
+    with pytest.raises(errors.InvalidArgument, match="index: 0 Got: 1 Expected: 5"):
+        session.run(None, {"x": ZERO, "y": ZERO})
+    with pytest.raises(TypeError):
+        options.add_free_dimension_override_by_name("b", "5")  # type: ignore[arg-type]
+
+
+def test_free_dimensions_by_denotation() -> None:
+    message = onnx.load_model_from_string(ADD)
+    message.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_denotation("DATA_BATCH", 4)
+    assert ort.InferenceSession(message, options).get_inputs()[0].shape == [4, 3]
+
+
+def with_initializer(array: np.ndarray, name: str = "w") -> Any:
+    options = ort.SessionOptions()
+    options.add_initializer(name, ort.OrtValue.ortvalue_from_numpy(array))
+    return ort.InferenceSession(models.add_weights(), options).run(None, {"x": ZERO})[0].tolist()
+
+
+def test_initializers_may_be_given() -> None:
+    assert with_initializer(np.full(3, 7, np.float32)) == [[7, 7, 7]]
+    assert with_initializer(np.full(3, 7, np.float32), "nobody") == [[1, 2, 3]]
+    with pytest.raises(errors.InvalidArgument, match="initializer w has element type double"):
+        with_initializer(np.full(3, 7, np.float64))
+    with pytest.raises(RuntimeError, match="must be an OrtValue"):
+        ort.SessionOptions().add_initializer("w", ZERO)  # type: ignore[arg-type]
+
+
+def external_model() -> bytes:
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[3], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    return models.model(
+        [helper.make_node("Add", ["x", "w"], ["z"], name="add0")],
+        [models.value("x", models.FLOAT, ["b", 3])],
+        [models.value("z", models.FLOAT, None)],
+        [tensor],
+    ).SerializeToString()
+
+
+def with_external(source: bytes, array: np.ndarray, name: str = "w") -> Any:
+    options = ort.SessionOptions()
+    options.add_external_initializers([name], [ort.OrtValue.ortvalue_from_numpy(array)])
+    return ort.InferenceSession(source, options).run(None, {"x": ZERO})[0].tolist()
+
+
+def test_external_initializers_may_be_given() -> None:
+    seven = np.full(3, 7, np.float32)
+    assert with_external(external_model(), seven) == [[7, 7, 7]]
+    for source, array, name, text in (
+        (models.add_weights(), seven, "w", "Trying to replace non-external initializer"),
+        (external_model(), seven, "q", "Failed to find existing initializer with name q"),
+        (external_model(), np.zeros(4, np.float32), "w", "Replacement tensor's dimensions do not match"),
+    ):
+        with pytest.raises(errors.Fail, match=text):
+            with_external(source, array, name)
+    with pytest.raises(RuntimeError, match="equal length"):
+        ort.SessionOptions().add_external_initializers(["w"], [])
+
+
+def test_external_files_may_be_in_memory() -> None:
+    content = np.full(3, 7, np.float32).tobytes()
+    for buffer in (content, bytearray(content), memoryview(content)):
+        options = ort.SessionOptions()
+        options.add_external_initializers_from_files_in_memory(["w.bin"], [buffer], [len(content)])
+        assert ort.InferenceSession(external_model(), options).run(None, {"x": ZERO})[0].tolist() == [[7, 7, 7]]
+    options = ort.SessionOptions()
+    options.add_external_initializers_from_files_in_memory(["w.bin"], [content], [4])
+    with pytest.raises(errors.Fail, match="out of bounds"):
+        ort.InferenceSession(external_model(), options)
+    with pytest.raises(RuntimeError, match="equal length"):
+        options.add_external_initializers_from_files_in_memory(["w.bin"], [content], [])
+
+
+def test_the_folder_of_external_data(tmp_path: Path) -> None:
+    (tmp_path / "w.bin").write_bytes(np.full(3, 7, np.float32).tobytes())
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
+    assert ort.InferenceSession(external_model(), options).run(None, {"x": ZERO})[0].tolist() == [[7, 7, 7]]
+    with pytest.raises(errors.Fail, match="External data path"):
+        ort.InferenceSession(external_model())
+
+
+def contradictory() -> bytes:
+    return models.model(
+        [helper.make_node("Relu", ["x"], ["z"], name="r")],
+        [models.value("x", models.FLOAT, ["b", 3])],
+        [models.value("z", models.FLOAT, ["b", 5])],
+    ).SerializeToString()
+
+
+def test_contradictory_shapes_are_errors_only_where_strict(capfd: pytest.CaptureFixture[str]) -> None:
+    ort.InferenceSession(contradictory())
+    assert (
+        "Error merging shape info for output. 'z' source:{-1,3} target:{-1,5}. Falling back" in capfd.readouterr().err
+    )
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.strict_shape_type_inference", "1")
+    with pytest.raises(errors.Fail, match="Node:r Output:z .*Inferred=3 Declared=5 Dimension=1"):
+        ort.InferenceSession(contradictory(), options)
+
+
+def test_optimizers_are_left_out() -> None:
+    def changed(options: ort.SessionOptions, **keywords: Any) -> set[str]:
+        session = ort.InferenceSession(ADD, options, **keywords)
+        return {report.name for report in session._sess.passes}
+
+    options = ort.SessionOptions()
+    assert {"ConstantFolding", "EliminateIdentity"} <= changed(options)
+    assert "ConstantFolding" not in changed(options, disabled_optimizers=["ConstantFolding"])
+    options.add_session_config_entry("optimization.disable_specified_optimizers", "EliminateIdentity, ConstantFolding")
+    assert not {"ConstantFolding", "EliminateIdentity"} & changed(options)
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert changed(options) == set()
+
+
+def test_loading_can_be_cancelled() -> None:
+    options = ort.SessionOptions()
+    options.set_load_cancellation_flag(True)
+    with pytest.raises(errors.ModelLoadCanceled):
+        ort.InferenceSession(ADD, options)
+    options.set_load_cancellation_flag(False)
+    assert ort.InferenceSession(ADD, options).get_inputs()[0].name == "x"
+
+
+def test_libraries_of_operators_are_refused() -> None:
+    with pytest.raises(errors.Fail, match=r"Failed to load library nope\.so with error: nope\.so"):
+        ort.SessionOptions().register_custom_ops_library("nope.so")
+
+
+def test_providers_on_options() -> None:
+    options = ort.SessionOptions()
+    assert not options.has_providers()
+    with pytest.raises(RuntimeError, match="Unknown Provider Type: Foo"):
+        options.add_provider("Foo", {})
+    with pytest.raises(errors.InvalidArgument, match="Failed to add provider of type 'CUDAExecutionProvider'"):
+        options.add_provider("CUDAExecutionProvider", {})
+    options.add_provider_for_devices(ort.get_ep_devices()[:1], {})
+    assert options.has_providers()
+    with pytest.raises(errors.InvalidArgument, match="devices of one provider"):
+        options.add_provider_for_devices([], {})
+    with pytest.raises(TypeError):
+        options.set_provider_selection_policy(1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        options.set_ep_context_data_read_func(1)  # type: ignore[arg-type]
+    options.set_ep_context_data_read_func(print)
+    options.clear_ep_context_data_read_func()
+
+
+def test_ort_format_is_not_written(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    with pytest.raises(errors.NotImplemented, match="ORT format"):
+        ort.InferenceSession(ADD, options)
