@@ -60,7 +60,8 @@ def _depthwise(padded: Array, w: Array, windows: Windows) -> Array:
     result = np.zeros((batch, channels, multiplier, *windows.output), padded.dtype)
     product = np.empty_like(result)
     for tap in windows.taps():
-        factor = weights[(slice(None), slice(None), *tap)].reshape(channels, multiplier, *ones)
+        at_tap: tuple[Any, ...] = (slice(None), slice(None), *tap)
+        factor = weights[at_tap].reshape(channels, multiplier, *ones)
         np.multiply(windows.read(padded, tap)[:, :, None], factor, out=product)
         result += product
     return result.reshape(batch, channels * multiplier, *windows.output)
@@ -216,9 +217,10 @@ class ConvTranspose(Convolution):
         windows = Windows(tuple(room), kernel, attributes.strides, attributes.dilations, (), (), tuple(size))
         for tap in windows.taps():
             view = windows.read(full, tap)
-            view += columns[(slice(None), slice(None), *tap)]
-        inner = tuple(slice(begin, begin + length) for begin, length in places)
-        y = full[(..., *inner)]
+            at_tap: tuple[Any, ...] = (slice(None), slice(None), *tap)
+            view += columns[at_tap]
+        inner: tuple[Any, ...] = (..., *(slice(begin, begin + length) for begin, length in places))
+        y = full[inner]
         if bias is not None:
             y = y + bias.astype(wide, copy=False).reshape(-1, *(1,) * len(size))
         return (np.ascontiguousarray(y).astype(x.dtype, copy=False),)

@@ -30,9 +30,8 @@ def product_shape(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[Dim, ...]:
 def product_cost(a: Fact | None, outputs: Sequence[Fact], inner: int, moved: float | None) -> Cost:
     """Two operations for each multiply-add; `inner` is the place of the summed dimension in `a`."""
     count = elements(outputs[0])
-    if count is None or a is None or not a.shape or not isinstance(a.shape[inner], int):
-        return Cost(None, moved)
-    return Cost(2.0 * count * a.shape[inner], moved)
+    depth = None if a is None or not a.shape else a.shape[inner]
+    return Cost(2.0 * count * depth if count is not None and isinstance(depth, int) else None, moved)
 
 
 class Product(Operator):

@@ -82,7 +82,7 @@ class BatchNormalization(Normalization):
 
     def _normalized(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Array:
         factor = scale / np.sqrt(variance + np.asarray(self.epsilon, variance.dtype))
-        return x * factor + (bias - mean * factor)
+        return np.asarray(x * factor + (bias - mean * factor))
 
     def _train(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Sequence[Value]:
         axes = (0, *range(2, x.ndim))

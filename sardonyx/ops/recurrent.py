@@ -6,7 +6,7 @@ The input's part of the gates is one matrix product over the whole sequence; the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -55,8 +55,8 @@ class Recurrent(Operator):
     layout: int = 0
 
     host_reason = "the recurrent layer of NumPy: no native kernel"
-    gates = 1
-    default_activations = ("Tanh",)
+    gates: ClassVar[int] = 1
+    default_activations: ClassVar[tuple[str, ...]] = ("Tanh",)
 
     def step(
         self, x: Array, state: list[Array], r: Array, bias: Array, extra: Array | None, functions: Sequence[Activation]

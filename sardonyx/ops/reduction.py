@@ -96,7 +96,7 @@ class ReduceMean(Reduction):
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         if x.dtype.kind in "iu":
-            return np.trunc(x.mean(axis=axes, keepdims=True))
+            return np.asarray(np.trunc(x.mean(axis=axes, keepdims=True)))
         return np.asarray(x.mean(axis=axes, keepdims=True))
 
 
@@ -173,7 +173,7 @@ class ReduceLogSumExp(Reduction):
         wide = x.astype(np.float64) if x.dtype.kind in "iu" else x
         largest = wide.max(axis=axes, keepdims=True, initial=-np.inf)
         offset = np.where(np.isfinite(largest), largest, 0).astype(wide.dtype)
-        return np.log(_sum(np.exp(wide - offset), axes)) + offset
+        return np.asarray(np.log(_sum(np.exp(wide - offset), axes)) + offset)
 
 
 class ArgReduction(Operator):

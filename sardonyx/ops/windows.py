@@ -38,7 +38,8 @@ class Windows:
             slice(t * d, t * d + (n - 1) * s + 1, s) if n > 0 else slice(0, 0)
             for t, d, s, n in zip(tap, self.dilations, self.strides, self.output, strict=True)
         )
-        return padded[(..., *places)]
+        index: tuple[Any, ...] = (..., *places)
+        return np.asarray(padded[index])
 
     def pad(self, x: Array, fill: Any) -> Array:
         """`x` with its padding, and as much more at the end as the last window needs; `x` itself if none."""
@@ -49,7 +50,9 @@ class Windows:
         behind = [max(e, r - n - b) for e, r, n, b in zip(self.end, reach, self.size, self.begin, strict=True)]
         if not any(self.begin) and not any(behind):
             return x
-        inner = tuple(slice(max(b, 0), max(b, 0) + n) for b, n in zip(self.begin, self.size, strict=True))
+        inner: tuple[Any, ...] = tuple(
+            slice(max(b, 0), max(b, 0) + n) for b, n in zip(self.begin, self.size, strict=True)
+        )
         shape = x.shape[: x.ndim - len(self.size)] + tuple(
             b + n + e for b, n, e in zip(self.begin, self.size, behind, strict=True)
         )
