@@ -66,7 +66,7 @@ class CoreValue:
     def ortvalue_from_shape_and_type(shape: Sequence[int], kind: Any, device: CoreDevice) -> CoreValue:
         """A tensor of zeros (empty texts for strings) with an element type that NumPy knows."""
         require_cpu(device)
-        return CoreValue(_allocate(shape, element_types.requested(np.dtype(kind))))
+        return CoreValue(_allocate(shape, element_types.requested(np.float64 if kind is None else kind)))
 
     @staticmethod
     def ortvalue_from_shape_and_onnx_type(shape: Sequence[int], number: int, device: CoreDevice) -> CoreValue:
@@ -177,6 +177,14 @@ class CoreValue:
         return (1, 0)
 
 
+def copy_tensors(src: Sequence[CoreValue], dst: Sequence[CoreValue], stream: object = None) -> None:
+    """Copy each tensor of `src` into the memory of its counterpart in `dst`, of the same type and size."""
+    if not src or len(src) != len(dst):
+        raise RuntimeError(f"Invalid arguments provided to CopyTensors: {len(src)} sources for {len(dst)} targets.")
+    for source, target in zip(src, dst, strict=True):
+        target.update_inplace(source)
+
+
 def tensor_array(value: Any) -> Array:
     """An array as tensors are stored: native byte order, contiguous, strings as objects; RuntimeError otherwise."""
     if not isinstance(value, np.ndarray):
@@ -184,12 +192,12 @@ def tensor_array(value: Any) -> Array:
             "Creation of OrtValues is currently only supported from non-string numpy arrays or arrays of texts, "
             f"not from {type(value)}"
         )
-    if value.dtype.kind in "MmVS" or not element_types.by_dtype(value.dtype):
+    if value.dtype.kind in "MmS":
         raise RuntimeError(
             "Creation of OrtValues is currently only supported from non-string numpy arrays or arrays of texts, "
             f"not from an array of {value.dtype}"
         )
-    if value.dtype.kind in "OUT":
+    if element_types.by_dtype(value.dtype).number == element_types.STRING:
         return _texts(value)
     native = value.astype(value.dtype.newbyteorder("="), copy=False)
     array = native if type(native) is np.ndarray else np.asarray(native)

@@ -113,7 +113,8 @@ class OrtDevice:
     def make(ort_device_name: str, device_id: int, vendor_id: int | OrtDeviceVendorId = -1) -> OrtDevice:
         """The device called cpu, cuda, cann, dml, webgpu, gpu or npu with a number; Exception for another name."""
         kind, vendor = _named(ort_device_name)
-        chosen = int(vendor) if int(vendor_id) < 0 else int(vendor_id)
+        implied = int(vendor_id) < 0 or ort_device_name == "dml"  # DirectML belongs to one vendor
+        chosen = int(vendor) if implied else int(vendor_id)
         return OrtDevice(CoreDevice(kind, CoreDevice.default_memory(), chosen, device_id))
 
     def _get_c_device(self) -> CoreDevice:

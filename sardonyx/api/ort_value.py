@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.api import core_value
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.device import CoreDevice, OrtDevice
 from sardonyx.api.enums import OrtDeviceVendorId
@@ -160,7 +161,4 @@ class OrtValue:
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: object = None) -> None:
     """Copy each tensor of `src` into the memory of its counterpart in `dst`, of the same type and size."""
-    if not src or len(src) != len(dst):
-        raise RuntimeError(f"Invalid arguments provided to CopyTensors: {len(src)} sources for {len(dst)} targets.")
-    for source, target in zip(src, dst, strict=True):
-        target.update_inplace(source)
+    core_value.copy_tensors([value._ortvalue for value in src], [value._ortvalue for value in dst], stream)

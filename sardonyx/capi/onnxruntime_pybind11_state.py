@@ -47,6 +47,7 @@ from sardonyx.errors import (
 if TYPE_CHECKING:
     from sardonyx.api.core_session import CoreSession as InferenceSession
     from sardonyx.api.core_value import CoreValue as OrtValue
+    from sardonyx.api.core_value import copy_tensors
     from sardonyx.api.device import CoreDevice as OrtDevice
     from sardonyx.api.dlpack import is_dlpack_uint8_tensor
     from sardonyx.api.environment import (
@@ -103,6 +104,7 @@ kSameAsRequested = ArenaExtendStrategy.kSameAsRequested  # noqa: N816
 
 # Names imported on first use, by the module of `sardonyx.api` that has them.
 _NAMES: dict[str, tuple[str, ...]] = {
+    "core_value": ("copy_tensors",),
     "dlpack": ("is_dlpack_uint8_tensor",),
     "environment": (
         "disable_telemetry_events",
@@ -214,6 +216,7 @@ __all__ = [
     "SparseCooView",
     "SparseCsrView",
     "SparseTensor",
+    "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",
     "disable_telemetry_events",

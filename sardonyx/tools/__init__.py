@@ -1,0 +1,1 @@
+"""Tools for models, each usable alone and from the command line."""

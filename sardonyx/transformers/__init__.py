@@ -1,0 +1,1 @@
+"""Helpers for transformer models under the paths that callers of onnxruntime import."""

@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.api import adapter_file
+from tests.api.models import add_weight
+
+PARAMETERS = {
+    "b": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "a": np.array([1, 2], np.int64),
+    "": np.zeros((0, 4), np.uint8),
+    "scalar": np.array(1.5, np.float16),
+}
+
+
+def adapter(module, parameters, **versions):
+    made = module.AdapterFormat()
+    made.set_parameters({name: module.OrtValue.ortvalue_from_numpy(array) for name, array in parameters.items()})
+    made.set_adapter_version(versions.get("adapter", 0))
+    made.set_model_version(versions.get("model", 0))
+    return made
+
+
+def contents(read):
+    return (
+        read.get_format_version(),
+        read.get_adapter_version(),
+        read.get_model_version(),
+        {name: (value.data_type(), value.numpy().tolist()) for name, value in read.get_parameters().items()},
+    )
+
+
+@pytest.mark.parametrize("parameters", [{}, PARAMETERS])
+def test_files_go_both_ways_between_us_and_onnxruntime(tmp_path, parameters):
+    ort = pytest.importorskip("onnxruntime")
+    for writer, reader in ((sardonyx, ort), (ort, sardonyx), (sardonyx, sardonyx)):
+        path = str(tmp_path / f"{writer.__name__}.onnx_adapter")
+        adapter(writer, parameters, adapter=7, model=9).export_adapter(path)
+        read = reader.AdapterFormat.read_adapter(path)
+        expected = {
+            name: (f"tensor({array.dtype.name})".replace("float32", "float"), array.tolist())
+            for name, array in parameters.items()
+        }
+        assert contents(read) == (1, 7, 9, expected)
+
+
+@pytest.mark.parametrize("content", [b"", b"he", b"hello world garbage" * 10])
+def test_other_files_are_refused(tmp_path, content):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(RuntimeError, match="does not appear to be a valid lora parameter format"):
+        sardonyx.AdapterFormat.read_adapter(path)
+    with pytest.raises(RuntimeError, match="does not appear to be a valid lora parameter format"):
+        sardonyx.LoraAdapter().Load(path)
+
+
+def test_every_truncation_and_every_flipped_byte_is_read_or_refused(tmp_path):
+    parameters = {"b": PARAMETERS["b"]}
+    whole = adapter_file.write(adapter_file.Adapter(1, 0, 0, parameters))
+    data_end = len(whole) - 8
+    for size in range(data_end):
+        with pytest.raises(RuntimeError, match="valid lora parameter format"):
+            adapter_file.read(memoryview(whole[:size]))
+    refused = 0
+    for index in range(len(whole)):
+        broken = bytearray(whole)
+        broken[index] ^= 0xFF
+        try:
+            adapter_file.read(memoryview(bytes(broken)))
+        except RuntimeError:
+            refused += 1
+    assert refused > 30
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(RuntimeError, match="Cannot read the adapter file"):
+        sardonyx.AdapterFormat.read_adapter(tmp_path / "nope")
+    with pytest.raises(RuntimeError, match="for writing"):
+        sardonyx.AdapterFormat().export_adapter(tmp_path / "nope" / "file")
+
+
+def test_an_active_adapter_overrides_initializers_for_one_run(tmp_path):
+    weight = np.zeros(3, np.float32)
+    session = sardonyx.InferenceSession(add_weight(weight))
+    path = tmp_path / "adapter"
+    adapter(sardonyx, {"w": np.full(3, 5, np.float32)}).export_adapter(path)
+    loaded = sardonyx.LoraAdapter()
+    loaded.Load(path)
+    options = sardonyx.RunOptions()
+    options.add_active_adapter(loaded)
+    x = np.ones(3, np.float32)
+    assert session.run(None, {"x": x}, options)[0].tolist() == [6, 6, 6]
+    assert session.run(None, {"x": x})[0].tolist() == [1, 1, 1]

@@ -1,0 +1,107 @@
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx import errors
+from tests.api.models import add_and_multiply, add_weight
+
+WEIGHT = np.arange(3000, dtype=np.float32).reshape(1000, 3)
+FLAGS = sardonyx.OrtCompileApiFlags
+
+
+@pytest.fixture
+def options():
+    return sardonyx.SessionOptions()
+
+
+def run(model, feeds):
+    return sardonyx.InferenceSession(model).run(None, feeds)[0]
+
+
+def test_the_model_comes_out_runnable(options, tmp_path):
+    x = np.ones((2, 3), np.float32)
+    compiler = sardonyx.ModelCompiler(options, add_and_multiply())
+    assert run(compiler.compile_to_bytes(), {"x": x}).tolist() == (x + x).tolist()
+    chunks = []
+    compiler.compile_to_stream(chunks.append)
+    assert b"".join(chunks) == compiler.compile_to_bytes()
+    path = tmp_path / "out.onnx"
+    compiler.compile_to_file(path)
+    assert run(path, {"x": x}).tolist() == (x + x).tolist()
+
+
+def test_the_default_path_lies_beside_the_input(options, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(add_and_multiply())
+    sardonyx.ModelCompiler(options, tmp_path / "m.onnx").compile_to_file()
+    assert (tmp_path / "m_ctx.onnx").exists()
+
+
+def test_large_initializers_go_to_their_own_file(options, tmp_path):
+    output = tmp_path / "out.onnx"
+    compiler = sardonyx.ModelCompiler(options, add_weight(WEIGHT), external_initializers_file_path="w.bin")
+    compiler.compile_to_file(output)
+    (tensor,) = onnx.load(output, load_external_data=False).graph.initializer
+    assert {entry.key: entry.value for entry in tensor.external_data} == {
+        "location": "w.bin",
+        "offset": "0",
+        "length": "12000",
+    }
+    np.testing.assert_array_equal(run(output, {"x": np.zeros_like(WEIGHT)}), WEIGHT)
+
+
+def test_the_caller_places_initializers(options):
+    seen = []
+
+    def locate(name, value, info):
+        seen.append((name, value.shape(), info))
+        return sardonyx.OrtExternalInitializerInfo("custom.bin", 16, value.tensor_size_in_bytes())
+
+    compiler = sardonyx.ModelCompiler(options, add_weight(WEIGHT), get_initializer_location_func=locate)
+    (tensor,) = onnx.load_model_from_string(compiler.compile_to_bytes()).graph.initializer
+    assert seen == [("w", [1000, 3], None)]
+    assert [entry.value for entry in tensor.external_data] == ["custom.bin", "16", "12000"]
+
+
+def test_what_is_refused(options, tmp_path):
+    compile_ = sardonyx.ModelCompiler
+    model = add_and_multiply()
+    with pytest.raises(ValueError, match="Input model path is empty"):
+        compile_(options, "")
+    with pytest.raises(ValueError, match="Input model bytes array is empty"):
+        compile_(options, b"")
+    with pytest.raises(TypeError, match="Unable to load from type"):
+        compile_(options, 3)
+    with pytest.raises(TypeError):
+        compile_(None, model)
+    with pytest.raises(errors.InvalidArgument, match="Input model path does not exist"):
+        compile_(options, tmp_path / "nope.onnx").compile_to_bytes()
+    with pytest.raises(errors.InvalidProtobuf):
+        compile_(options, b"garbage").compile_to_bytes()
+    with pytest.raises(errors.Fail, match="Unable to compile any nodes"):
+        compile_(options, model, flags=FLAGS.ERROR_IF_NO_NODES_COMPILED).compile_to_bytes()
+    with pytest.raises(errors.InvalidArgument, match="Output model path must not be empty"):
+        compile_(options, model).compile_to_file("")
+    with pytest.raises(errors.InvalidArgument, match="No such file or directory"):
+        compile_(options, model).compile_to_file(tmp_path / "nope" / "o.onnx")
+    existing = tmp_path / "existing.onnx"
+    existing.write_bytes(b"")
+    with pytest.raises(errors.Fail, match="exists already"):
+        compile_(options, model, flags=FLAGS.ERROR_IF_OUTPUT_FILE_EXISTS).compile_to_file(existing)
+    with pytest.raises(ValueError, match="Cannot initialize ModelCompiler with both"):
+        compile_(options, model, external_initializers_file_path="w", get_initializer_location_func=print)
+    with pytest.raises(RuntimeError, match="must not be None"):
+        compile_(options, model).set_ep_context_data_write_func(None)
+
+
+def test_parts_of_compiled_models():
+    from sardonyx.api.ep_context import OrtEpContextData, OrtEpContextDataBuffer
+
+    data = OrtEpContextData(b"abcdef")
+    assert (data.size, data.read(2, 3), data.read(4)) == (6, b"cde", b"ef")
+    buffer = OrtEpContextDataBuffer(8)
+    buffer.allocate(4)
+    buffer.write(b"xy", 1)
+    assert (buffer.is_allocated, buffer.size, buffer.max_size, buffer.content()) == (True, 4, 8, b"\0xy\0")
+    with pytest.raises(ValueError, match="do not fit"):
+        buffer.write(b"xyz", 2)
