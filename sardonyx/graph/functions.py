@@ -190,9 +190,11 @@ class _Copy:
                 return None
             if found.is_ref():
                 return ir.RefAttr(name, found.ref_attr_name or "", found.type)
-            if found.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                # A graph handed in belongs to the caller's scope: only its own names are new.
-                return _Copy({}, {}, self.names, self.prefix).attribute(name, found)
+            if found.type != attribute.type:
+                raise errors.InvalidGraph(
+                    f"This is an invalid model. Attribute '{name}' of type {attribute.type.name} refers to "
+                    f"'{attribute.ref_attr_name}' of type {found.type.name}"
+                )
             return ir.Attr(name, found.type, found.value)
         if attribute.type == ir.AttributeType.GRAPH:
             return ir.AttrGraph(name, self.graph(attribute.as_graph()))

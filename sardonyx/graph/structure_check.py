@@ -41,6 +41,7 @@ def check_structure(model: onnx.ModelProto) -> Structure:
     """
     found = Structure()
     for function in model.functions:
+        _check_readable((function.domain, function.name, function.overload, *function.attribute))
         if function.domain == "ai.onnx":
             function.domain = ""
         key = (function.domain, function.name, function.overload)
@@ -100,7 +101,9 @@ def _check_types(graph: onnx.GraphProto, is_main: bool) -> None:
 
 def _check_nodes(nodes: Iterable[onnx.NodeProto], scopes: Sequence[Scope], found: Structure) -> None:
     own = scopes[-1]
+    texts: set[str | bytes] = set()
     for node in nodes:
+        texts.update((node.op_type, node.domain, node.name))
         if node.domain == "ai.onnx":
             node.domain = ""
         if not node.op_type:
@@ -111,6 +114,8 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], scopes: Sequence[Scope], found
         if node.attribute:
             _check_attributes(node, scopes, found)
         own.defined.update(node.output)
+    _check_readable(texts)
+    _check_readable(own.every)
 
 
 def _check_reference(node: onnx.NodeProto, name: str, scopes: Sequence[Scope], found: Structure) -> None:
@@ -144,7 +149,12 @@ def _check_attributes(node: onnx.NodeProto, scopes: Sequence[Scope], found: Stru
         if name in names:
             raise errors.InvalidGraph(_in_node(node, f"Attribute '{name}' appeared multiple times."))
         names.add(name)
+        _check_readable((name, attribute.ref_attr_name))
         if attribute.ref_attr_name:
+            if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                raise errors.Fail(
+                    _in_node(node, f"Attribute '{name}': functions with graphs as parameters are not supported.")
+                )
             if not scopes[-1].in_function:
                 raise errors.InvalidGraph(
                     _in_node(node, f"Attribute '{name}' refers to '{attribute.ref_attr_name}', outside of a function.")
@@ -173,6 +183,13 @@ def _check_text(node: onnx.NodeProto, name: str, text: bytes) -> None:
         raise errors.InvalidGraph(_in_node(node, f"Attribute '{name}' holds a string that is not UTF-8.")) from None
 
 
+def _check_readable(names: Iterable[str | bytes]) -> None:
+    """Protobuf gives strings that are not UTF-8 as bytes."""
+    if bytes in set(map(type, names)):
+        bad = next(name for name in names if isinstance(name, bytes))
+        raise errors.InvalidArgument(f"Invalid model. The name {bad!r} is not UTF-8.")
+
+
 def _distinct(names: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for name in names:
@@ -199,5 +216,5 @@ def _outputs(nodes: Iterable[onnx.NodeProto], taken: set[str]) -> set[str]:
 def _in_node(node: onnx.NodeProto, problem: str) -> str:
     return (
         f'This is an invalid model. In Node, ("{node.name}", {node.op_type}, "{node.domain}", -1) : '
-        f"({', '.join(node.input)}) -> ({', '.join(node.output)}) , Error {problem}"
+        f"({', '.join(map(str, node.input))}) -> ({', '.join(map(str, node.output))}) , Error {problem}"
     )

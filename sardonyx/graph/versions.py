@@ -72,7 +72,7 @@ def check_versions(proto: onnx.ModelProto, allow_unreleased: bool | None, warnin
 def _check_number(entry: onnx.OperatorSetIdProto) -> None:
     if entry.domain == "ai.onnx":
         entry.domain = ""
-    if not -_LARGEST <= entry.version <= _LARGEST:
+    if isinstance(entry.domain, bytes) or not -_LARGEST <= entry.version <= _LARGEST:
         raise errors.Fail(f"Invalid opset version {entry.version} of domain '{entry.domain}'")
 
 
