@@ -11,6 +11,7 @@ from sardonyx.api import environment
 from sardonyx.api.arguments import as_bool, as_int, as_text, wrong_argument
 from sardonyx.api.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtExecutionProviderDevicePolicy
 from sardonyx.api.ort_value import OrtValue
+from sardonyx.providers import registry
 
 _MAXIMUM_KEY = 1024
 _MAXIMUM_VALUE = 8192
@@ -171,7 +172,8 @@ class SessionOptions:
             raise RuntimeError(f"Unknown Provider Type: {name}")
         if name not in environment.get_available_providers():
             raise errors.InvalidArgument(
-                f"Failed to add provider of type '{name}' to SessionOptions. Provider configuration is not supported."
+                f"Failed to add provider of type '{name}' to SessionOptions. Provider configuration is not supported. "
+                f"It cannot run here: {registry.why_unavailable(name)}."
             )
         self._providers[name] = {str(key): str(value) for key, value in options.items()}
 
