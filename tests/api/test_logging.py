@@ -1,0 +1,138 @@
+"""The log lines that programs search for, and silence where it is asked for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import sardonyx as ort
+from sardonyx import log
+from tests.api import session_models as models
+from tests.api.test_session_construction import run_python
+
+LINE = re.compile(
+    r"^(\x1b\[(0;93|1;31)m)?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{9} \[[VIWEF]:onnxruntime:[^,\]]*, [^\]]+\] .*?(\x1b\[m)?$"
+)
+
+
+def verbose() -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.log_severity_level, options.logid = 0, "MYLOG"
+    return options
+
+
+def messages(text: str) -> list[str]:
+    assert all(LINE.match(line) for line in text.splitlines())
+    return [line.removesuffix("\x1b[m").partition("] ")[2] for line in text.splitlines()]
+
+
+def test_the_placement_log(capfd: pytest.CaptureFixture[str]) -> None:
+    ort.InferenceSession(models.branches(), verbose())
+    text = capfd.readouterr().err
+    assert "[V:onnxruntime:MYLOG, " in text
+    lines = messages(text)
+    start = lines.index("Node placements")
+    assert lines[start + 1] == " All nodes placed on [CPUExecutionProvider]. Number of nodes: 4"
+    assert "All nodes have been placed on [CPUExecutionProvider]." in lines
+    (listed,) = [line for line in lines if line.startswith("Provider: [CPUExecutionProvider]: [")]
+    assert "MatMul (mm)" in listed and "If (if0)" in listed and "Neg (neg)" in listed
+
+
+def test_nothing_is_said_in_normal_use(capfd: pytest.CaptureFixture[str]) -> None:
+    session = ort.InferenceSession(models.add(), providers=["CPUExecutionProvider"])
+    x = np.ones((1, 3), np.float32)
+    session.run(None, {"x": x, "y": x})
+    assert capfd.readouterr() == ("", "")
+
+
+def noisy(options: ort.SessionOptions | None) -> None:
+    """A model with something to warn about, and a run that fails."""
+    source = models.model(
+        [helper.make_node("Add", ["x", "y"], ["z"], name="a")],
+        [models.value("x", models.FLOAT, ["n"]), models.value("y", models.FLOAT, ["m"])],
+        [models.value("z", models.FLOAT, None)],
+        [models.weights("unused")],
+    ).SerializeToString()
+    session = ort.InferenceSession(source, options)
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.Fail):
+        session.run(None, {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)})
+
+
+def test_warnings_are_yellow_and_errors_red(capfd: pytest.CaptureFixture[str]) -> None:
+    noisy(None)
+    warning, error = capfd.readouterr().err.splitlines()
+    assert warning.startswith("\x1b[0;93m") and "[W:onnxruntime:, " in warning
+    assert "Removing initializer 'unused'. It is not used by any node and should be removed from the model." in warning
+    assert error.startswith("\x1b[1;31m") and error.endswith("\x1b[m")
+    assert "Non-zero status code returned while running Add node. Name:'a' Status Message: " in error
+
+
+@pytest.mark.parametrize(("severity", "letters"), [(2, "WE"), (3, "E"), (4, "")])
+def test_severity_decides_what_is_said(severity: int, letters: str, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ort.SessionOptions()
+    options.log_severity_level = severity
+    noisy(options)
+    assert "".join(re.findall(r"\[([VIWEF]):", capfd.readouterr().err)) == letters
+
+
+def test_the_default_severity_is_that_of_the_process(capfd: pytest.CaptureFixture[str]) -> None:
+    ort.set_default_logger_severity(4)
+    try:
+        noisy(None)
+    finally:
+        ort.set_default_logger_severity(2)
+    assert capfd.readouterr().err == ""
+    assert log.default_severity() == 2
+
+
+@pytest.mark.parametrize("severity", [-1, 5])
+def test_severities_have_bounds(severity: int) -> None:
+    with pytest.raises(RuntimeError, match="Invalid logging severity"):
+        ort.set_default_logger_severity(severity)
+
+
+def test_overridable_initializers_are_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    ort.InferenceSession(models.add_weights(overridable=True))
+    assert "Initializer w appears in graph inputs and will not be treated as constant value" in capfd.readouterr().err
+
+
+def test_names_of_dimensions_come_back_verbatim() -> None:
+    source = models.identity(models.FLOAT, ["past_sequence_length + sequence_length", "a/b", "9lives"])
+    assert ort.InferenceSession(source).get_inputs()[0].shape == [
+        "past_sequence_length + sequence_length",
+        "a/b",
+        "9lives",
+    ]
+
+
+def test_telemetry_is_a_word() -> None:
+    functions: list[Any] = [ort.disable_telemetry_events, ort.enable_telemetry_events]
+    assert [function() for function in functions] == [None, None]
+    assert ort.set_default_logger_verbosity(1) is None
+    assert ort.get_device() == "CPU"
+    assert "ORT Build Info: " in ort.get_build_info()
+
+
+def test_seeds_repeat_what_random_operators_draw() -> None:
+    from sardonyx.runtime import random_source
+
+    ort.set_seed(7)
+    first = [random_source.generator().random() for _ in range(2)]
+    ort.set_seed(7)
+    assert [random_source.generator().random() for _ in range(2)] == first
+    assert first[0] != first[1]
+
+
+def test_a_closed_stderr_does_no_harm() -> None:
+    code = """
+import os
+os.close(2)
+import sardonyx as ort
+from tests.api.session_models import add_weights
+print(ort.InferenceSession(add_weights(overridable=True)).get_inputs()[0].name)
+"""
+    assert run_python(code) == "x\n"
