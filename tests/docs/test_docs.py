@@ -1,0 +1,74 @@
+"""The documentation holds: links lead somewhere, examples run, commands exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED = {".venv", "build", "dist", ".git"}
+PAGES = sorted(
+    path for path in ROOT.rglob("*.md") if not SKIPPED & set(path.relative_to(ROOT).parts) and path.stat().st_size
+)
+NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+_PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MAKE = re.compile(r"\bmake ([a-z]+)\b")
+_COMMAND = re.compile(r"^(?:\$ )?sardonyx ([a-z]+)", re.MULTILINE)
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that headings get: lower case, words joined by hyphens."""
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(without_code(text))}
+
+
+def test_there_is_documentation() -> None:
+    assert {"README.md", "CHANGELOG.md", "docs/index.md", "docs/getting_started.md"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    text = page.read_text()
+    for link in _LINK.findall(without_code(text)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors(target.read_text()), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if _PYTHON.search(page.read_text())], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python examples of a page run one after the other, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "example"}
+    blocks = _PYTHON.findall(page.read_text())
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    code = "\n".join(re.findall(r"`+([^`]+)`+", page.read_text()))
+    assert set(_MAKE.findall(code)) <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_exist(page: Path) -> None:
+    for block in re.findall(r"^```(?:console)?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        for command in _COMMAND.findall(block):
+            assert (ROOT / "sardonyx" / "cli" / f"{command}.py").exists(), f"there is no command sardonyx {command}"
