@@ -1,8 +1,8 @@
 """Arithmetic of dimensions: numbers stay numbers, expressions of the same terms stay equal.
 
 Computer algebra is slow, and shape arithmetic repeats itself all over a model: each operation on the same two
-dimensions is worked out once per process. Symbols are positive integers; where a size may be 0, the expressions
-here still hold, because none of them divides by a symbol that it cannot divide out.
+dimensions is worked out once per process. Expressions are simplified as if symbols were at least 1; `at_least` and
+`compare`, which decide between two expressions, take into account that a size may be 0.
 """
 
 from __future__ import annotations

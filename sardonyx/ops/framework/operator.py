@@ -67,7 +67,9 @@ class Operator:
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        cls.fields = {**cls.fields}
+        cls.fields = {}
+        for base in reversed(cls.__mro__[1:]):
+            cls.fields.update(base.__dict__.get("fields", {}))
         for name, annotation in cls.__dict__.get("__annotations__", {}).items():
             if not name.startswith("_") and "ClassVar" not in str(annotation):
                 cls.fields[name] = annotation

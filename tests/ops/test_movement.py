@@ -1,0 +1,158 @@
+"""Moves of data against onnx.reference and NumPy, in every opset's form; indices out of bounds are clear errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx import errors
+from tests.ops.one_node import build, model_of, run_node
+
+I64 = np.int64
+X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, I64)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "inputs", "attributes", "expected"),
+    [
+        ("Reshape", 14, [X, ints(0, -1)], {}, X.reshape(2, 12)),
+        ("Reshape", 14, [X[:0], ints(0, 5)], {"allowzero": 1}, np.zeros((0, 5), np.float32)),
+        ("Squeeze", 11, [X[:1]], {"axes": [0]}, X[0]),
+        ("Squeeze", 13, [X[:1]], {}, X[0]),
+        ("Squeeze", 13, [X[:1], ints(-3)], {}, X[0]),
+        ("Unsqueeze", 11, [X], {"axes": [0, 4]}, X[None, ..., None]),
+        ("Unsqueeze", 13, [X, ints(-1, 0)], {}, X[None, ..., None]),
+        ("Flatten", 13, [X], {"axis": -1}, X.reshape(6, 4)),
+        ("Transpose", 13, [X], {}, X.T),
+        ("Transpose", 13, [X], {"perm": [1, 0, 2]}, X.transpose(1, 0, 2)),
+        ("Expand", 13, [X[:, :1], ints(1, 3, 1)], {}, np.repeat(X[:, :1], 3, 1)),
+        ("Slice", 9, [X], {"starts": [1], "ends": [9], "axes": [2]}, X[:, :, 1:9]),
+        ("Slice", 13, [X, ints(-1, 3), ints(-9, 0), ints(1, 2), ints(-1, -2)], {}, X[:, ::-1, 3:0:-2]),
+        ("Slice", 13, [X, ints(5), ints(9)], {}, X[5:9]),
+        ("Concat", 13, [X, X], {"axis": -1}, np.concatenate([X, X], -1)),
+        ("Tile", 13, [X, ints(1, 2, 3)], {}, np.tile(X, (1, 2, 3))),
+        ("Pad", 2, [X[0]], {"pads": [1, 0, 0, 2], "value": 5.0}, np.pad(X[0], [(1, 0), (0, 2)], constant_values=5)),
+        ("Pad", 13, [X[0], ints(1, -1, 0, 2)], {}, np.pad(X[0][:, 1:], [(1, 0), (0, 2)])),
+        ("Pad", 13, [X[0], ints(2, 0, 0, 3)], {"mode": "reflect"}, np.pad(X[0], [(2, 0), (0, 3)], "reflect")),
+        ("Pad", 13, [X[0], ints(4, 0, 0, 9)], {"mode": "edge"}, np.pad(X[0], [(4, 0), (0, 9)], "edge")),
+        ("Pad", 19, [X[0], ints(4, 1), None, ints(-1)], {"mode": "wrap"}, np.pad(X[0], [(0, 0), (4, 1)], "wrap")),
+        ("Gather", 13, [X, np.array([[0, -1]])], {"axis": 1}, X[:, [[0, -1]]]),
+        ("GatherElements", 13, [X[0], np.array([[0, -1, 1]])], {"axis": 1}, X[0][:1][:, [0, 3, 1]]),
+        ("GatherND", 13, [X, np.array([[0, 1], [1, -1]])], {}, X[[0, 1], [1, 2]]),
+        ("GatherND", 13, [X, np.array([[1], [0]])], {"batch_dims": 1}, X[[0, 1], [1, 0]]),
+        ("EyeLike", 13, [X[0]], {"k": 1, "dtype": 7}, np.eye(3, 4, 1, dtype=I64)),
+        ("Range", 13, [np.array(1.0), np.array(2.0), np.array(0.3)], {}, 1.0 + 0.3 * np.arange(4)),
+        ("Range", 13, [np.array(5), np.array(-1), np.array(-2)], {}, np.array([5, 3, 1])),
+        ("Shape", 15, [X], {"start": -2, "end": 9}, ints(3, 4)),
+        ("Size", 13, [X], {}, np.array(24)),
+    ],
+)
+def test_values(op_type: str, opset: int, inputs: list[Any], attributes: dict[str, Any], expected: Any) -> None:
+    (found,) = run_node(op_type, inputs, opset=opset, **attributes)
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("opset", "inputs", "attributes", "sizes"),
+    [
+        (11, [X], {"axis": 2}, [2, 2]),
+        (11, [X], {"axis": 2, "split": [1, 3]}, [1, 3]),
+        (13, [X, ints(3, 1)], {"axis": -1}, [3, 1]),
+        (18, [X], {"axis": 1, "num_outputs": 2}, [2, 1]),
+    ],
+)
+def test_split(opset: int, inputs: list[Any], attributes: dict[str, Any], sizes: list[int]) -> None:
+    parts = run_node("Split", inputs, len(sizes), opset=opset, **attributes)
+    axis = attributes["axis"]
+    for part, expected in zip(parts, np.split(X, np.cumsum(sizes)[:-1], axis), strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scatter(reduction: str) -> None:
+    data, indices = np.ones((3, 4), np.float32), np.array([[0, 2], [1, -1]])
+    updates = np.array([[5, 6], [7, 8]], np.float32)
+    combine = {"none": lambda a, b: b, "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+    expected = data.copy()
+    for row in range(2):
+        for column in range(2):
+            place = (row, indices[row, column])
+            expected[place] = combine[reduction](expected[place], updates[row, column])
+    (found,) = run_node("ScatterElements", [data, indices, updates], opset=18, axis=1, reduction=reduction)
+    np.testing.assert_array_equal(found, expected)
+    points = np.array([[0, 0], [0, 2], [1, 1], [1, 3]])
+    (found,) = run_node("ScatterND", [data, points, updates.ravel()], opset=18, reduction=reduction)
+    np.testing.assert_array_equal(found, expected)
+    assert (data == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("Gather", [X, np.array([3])], {"axis": 1}),
+        ("GatherElements", [X[0], np.array([[4]])], {"axis": 1}),
+        ("GatherND", [X, np.array([[0, -4]])], {}),
+        ("ScatterElements", [X[0], np.array([[7]]), np.ones((1, 1), np.float32)], {}),
+        ("ScatterND", [X[0], np.array([[0, 9]]), np.ones(1, np.float32)], {}),
+    ],
+)
+def test_index_out_of_bounds(op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    with pytest.raises(errors.OnnxRuntimeError, match=rf"running {op_type} node. Name:'node'.*out of data bounds"):
+        run_node(op_type, inputs, opset=18, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("Transpose", [X], {"perm": [0, 0, 1]}),
+        ("Flatten", [X], {"axis": 4}),
+        ("Concat", [X, X[0]], {"axis": 0}),
+        ("Split", [X, ints(3, 3)], {"axis": 2}),
+    ],
+)
+def test_contradictions(op_type: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
+    with pytest.raises(errors.OnnxRuntimeError):
+        run_node(op_type, inputs, 2 if op_type == "Split" else 1, opset=13, **attributes)
+
+
+def test_moves_are_views() -> None:
+    from onnx import helper
+
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["a"], perm=[1, 0, 2]),
+        helper.make_node("Slice", ["a", "one", "three"], ["b"]),
+        helper.make_node("Split", ["b"], ["c", "d"], axis=2),
+        helper.make_node("Unsqueeze", ["c", "one"], ["e"]),
+        helper.make_node("Dropout", ["e"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": X}, ["y"], opset=17, constants={"one": ints(1), "three": ints(3)})
+    assert {step.kind for step in build(model).compiled.plan.steps} == {"view"}
+
+
+def test_non_max_suppression_against_reference() -> None:
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    rng = np.random.default_rng(11)
+    corners = rng.uniform(0, 10, (2, 40, 2)).astype(np.float32)
+    boxes = np.concatenate([corners, corners + rng.uniform(1, 5, corners.shape).astype(np.float32)], axis=2)
+    feeds = {
+        "x0": boxes,
+        "x1": rng.uniform(size=(2, 3, 40)).astype(np.float32),
+        "x2": ints(6),
+        "x3": np.array([0.3], np.float32),
+        "x4": np.array([0.2], np.float32),
+    }
+    model = model_of([helper.make_node("NonMaxSuppression", list(feeds), ["y"])], feeds, ["y"])
+    (expected,) = ReferenceEvaluator(model).run(None, feeds)
+    (found,) = run_node("NonMaxSuppression", list(feeds.values()))
+    np.testing.assert_array_equal(found, expected)
+    assert len(found) > 20
