@@ -18,6 +18,7 @@ from sardonyx.compiler.planner import Compilation, CompiledGraph, build_plan
 from sardonyx.graph.constants import array_of
 from sardonyx.graph.load import LoadedModel
 from sardonyx.graph.partition import Placement, partitions, place
+from sardonyx.ops.framework.check import check_model
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.passes import pipeline
 from sardonyx.passes.base import Level, PassReport
@@ -67,6 +68,7 @@ class CompiledModel:
         With `strict_shapes` a declared shape that inference contradicts is an error.
         """
         model = loaded.model
+        check_model(model)
         declared = _declarations(model.graph)
         check_cancelled()
         with span(trace, "Compile", "infer"):
