@@ -64,7 +64,7 @@ class DynamicTimeWarping(Operator):
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         costs = inputs[0][0] if inputs[0].ndim == 3 else inputs[0]
-        if inputs[0].ndim == 3 and len(inputs[0]) != 1 or costs.ndim != 2:
+        if (inputs[0].ndim == 3 and len(inputs[0]) != 1) or costs.ndim != 2:
             raise ValueError(f"input 'input' must be (rows, columns) or (1, rows, columns), got {inputs[0].shape}")
         rows, columns = costs.shape
         total = np.full((rows + 1, columns + 1), np.inf, np.float32)
