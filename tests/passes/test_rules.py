@@ -250,3 +250,12 @@ def test_a_mean_over_other_dimensions_is_no_layer_normalization() -> None:
     reports = {report.name: report for report in pipeline.apply(loaded, Level.ALL)}
     assert reports["LayerNormFusionL2"].changes == 0
     assert any("last dimension alone" in reason for reason in reports["LayerNormFusionL2"].declined)
+
+
+def test_statistics_that_are_given_out_mean_training() -> None:
+    model, _ = _convolution()
+    model.opset_import[0].version = 9
+    model.graph.node[1].output.extend(["new_mean", "new_variance", "saved_mean", "saved_variance"])
+    after, reports = rewritten(model)
+    assert operators(after) == ["Conv", "BatchNormalization"]
+    assert any("training mode" in reason for reason in reports["ConvBNFusion"].declined)

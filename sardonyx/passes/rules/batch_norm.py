@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes.base import Level
+from sardonyx.passes.base import Level, is_named
 from sardonyx.passes.rule import Match, Rule, op
 
 
@@ -17,7 +17,7 @@ class FoldBatchNormalizationIntoConvolution(Rule):
     patterns = (op.BatchNormalization(op.Conv("x", "weight", "offset?"), "scale", "bias", "mean", "variance"),)
 
     def check(self, m: Match) -> str | None:
-        if m.attribute(m.root, "training_mode", 0) or any(value.uses() for value in m.root.outputs[1:]):
+        if m.attribute(m.root, "training_mode", 0) or any(map(is_named, m.root.outputs[1:])):
             return "the normalisation is in training mode"
         if m.attribute(m.root, "spatial", 1) != 1:
             return "the normalisation has statistics of its own for every place"
