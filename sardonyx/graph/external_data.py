@@ -52,7 +52,7 @@ class ExternalData:
                 f"Computed size: {size}, external_data.length: {length}"
             )
         data = self._data(location, tensor.name)
-        if offset < 0 or offset + size > len(data):
+        if offset + size > len(data):
             raise errors.Fail(
                 f"External initializer: {tensor.name} offset: {offset} size to read: {size} given file_length: "
                 f"{len(data)} are out of bounds or can not be read in full."
@@ -104,6 +104,10 @@ def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
     for key in entries:
         if key not in _KEYS and not key.startswith(_PREPACKED):
             raise errors.Fail(f"model format error! Unknown key '{key}' of external data (initializer {tensor.name})")
+    offset = _number(entries.get("offset", "0"), "offset", tensor.name)
+    if offset < 0:
+        raise errors.Fail(f"External initializer: {tensor.name} offset: {offset} is out of bounds")
+    _number(entries.get("length", "0"), "length", tensor.name, least=0)
     return entries
 
 

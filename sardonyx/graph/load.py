@@ -165,6 +165,7 @@ def _prepare_tensors(graph: onnx.GraphProto, reader: TensorReader, warnings: lis
         graph.initializer.append(dense(sparse, reader))
     del graph.sparse_initializer[:]
     for tensor in graph.initializer:
+        data_type(tensor)
         if tensor.external_data:
             external_entries(tensor)
     last = {tensor.name: index for index, tensor in enumerate(graph.initializer)}

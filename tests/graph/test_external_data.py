@@ -1,0 +1,103 @@
+"""External data: read in place, and only from the model's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from sardonyx import errors
+from sardonyx.graph.load import load_model
+from tests.graph.models import adding, run
+
+X = np.zeros(2, np.float32)
+
+
+def reading(location: str | None, **entries: str) -> onnx.ModelProto:
+    proto = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    if location is not None:
+        entries = {"location": location, **entries}
+    for key, value in entries.items():
+        proto.external_data.add(key=key, value=value)
+    return adding(proto)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model folder with a weights file, links out of it, and a file outside."""
+    outside, inside = tmp_path / "outside", tmp_path / "model"
+    outside.mkdir()
+    (inside / "sub").mkdir(parents=True)
+    for place in (outside, inside):
+        (place / "w.bin").write_bytes(np.array([1, 2, 3], np.float32).tobytes())
+    os.symlink(outside / "w.bin", inside / "link.bin")
+    os.symlink(outside, inside / "linked")
+    os.symlink(inside / "w.bin", inside / "inner.bin")
+    os.mkfifo(inside / "pipe")
+    return inside
+
+
+@pytest.mark.parametrize("location", ["w.bin", "./w.bin", "sub/../w.bin", "../model/w.bin", "inner.bin"])
+def test_places_inside_the_folder(folder: Path, location: str) -> None:
+    path = folder / "model.onnx"
+    onnx.save(reading(location, offset="4"), path)
+    assert run(path, x=X)[0].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("location", "entries", "text"),
+    [
+        ("../outside/w.bin", {}, "External data path escapes model directory"),
+        ("link.bin", {}, "External data path escapes model directory"),
+        ("linked/w.bin", {}, "External data path escapes model directory"),
+        ("/etc/passwd", {}, "Absolute path not allowed for external data location"),
+        ("none.bin", {}, "External data path does not exist"),
+        ("sub", {}, "Random-access reads require a regular file"),
+        ("", {}, "External data location cannot be empty"),
+        (None, {"offset": "0"}, "Missing 'location'"),
+        ("w.bin", {"offset": "8"}, "offset: 8 size to read: 8 given file_length: 12 are out of bounds"),
+        ("w.bin", {"offset": "-4"}, "offset: -4 is out of bounds"),
+        ("w.bin", {"offset": "x"}, "Failed to parse value"),
+        ("w.bin", {"length": "4"}, "external data size mismatch. Computed size: 8, external_data.length: 4"),
+        ("w.bin", {"length": "-1"}, "Failed to parse value"),
+        ("w.bin", {"length": "9" * 23}, "Failed to parse value"),
+        ("w.bin", {"foo": "1"}, "model format error!"),
+    ],
+)
+def test_refused_as_onnxruntime_does(folder: Path, location: str | None, entries: dict[str, str], text: str) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    path = folder / "model.onnx"
+    path.write_bytes(reading(location, **entries).SerializeToString())
+    with pytest.raises(errors.Fail) as ours:
+        load_model(path)
+    assert text in str(ours.value)
+    with pytest.raises(Exception, match="FAIL") as theirs:
+        ort.InferenceSession(str(path))
+    assert type(theirs.value).__name__ == "Fail"
+
+
+def test_a_pipe_does_not_block(folder: Path) -> None:
+    with pytest.raises(errors.Fail, match="regular file"):
+        load_model(reading("pipe"), external_folder=folder)
+
+
+def test_folder_for_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = reading("w.bin").SerializeToString()
+    assert run(load_model(data, external_folder=folder), x=X)[0].tolist() == [1, 2]
+    monkeypatch.chdir(folder)
+    assert run(load_model(data), x=X)[0].tolist() == [1, 2]
+    monkeypatch.chdir(folder / "sub")
+    with pytest.raises(errors.Fail, match="model loaded from bytes escapes working directory"):
+        load_model(reading("../w.bin"))
+
+
+def test_buffers_stand_for_files() -> None:
+    buffer = bytearray(np.array([5, 6, 7], np.float32).tobytes())
+    loaded = load_model(reading("weights", offset="4"), external_buffers={"weights": buffer})
+    assert run(loaded, x=X)[0].tolist() == [6, 7]
+    tensor = loaded.model.graph.initializers["w"].const_value
+    assert np.shares_memory(tensor.numpy(), np.frombuffer(buffer, np.uint8))
