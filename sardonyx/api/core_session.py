@@ -8,10 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-import onnx
 
 from sardonyx import errors, log
 from sardonyx.api import environment, session_build
@@ -33,7 +32,10 @@ from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.plan_parts import needed_for
 from sardonyx.runtime.trace import Trace
 
-Source = str | bytes | onnx.ModelProto
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_NO_ADAPTERS: Mapping[str, Any] = {}
 
 # Plans for subsets of the outputs; a caller asks for few different ones.
 _MOST_PLANS = 64
@@ -44,7 +46,7 @@ class CoreSession:
 
     def __init__(
         self,
-        source: Source,
+        source: str | bytes | ModelProto,
         options: SessionOptions,
         providers: Sequence[str],
         provider_options: Sequence[Mapping[str, str]],
@@ -58,6 +60,7 @@ class CoreSession:
         self._logger = log.Logger(self._options.logid, self._options.log_severity_level)
         self._trace = self._start_trace() if self._options.enable_profiling else None
         self._profiling_start = 0 if self._trace is None else self._trace.start_ns
+        self._context = RunContext(trace=self._trace, logger=self._logger)
         built = session_build.build(
             source, self._options, providers, provider_options, set(disabled_optimizers), self._logger, self._trace
         )
@@ -68,7 +71,6 @@ class CoreSession:
         self._set_signature(built)
         self._plan = built.compiled.compiled.plan
         self._plans: dict[tuple[str, ...], Plan] = {}
-        self._context = RunContext(trace=self._trace, logger=self._logger)
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -100,7 +102,7 @@ class CoreSession:
         if getattr(self, "_trace", None) is not None:
             self.end_profiling()
         if getattr(self, "_pool", None) is not None:
-            self._pool.shutdown(wait=False)
+            self._pool.shutdown(wait=False)  # type: ignore[union-attr]
 
     # Running
 
@@ -117,7 +119,7 @@ class CoreSession:
 
         Everything is checked before anything runs: InvalidArgument for an unknown name, a wrong type or shape.
         """
-        context, adapted = self._context, ()
+        context, adapted = self._context, _NO_ADAPTERS
         if run_options is not None:
             context, adapted = self._context_of(run_options)
         trace = context.trace
@@ -138,7 +140,7 @@ class CoreSession:
             self._report_shapes(names, results)
         return results
 
-    def _checked(self, feeds: Mapping[str, Any], adapted: Mapping[str, Any] | tuple[()]) -> list[Any]:
+    def _checked(self, feeds: Mapping[str, Any], adapted: Mapping[str, Any]) -> list[Any]:
         """Values for the plan's inputs, in its order."""
         inputs = []
         used = 0
@@ -147,7 +149,7 @@ class CoreSession:
                 inputs.append(raw(feeds[name]))
                 used += 1
             elif name in adapted:
-                inputs.append(raw(adapted[name]))  # type: ignore[call-overload]
+                inputs.append(raw(adapted[name]))
             elif name in self._defaults:
                 inputs.append(self._defaults[name])
             elif optional:
@@ -196,9 +198,7 @@ class CoreSession:
             if sizes is None or not isinstance(value, np.ndarray):
                 continue
             shape = value.shape
-            if len(shape) != len(sizes) or any(
-                size is not None and size != found for size, found in zip(sizes, shape, strict=True)
-            ):
+            if shape != sizes and not _fits(shape, sizes):
                 declared = ",".join("-1" if size is None else str(size) for size in sizes)
                 self._logger.warning(
                     f"Expected shape from model of {{{declared}}} does not match actual shape of "
@@ -340,3 +340,10 @@ class CoreSession:
     def get_profiling_start_time_ns(self) -> int:
         """When the trace began, on the clock of `time.monotonic_ns`; 0 without profiling."""
         return self._profiling_start
+
+
+def _fits(shape: tuple[int, ...], sizes: tuple[int | None, ...]) -> bool:
+    """Whether a shape has the rank and the known sizes that the model declares."""
+    return len(shape) == len(sizes) and all(
+        size is None or size == found for size, found in zip(sizes, shape, strict=True)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from sardonyx.api.placement_report import log_placement
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.api.signature import Declared
 from sardonyx.graph.load import LoadedModel, load_model
+from sardonyx.graph.saving import save_model
 from sardonyx.passes.base import Level
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
@@ -179,12 +181,9 @@ def _save(model: ir.Model, options: SessionOptions) -> None:
     config = options._config
     if path.endswith(".ort") or config.get("session.save_model_format") == "ORT":
         raise errors.NotImplemented(f"{path}: models are not written in ORT format; choose a name that ends in .onnx")
-    from sardonyx.graph.saving import save_model
-
-    try:
-        save_model(model, path, config.get(_SAVED_FILE) or None, config_keys.number(config, _SAVED_BYTES))
-    except OSError as error:
-        raise errors.InvalidArgument(f"SystemError : {error.errno} {path}: {error.strerror}") from error
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise errors.InvalidArgument(f"SystemError : {errno.ENOENT}: the folder of {path} does not exist")
+    save_model(model, path, config.get(_SAVED_FILE) or None, config_keys.number(config, _SAVED_BYTES))
 
 
 # Properties that a model may carry in its ort_config, and how their numbers become values.

@@ -15,7 +15,8 @@ from tests.api import session_models as models
 from tests.api.test_session_construction import run_python
 
 LINE = re.compile(
-    r"^(\x1b\[(0;93|1;31)m)?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{9} \[[VIWEF]:onnxruntime:[^,\]]*, [^\]]+\] .*?(\x1b\[m)?$"
+    r"^(\x1b\[(0;93|1;31)m)?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{9} "
+    r"\[[VIWEF]:onnxruntime:[^,\]]*, [^\]]+\] .*?(\x1b\[m)?$"
 )
 
 
@@ -39,7 +40,9 @@ def test_the_placement_log(capfd: pytest.CaptureFixture[str]) -> None:
     assert lines[start + 1] == " All nodes placed on [CPUExecutionProvider]. Number of nodes: 4"
     assert "All nodes have been placed on [CPUExecutionProvider]." in lines
     (listed,) = [line for line in lines if line.startswith("Provider: [CPUExecutionProvider]: [")]
-    assert "MatMul (mm)" in listed and "If (if0)" in listed and "Neg (neg)" in listed
+    assert "MatMul (mm)" in listed
+    assert "If (if0)" in listed
+    assert "Neg (neg)" in listed
 
 
 def test_nothing_is_said_in_normal_use(capfd: pytest.CaptureFixture[str]) -> None:
@@ -65,9 +68,11 @@ def noisy(options: ort.SessionOptions | None) -> None:
 def test_warnings_are_yellow_and_errors_red(capfd: pytest.CaptureFixture[str]) -> None:
     noisy(None)
     warning, error = capfd.readouterr().err.splitlines()
-    assert warning.startswith("\x1b[0;93m") and "[W:onnxruntime:, " in warning
+    assert warning.startswith("\x1b[0;93m")
+    assert "[W:onnxruntime:, " in warning
     assert "Removing initializer 'unused'. It is not used by any node and should be removed from the model." in warning
-    assert error.startswith("\x1b[1;31m") and error.endswith("\x1b[m")
+    assert error.startswith("\x1b[1;31m")
+    assert error.endswith("\x1b[m")
     assert "Non-zero status code returned while running Add node. Name:'a' Status Message: " in error
 
 

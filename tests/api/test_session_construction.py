@@ -270,7 +270,8 @@ attempt(lambda: ort.set_global_thread_pool_sizes(2, 1))
     assert lines[1] == "fine"
     assert lines[2] == "RuntimeError use_per_session_threads must be false when using a global thread pool"
     assert lines[3] == "fine"
-    assert lines[4].startswith("Fail") and "have already been created, cannot replace them" in lines[4]
+    assert lines[4].startswith("Fail")
+    assert "have already been created, cannot replace them" in lines[4]
 
 
 def test_a_session_works_after_fork() -> None:

@@ -204,7 +204,7 @@ def with_initializer(array: np.ndarray, name: str = "w") -> Any:
 def test_initializers_may_be_given() -> None:
     assert with_initializer(np.full(3, 7, np.float32)) == [[7, 7, 7]]
     assert with_initializer(np.full(3, 7, np.float32), "nobody") == [[1, 2, 3]]
-    with pytest.raises(errors.InvalidArgument, match="initializer w has element type double"):
+    with pytest.raises(errors.InvalidArgument, match=r"initializer w has element type double"):
         with_initializer(np.full(3, 7, np.float64))
     with pytest.raises(RuntimeError, match="must be an OrtValue"):
         ort.SessionOptions().add_initializer("w", ZERO)  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ def test_contradictory_shapes_are_errors_only_where_strict(capfd: pytest.Capture
     )
     options = ort.SessionOptions()
     options.add_session_config_entry("session.strict_shape_type_inference", "1")
-    with pytest.raises(errors.Fail, match="Node:r Output:z .*Inferred=3 Declared=5 Dimension=1"):
+    with pytest.raises(errors.Fail, match=r"Node:r Output:z .*Inferred=3 Declared=5 Dimension=1"):
         ort.InferenceSession(contradictory(), options)
 
 
@@ -335,3 +335,38 @@ def test_ort_format_is_not_written(tmp_path: Path) -> None:
     options.optimized_model_filepath = str(tmp_path / "model.ort")
     with pytest.raises(errors.NotImplemented, match="ORT format"):
         ort.InferenceSession(ADD, options)
+
+
+def saving(path: Path) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    return options
+
+
+def test_the_optimised_model_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "optimised.onnx"
+    ort.InferenceSession(models.add_weights(), saving(path))
+    assert ort.InferenceSession(path).run(None, {"x": ZERO})[0].tolist() == [[1, 2, 3]]
+    onnx.checker.check_model(str(path))
+
+
+def test_its_weights_may_go_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "optimised.onnx"
+    options = saving(path)
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1")
+    ort.InferenceSession(models.add_weights(), options)
+    assert (tmp_path / "weights.bin").stat().st_size >= 12
+    assert ort.InferenceSession(path).run(None, {"x": ZERO})[0].tolist() == [[1, 2, 3]]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidArgument, match="SystemError : 2"):
+        ort.InferenceSession(ADD, saving(tmp_path / "no" / "model.onnx"))
+
+
+def test_the_page_lists_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "session.md").read_text()
+    for key in CONFIG_KEYS.values():
+        default = f"`{key.default}`" if key.default else "none"
+        assert f"| `{key.name}` | {key.kind} | {default} | {key.state} | {key.doc} |" in page

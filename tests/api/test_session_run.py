@@ -152,7 +152,8 @@ def test_results_belong_to_the_caller() -> None:
     session = ort.InferenceSession(models.identity(TensorProto.FLOAT))
     x = np.arange(4, dtype=np.float32)
     first = session.run(None, {"x": x})[0]
-    assert first.flags.writeable and first.flags.c_contiguous
+    assert first.flags.writeable
+    assert first.flags.c_contiguous
     assert not np.shares_memory(first, x)
     first += 1
     second = session.run(None, {"x": x})[0]
@@ -175,7 +176,8 @@ def test_results_alias_neither_constants_nor_each_other() -> None:
     session = ort.InferenceSession(source)
     results = [*session.run(None, {"x": X}), *session.run(None, {"x": X}), X]
     for index, one in enumerate(results):
-        assert one.flags.c_contiguous and one.flags.writeable
+        assert one.flags.c_contiguous
+        assert one.flags.writeable
         for other in results[:index]:
             assert not np.shares_memory(one, other)
     np.testing.assert_array_equal(results[2], X.T)
