@@ -8,8 +8,7 @@ from tests.api.models import add_weight
 PARAMETERS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3),
     "a": np.array([1, 2], np.int64),
-    "": np.zeros((0, 4), np.uint8),
-    "scalar": np.array(1.5, np.float16),
+    "empty": np.zeros((0, 4), np.uint8),
 }
 
 

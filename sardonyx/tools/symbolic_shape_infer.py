@@ -1,0 +1,72 @@
+"""``python -m sardonyx.tools.symbolic_shape_infer``: write the shapes that inference finds into a model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx import ModelProto
+
+from sardonyx import log
+from sardonyx.ops.framework.inference import Inference
+
+
+class SymbolicShapeInference:
+    """Shapes with symbolic dimensions for every value of a model, those of com.microsoft's operators included."""
+
+    @staticmethod
+    def infer_shapes(
+        in_mp: ModelProto,
+        int_max: int = 2**31 - 1,
+        auto_merge: bool = False,
+        guess_output_rank: bool = False,
+        verbose: int = 0,
+    ) -> ModelProto:
+        """A copy of the model with the shapes of its values; dimensions are numbers, names or expressions of names.
+
+        errors.Fail where the model contradicts itself, with the node's name. `auto_merge` and `guess_output_rank` have no effect: a
+        dimension that two inputs name differently stays unknown instead of being guessed, as does an unknown rank.
+        `int_max` bounded slices in onnxruntime, whose ends are known here.
+        """
+        model = ir.serde.deserialize_model(in_mp)
+        for node in model.graph.all_nodes():
+            node.version = node.version or model.opset_imports.get(node.domain, 1)
+        Inference(model.opset_imports, model.ir_version).graph(model.graph)
+        if verbose:
+            unknown = [value.name for node in model.graph for value in node.outputs if value.shape is None]
+            log.DEFAULT.warning(f"shape inference: {len(unknown)} values of unknown rank: {unknown[:20]}")
+        return ir.serde.serialize_model(model)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--input", required=True, help="model to read")
+    parser.add_argument("--output", help="model to write")
+    parser.add_argument("--auto_merge", action="store_true", help="accepted, see SymbolicShapeInference")
+    parser.add_argument("--int_max", type=int, default=2**31 - 1, help="accepted, see SymbolicShapeInference")
+    parser.add_argument("--guess_output_rank", action="store_true", help="accepted, see SymbolicShapeInference")
+    parser.add_argument("--verbose", type=int, default=0, help="1 lists values of unknown rank")
+    parser.add_argument("--save_as_external_data", action="store_true", help="write weights to files of their own")
+    parser.add_argument("--all_tensors_to_one_file", action="store_true", help="one file for all weights")
+    parser.add_argument("--external_data_location", help="the name of that file")
+    parser.add_argument("--external_data_size_threshold", type=int, default=1024, help="smaller weights stay")
+    args = parser.parse_args(arguments)
+    found = SymbolicShapeInference.infer_shapes(
+        onnx.load(args.input), args.int_max, args.auto_merge, args.guess_output_rank, args.verbose
+    )
+    if args.output:
+        onnx.save_model(
+            found,
+            args.output,
+            save_as_external_data=args.save_as_external_data,
+            all_tensors_to_one_file=args.all_tensors_to_one_file,
+            location=args.external_data_location,
+            size_threshold=args.external_data_size_threshold,
+        )
+
+
+if __name__ == "__main__":
+    main()
