@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, describe, operator
+from sardonyx.ops.microsoft.regular_expressions import compiled, matches
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, expect_rank, like
 
 if TYPE_CHECKING:
@@ -19,24 +19,15 @@ if TYPE_CHECKING:
 START, END = "\x02", "\x03"
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
-    """An expression in RE2's syntax; ValueError for one that cannot be read."""
-    try:
-        return re.compile(pattern, re.DOTALL)
-    except re.error as error:
-        raise ValueError(f"the regular expression '{pattern}' cannot be read: {error}") from error
-
-
-def split_by(segments: list[str], separator: re.Pattern[str]) -> list[str]:
-    """The parts of each segment between matches of a separator; matches of nothing do not separate."""
+def split_by(segments: list[str], separator: str) -> list[str]:
+    """The parts of each segment between matches of a separator."""
     result = []
     for segment in segments:
-        begin = 0
-        for match in separator.finditer(segment):
-            if match.end() > match.start():
-                result.append(segment[begin : match.start()])
-                begin = match.end()
-        result.append(segment[begin:])
+        place = 0
+        for begin, end in matches(separator, segment):
+            result.append(segment[place:begin])
+            place = end
+        result.append(segment[place:])
     return result
 
 
@@ -70,18 +61,19 @@ class Tokenizer(Operator):
             raise ValueError(
                 f"attribute 'mincharnum' of node {where} must be 1 where strings are split into characters"
             )
-        self._patterns = [compiled(pattern) for pattern in (self.separators or (self.tokenexp or "",)) if pattern]
+        for pattern in self.separators or (self.tokenexp or "",):
+            compiled(pattern)
 
     def tokens(self, text: str) -> list[str]:
         """The tokens of one string."""
         if self._characters:
             return list(text)
         if self.tokenexp:
-            found = [match.group() for match in self._patterns[0].finditer(text)]
+            found = [text[begin:end] for begin, end in matches(self.tokenexp, text)]
         else:
             found = [text]
-            for pattern in self._patterns:
-                found = split_by(found, pattern)
+            for separator in self.separators or ():
+                found = split_by(found, separator)
         return [token for token in found if len(token) >= self.mincharnum]
 
     def run(self, *inputs: Any) -> Sequence[Array]:

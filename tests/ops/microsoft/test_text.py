@@ -37,9 +37,50 @@ def test_tokenizer(given: dict[str, Any], shape: tuple[int, ...]) -> None:
     peer.compare("Tokenizer", [TEXTS.reshape(shape)], 1, attributes(**given))
 
 
+WORDS = np.array(["aab ab 12ab", "über straße x-9", "a--b---c[1]", "日本 語 λόγος", "[a]^b-c"], object)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a|ab",
+        "a+?b?",
+        "(ab|a)(b|)",
+        r"\w+",
+        r"\d",
+        r"[\p{L}]+",
+        r"\pL+",
+        r"\P{L}",
+        r"\p{Lu}|\p{^L}",
+        "[^[:alpha:][:space:]]+",
+        "[[:^digit:]]+",
+        "[]a]+",
+        "[^]a]+",
+        "[a[]",
+        r"\Qa--\E",
+        r"[\]\-]",
+        "(?i)STRASSE|B",
+        r"b\z",
+        "[^ ]+",
+        r"\x{65e5}|\x41",
+    ],
+)
+@pytest.mark.parametrize("separate", [True, False])
+def test_the_syntax_of_re2(pattern: str, separate: bool) -> None:
+    given = {"separators": [pattern]} if separate else {"tokenexp": pattern}
+    peer.compare("Tokenizer", [WORDS], 1, attributes(**given))
+
+
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
 def test_nothing_to_split(shape: tuple[int, ...]) -> None:
     peer.compare("Tokenizer", [np.empty(shape, object)], 1, attributes(separators=[" "]))
+
+
+def test_matches_of_nothing_are_no_tokens_and_separate_nothing() -> None:
+    peer.compare("Tokenizer", [WORDS], 1, attributes(tokenexp="a*"))
+    # onnxruntime drops every character where a separator matches nothing.
+    (found,) = peer.run("Tokenizer", [np.array(["baab"], object)], 1, attributes(separators=["a*"]))
+    assert found.tolist() == [["b", "b"]]
 
 
 def test_everything_removed() -> None:
@@ -52,3 +93,7 @@ def test_bad_attributes_are_named() -> None:
         peer.run("Tokenizer", [TEXTS], 1, attributes())
     with pytest.raises(Exception, match=r"'\(' cannot be read"):
         peer.run("Tokenizer", [TEXTS], 1, attributes(tokenexp="("))
+    with pytest.raises(Exception, match="no general category"):
+        peer.run("Tokenizer", [TEXTS], 1, attributes(tokenexp=r"\p{Klingon}"))
+    with pytest.raises(Exception, match="no class of characters"):
+        peer.run("Tokenizer", [TEXTS], 1, attributes(tokenexp="[[:vowel:]]"))
