@@ -6,6 +6,7 @@ native kernels do.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,12 +20,52 @@ from sardonyx.kernel.program import Pointwise
 Array = np.ndarray[Any, Any]
 
 
+# Nodes of the error function between 0 and 4, where it is 1 in float32, and its Taylor coefficients there: with
+# g = 2 / sqrt(pi) * exp(-n * n) they are g, -n g, (2 n n - 1) / 3 g and (n / 2 - n n n / 3) g.
+_NODES_PER_UNIT = 64
+_BLOCK = 1 << 14
+
+
+@functools.cache
+def _erf_table() -> tuple[Array, ...]:
+    nodes = np.arange(4 * _NODES_PER_UNIT + 1) / _NODES_PER_UNIT
+    slope = 2 / math.sqrt(math.pi) * np.exp(-nodes * nodes)
+    values = np.array([math.erf(node) for node in nodes])
+    square = nodes * nodes
+    return values, slope, -nodes * slope, (2 * square - 1) / 3 * slope, nodes * (0.5 - square / 3) * slope
+
+
+def _erf_of_single(x: Array) -> Array:
+    """erf of float32 by the Taylor polynomial around the nearest node, in float64: correctly rounded but for ties.
+
+    In blocks, so that the intermediate arrays stay in the cache.
+    """
+    flat = np.ascontiguousarray(x).reshape(-1)
+    result = np.empty_like(flat)
+    table = _erf_table()
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK].astype(np.float64)
+        scaled = np.fmin(np.abs(block), 4.0) * _NODES_PER_UNIT
+        node = np.rint(scaled)
+        distance = (scaled - node) / _NODES_PER_UNIT
+        index = node.astype(np.intp)
+        value, *slopes = (column[index] for column in table)
+        total = slopes[3]
+        for slope in reversed(slopes[:3]):
+            total = total * distance + slope
+        value = np.copysign(total * distance + value, block)
+        result[start : start + _BLOCK] = np.where(np.isnan(block), block, value)
+    return result.reshape(x.shape)
+
+
 def erf(x: Array) -> Array:
-    """The error function, in float64 inside.
+    """The error function, in float64 inside; float32 has a way of its own.
 
     Abramowitz and Stegun 7.1.5 (series) below 2.5 in magnitude, the continued fraction of erfc (7.1.14) above;
     absolute error below 1e-15 in float64.
     """
+    if np.asarray(x).dtype == np.float32:
+        return _erf_of_single(np.asarray(x))
     wide = np.asarray(x, np.float64)
     magnitude = np.asarray(np.abs(wide))
     result = np.array(np.sign(wide))  # right where erfc underflows; keeps NaN
