@@ -150,7 +150,7 @@ class Range(Operator):
         if start.dtype.kind in "iu":
             count = max(-(-(int(last) - int(first)) // int(step)), 0)
             return ((int(first) + np.arange(count, dtype=np.int64) * int(step)).astype(start.dtype),)
-        wide = np.float64 if start.dtype == np.float64 else np.float32
+        wide: Any = np.float64 if start.dtype == np.float64 else np.float32
         count = max(math.ceil((float(last) - float(first)) / float(step)), 0)
         values = wide(first) + np.arange(count).astype(wide) * wide(step)
         return (np.asarray(values).astype(start.dtype),)
@@ -158,8 +158,9 @@ class Range(Operator):
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         facts = [fact or UNKNOWN for fact in inputs]
         kind = next((fact.type for fact in facts if fact.type is not None), None)
-        if all(fact.constant is not None for fact in facts):
-            (values,) = self.run(*(fact.constant for fact in facts))
+        given = [fact.constant for fact in facts if fact.constant is not None]
+        if len(given) == len(facts):
+            (values,) = self.run(*given)
             if kind is not None and len(values) <= MAXIMUM_ELEMENTS:
                 return [of_array(values, kind.dtype)]
             return [Fact(kind, (len(values),))]

@@ -124,8 +124,8 @@ class Loop(ControlFlow):
             for stack, value in zip(stacks, outputs[1 + count :], strict=True):
                 stack.append(value)
             iteration += 1
-        outputs = self.body.outputs[1 + count :]
-        return [*carried, *(_stacked(stack, value) for stack, value in zip(stacks, outputs, strict=True))]
+        stacked = self.body.outputs[1 + count :]
+        return [*carried, *(_stacked(stack, value) for stack, value in zip(stacks, stacked, strict=True))]
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         counter, going = tensor(ir.DataType.INT64, ()), tensor(ir.DataType.BOOL, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +118,7 @@ class GatherND(Operator):
         return [Fact(data.type, (*indices.shape[:-1], *data.shape[used:]))]
 
 
-_REDUCTIONS: dict[str, Callable[[Array, tuple[Array, ...], Array], None]] = {
+_REDUCTIONS: dict[str, Callable[[Array, tuple[Any, ...], Array], None]] = {
     "add": np.add.at,
     "mul": np.multiply.at,
     "max": np.maximum.at,
@@ -125,7 +126,7 @@ _REDUCTIONS: dict[str, Callable[[Array, tuple[Array, ...], Array], None]] = {
 }
 
 
-def scatter(data: Array, place: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+def scatter(data: Array, place: tuple[Any, ...], updates: Array, reduction: str) -> Array:
     """A copy of the data with the updates at their places, combined as `reduction` says; later ones win."""
     result = np.array(data)
     if reduction == "none":

@@ -97,8 +97,8 @@ def record(gradient: ir.Node, bound: set[str], target: str) -> Recording:
             if node not in needed:
                 needed[node] = None
                 pending.extend(value.name or "" for value in node.inputs if value is not None and value.name)
-        elif name in initializers and initializers[name].const_value is not None:
-            constants[name] = array_of(initializers[name].const_value)
+        elif name in initializers and (held := initializers[name].const_value) is not None:
+            constants[name] = array_of(held)
         else:
             raise errors.InvalidGraph(
                 f"Gradient of '{target}' needs the value of '{name}', which is neither computed from "

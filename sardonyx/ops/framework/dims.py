@@ -87,7 +87,10 @@ def negative(a: Dim) -> Dim:
 
 def total(dims: Iterable[Dim]) -> Dim:
     """The sum of dimensions."""
-    return functools.reduce(add, dims, 0)
+    result: Dim = 0
+    for dim in dims:
+        result = add(result, dim)
+    return result
 
 
 def product(dims: Iterable[Dim]) -> Dim:
@@ -95,9 +98,11 @@ def product(dims: Iterable[Dim]) -> Dim:
     given = list(dims)
     if any(dim == 0 for dim in given):
         return 0
-    number = math.prod(dim for dim in given if isinstance(dim, int))
-    symbols = [dim for dim in given if not isinstance(dim, int)]
-    return functools.reduce(multiply, symbols, number)
+    result: Dim = math.prod(dim for dim in given if isinstance(dim, int))
+    for dim in given:
+        if not isinstance(dim, int):
+            result = multiply(result, dim)
+    return result
 
 
 def divide_out(dims: Sequence[Dim], others: Sequence[Dim]) -> Dim | None:
