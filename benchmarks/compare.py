@@ -79,10 +79,10 @@ class Settings:
 
 def main() -> None:
     options = arguments()
-    settings = Settings(options.zoo, options.engines, options.seconds, options.runs, options.static)
     print(f"{machine()['cpu']}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}")
-    found = versions(settings.engines)
+    found = versions(options.engines)
     print(", ".join(f"{engine} {version}" for engine, version in found.items()))
+    settings = Settings(options.zoo, tuple(found), options.seconds, options.runs, options.static)
     rows: list[Timing] | list[Memory]
     if options.memory:
         rows = list(measure_all_memory(options.models, options.threads, settings))
@@ -142,15 +142,26 @@ def machine() -> dict[str, str | int]:
 
 
 def versions(engines: Iterable[str]) -> dict[str, str]:
-    """The version of every engine, or why it cannot be used."""
-    return {engine: isolated.call(_version, engine) for engine in engines}
+    """The version of every engine that is installed; a line tells about each of the others."""
+    found = {}
+    for engine in engines:
+        try:
+            found[engine] = isolated.call(_version, engine)
+        except isolated.DiedError as error:
+            print(f"{engine} is left out: {error}")
+        else:
+            if not found[engine]:
+                print(f"{engine} is left out: it is not installed")
+                del found[engine]
+    return found
 
 
 def _version(engine: str) -> str:
+    """The version of an engine; empty where it is not installed."""
     try:
         return ENGINES[engine].warm_import()
-    except UnsupportedError as error:
-        return str(error)
+    except UnsupportedError:
+        return ""
 
 
 # Time
