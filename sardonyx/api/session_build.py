@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -29,7 +29,7 @@ from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.trace import Trace, span
 
-Source = str | bytes | onnx.ModelProto
+Source: TypeAlias = str | bytes | onnx.ModelProto
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
