@@ -215,7 +215,8 @@ def pointer_array(address: int, kind: ElementType, shape: Sequence[int]) -> Arra
     if count == 0:
         return np.empty(dims, kind.dtype)
     memory = (ctypes.c_char * (count * kind.dtype.itemsize)).from_address(int(address))
-    return np.frombuffer(memory, np.uint8).view(kind.dtype).reshape(dims)
+    array: Array = np.frombuffer(memoryview(memory).cast("B"), np.uint8).view(kind.dtype).reshape(dims)
+    return array
 
 
 def kind_of(raw: Any) -> str:

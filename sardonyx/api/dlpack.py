@@ -97,7 +97,8 @@ def to_numpy(data: object) -> Array:
     dtype = _DTYPES.get((tensor.dtype.code, tensor.dtype.bits))
     if dtype is not None:
         tensor.dtype.code = UNSIGNED
-    array = np.from_dlpack(_Capsule(capsule))
+    holder: Any = _Capsule(capsule)
+    array = np.from_dlpack(holder)
     if not array.flags.writeable and not read_only:
         array = _writable(array)
     return array if dtype is None else array.view(dtype)

@@ -123,7 +123,8 @@ class ModelCompiler:
                 f"The model takes {model.ByteSize()} bytes, more than a model file can hold. Give "
                 "external_initializers_file_path so that its weights go to a file of their own."
             )
-        return model.SerializeToString()
+        serialized: bytes = model.SerializeToString()
+        return serialized
 
     def _externalize(self, model: ModelProto, folder: Path) -> None:
         """Move large initializers out of `model`."""

@@ -143,8 +143,9 @@ class CoreSparseTensor:
                 rows, columns = indices.reshape(-1, 2).T
                 dense[rows, columns] = self._values.reshape(-1)
         elif isinstance(self._view, SparseCsrView):
-            rows = np.repeat(np.arange(self._shape[0]), np.diff(self._view.outer())) if self._values.size else []
-            dense[rows, self._view.inner()] = self._values.reshape(-1)
+            if self._values.size:
+                line = np.repeat(np.arange(self._shape[0]), np.diff(self._view.outer()))
+                dense[line, self._view.inner()] = self._values.reshape(-1)
         else:
             raise RuntimeError("a tensor in block form has no defined dense form")
         return dense

@@ -156,7 +156,9 @@ def _nearest(values: Array, quant_type: int) -> Array:
     """The code of the nearest value of a 4-bit type; half way, the code of the smaller magnitude or value."""
     table = _CODES[quant_type]
     if quant_type == FP4:
-        return _between(table[:8], np.abs(values)) | (values < 0).astype(np.uint8) << 3
+        sign: Array = (values < 0).astype(np.uint8) << 3
+        codes: Array = _between(table[:8], np.abs(values)) | sign
+        return codes
     return _between(table, values)
 
 
@@ -164,7 +166,8 @@ def _between(table: Array, values: Array) -> Array:
     order = np.argsort(table, kind="stable")
     ordered = table[order]
     borders = (ordered[1:] + ordered[:-1]) / np.float32(2)
-    return order[np.searchsorted(borders, values, side="left")].astype(np.uint8)
+    codes: Array = order[np.searchsorted(borders, values, side="left")].astype(np.uint8)
+    return codes
 
 
 def _check(where: str, array: Any, dtype: Any, size: int) -> None:

@@ -26,9 +26,9 @@ class SymbolicShapeInference:
     ) -> ModelProto:
         """A copy of the model with the shapes of its values; dimensions are numbers, names or expressions of names.
 
-        errors.Fail where the model contradicts itself, with the node's name. `auto_merge` and `guess_output_rank` have no effect: a
-        dimension that two inputs name differently stays unknown instead of being guessed, as does an unknown rank.
-        `int_max` bounded slices in onnxruntime, whose ends are known here.
+        errors.Fail, with the node's name, where the model contradicts itself. `auto_merge` and `guess_output_rank`
+        have no effect: a dimension that two inputs name differently stays unknown instead of being guessed, as does
+        an unknown rank. `int_max` bounded slices in onnxruntime, whose ends are known here.
         """
         model = ir.serde.deserialize_model(in_mp)
         for node in model.graph.all_nodes():
