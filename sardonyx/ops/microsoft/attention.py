@@ -20,6 +20,7 @@ from sardonyx.ops.microsoft.attention_core import (
     split_heads,
     written,
 )
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, wide
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Attention(Operator):
     scale: float | None = None
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        x, weights, bias, mask, past, attention_bias, past_length = (*inputs, *[None] * (7 - len(inputs)))
+        x, weights, bias, mask, past, attention_bias, past_length = padded(inputs, 7)
         if self.do_rotary:
             raise errors.NotImplemented("Attention with do_rotary: apply RotaryEmbedding before MultiHeadAttention")
         if x.ndim != 3:

@@ -50,13 +50,14 @@ def products(query: Array, key: Array, scale: float) -> Array:
 def grouped_matmul(left: Array, right: Array) -> Array:
     """A product for each head, where `right` has one head for each group of heads of `left`."""
     if left.shape[1] == right.shape[1]:
-        return np.matmul(left, right)
+        return np.asarray(np.matmul(left, right))
     batch, heads, rows, inner = left.shape
     shared = right.shape[1]
     if shared == 0 or heads % shared:
         raise ValueError(f"{heads} query heads are not a multiple of {shared} key heads")
     grouped = left.reshape(batch, shared, heads // shared * rows, inner)
-    return np.matmul(grouped, right).reshape(batch, heads, rows, right.shape[-1])
+    result: Array = np.matmul(grouped, right).reshape(batch, heads, rows, right.shape[-1])
+    return result
 
 
 def attend(

@@ -11,6 +11,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.operator import Operator, operator
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class CausalConvWithState(StatefulConvolution):
     state_window: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        x, weight, bias, past = (*inputs, *[None] * (4 - len(inputs)))
+        x, weight, bias, past = padded(inputs, 4)
         if self.ndim != 1:
             raise errors.NotImplemented(f"CausalConvWithState runs with ndim 1 only, not {self.ndim}")
         if weight.ndim != 3:
@@ -122,7 +123,7 @@ class VarlenCausalConvWithState(StatefulConvolution):
     state_update_capacity: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        x, weight, sums, bias, initial, captures = (*inputs, *[None] * (6 - len(inputs)))
+        x, weight, sums, bias, initial, captures = padded(inputs, 6)
         if (captures is None) != (self.state_update_capacity == 0):
             raise ValueError("'capture_count' is required exactly when 'state_update_capacity' is positive")
         ends = sums.astype(np.int64).tolist()

@@ -18,6 +18,7 @@ from sardonyx.ops.microsoft.attention_core import (
     visible_scores,
     written,
 )
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.multi_head_attention import separated
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, wide
 
@@ -33,8 +34,8 @@ class DecoderMaskedMultiHeadAttention(Operator):
     """
 
     inputs: ClassVar[str] = (
-        "query, key?, value?, mask_index?, attention_bias?, past_key?, past_value?, past_sequence_length?, beam_width?, "
-        "cache_indirection?, bias?"
+        "query, key?, value?, mask_index?, attention_bias?, past_key?, past_value?, past_sequence_length?, "
+        "beam_width?, cache_indirection?, bias?"
     )
     outputs: ClassVar[str] = "output, present_key?, present_value?, qk?"
     host_reason: ClassVar[str] = "attention"
@@ -45,10 +46,7 @@ class DecoderMaskedMultiHeadAttention(Operator):
     output_qk: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        query, key, value, mask, added, past_k, past_v, past_length, _, indirection, bias = (
-            *inputs,
-            *[None] * (11 - len(inputs)),
-        )
+        query, key, value, mask, added, past_k, past_v, past_length, _, indirection, bias = padded(inputs, 11)
         if query.ndim != 3 or query.shape[1] != 1:
             raise ValueError(f"input 'query' must hold one token a sequence, got shape {query.shape}")
         heads = separated(query, key, value, bias, self.num_heads)
@@ -76,7 +74,7 @@ class DecoderMaskedMultiHeadAttention(Operator):
         return output, present_k, present_v, visible_scores(attended.scores).astype(query.dtype)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
-        query, key, value, _, _, past_k, *_ = (*inputs, *[None] * (11 - len(inputs)))
+        query, key, value, _, _, past_k, *_ = padded(inputs, 11)
         batch = dim(query, 0)
         if key is not None and key.rank is None:
             return [like(query, None)] * 4

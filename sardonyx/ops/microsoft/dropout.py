@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Dim, Fact, known, tensor
 from sardonyx.ops.framework.operator import Operator, operator
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, same, wide
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class FusedDropout(Operator):
         if bias is not None:
             values = values + wide(bias)
         if training is not None and bool(training.reshape(())) and share > 0:
-            kept = np.random.default_rng(self.seed).random(data.shape) >= share
+            kept = np.asarray(np.random.default_rng(self.seed).random(data.shape) >= share)
             values = np.where(kept, values / values.dtype.type(1 - share), values.dtype.type(0))
         else:
             kept = np.ones(data.shape, np.bool_)
@@ -78,7 +79,7 @@ class BiasDropout(FusedDropout):
     outputs: ClassVar[str] = "output, mask?"
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        data, bias, residual, ratio, training = (*inputs, *[None] * (5 - len(inputs)))
+        data, bias, residual, ratio, training = padded(inputs, 5)
         return self.drop(data, bias, residual, ratio, training)
 
 
@@ -98,5 +99,5 @@ class BitmaskDropout(FusedDropout):
     packed: ClassVar[bool] = True
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        data, ratio, training = (*inputs, *[None] * (3 - len(inputs)))
+        data, ratio, training = padded(inputs, 3)
         return self.drop(data, None, None, ratio, training)

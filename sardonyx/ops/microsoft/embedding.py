@@ -11,6 +11,7 @@ import onnx_ir as ir
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.layer_normalization import normalized
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, wide
 
 if TYPE_CHECKING:
@@ -42,10 +43,7 @@ class EmbedLayerNormalization(Operator):
     mask_index_type: int | None = None
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        ids, segments, words, positions, segment_table, gamma, beta, mask, places = (
-            *inputs,
-            *[None] * (9 - len(inputs)),
-        )
+        ids, segments, words, positions, segment_table, gamma, beta, mask, places = padded(inputs, 9)
         if ids.ndim != 2:
             raise ValueError(f"input 'input_ids' is expected to have 2 dimensions, got {ids.ndim}")
         batch, length = ids.shape

@@ -14,6 +14,7 @@ from sardonyx import errors
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.layer_normalization import normalized
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class EngramGate(Operator):
     epsilon: float = 1e-5
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        key, query, value, key_scale, query_scale, last_scale = (*inputs, *[None] * (6 - len(inputs)))
+        key, query, value, key_scale, query_scale, last_scale = padded(inputs, 6)
         k, q = (
             normalized(x, 1, self.epsilon, centred=False)[0] * wide(scale)
             for x, scale in ((key, key_scale), (query, query_scale))
@@ -117,7 +118,7 @@ class NGramHashMapping(NGramHash):
     outputs: ClassVar[str] = "hash_ids, present_ids?"
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        ids, multipliers, sizes, past, offsets, eos, segments = (*inputs, *[None] * (7 - len(inputs)))
+        ids, multipliers, sizes, past, offsets, eos, segments = padded(inputs, 7)
         before = self.missing(len(ids), eos, ids.dtype) if past is None else past
         history = np.concatenate([before, ids], axis=1)
         reach = self.max_ngram_size - 1
@@ -146,10 +147,7 @@ class VarlenNGramHashMapping(NGramHash):
     state_update_capacity: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        ids, multipliers, sizes, sums, past, offsets, eos, segments, past_segments, captures = (
-            *inputs,
-            *[None] * (10 - len(inputs)),
-        )
+        ids, multipliers, sizes, sums, past, offsets, eos, segments, past_segments, captures = padded(inputs, 10)
         if segments is not None or past_segments is not None:
             raise errors.NotImplemented("VarlenNGramHashMapping runs without segment ids only")
         ends = sums.tolist()

@@ -18,6 +18,7 @@ from sardonyx.ops.microsoft.attention_core import (
     split_heads,
 )
 from sardonyx.ops.microsoft.layer_normalization import normalized
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rotary_embedding import cache_rows, rotated
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, wide
 
@@ -96,7 +97,7 @@ class GroupQueryAttention(Operator):
     sliding_window_cache: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        given = (*inputs, *[None] * (16 - len(inputs)))
+        given = padded(inputs, 16)
         query, key, value, past_k, past_v, seqlens, total = given[:7]
         cos, sin, positions, bias, sink, k_scale, v_scale, q_norm, k_norm = given[7:]
         self.check(past_k)
@@ -123,7 +124,7 @@ class GroupQueryAttention(Operator):
             ),
         )
         full_k, full_v = (
-            self.filled(past, form.store(new), form.store(new[..., :0, :]), starts, ends, longest)
+            self.filled(past, form.store(new), starts, longest)
             for past, new, form in ((past_k, k, formats[0]), (past_v, v, formats[1]))
         )
         attended = attend(
@@ -184,14 +185,14 @@ class GroupQueryAttention(Operator):
             counted = counted - starts[:, None] + positions.reshape(-1)[:1]
         rows = [cache_rows(cos, counted, "cos_cache")[:, None], cache_rows(sin, counted, "sin_cache")[:, None]]
         interleaved = bool(self.rotary_interleaved)
-        return rotated(q, *rows, interleaved), rotated(k, *rows, interleaved)
+        return tuple(rotated(x, rows[0], rows[1], interleaved) for x in (q, k))  # type: ignore[return-value]
 
-    def filled(self, past: Array | None, new: Array, empty: Array, starts: Array, ends: Array, longest: int) -> Array:
+    def filled(self, past: Array | None, new: Array, starts: Array, longest: int) -> Array:
         """The whole cache: each entry's past, then its new rows; zeros where nothing was written."""
         batch, heads, length, size = new.shape
         capacity = longest if past is None or self.sliding_window_cache else max(longest, past.shape[2])
         cache = np.zeros((batch, heads, capacity, size), new.dtype)
-        for entry, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        for entry, start in enumerate(starts.tolist()):
             if past is not None and start:
                 held = start
                 if self.sliding_window_cache:
@@ -227,7 +228,7 @@ class GroupQueryAttention(Operator):
         return np.asarray(seen)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
-        given = (*inputs, *[None] * (16 - len(inputs)))
+        given = padded(inputs, 16)
         query, key, _, past_k, past_v, _, total = given[:7]
         expect_rank(query, (3,), "query")
         expect_rank(past_k, (4,), "past_key")

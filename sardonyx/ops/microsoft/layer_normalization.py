@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Cost, Operator, elements, nbytes, operator
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, SameAsFirst, like, same, wide
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class SkipLayerNormalization(SkipNormalization):
     inputs: ClassVar[str] = "input, skip, gamma, beta?, bias?"
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        x, skip, gamma, beta, bias = (*inputs, *[None] * (5 - len(inputs)))
+        x, skip, gamma, beta, bias = padded(inputs, 5)
         return self.normalize(x, skip, gamma, beta, bias)
 
 
@@ -147,7 +148,7 @@ class SkipSimplifiedLayerNormalization(SkipNormalization):
     centred: ClassVar[bool] = False
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        x, skip, gamma, bias = (*inputs, *[None] * (4 - len(inputs)))
+        x, skip, gamma, bias = padded(inputs, 4)
         return self.normalize(x, skip, gamma, None, bias)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, same, wide
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class LinearAttention(Operator):
     state_window: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        query, key, value, past, decay, beta = (*inputs, *[None] * (6 - len(inputs)))
+        query, key, value, past, decay, beta = padded(inputs, 6)
         if self.update_rule not in RULES:
             raise ValueError(f"attribute 'update_rule' must be one of {', '.join(RULES)}, not '{self.update_rule}'")
         batch, length = query.shape[:2]
@@ -163,7 +164,7 @@ class GatedDeltaNet(Operator):
     state_update_capacity: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        given = (*inputs, *[None] * (11 - len(inputs)))
+        given = padded(inputs, 11)
         query, key, value, sums, decay, beta, initial, a_log, dt_bias = given[:9]
         if self.update_rule not in RULES:
             raise ValueError(f"attribute 'update_rule' must be one of {', '.join(RULES)}, not '{self.update_rule}'")
@@ -190,8 +191,8 @@ class GatedDeltaNet(Operator):
             part = slice(ends[entry], ends[entry + 1])
             before = np.zeros_like(final[:1]) if initial is None else initial[entry : entry + 1]
             state = np.swapaxes(before, -1, -2)
-            own = [None if x is None else x[None, part] for x in (*flat, gate, rate)]
-            result, states = recur(*own, state, scale)  # type: ignore[arg-type]
+            own: list[Any] = [None if x is None else x[None, part] for x in (*flat, gate, rate)]
+            result, states = recur(own[0], own[1], own[2], own[3], own[4], state, scale)
             y[part] = result[0]
             final[entry] = np.swapaxes(states[-1] if states else state, -1, -2)[0]
         return y.reshape(*query.shape[:-2], heads, -1).astype(query.dtype), final
@@ -214,7 +215,7 @@ class GatedDeltaNet(Operator):
         ]
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
-        given = (*inputs, *[None] * (11 - len(inputs)))
+        given = padded(inputs, 11)
         query, value, sums, initial = given[0], given[2], given[3], given[6]
         if query is None or query.shape is None or value is None or value.shape is None:
             return [like(query, None), same(initial)]

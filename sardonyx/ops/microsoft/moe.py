@@ -10,6 +10,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Cost, operator
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.qmoe import activated
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, SameAsFirst, dim, wide
 
@@ -38,7 +39,7 @@ class MoE(SameAsFirst):
     use_sparse_mixer: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        given = (*inputs, *[None] * (8 - len(inputs)))
+        given = padded(inputs, 8)
         x, logits = given[0], given[1]
         layers = (given[2:4], given[4:6], given[6:8])
         if self.use_sparse_mixer:

@@ -24,6 +24,7 @@ from sardonyx.ops.microsoft.attention_core import (
     visible_scores,
     written,
 )
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, wide
 
 if TYPE_CHECKING:
@@ -103,10 +104,7 @@ class MultiHeadAttention(Operator):
     scale: float | None = None
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        query, key, value, bias, mask, added, past_k, past_v, past_length, indirection = (
-            *inputs,
-            *[None] * (10 - len(inputs)),
-        )
+        query, key, value, bias, mask, added, past_k, past_v, past_length, indirection = padded(inputs, 10)
         heads = separated(query, key, value, bias, self.num_heads)
         present_k, present_v = heads.key.astype(query.dtype), heads.value.astype(query.dtype)
         k, v, before = heads.key, heads.value, 0
@@ -138,7 +136,7 @@ class MultiHeadAttention(Operator):
         return output, present_k, present_v, visible_scores(attended.scores).astype(query.dtype)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
-        query, key, value, _, _, _, past_k, past_v, past_length, _ = (*inputs, *[None] * (10 - len(inputs)))
+        query, key, value, _, _, _, past_k, past_v, past_length, _ = padded(inputs, 10)
         expect_rank(query, (3, 5), "query")
         expect_rank(key, (3, 4, 5), "key")
         if query is None or query.rank is None or (key is not None and key.rank is None):
@@ -168,7 +166,7 @@ class MultiHeadAttention(Operator):
         return dim(key, 1), dim(key, 2) // self.num_heads, dim(value, 2) // self.num_heads
 
     def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
-        query, key, value, _, _, _, past_k, *_ = (*inputs, *[None] * (10 - len(inputs)))
+        query, key, value, _, _, _, past_k, *_ = padded(inputs, 10)
         if query is None or query.rank is None or (key is not None and key.rank is None):
             return Cost(None, None)
         new, size, value_size = self.sizes(query, key, value)

@@ -28,7 +28,7 @@ def repeated(tokens: Array, size: int) -> Array:
         return np.empty(0, tokens.dtype)
     seen = windows(tokens, size)
     same_start = (seen[:, :-1] == tokens[len(tokens) - size + 1 :]).all(axis=1)
-    return seen[same_start, -1]
+    return np.asarray(seen[same_start, -1])
 
 
 @operator("NGramRepeatBlock", domain=DOMAIN)

@@ -10,6 +10,7 @@ import numpy as np
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.attention_core import attend, default_scale, merge_heads, split_heads
+from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rotary_embedding import cache_rows, rotated
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
 
@@ -39,10 +40,7 @@ class SparseAttention(Operator):
     rotary_interleaved: int = 0
 
     def run(self, *inputs: Any) -> Sequence[Array]:
-        query, key, value, past_k, past_v, rows, columns, total, lengths, cos, sin = (
-            *inputs,
-            *[None] * (11 - len(inputs)),
-        )
+        query, key, value, past_k, past_v, rows, columns, total, lengths, cos, sin = padded(inputs, 11)
         q, k, v = self.heads(query, key, value)
         batch, _, length, size = q.shape
         longest = int(total.reshape(()))
@@ -55,7 +53,7 @@ class SparseAttention(Operator):
                 raise ValueError("'do_rotary' needs the inputs 'cos_cache' and 'sin_cache'")
             places = starts[:, None] + np.arange(length)
             turns = [cache_rows(cos, places, "cos_cache")[:, None], cache_rows(sin, places, "sin_cache")[:, None]]
-            q, k = (rotated(x, *turns, bool(self.rotary_interleaved)) for x in (q, k))
+            q, k = (rotated(x, turns[0], turns[1], bool(self.rotary_interleaved)) for x in (q, k))
         present_k, present_v = past_k.copy(), past_v.copy()
         for entry, start in enumerate(starts.tolist()):
             present_k[entry, :, start : start + length] = k[entry]

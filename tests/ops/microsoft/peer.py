@@ -27,6 +27,8 @@ def element_type(array: Array) -> int:
         return int(TensorProto.STRING)
     if array.dtype == ml_dtypes.bfloat16:
         return int(TensorProto.BFLOAT16)
+    if array.dtype == ml_dtypes.float8_e4m3fn:
+        return int(TensorProto.FLOAT8E4M3FN)
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 

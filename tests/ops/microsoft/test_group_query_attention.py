@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from tests.ops.microsoft import peer
 
@@ -152,3 +154,25 @@ def test_norm_weights_apply_before_the_rotation() -> None:
 def test_lengths_that_do_not_fit_are_named() -> None:
     with pytest.raises(Exception, match=r"'seqlens_k' \[9, 3\] does not fit batch 2 and total length 4"):
         peer.run(OP, [*PROMPT[:5], i32(9, 3), i32(4)], 3, BASE)
+
+
+def test_a_float8_cache_equals_the_floats_it_holds() -> None:
+    scales = [np.array([0.5], np.float32), np.array([0.25], np.float32)]
+    stored = [array.astype(ml_dtypes.float8_e4m3fn) for array in cache()]
+    kinds = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8}
+    lengths = [i32(5, 5), i32(6)]
+    kind = TensorProto.FLOAT8E4M3FN
+    found = peer.run(OP, [*STEP[:3], *stored, *lengths, *[None] * 5, *scales], [1, kind, kind], {**BASE, **kinds})
+    new = [
+        (x.reshape(BATCH, 1, KEY_HEADS, SIZE).transpose(0, 2, 1, 3) / scale).astype(ml_dtypes.float8_e4m3fn)
+        for x, scale in zip(STEP[1:3], scales, strict=True)
+    ]
+    for present, past, added in zip(found[1:], stored, new, strict=True):
+        np.testing.assert_array_equal(present.astype(np.float32), np.concatenate([past, added], 2).astype(np.float32))
+    plain = [x.astype(np.float32) * scale for x, scale in zip(stored, scales, strict=True)]
+    rounded = [
+        (x.astype(np.float32) * scale).transpose(0, 2, 1, 3).reshape(BATCH, 1, -1)
+        for x, scale in zip(new, scales, strict=True)
+    ]
+    (expected, *_) = peer.run(OP, [STEP[0], *rounded, *plain, *lengths], 3, BASE)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-6)
