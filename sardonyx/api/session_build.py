@@ -60,6 +60,8 @@ def build(
     """Load, change, place and compile a model as the options say, and save it where they ask for that."""
     config = options._config
     config_keys.check(config, logger)
+    if is_on(config, "ep.context_enable") and not (isinstance(source, str) or config.get("ep.context_file_path")):
+        raise errors.InvalidArgument("Both ep_context_path and model_path are empty.")
     event = "model_loading_uri" if isinstance(source, str) else "model_loading_array"
     with span(trace, "Session", event), span(trace, "Compile", "load"):
         loaded = _load(source, options)

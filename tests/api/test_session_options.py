@@ -152,7 +152,12 @@ def test_harmless_values_are_reported(key: str, value: str, text: str, capfd: py
 def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixture[str]) -> None:
     options = ort.SessionOptions()
     good = {"number": "1", "boolean": "1"}
-    left_out = {"session.disable_cpu_ep_fallback", "session.load_model_format", "session.save_model_format"}
+    left_out = {
+        "ep.context_enable",
+        "session.disable_cpu_ep_fallback",
+        "session.load_model_format",
+        "session.save_model_format",
+    }
     for key in CONFIG_KEYS.values():
         if key.name not in left_out:
             value = {"session.intra_op_thread_affinities": "1,2;3-4", "session.max_shape_override": "x:[8,3]"}.get(
@@ -162,6 +167,16 @@ def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixt
     session = ort.InferenceSession(ADD, options)
     np.testing.assert_array_equal(session.run(None, {"x": ZERO, "y": ZERO})[0], ZERO)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_compiled_model_needs_a_place(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("ep.context_enable", "1")
+    with pytest.raises(errors.InvalidArgument, match="Both ep_context_path and model_path are empty"):
+        ort.InferenceSession(ADD, options)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(ADD)
+    assert ort.InferenceSession(path, options).get_inputs()[0].name == "x"
 
 
 def test_the_table_of_keys_is_consistent() -> None:
