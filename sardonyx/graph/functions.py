@@ -39,7 +39,7 @@ def inline_functions(model: ir.Model) -> None:
 
 def _is_operator(identifier: _Identifier, model: ir.Model) -> bool:
     domain, name, _ = identifier
-    return onnx.defs.has(name, model.opset_imports.get(domain, 1), domain)
+    return bool(onnx.defs.has(name, model.opset_imports.get(domain, 1), domain))
 
 
 def _called(graph: ir.Graph | ir.Function, functions: Mapping[_Identifier, ir.Function]) -> Iterator[_Identifier]:

@@ -135,7 +135,7 @@ def _typed(proto: onnx.TensorProto, dtype: ir.DataType, shape: tuple[int, ...]) 
         return ir.Tensor(array.view(dtype.numpy()).reshape(shape), dtype, name=proto.name)
     numbers = np.fromiter(values, np.int32, len(values))
     if width < 8:
-        return over_bytes(memoryview(numbers.astype(np.uint8)), dtype, shape, proto.name)
+        return over_bytes(numbers.astype(np.uint8).data, dtype, shape, proto.name)
     if dtype == Type.BOOL:
         return ir.Tensor((numbers != 0).reshape(shape), dtype, name=proto.name)
     # float16 and the smaller floats store their bit pattern; integers their value, which keeps its low bits.

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -26,7 +27,7 @@ from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
 
-Source = str | os.PathLike[str] | bytes | onnx.ModelProto
+Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 # Smaller files are read, not mapped: a file that somebody truncates while it is mapped ends the process.
 _MAPPED_BYTES = 16 << 20
@@ -228,7 +229,7 @@ def _read_tensors(model: ir.Model, reader: TensorReader) -> None:
             for value in graph.initializers.values():
                 value.const_value = _read(value.const_value, reader)
                 value.type = value.type or ir.TensorType(value.const_value.dtype)
-                value.shape = ir.Shape(value.const_value.shape)
+                value.shape = ir.Shape(value.const_value.shape.numpy())
         for node in root.all_nodes():
             for name, attribute in node.attributes.items():
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
@@ -252,7 +253,7 @@ def _proto_of(tensor: ir.TensorProtocol) -> onnx.TensorProto:
         for key, value in (("location", tensor.location), ("offset", tensor.offset), ("length", tensor.length)):
             if value is not None:
                 proto.external_data.add(key=key, value=str(value))
-    else:
+    elif isinstance(tensor, ir.StringTensor):
         proto.string_data.extend(tensor.string_data())
     return proto
 

@@ -101,7 +101,7 @@ def _to_proto(model: ir.Model, external: dict[int, tuple[str, int, int]]) -> onn
         for value, tensor in tensors.items():
             location, offset, length = external[id(tensor)]
             value.const_value = ir.ExternalTensor(
-                location, offset, length, tensor.dtype, shape=ir.Shape(tensor.shape), name=value.name or ""
+                location, offset, length, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
             )
         proto = ir.to_proto(model)
     finally:

@@ -92,8 +92,8 @@ def restore_maps(model: ir.Model) -> None:
             if restored is not value.type:
                 value.type = restored
                 value.shape = None
-    for function_or_graph in (model.graph, *model.functions.values()):
-        for node in function_or_graph.all_nodes():
+    for graph in _roots(model):
+        for node in graph.all_nodes():
             for name, attribute in node.attributes.items():
                 if attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
                     found = attribute.value
@@ -120,10 +120,13 @@ def _restored(kind: Any) -> Any:
     return MapType(ir.DataType(proto.map_type.key_type), _restored(inner))
 
 
+def _roots(model: ir.Model) -> list[ir.Graph]:
+    return [model.graph, *(function.graph for function in model.functions.values())]
+
+
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in (model.graph, *model.functions.values()):
+    for graph in _roots(model):
         for each in (graph, *graph.subgraphs()):
             yield from each.inputs
-    for graph in (model.graph, *model.functions.values()):
         for node in graph.all_nodes():
             yield from node.outputs

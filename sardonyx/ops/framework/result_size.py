@@ -226,7 +226,7 @@ def _concat_sequence(node: ir.Node, inputs: Sequence[Any]) -> int | None:
 
 
 def _non_zero(node: ir.Node, inputs: Sequence[Any]) -> int | None:
-    return int(inputs[0].size) * max(1, inputs[0].ndim) * _WIDEST
+    return int(inputs[0].size) * max(1, int(inputs[0].ndim)) * _WIDEST
 
 
 def _from_input(index: int, factor: int = 1) -> Rule:
