@@ -68,7 +68,8 @@ class CompiledModel:
         With `strict_shapes` a declared shape that inference contradicts is an error.
         """
         model = loaded.model
-        check_model(model)
+        with span(trace, "Compile", "check"):
+            check_model(model)
         declared = _declarations(model.graph)
         check_cancelled()
         with span(trace, "Compile", "infer"):

@@ -96,7 +96,7 @@ def test_the_arguments_of_a_node(tmp_path: Path) -> None:
 def test_the_stages_of_the_build_have_a_category_of_their_own(tmp_path: Path) -> None:
     found = events(tmp_path)
     stages = {event["name"] for event in found if event["cat"] == "Compile"}
-    assert {"load", "infer", "optimize", "place", "plan"} <= stages
+    assert {"load", "check", "infer", "optimize", "place", "plan"} <= stages
     assert {event["cat"] for event in found} == {"Session", "Node", "Compile"}
 
 
