@@ -58,7 +58,9 @@ class Constant(Operator):
             raise ValueError("a Constant needs exactly one of its value attributes")
         name, attribute = given[0]
         if name == "value":
-            held = attribute.as_tensor()
+            held = attribute.value  # `as_tensor` checks a protocol, which costs more than the rest of this
+            if attribute.type != ir.AttributeType.TENSOR:
+                raise ValueError("the attribute 'value' of a Constant must be a tensor")
             return held.dtype, array_of(held)
         if name not in _PLAIN_VALUES:
             raise ValueError(f"'{name}' is no attribute of Constant")

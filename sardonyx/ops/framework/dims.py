@@ -166,32 +166,32 @@ def _both(operation: Callable[[Dim, Dim], Dim], a: Dim, b: Dim) -> Dim:
     return operation(a, b) if known(a) and known(b) else unknown_dim()
 
 
-def _plain(expression: object) -> Dim:
+def _plain(expression: Any) -> Dim:
     """A dimension again from an algebraic expression."""
     if getattr(expression, "is_Integer", False):
-        return int(expression)  # type: ignore[call-overload, no-any-return]
-    return ir.SymbolicDim(expression)  # type: ignore[arg-type]
+        return int(expression)
+    return ir.SymbolicDim(expression)
 
 
-def _expression(dim: Dim) -> object:
+def _expression(dim: Dim) -> Any:
     return dim if isinstance(dim, int) else dim._expr
 
 
 @functools.lru_cache(maxsize=_CACHED)
 def _add(a: Dim, b: Dim) -> Dim:
-    return _plain(_expression(a) + _expression(b))  # type: ignore[operator]
+    return _plain(_expression(a) + _expression(b))
 
 
 @functools.lru_cache(maxsize=_CACHED)
 def _subtract(a: Dim, b: Dim) -> Dim:
-    return _plain(_expression(a) - _expression(b))  # type: ignore[operator]
+    return _plain(_expression(a) - _expression(b))
 
 
 @functools.lru_cache(maxsize=_CACHED)
 def _multiply(a: Dim, b: Dim) -> Dim:
     import sympy
 
-    return _plain(sympy.expand_mul(_expression(a) * _expression(b)))  # type: ignore[operator]
+    return _plain(sympy.expand_mul(_expression(a) * _expression(b)))
 
 
 @functools.lru_cache(maxsize=_CACHED)

@@ -26,7 +26,8 @@ class Reference(Operator):
 def run_reference(node: ir.Node, version: int, inputs: Sequence[Value]) -> Sequence[Value]:
     """The outputs of a node as `onnx.reference` computes them."""
     with np.errstate(all="ignore"):
-        return _implementation(node, version, _signature(inputs)).run(*inputs)
+        outputs: Sequence[Value] = _implementation(node, version, _signature(inputs)).run(*inputs)
+    return outputs
 
 
 def _signature(inputs: Sequence[Value]) -> tuple[Any, ...]:

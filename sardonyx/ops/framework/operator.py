@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -210,7 +209,7 @@ def attribute_value(attribute: ir.Attr) -> Any:
         return value  # a graph is a sequence of its nodes, too
     if attribute.type == ir.AttributeType.STRING and isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, typing.Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return tuple(item.decode("utf-8", "replace") if isinstance(item, bytes) else item for item in value)
     return value
 
