@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -135,9 +135,10 @@ def _model_of(
         _sort(model)
     stamp_versions(model)
     inline_functions(model)
-    for graph_ in (model.graph, *model.graph.subgraphs()):
-        _name_inputs(graph_)
-    _settle_initializers(model, warnings)
+    graphs = (model.graph, *model.graph.subgraphs())
+    for each in graphs:
+        _name_inputs(each)
+    _settle_initializers(model, graphs, warnings)
     return model
 
 
@@ -274,7 +275,7 @@ def _name_inputs(graph: ir.Graph) -> None:
             value.name = f"unnamed_input_{index}_of_{graph.name}"
 
 
-def _settle_initializers(model: ir.Model, warnings: list[str]) -> None:
+def _settle_initializers(model: ir.Model, graphs: Sequence[ir.Graph], warnings: list[str]) -> None:
     """Take constants off the inputs, drop what nobody reads, and note what a caller may override."""
     graph = model.graph
     for name, value in list(graph.initializers.items()):
@@ -288,7 +289,7 @@ def _settle_initializers(model: ir.Model, warnings: list[str]) -> None:
                     "if there is no need to override it, by either re-generating the model with latest "
                     "exporter/converter or with the tool onnxruntime/tools/python/remove_initializer_from_input.py."
                 )
-    for each in (graph, *graph.subgraphs()):
+    for each in graphs:
         for name, value in list(each.initializers.items()):
             if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
                 del each.initializers[name]

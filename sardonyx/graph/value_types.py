@@ -7,7 +7,6 @@ and attribute with a mark gets its `MapType`. When a model is saved, the way is 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import onnx
@@ -86,19 +85,27 @@ def _mark(kind: onnx.TypeProto) -> None:
 
 def restore_maps(model: ir.Model) -> None:
     """Give every value and attribute whose type bears a mark its map type."""
-    for value in _values(model):
-        if value.type is not None:
-            restored = _restored(value.type)
-            if restored is not value.type:
-                value.type = restored
-                value.shape = None
-    for graph in _roots(model):
-        for node in graph.all_nodes():
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        for value in root.inputs:
+            _restore(value)
+        for node in root.all_nodes():
+            for value in node.outputs:
+                _restore(value)
             for name, attribute in node.attributes.items():
-                if attribute.type == ir.AttributeType.TYPE_PROTO and not attribute.is_ref():
-                    found = attribute.value
-                    if _is_marked(found.type):
-                        node.attributes[name] = ir.AttrTypeProto(name, ir.TypeAndShape(_restored(found.type), None))
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.GRAPH:
+                    for value in attribute.as_graph().inputs:
+                        _restore(value)
+                elif attribute.type == ir.AttributeType.TYPE_PROTO and _is_marked(attribute.value.type):
+                    kind = ir.TypeAndShape(_restored(attribute.value.type), None)
+                    node.attributes[name] = ir.AttrTypeProto(name, kind)
+
+
+def _restore(value: ir.Value) -> None:
+    if value.type is not None and _is_marked(value.type):
+        value.type = _restored(value.type)
+        value.shape = None
 
 
 def _is_marked(kind: Any) -> bool:
@@ -118,15 +125,3 @@ def _restored(kind: Any) -> Any:
     proto = onnx.TypeProto.FromString(bytes.fromhex(kind.denotation.removeprefix(_MARK)))
     inner = ir.serde.deserialize_type_proto_for_type(proto.map_type.value_type)
     return MapType(ir.DataType(proto.map_type.key_type), _restored(inner))
-
-
-def _roots(model: ir.Model) -> list[ir.Graph]:
-    return [model.graph, *(function.graph for function in model.functions.values())]
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in _roots(model):
-        for each in (graph, *graph.subgraphs()):
-            yield from each.inputs
-        for node in graph.all_nodes():
-            yield from node.outputs
