@@ -36,6 +36,7 @@ assert "numpy" not in sys.modules
 for name in ("capi", "capi._pybind_state", "capi.onnxruntime_pybind11_state", "capi.onnxruntime_inference_collection",
              "capi.onnxruntime_validation", "capi.build_and_package_info", "tools", "tools.onnx_model_utils",
              "tools.make_dynamic_shape_fixed", "tools.remove_initializer_from_input",
+             "tools.symbolic_shape_infer", "tools.onnxruntime_test", "backend", "backend.backend",
              "transformers", "transformers.io_binding_helper"):
     spec = importlib.util.find_spec("onnxruntime." + name)
     assert spec is not None, name
