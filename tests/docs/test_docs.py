@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +21,12 @@ _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 _PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MAKE = re.compile(r"\bmake ([a-z]+)\b")
 _COMMAND = re.compile(r"^(?:\$ )?sardonyx ([a-z]+)", re.MULTILINE)
+
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+example (float[batch, 3] x) => (float[batch, 3] y) { y = Softmax(x) }
+"""
 
 
 def without_code(text: str) -> str:
@@ -51,8 +59,9 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
     "page", [page for page in PAGES if _PYTHON.search(page.read_text())], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python examples of a page run one after the other, in an empty folder."""
+    """The Python examples of a page run one after the other, in a folder that holds a `model.onnx`."""
     monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.parser.parse_model(MODEL), "model.onnx")
     names: dict[str, object] = {"__name__": "example"}
     blocks = _PYTHON.findall(page.read_text())
     assert blocks

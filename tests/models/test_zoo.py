@@ -7,6 +7,7 @@ and at others.
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,18 @@ def cosine(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
 
 
-@pytest.mark.parametrize("name", registry.names())
+def free(name: str) -> None:
+    """With SARDONYX_ZOO_FREE set, delete a model after its test, and with it the float model that it was made from."""
+    if os.environ.get("SARDONYX_ZOO_FREE") and all(model.source != name for model in registry.MODELS.values()):
+        for used in filter(None, (name, registry.get(name).source)):
+            store.free(used, store.default_folder())
+
+
+# A quantised model comes after the float one that it is made from, in the same process.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.xdist_group(registry.get(name).source or name)) for name in registry.names()],
+)
 def test_model_agrees_with_pytorch(name: str) -> None:
     model = registry.get(name)
     folder: Path = store.ensure(name, store.default_folder())
@@ -57,3 +69,4 @@ def test_model_agrees_with_pytorch(name: str) -> None:
                 assert relative_error(found, wanted) <= TOLERANCE
     del session
     gc.collect()
+    free(name)
