@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -255,10 +252,20 @@ def test_loop_forgets_what_changes() -> None:
 @pytest.mark.models
 @pytest.mark.parametrize("name", ["bert-base", "gpt2-decode", "whisper-small-decoder-step", "vit-base", "yolov5s"])
 def test_real_models_are_known_in_their_symbols(name: str) -> None:
-    folder = Path(os.environ.get("SARDONYX_ZOO", "/nonexistent")) / name
-    if not (folder / "info.json").exists():
-        pytest.skip("set SARDONYX_ZOO to the folder of the benchmark models")
-    assert json.loads((folder / "info.json").read_text(encoding="utf-8"))
-    facts = infer(onnx.load(folder / "model.onnx", load_external_data=False))
-    known_values = [f for f in facts.values() if f.shape is not None and all(known(dim) for dim in f.shape)]
-    assert len(known_values) >= 0.99 * len(facts)
+    pytest.importorskip("torch", reason="the extra `models` is not installed")
+    from benchmarks.zoo import store, test_data
+
+    folder = store.ensure(name, store.default_folder())
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    facts = infer(model)
+    inputs, expected = test_data.load(folder / "test_data_set_0")
+    symbols: dict[str, int] = {}
+    for key, array in inputs.items():
+        for dim, size in zip(facts[key].shape or (), array.shape, strict=True):
+            if not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier():
+                symbols[dim.value] = size
+    computed = [facts[output] for item in model.graph.node for output in item.output if output]
+    sizes = [[dims.evaluate(dim, symbols) for dim in fact.shape] for fact in computed if fact.shape is not None]
+    assert sum(None not in shape for shape in sizes) >= 0.99 * len(computed)
+    for key, array in expected.items():
+        assert tuple(dims.evaluate(dim, symbols) for dim in facts[key].shape or ()) == array.shape
