@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.ops.framework.fallback import Reference
 from sardonyx.ops.framework.facts import Dim, Fact, known, unknown_dim
+from sardonyx.ops.framework.fallback import Reference
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Cost, operator
 

@@ -32,23 +32,24 @@ class AxisResize:
 
     def coordinates(self, mode: str) -> Array:
         """The place in the input, as a real number, of every output position; ValueError for an unknown mode."""
-        x = np.arange(self.output, dtype=np.float64)
+        # In float32, as onnxruntime: 3.5 / 0.7 must be the tie that it is on paper.
+        x = np.arange(self.output, dtype=np.float32)
         last = self.length - 1
         if mode == "half_pixel" or (mode == "pytorch_half_pixel" and self.output > 1):
-            return (x + 0.5) / self.scale - 0.5
+            return (x + 0.5) / np.float32(self.scale) - 0.5
         if mode == "pytorch_half_pixel":
             return x * 0.0
         if mode == "half_pixel_symmetric":
             adjustment = self.output / (self.scale * self.length)
-            return self.length / 2 * (1 - adjustment) + (x + 0.5) / self.scale - 0.5
+            return self.length / 2 * (1 - adjustment) + (x + 0.5) / np.float32(self.scale) - 0.5
         if mode == "align_corners":
             # The resized length is the real product, before it is rounded: ONNX's own tests say so.
             resized = self.scale * self.length
             return x * (last / (resized - 1)) if resized > 1 and self.output > 1 else x * 0.0
         if mode == "asymmetric":
-            return x / self.scale
+            return x / np.float32(self.scale)
         if mode == "tf_half_pixel_for_nn":
-            return (x + 0.5) / self.scale
+            return (x + 0.5) / np.float32(self.scale)
         if mode == "tf_crop_and_resize":
             if self.output > 1:
                 return self.start * last + x * ((self.end - self.start) * last / (self.output - 1))
