@@ -11,7 +11,6 @@ from sardonyx.graph.types import MapType, type_name
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.schema import ONNX_DOMAINS, Parameter, Schema, schema_of, suggestion
 
-
 # Deprecated forms that onnxruntime runs all the same: GroupNormalization of opset 18.
 _STILL_RUN = frozenset({"GroupNormalization"})
 
