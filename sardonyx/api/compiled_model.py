@@ -19,7 +19,7 @@ from sardonyx.graph.constants import array_of
 from sardonyx.graph.load import LoadedModel
 from sardonyx.graph.partition import Placement, partitions, place
 from sardonyx.ops.framework.check import check_model
-from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes import pipeline
 from sardonyx.passes.base import Level, PassReport
 from sardonyx.providers.base import ExecutionProvider
@@ -73,18 +73,18 @@ class CompiledModel:
         declared = _declarations(model.graph)
         check_cancelled()
         with span(trace, "Compile", "infer"):
-            inference = _inferred(model)
+            inference = infer_model(model)
         report_contradictions(declared, inference.facts, strict_shapes, logger)
         inputs, overridable, outputs = _signature(model.graph, declared, inference)
         defaults = {item.name: array_of(model.graph.initializers[item.name]) for item in overridable}
         check_cancelled()
         with span(trace, "Compile", "optimize"):
-            passes = pipeline.apply(model, level, disabled_optimizers)
+            passes = pipeline.apply(model, level, disabled_optimizers, inference)
         for report in passes:
             logger.verbose(f"GraphTransformer {report.name} modified: {report.changes} with status: OK", "pipeline")
-        if passes:
+        if any(report.changes for report in passes):
             with span(trace, "Compile", "infer"):
-                inference = _inferred(model)
+                inference = infer_model(model)
         if on_optimized is not None:
             on_optimized(model)
         check_cancelled()
@@ -93,14 +93,6 @@ class CompiledModel:
         with span(trace, "Compile", "plan"):
             compiled = _compile(model.graph, inference, providers, placements, nodes, trace)
         return cls(model, compiled, placements, inputs, outputs, overridable, defaults, tuple(nodes), tuple(passes))
-
-
-def _inferred(model: ir.Model) -> Inference:
-    for node in model.graph.all_nodes():
-        node.version = node.version or model.opset_imports.get(node.domain, 1)
-    inference = Inference(model.opset_imports, model.ir_version)
-    inference.graph(model.graph)
-    return inference
 
 
 def _compile(

@@ -9,7 +9,7 @@ from sardonyx import errors, log
 from sardonyx._version import API_VERSION, __version__
 from sardonyx.api.arguments import as_int
 from sardonyx.providers import registry
-from sardonyx.runtime import random_source
+from sardonyx.runtime import random_state
 
 _lock = threading.Lock()
 _global_pools: tuple[int, int] | None = None
@@ -38,8 +38,8 @@ def get_build_info() -> str:
 
 
 def set_seed(seed: int) -> None:
-    """Seed the operators that draw random numbers without a seed of their own."""
-    random_source.seed(as_int("set_seed", seed))
+    """Seed the operators without a seed of their own, in the sessions created from now on."""
+    random_state.set_seed(as_int("set_seed", seed))
 
 
 def set_default_logger_severity(severity: int) -> None:

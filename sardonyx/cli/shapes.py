@@ -9,20 +9,16 @@ import onnx_ir as ir
 
 from sardonyx.cli.model_inputs import Sizes
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.inference import Inference, infer_model
 
 
 def infer(model: ir.Model, dims: Mapping[str, int] | None = None) -> Inference:
     """Types and shapes of all values; with `dims`, every symbolic dimension of the inputs is a number (default 1)."""
-    for node in model.graph.all_nodes():
-        node.version = node.version or model.opset_imports.get(node.domain, 1)
-    inference = Inference(model.opset_imports, model.ir_version)
     facts = None
     if dims is not None:
         sizes = Sizes(list(model.graph.inputs), dims)
         facts = [Fact(value.type, None if value.shape is None else sizes.shape(value)) for value in model.graph.inputs]
-    inference.graph(model.graph, facts)
-    return inference
+    return infer_model(model, facts)
 
 
 def listed_shape(dims: Iterable[Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
-from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes.base import Context, Level, Pass, PassReport
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
@@ -36,18 +36,18 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
     return tuple(one for one in every if one.level <= level)
 
 
-def apply(model: ir.Model, level: Level, disabled: Collection[str] = ()) -> list[PassReport]:
+def apply(
+    model: ir.Model, level: Level, disabled: Collection[str] = (), inference: Inference | None = None
+) -> list[PassReport]:
     """Rewrite a model in place, keeping its meaning and the names of its inputs and outputs.
 
     `disabled` names passes to leave out; names that no pass has mean nothing. Nothing happens at level DISABLED.
+    `inference` is what is known of the model already; it is out of date wherever a report counts changes.
     """
     chosen = [one for one in passes_up_to(level) if one.name not in disabled]
     if not chosen:
         return []
-    for node in model.graph.all_nodes():
-        node.version = node.version or model.opset_imports.get(node.domain, 1)
-    inference = Inference(model.opset_imports, model.ir_version)
-    inference.graph(model.graph)
+    inference = inference or infer_model(model)
     reports = []
     for one in chosen:
         start = time.perf_counter()

@@ -42,7 +42,7 @@ class Slot:
             if dim is None:
                 return None
             try:
-                count *= evaluate(dim, symbols)
+                count *= max(0, evaluate(dim, symbols))  # an expression may undershoot where a symbol is 0
             except KeyError:
                 return None
         return -(-count * self.bits // 8)

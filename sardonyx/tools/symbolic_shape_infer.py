@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from sardonyx import log
-from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.inference import infer_model
 
 
 class SymbolicShapeInference:
@@ -31,9 +31,7 @@ class SymbolicShapeInference:
         an unknown rank. `int_max` bounded slices in onnxruntime, whose ends are known here.
         """
         model = ir.serde.deserialize_model(in_mp)
-        for node in model.graph.all_nodes():
-            node.version = node.version or model.opset_imports.get(node.domain, 1)
-        Inference(model.opset_imports, model.ir_version).graph(model.graph)
+        infer_model(model)
         if verbose:
             unknown = [value.name for node in model.graph for value in node.outputs if value.shape is None]
             log.DEFAULT.warning(f"shape inference: {len(unknown)} values of unknown rank: {unknown[:20]}")

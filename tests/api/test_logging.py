@@ -122,16 +122,6 @@ def test_telemetry_is_a_word() -> None:
     assert "ORT Build Info: " in ort.get_build_info()
 
 
-def test_seeds_repeat_what_random_operators_draw() -> None:
-    from sardonyx.runtime import random_source
-
-    ort.set_seed(7)
-    first = [random_source.generator().random() for _ in range(2)]
-    ort.set_seed(7)
-    assert [random_source.generator().random() for _ in range(2)] == first
-    assert first[0] != first[1]
-
-
 def test_a_closed_stderr_does_no_harm() -> None:
     code = """
 import os

@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from sardonyx import errors
 from sardonyx.graph.types import MapType
+from sardonyx.graph.versions import stamp_versions
 from sardonyx.ops.framework.check import check_output_type, check_types
 from sardonyx.ops.framework.contents import contents
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, of_array, symbol, unknown_dim
@@ -129,6 +130,14 @@ class Inference:
             value.type = fact.type
         if fact.shape is not None and not value.is_graph_input():
             value.shape = ir.Shape(fact.shape)
+
+
+def infer_model(model: ir.Model, inputs: Sequence[Fact] | None = None) -> Inference:
+    """Everything that can be known of a model before it runs; `inputs` as for `Inference.graph`."""
+    stamp_versions(model)
+    inference = Inference(model.opset_imports, model.ir_version)
+    inference.graph(model.graph, inputs)
+    return inference
 
 
 def declared_fact(value: ir.Value) -> Fact:
