@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, same, tensor,
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, ControlFlow, Value, operator
 from sardonyx.ops.shape import axis_of
+from sardonyx.runtime import memory
 
 Body = Callable[..., list[Value]]
 
@@ -99,6 +101,27 @@ def _alike(a: Fact, b: Fact) -> bool:
     return a.type == b.type and (a.shape == b.shape)
 
 
+class ScanOutput:
+    """The items of a scan output while a loop goes on, refused before they outgrow the machine's memory.
+
+    A body decides how many there are and how large, so their sum is compared with the memory that is left each time
+    it has doubled; stacking them needs as much again.
+    """
+
+    def __init__(self, value: ir.Value) -> None:
+        self.value = value
+        self.items: list[Array] = []
+        self._nbytes = 0
+        self._next_check = memory.CHECKED_BYTES
+
+    def append(self, item: Array) -> None:
+        self.items.append(item)
+        self._nbytes += sys.getsizeof(item, 0) + item.nbytes
+        if self._nbytes >= self._next_check:
+            memory.require(2 * self._nbytes, f"scan output '{self.value.name}' after {len(self.items)} iterations")
+            self._next_check = 2 * self._nbytes
+
+
 @operator("Loop")
 class Loop(ControlFlow):
     """Runs a graph up to M times while its condition holds; carried values go round, scan outputs are stacked."""
@@ -111,7 +134,7 @@ class Loop(ControlFlow):
         going = True if len(inputs) < 2 or inputs[1] is None else _truth(inputs[1], "of Loop")
         carried = list(inputs[2:])
         count = len(carried)
-        stacks: list[list[Array]] = [[] for _ in self.body.outputs[1 + count :]]
+        stacks = [ScanOutput(value) for value in self.body.outputs[1 + count :]]
         counter_shape = _declared_scalar_shape(self.body.inputs[0])
         condition_shape = _declared_scalar_shape(self.body.inputs[1])
         iteration = 0
@@ -124,8 +147,7 @@ class Loop(ControlFlow):
             for stack, value in zip(stacks, outputs[1 + count :], strict=True):
                 stack.append(value)
             iteration += 1
-        stacked = self.body.outputs[1 + count :]
-        return [*carried, *(_stacked(stack, value) for stack, value in zip(stacks, stacked, strict=True))]
+        return [*carried, *(_stacked(stack.items, stack.value) for stack in stacks)]
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         counter, going = tensor(ir.DataType.INT64, ()), tensor(ir.DataType.BOOL, ())
@@ -172,7 +194,7 @@ class Scanning(ControlFlow):
     ) -> tuple[list[Value], list[list[Array]]]:
         """Final states, and for each scan output its items in the order of the iterations."""
         current = list(states)
-        stacks: list[list[Array]] = [[] for _ in self.body.outputs[len(current) :]]
+        stacks = [ScanOutput(value) for value in self.body.outputs[len(current) :]]
         fronts = [np.moveaxis(sequence, axis, 0) for sequence, axis in zip(sequences, axes, strict=True)]
         for step in range(length):
             items = [
@@ -183,7 +205,7 @@ class Scanning(ControlFlow):
             current = outputs[: len(current)]
             for stack, value in zip(stacks, outputs[len(current) :], strict=True):
                 stack.append(value)
-        return current, stacks
+        return current, [stack.items for stack in stacks]
 
 
 @operator("Scan", since=8)

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx import errors
+from sardonyx.runtime import memory
 from tests.ops.one_node import model_of, run
 
 F32 = TensorProto.FLOAT
@@ -123,3 +124,19 @@ def test_scan_inputs_of_different_lengths() -> None:
     feeds = {"a": np.zeros(3, np.float32), "b": np.zeros(4, np.float32)}
     with pytest.raises(errors.OnnxRuntimeError, match="different lengths"):
         run(model_of([node], feeds, ["y"], shapes={"a": ["n"], "b": ["m"]}), feeds)
+
+
+def test_scan_output_of_an_endless_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trip count is the model's to choose: what it collects must not end the process."""
+    monkeypatch.setattr(memory, "CHECKED_BYTES", 100_000)
+    monkeypatch.setattr(memory, "available_bytes", lambda: (64 << 20) + 1_000_000)
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Identity", ["x"], ["out"])],
+        "body",
+        [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL)],
+        [value("on", [], TensorProto.BOOL), value("out", [1000])],
+    )
+    feeds = {"n": np.array(1 << 62), "x": np.ones(1000, np.float32)}
+    model = model_of([helper.make_node("Loop", ["n", ""], ["all"], body=body)], feeds, ["all"])
+    with pytest.raises(errors.Fail, match="scan output 'out' after .* iterations"):
+        run(model, feeds)
