@@ -14,6 +14,9 @@ COMPAT := build/compat
 demo: $(VENV)/.demo $(COMPAT)/.installed
 	@$(BIN)/python examples/demo.py --compat $(COMPAT)
 
+# One thread of BLAS for each worker: more of them than cores slow each other down by far.
+test: export OPENBLAS_NUM_THREADS ?= 1
+test: export OMP_NUM_THREADS ?= 1
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 

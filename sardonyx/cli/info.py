@@ -17,11 +17,14 @@ from sardonyx.cli.arguments import dimensions
 from sardonyx.cli.console import console, plain_table
 from sardonyx.cli.model_inputs import required_inputs
 from sardonyx.cli.shapes import infer, listed_shape
+from sardonyx.compiler.memory import plan_memory
 from sardonyx.graph.constants import graphs_of
 from sardonyx.graph.load import load_model
 from sardonyx.graph.types import type_name
 from sardonyx.ops.framework.facts import UNKNOWN
 from sardonyx.providers import registry
+from sardonyx.providers.base import ExecutionProvider
+from sardonyx.runtime.plan import Plan
 
 
 def info(
@@ -35,7 +38,8 @@ def info(
     sizes = dimensions(dims or [])
     source = load_model(model).model
     report = {"model": str(model), **signature(source), **contents(source), "cost": cost(source, sizes)}
-    report["placement"] = placement(model)
+    plan = CompiledModel.build(load_model(model), _providers(), log.DEFAULT).compiled.plan
+    report |= {"placement": placement(plan), "memory": memory(plan, sizes)}
     if as_json:
         print(json.dumps(report))
     else:
@@ -96,20 +100,32 @@ def cost(model: ir.Model, dims: Mapping[str, int]) -> dict[str, Any]:
     return {"flops": sum(flops.values()), "by_operator": dict(flops.most_common()), "unknown": dict(unknown)}
 
 
-def placement(path: Path) -> dict[str, Any]:
+def _providers() -> list[ExecutionProvider]:
+    return [registry.create(name, {}) for name in registry.available()]
+
+
+def placement(plan: Plan) -> dict[str, Any]:
     """Where the steps of the optimised model run: providers by operator, kinds of steps, host steps with reasons."""
-    providers = [registry.create(name, {}) for name in registry.available()]
-    steps = CompiledModel.build(load_model(path), providers, log.DEFAULT).compiled.plan.steps
     by_provider: dict[str, collections.Counter[str]] = {}
     host: collections.Counter[tuple[str, str]] = collections.Counter()
-    for step in steps:
+    for step in plan.steps:
         by_provider.setdefault(step.provider, collections.Counter())[step.op_type] += 1
         if step.kind == "host":
             host[step.op_type, step.reason] += 1
     return {
-        "steps": dict(collections.Counter(step.kind for step in steps)),
+        "steps": dict(collections.Counter(step.kind for step in plan.steps)),
         "providers": {name: dict(counts.most_common()) for name, counts in by_provider.items()},
         "host": [{"operator": name, "count": n, "reason": reason} for (name, reason), n in host.most_common()],
+    }
+
+
+def memory(plan: Plan, dims: Mapping[str, int]) -> dict[str, Any]:
+    """Bytes of the intermediate values with these sizes: in one arena that they share, and each by itself."""
+    planned = plan_memory(plan, collections.defaultdict(lambda: 1, dims))
+    return {
+        "arena_bytes": planned.layout.nbytes,
+        "without_reuse_bytes": planned.without_reuse,
+        "values_of_unknown_size": len(planned.unknown),
     }
 
 
@@ -132,6 +148,11 @@ def _show(report: dict[str, Any]) -> None:
     out.print(
         f"cost        {report['cost']['flops'] / 1e9:,.3f} GFLOP a run"
         + (f", and {unknown} nodes whose sizes depend on data" if unknown else "")
+    )
+    memory_bytes = report["memory"]
+    out.print(
+        f"memory      {memory_bytes['arena_bytes'] / 1e6:,.1f} MB for intermediate values, "
+        f"{memory_bytes['without_reuse_bytes'] / 1e6:,.1f} MB if none shared"
     )
     out.print(f"operators   {report['nodes']}: {_counts(report['operators'])}")
     placement = report["placement"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def _control_flow(
 
     def call(context: RunContext, inputs: Sequence[Any]) -> Sequence[Any]:
         outer = dict(zip(captured, inputs[count:], strict=True))
-        runners = {
+        runners: dict[str, Callable[..., list[Any]]] = {
             name: functools.partial(_run_body, body, context, [outer[value] for value in body.captured])
             for name, body in bodies.items()
         }

@@ -94,17 +94,17 @@ def test_bound_memory_of_the_wrong_shape(session, binding):
 
 
 def test_what_a_run_refuses(session, binding):
-    with pytest.raises(RuntimeError, match="Error in execution: At least one output should be requested"):
+    with pytest.raises(RuntimeError, match=r"Error in execution: At least one output should be requested"):
         session.run_with_iobinding(binding)
     binding.bind_output("q")
-    with pytest.raises(RuntimeError, match="Error in execution: Invalid output name"):
+    with pytest.raises(RuntimeError, match=r"Error in execution: Invalid output name"):
         session.run_with_iobinding(binding)
     binding.clear_binding_outputs()
     binding.bind_output("y")
     for bad in (X.astype(np.float64), np.ones((4, 2), np.float32), np.ones(4, np.float32)):
         binding.bind_cpu_input("x", bad)
         with pytest.raises(
-            RuntimeError, match="Error in execution: (Unexpected input data type|Got invalid|Invalid rank)"
+            RuntimeError, match=r"Error in execution: (Unexpected input data type|Got invalid|Invalid rank)"
         ):
             session.run_with_iobinding(binding)
 

@@ -52,3 +52,9 @@ def test_errors_are_one_line(command: Command, embedding: Path, tmp_path: Path) 
         outcome = command("info", *arguments)
         assert outcome.code == 1
         assert len(outcome.err.splitlines()) == 1
+
+
+def test_memory_of_intermediate_values(command: Command, embedding: Path) -> None:
+    """The looked-up rows (6 x 4 floats) and their product (6 x 3) live at once, each from a multiple of 64 on."""
+    report = json.loads(command("info", embedding, "--dim", "batch=2", "--dim", "length=3", "--json").out)
+    assert report["memory"] == {"arena_bytes": 256, "without_reuse_bytes": 96 + 72, "values_of_unknown_size": 0}

@@ -138,5 +138,5 @@ def test_scan_output_of_an_endless_loop_is_refused(monkeypatch: pytest.MonkeyPat
     )
     feeds = {"n": np.array(1 << 62), "x": np.ones(1000, np.float32)}
     model = model_of([helper.make_node("Loop", ["n", ""], ["all"], body=body)], feeds, ["all"])
-    with pytest.raises(errors.Fail, match="scan output 'out' after .* iterations"):
+    with pytest.raises(errors.Fail, match=r"scan output 'out' after .* iterations"):
         run(model, feeds)

@@ -131,7 +131,7 @@ class Elementwise(Operator):
         dtypes = tuple(dtype for dtype in inputs if dtype is not None)
         expressions = iter([Input(dtype, index) for index, dtype in enumerate(dtypes)])
         arguments = [None if dtype is None else next(expressions) for dtype in inputs]
-        return Pointwise(dtypes, (self.scalar(*arguments),))  # type: ignore[arg-type]
+        return Pointwise(dtypes, (self.scalar(*arguments),))
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         given = [fact for fact in inputs if fact is not None]
@@ -171,7 +171,8 @@ def operator(op_type: str, *, since: int = 1, domain: str = "") -> Callable[[Ope
     """
 
     def register(cls: OperatorClass) -> OperatorClass:
-        named = type(cls.__name__, (cls,), {"op_type": op_type, "since": since, "domain": domain, "__doc__": cls.__doc__})
+        identity = {"op_type": op_type, "since": since, "domain": domain, "__doc__": cls.__doc__}
+        named = type(cls.__name__, (cls,), identity)
         named.__module__ = cls.__module__
         versions = _CLASSES.setdefault((domain, op_type), [])
         if any(known.since == since for known in versions):
