@@ -72,7 +72,7 @@ class ModelLoaded(OnnxRuntimeError):
     code, status = 8, "MODEL_LOADED"
 
 
-class NotImplemented(OnnxRuntimeError):  # noqa: A001 - the name that callers catch
+class NotImplemented(OnnxRuntimeError):
     """The model is valid, but no execution provider has a kernel for a node."""
 
     code, status = 9, "NOT_IMPLEMENTED"

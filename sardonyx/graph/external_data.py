@@ -95,7 +95,7 @@ class ExternalData:
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
     """The keys and values that say where a tensor's data lie; `errors.Fail` where they say nothing sensible."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
+    entries = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
     location = entries.get("location")
     if location is None:
         raise errors.Fail(f"model format error! Missing 'location' of external data (initializer {tensor.name})")
@@ -109,6 +109,11 @@ def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
         raise errors.Fail(f"External initializer: {tensor.name} offset: {offset} is out of bounds")
     _number(entries.get("length", "0"), "length", tensor.name, least=0)
     return entries
+
+
+def _text(value: str | bytes) -> str:
+    """A string of the file, which protobuf gives as bytes where it is not UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _number(text: str, key: str, name: str, least: int = -_LARGEST) -> int:

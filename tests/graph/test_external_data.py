@@ -101,3 +101,12 @@ def test_buffers_stand_for_files() -> None:
     assert run(loaded, x=X)[0].tolist() == [6, 7]
     tensor = loaded.model.graph.initializers["w"].const_value
     assert np.shares_memory(tensor.numpy(), np.frombuffer(buffer, np.uint8))
+
+
+@pytest.mark.parametrize("part", [b"length", b"w.bin"])
+def test_text_that_is_not_utf_8(folder: Path, part: bytes) -> None:
+    """Protobuf gives such a key or value as bytes."""
+    data = reading("w.bin", length="8").SerializeToString()
+    assert part in data
+    with pytest.raises(errors.Fail, match=r"Unknown key|does not exist"):
+        load_model(data.replace(part, b"\xff" + part[1:]), external_folder=folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class Operator:
                 setattr(self, name, attribute_value(attribute))
             elif not hasattr(type(self), name):
                 raise errors.InvalidGraph(
-                    f"This is an invalid model. In Node, {describe(node)}, Error Required attribute '{name}' is missing."
+                    f"This is an invalid model. In Node, {describe(node)}, "
+                    f"Error Required attribute '{name}' is missing."
                 )
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -69,7 +71,7 @@ class Operator:
         cls.fields = {}
         for base in reversed(cls.__mro__[1:]):
             cls.fields.update(base.__dict__.get("fields", {}))
-        for name, annotation in cls.__dict__.get("__annotations__", {}).items():
+        for name, annotation in inspect.get_annotations(cls).items():
             if not name.startswith("_") and "ClassVar" not in str(annotation):
                 cls.fields[name] = annotation
 
@@ -148,7 +150,7 @@ class Elementwise(Operator):
         moved = super().cost(inputs, outputs)
         dtypes = [None if fact is None or fact.dtype is None else numpy_dtype(fact.dtype) for fact in inputs]
         given = [dtype for fact, dtype in zip(inputs, dtypes, strict=True) if fact is not None]
-        if moved.flops is None or any(dtype is None or dtype == object for dtype in given):
+        if moved.flops is None or any(dtype is None or dtype.kind == "O" for dtype in given):
             return moved
         return Cost(moved.flops * operations(self.pointwise(dtypes)), moved.bytes)
 
