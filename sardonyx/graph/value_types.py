@@ -111,7 +111,8 @@ def _restore(value: ir.Value) -> None:
 def _is_marked(kind: Any) -> bool:
     while kind is not None and not isinstance(kind, ir.TensorType):
         kind = getattr(kind, "elem_type", None) if not isinstance(kind, ir.DataType) else None
-    return kind is not None and (kind.denotation or "").startswith(_MARK)
+    mark = None if kind is None else kind.denotation
+    return isinstance(mark, str) and mark.startswith(_MARK)  # text that is not UTF-8 comes as bytes
 
 
 def _restored(kind: Any) -> Any:

@@ -128,16 +128,16 @@ def to_exponents(x: Array, saturate: bool, round_mode: str) -> Array:
 
 
 def to_strings(x: Array) -> Array:
-    """Decimal text, the shortest that reads back as the same number; truth values, whole numbers, infinities and NaN
-    as onnxruntime writes them: 1, 3, INF, NaN."""
+    """Decimal text as onnxruntime writes it: 8 significant digits, of float64 too; 3, 1e+10, INF, NaN."""
     if x.dtype == _STRING:
         return x.copy()
-    words = {"nan": "NaN", "inf": "INF", "-inf": "-INF", "True": "1", "False": "0"}
     result = np.empty(x.shape, object)
-    flat = result.reshape(-1)
-    for index, item in enumerate(x.reshape(-1)):
-        text = str(item)
-        flat[index] = words.get(text, text.removesuffix(".0"))
+    if x.dtype.kind in "iub":
+        result.reshape(-1)[:] = [str(int(item)) for item in x.reshape(-1)]
+        return result
+    words = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
+    texts = [format(float(item), ".8g") for item in x.reshape(-1)]
+    result.reshape(-1)[:] = [words.get(text, text) for text in texts]
     return result
 
 

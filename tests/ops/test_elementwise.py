@@ -108,8 +108,13 @@ def test_casts_to_8_bit_floats_saturate(kind: str) -> None:
 
 def test_casts_of_strings() -> None:
     pytest.importorskip("onnxruntime")
-    numbers = np.array([1.5, 0.1, 1e10, 1e-7, math.nan, math.inf, -math.inf, 3.0], np.float32)
-    assert ours("Cast", numbers, to=8)[0].tolist() == theirs("Cast", numbers, to=8)[0].tolist()
+    values = [1.5, 0.1, 1e10, 1e-7, 123456789, 1e7, 1e16, -0.0, math.nan, math.inf, -math.inf, 3.0]
+    for dtype in (np.float32, np.float64, np.float16):
+        with np.errstate(over="ignore"):
+            numbers = np.array(values).astype(dtype)
+        assert ours("Cast", numbers, to=8)[0].tolist() == theirs("Cast", numbers, to=8)[0].tolist()
+    for integers in (np.array([-3, 0, 200], np.int16), np.array([2**63], np.uint64), np.array([True, False])):
+        assert ours("Cast", integers, to=8)[0].tolist() == theirs("Cast", integers, to=8)[0].tolist()
     text = np.array(["1.5", "-inf", "NaN", "3e4"], object)
     np.testing.assert_array_equal(ours("Cast", text, to=1)[0], theirs("Cast", text, to=1)[0])
     assert ours("Cast", np.array(["15", "-3"], object), to=7)[0].tolist() == [15, -3]
