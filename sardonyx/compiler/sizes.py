@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from sardonyx.ops.framework.facts import Dim
 from sardonyx.runtime.sizes import Operation, Size, Symbol
 
 
+@functools.lru_cache(maxsize=65536)
 def size_of(dim: Dim) -> Size | None:
     """The size that a dimension states; None where nothing is known of it, or it is no integer expression."""
     if isinstance(dim, int):

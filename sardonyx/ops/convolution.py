@@ -14,11 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
 from sardonyx.ops.quantization import requantize
-from sardonyx.ops.windows import WindowAttributes, Windows, plus
+from sardonyx.ops.windows import WindowAttributes, Windows
 
 
 def correlate(x: Array, w: Array, windows: Windows, groups: int) -> Array:
@@ -191,7 +192,7 @@ class ConvTranspose(Convolution):
             else:
                 # The output's length is linear in the input's.
                 at_zero = self._padding(axis, 0, attributes)[1]
-                sizes.append(plus(length * attributes.strides[axis], at_zero))
+                sizes.append(dims.add(dims.multiply(length, attributes.strides[axis]), at_zero))
         return [Fact(x.type, (x.shape[0], filters, *sizes))]
 
     def run(self, x: Array, w: Array, bias: Array | None = None) -> Sequence[Value]:

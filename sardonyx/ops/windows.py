@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, known, unknown_dim
 from sardonyx.ops.framework.operator import Array
 
@@ -145,7 +146,7 @@ class WindowAttributes:
             if not known(length):
                 result.append(unknown_dim())
             elif self.auto_pad.startswith("SAME"):
-                result.append(_ceil_divide(length, self.strides[axis]))
+                result.append(dims.ceil_divide(length, self.strides[axis]))
             else:
                 count = len(self.kernel)
                 valid = self.auto_pad == "VALID"
@@ -171,25 +172,11 @@ class WindowAttributes:
 
     def _output(self, axis: int, length: Dim, before: int, after: int) -> Dim:
         stride = self.strides[axis]
-        room = plus(length, before + after - self._extent(axis))
+        room = dims.add(length, before + after - self._extent(axis))
         if not self.ceil_mode or stride == 1:
-            return plus(floor_divide(room, stride), 1)
+            return dims.add(dims.floor_divide(room, stride), 1)
         assert isinstance(room, int)
         assert isinstance(length, int)
         windows = -(-room // stride) + 1
         # "sliding windows that would start in the right padded region are ignored"
         return windows - 1 if (windows - 1) * stride >= length + before else windows
-
-
-def plus(dim: Dim, number: int) -> Dim:
-    """dim + number, without making an expression of dim + 0."""
-    return dim if number == 0 else dim + number
-
-
-def floor_divide(dim: Dim, number: int) -> Dim:
-    """dim // number, without making an expression of dim // 1."""
-    return dim if number == 1 else dim // number
-
-
-def _ceil_divide(dim: Dim, number: int) -> Dim:
-    return dim if number == 1 else (dim + (number - 1)) // number
