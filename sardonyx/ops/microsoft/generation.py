@@ -11,103 +11,123 @@ import onnx_ir as ir
 from sardonyx import errors
 from sardonyx.ops.framework.facts import Fact, tensor, unknown_dim
 from sardonyx.ops.framework.operator import ControlFlow, operator
+from sardonyx.ops.microsoft.generation_models import Bodies, EncoderDecoder, Gpt, Model, left_padding
 from sardonyx.ops.microsoft.linear_quantization import padded
-from sardonyx.ops.microsoft.ngram import repeated
+from sardonyx.ops.microsoft.logits_rules import LogitsRules
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim
 
 if TYPE_CHECKING:
+    from sardonyx.ops.framework.facts import Dim
     from sardonyx.ops.framework.inference import Inference
 
-_LOWEST = np.finfo(np.float32).min
+GPT, ENCODER_DECODER, WHISPER = 0, 1, 2
 
 
-@operator("GreedySearch", domain=DOMAIN)
-class GreedySearch(ControlFlow):
-    """The most likely token after the prompt, again and again, up to max_length or the end token.
+class Generation(ControlFlow):
+    """What all operators of text generation share: the models, and the rules that their inputs state."""
 
-    A sequence that reaches the end token goes on with pad tokens, from that place on.
-
-    The decoder (GPT-2's contract) takes input_ids, position_ids, attention_mask and one past (2, batch, heads, length,
-    size) for each layer, and gives logits (batch, length, vocabulary) and one present for each layer. Pad tokens of
-    the prompt do not count as positions, and are masked where no attention mask is given.
-    """
-
-    inputs: ClassVar[str] = (
-        "input_ids, max_length, min_length?, repetition_penalty?, vocab_mask?, prefix_vocab_mask?, attention_mask?"
-    )
-    outputs: ClassVar[str] = "sequences"
     decoder: ir.Graph
     encoder: ir.Graph | None = None
     init_decoder: ir.Graph | None = None
     decoder_start_token_id: int = -1
     eos_token_id: int
     pad_token_id: int
-    model_type: int = 0
+    model_type: int = GPT
     no_repeat_ngram_size: int = 0
     vocab_size: int = -1
 
-    def run_bodies(self, bodies: dict[str, Callable[..., list[Any]]], inputs: Sequence[Any]) -> Sequence[Any]:
-        if self.model_type != 0 or self.init_decoder is not None or self.encoder is not None:
-            raise errors.NotImplemented("GreedySearch runs a single decoder of model_type 0 only")
-        ids, longest, shortest, penalty, allowed, first_allowed, mask = padded(inputs, 7)
-        batch, length = ids.shape
-        limit = int(longest.reshape(()))
-        if length >= limit:
-            raise ValueError(f"'max_length' {limit} must exceed the prompt's length {length}")
-        real = (ids != self.pad_token_id).astype(np.int32)
-        mask = real if mask is None else mask.astype(np.int32)
-        positions = np.where(real > 0, np.cumsum(real, axis=1) - 1, 0).astype(np.int32)
-        following = real.sum(axis=1, dtype=np.int32)
-        sequences, given = ids.copy(), ids
-        done = np.zeros(batch, np.bool_)
-        pasts = [self.empty_past(value, batch) for value in self.decoder.inputs[3:]]
+    def model(self, bodies: Bodies, ids: Array, mask: Array | None, beams: int = 1) -> Model:
+        """The model of `model_type` for the input `input_ids`; its prompt is that of the decoder."""
+        if self.model_type == GPT:
+            return Gpt(bodies, self.decoder, ids, mask, self.pad_token_id, beams)
+        if self.model_type != ENCODER_DECODER:
+            raise errors.NotImplemented(f"{self.op_type} has no model_type {self.model_type}; expected 0 or 1")
+        mask = left_padding(ids, self.pad_token_id) if mask is None else mask.astype(np.int32)
+        source = {"encoder_input_ids": ids, "encoder_attention_mask": mask}
+        return self.encoder_decoder(bodies, source, self.start_tokens(len(ids)), beams)
+
+    def encoder_decoder(self, bodies: Bodies, source: dict[str, Array], start: Array, beams: int) -> EncoderDecoder:
+        if self.encoder is None:
+            raise ValueError(f"model_type {self.model_type} needs attribute 'encoder'")
+        return EncoderDecoder(bodies, self.encoder, self.decoder, source, start, beams)
+
+    def start_tokens(self, batch: int) -> Array:
+        if self.decoder_start_token_id < 0:
+            raise ValueError(f"model_type {self.model_type} needs attribute 'decoder_start_token_id'")
+        return np.full((batch, 1), self.decoder_start_token_id, np.int32)
+
+    def known(self, logits: Array) -> Array:
+        """A copy of the logits of the words of the vocabulary, where `vocab_size` is smaller than that of the model."""
+        return logits[:, : self.vocab_size if self.vocab_size > 0 else None].copy()
+
+    def infer_bodies(self, inference: Inference) -> None:
+        for graph in (self.decoder, self.encoder, self.init_decoder):
+            if graph is not None:
+                inference.graph(graph)
+
+
+class TokenByToken(Generation):
+    """Generation that chooses one token after the other, up to max_length or the end token.
+
+    A sequence that reaches the end token goes on with pad tokens, from that place on.
+    """
+
+    def generate(self, model: Model, rules: LogitsRules, limit: int, choose: Callable[[Array], Array]) -> Array:
+        """Sequences (rows, limit); `choose` gives a token (rows,) for processed scores (rows, vocabulary)."""
+        sequences = model.prompt
+        batch, length = sequences.shape
+        check_limit(limit, length)
+        rows, done = np.arange(batch), np.zeros(batch, np.bool_)
         while sequences.shape[1] < limit and not done.all():
-            logits, *pasts = bodies["decoder"](given, positions, mask, *pasts)
-            scores = logits[:, -1, : self.vocab_size if self.vocab_size > 0 else None].astype(np.float32)
             first = sequences.shape[1] == length
-            self.process(scores, sequences, shortest, penalty, allowed, first_allowed if first else None)
-            best = scores.argmax(axis=1)
-            done |= best == self.eos_token_id
-            chosen = np.where(done, self.pad_token_id, best).astype(np.int32)
-            sequences = np.concatenate([sequences, chosen[:, None]], axis=1)
-            given, positions = chosen[:, None], following[:, None].copy()
-            following = following + 1
-            mask = np.concatenate([mask, np.ones((batch, 1), np.int32)], axis=1)
+            scores = self.known(model.first() if first else model.following(sequences, rows))
+            rules.apply(scores, sequences, first)
+            chosen = choose(scores)
+            done |= chosen == self.eos_token_id
+            following = np.where(done, self.pad_token_id, chosen).astype(np.int32)
+            sequences = np.concatenate([sequences, following[:, None]], axis=1)
         rest = np.full((batch, limit - sequences.shape[1]), self.pad_token_id, np.int32)
-        return (np.concatenate([sequences, rest], axis=1),)
-
-    def process(
-        self,
-        scores: Array,
-        sequences: Array,
-        shortest: Array | None,
-        penalty: Array | None,
-        allowed: Array | None,
-        first_allowed: Array | None,
-    ) -> None:
-        """Change the scores in place as the inputs demand."""
-        if penalty is not None and float(penalty.reshape(())) != 1:
-            factor = np.float32(penalty.reshape(()))
-            for row, tokens in zip(scores, sequences, strict=True):
-                seen = np.unique(tokens)
-                row[seen] = np.where(row[seen] < 0, row[seen] * factor, row[seen] / factor)
-        for row, tokens in zip(scores, sequences, strict=True):
-            row[repeated(tokens, self.no_repeat_ngram_size)] = _LOWEST
-        for mask in (allowed, first_allowed):
-            if mask is not None:
-                scores[np.broadcast_to(mask == 0, scores.shape)] = _LOWEST
-        if shortest is not None and sequences.shape[1] < int(shortest.reshape(())):
-            scores[:, self.eos_token_id] = _LOWEST
-
-    def empty_past(self, value: ir.Value, batch: int) -> Array:
-        """A past of length 0 for one layer; the subgraph's input tells heads and sizes."""
-        shape = value.shape
-        if shape is None or len(shape) != 5 or not isinstance(shape[2], int) or not isinstance(shape[4], int):
-            raise ValueError(f"the decoder's input '{value.name}' must be (2, batch, heads, length, size), not {shape}")
-        kind = np.float32 if value.dtype is None else value.dtype.numpy()
-        return np.zeros((2, batch, shape[2], 0, shape[4]), kind)
+        return np.concatenate([sequences, rest], axis=1)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
-        inference.graph(self.decoder)
-        longest = None if len(inputs) < 2 or inputs[1] is None else inputs[1].elements
-        return [tensor(ir.DataType.INT32, (dim(inputs[0], 0), longest[0] if longest else unknown_dim()))]
+        self.infer_bodies(inference)
+        return [tensor(ir.DataType.INT32, (dim(inputs[0], 0), known_limit(inputs)))]
+
+
+@operator("GreedySearch", domain=DOMAIN)
+class GreedySearch(TokenByToken):
+    """The most likely token after the prompt, again and again."""
+
+    inputs: ClassVar[str] = (
+        "input_ids, max_length, min_length?, repetition_penalty?, vocab_mask?, prefix_vocab_mask?, attention_mask?"
+    )
+    outputs: ClassVar[str] = "sequences"
+
+    def run_bodies(self, bodies: Bodies, inputs: Sequence[Any]) -> Sequence[Any]:
+        ids, longest, shortest, penalty, allowed, first_allowed, mask = padded(inputs, 7)
+        rules = LogitsRules(
+            end_token=self.eos_token_id,
+            repetition_penalty=number(penalty, 1.0),
+            ngram_size=self.no_repeat_ngram_size,
+            allowed=allowed,
+            first_allowed=first_allowed,
+            min_length=int(number(shortest, 0)),
+        )
+        model = self.model(bodies, ids, mask)
+        return (self.generate(model, rules, int(number(longest, 0)), lambda scores: scores.argmax(axis=1)),)
+
+
+def number(scalar: Array | None, default: float) -> float:
+    """The value of an input of one element, or the default where it is absent."""
+    return default if scalar is None else float(scalar.reshape(()))
+
+
+def check_limit(limit: int, length: int) -> None:
+    if length >= limit:
+        raise ValueError(f"'max_length' {limit} must exceed the prompt's length {length}")
+
+
+def known_limit(inputs: Sequence[Fact | None]) -> Dim:
+    """The length that 'max_length', the second input, gives where it is a constant."""
+    longest = None if len(inputs) < 2 or inputs[1] is None else inputs[1].elements
+    return longest[0] if longest else unknown_dim()
