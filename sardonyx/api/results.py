@@ -11,21 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from sardonyx.kernel.dtypes import FLOAT8
 
-_FLOAT8 = frozenset(
-    np.dtype(kind)
-    for kind in (
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e4m3fnuz,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e5m2fnuz,
-        ml_dtypes.float8_e8m0fnu,
-    )
-)
+Array = np.ndarray[Any, Any]
 
 
 def detach(values: list[Any]) -> list[Any]:
@@ -68,7 +58,7 @@ def _copied(value: Any) -> Any:
 def to_python(value: Any) -> Any:
     """A result as `run` returns it: float8 tensors as their bytes, as onnxruntime gives them."""
     if isinstance(value, np.ndarray):
-        return value.view(np.uint8) if value.dtype in _FLOAT8 else value
+        return value.view(np.uint8) if value.dtype in FLOAT8 else value
     if isinstance(value, list):
         return [to_python(item) for item in value]
     return value

@@ -12,38 +12,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.api.arguments import wrong_argument
+from sardonyx.ops.microsoft import packed_weights
 
 Array = np.ndarray[Any, Any]
 
 FP4, NF4 = 0, 1
 
-# Values of the codes 0 to 15: FP4 has a sign, two exponent bits and a mantissa bit with its own table of magnitudes;
-# NF4 has the quantiles of a normal distribution (QLoRA, Dettmers et al. 2023, appendix E).
-_FP4_MAGNITUDES = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
-_CODES = {
-    FP4: np.array([*_FP4_MAGNITUDES, *(-value for value in _FP4_MAGNITUDES)], np.float32),
-    NF4: np.array(
-        [
-            -1.0,
-            -0.6961928009986877,
-            -0.5250730514526367,
-            -0.39491748809814453,
-            -0.28444138169288635,
-            -0.18477343022823334,
-            -0.09105003625154495,
-            0.0,
-            0.07958029955625534,
-            0.16093020141124725,
-            0.24611230194568634,
-            0.33791524171829224,
-            0.44070982933044434,
-            0.5626170039176941,
-            0.7229568362236023,
-            1.0,
-        ],
-        np.float32,
-    ),
-}
+_CODES = {FP4: packed_weights.FP4, NF4: packed_weights.NF4}
 
 
 def _quantize_matmul(

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from sardonyx.kernel.dtypes import NARROW_FLOATS
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 from sardonyx.kernel.program import Pointwise
 
@@ -172,26 +172,10 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "where": _where,
 }
 
-_COMPUTED_IN_FLOAT32 = frozenset(
-    np.dtype(kind)
-    for kind in (
-        np.float16,
-        ml_dtypes.bfloat16,
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e4m3fnuz,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e5m2fnuz,
-        ml_dtypes.float8_e8m0fnu,
-        ml_dtypes.float6_e2m3fn,
-        ml_dtypes.float6_e3m2fn,
-        ml_dtypes.float4_e2m1fn,
-    )
-)
-
 
 def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in which values of `dtype` are computed."""
-    return np.dtype(np.float32) if dtype in _COMPUTED_IN_FLOAT32 else dtype
+    return np.dtype(np.float32) if dtype in NARROW_FLOATS else dtype
 
 
 def evaluate(kernel: Pointwise, inputs: Sequence[Array]) -> list[Array]:

@@ -11,29 +11,20 @@ import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel import expr as k
+from sardonyx.kernel.dtypes import SATURATING_FLOAT8
 from sardonyx.kernel.expr import Expr
 from sardonyx.kernel.program import Host, Kernel
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Elementwise, Value, operator
 
-# The 8-bit floats that the attribute `saturate` is about.
-SATURATING = frozenset(
-    np.dtype(kind)
-    for kind in (
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e4m3fnuz,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e5m2fnuz,
-    )
-)
 _EXPONENT_ONLY = np.dtype(ml_dtypes.float8_e8m0fnu)
 _STRING = np.dtype(object)
 
 
 def convert(x: Expr, dtype: np.dtype[Any], saturate: bool) -> Expr:
     """`x` in another numeric dtype; 8-bit floats hold their largest value where `saturate` asks for it."""
-    if dtype in SATURATING and saturate and x.dtype.kind not in "biu" and x.dtype != dtype:
+    if dtype in SATURATING_FLOAT8 and saturate and x.dtype.kind not in "biu" and x.dtype != dtype:
         largest = float(ml_dtypes.finfo(dtype).max)
         x = k.minimum(k.maximum(x, -largest), largest)
     return x.cast(dtype)
@@ -112,7 +103,7 @@ class CastLike(Conversion):
 
 
 def _converted(x: Array, target: np.dtype[Any], saturate: bool) -> Array:
-    if target in SATURATING and saturate and x.dtype.kind not in "biu" and x.dtype != target:
+    if target in SATURATING_FLOAT8 and saturate and x.dtype.kind not in "biu" and x.dtype != target:
         largest = float(ml_dtypes.finfo(target).max)
         wide = x if x.dtype == np.float64 else x.astype(np.float32)
         return np.clip(wide, -largest, largest).astype(target)

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.dtypes import SATURATING_FLOAT8
 from sardonyx.kernel.evaluate import working_dtype
-from sardonyx.ops.cast import SATURATING
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -103,7 +103,7 @@ class QuantizeLinear(Operator):
         result = quotient
         if zero_point is not None:
             result = result + spread(zero_point, x.shape, self.axis, self.block_size).astype(result.dtype)
-        if self.saturate and target in SATURATING:
+        if self.saturate and target in SATURATING_FLOAT8:
             largest = float(ml_dtypes.finfo(target).max)
             result = np.clip(result, -largest, largest)
         return (result.astype(target),)

@@ -164,14 +164,8 @@ class Recurrent(Operator):
         return Cost(2.0 * x.shape[0] * x.shape[1] * (weights[0] + weights[1]), moved)  # type: ignore[operator]
 
 
-@operator("RNN")
-class RNN(Recurrent):
-    """H = f(X W' + H R' + biases)."""
-
-    def step(
-        self, x: Array, state: list[Array], r: Array, bias: Array, extra: Array | None, functions: Sequence[Activation]
-    ) -> list[Array]:
-        return [functions[0](self.clipped(x + state[0] @ r.T + bias))]
+class OneState(Recurrent):
+    """A recurrent layer whose only state is its output."""
 
     def run(
         self,
@@ -185,8 +179,18 @@ class RNN(Recurrent):
         return self.run_layer(x, w, r, bias, lengths, [initial])
 
 
+@operator("RNN")
+class RNN(OneState):
+    """H = f(X W' + H R' + biases)."""
+
+    def step(
+        self, x: Array, state: list[Array], r: Array, bias: Array, extra: Array | None, functions: Sequence[Activation]
+    ) -> list[Array]:
+        return [functions[0](self.clipped(x + state[0] @ r.T + bias))]
+
+
 @operator("GRU")
-class GRU(Recurrent):
+class GRU(OneState):
     """Gates z (update), r (reset) and h: H = (1 - z) h + z H."""
 
     linear_before_reset: int = 0
@@ -207,17 +211,6 @@ class GRU(Recurrent):
         else:
             candidate = x[:, 2 * size :] + (reset * h) @ r[2 * size :].T + bias[2 * size :]
         return [(1 - update) * g(self.clipped(candidate)) + update * h]
-
-    def run(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        bias: Array | None = None,
-        lengths: Array | None = None,
-        initial: Array | None = None,
-    ) -> Sequence[Value]:
-        return self.run_layer(x, w, r, bias, lengths, [initial])
 
 
 @operator("LSTM")
