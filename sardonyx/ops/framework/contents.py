@@ -30,9 +30,7 @@ def contents(node: ir.Node, inputs: Sequence[Fact | None], output: Fact) -> tupl
     return None
 
 
-def _elementwise(
-    rule: Callable[..., Dim], inputs: Sequence[Fact | None], output: Fact
-) -> tuple[Dim, ...] | None:
+def _elementwise(rule: Callable[..., Dim], inputs: Sequence[Fact | None], output: Fact) -> tuple[Dim, ...] | None:
     count = output.shape[0] if output.shape else 1
     if not isinstance(count, int) or count > MAXIMUM_ELEMENTS:
         return None
