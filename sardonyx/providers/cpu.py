@@ -112,5 +112,3 @@ def _run_body(body: CompiledGraph, context: RunContext, captures: Sequence[Any],
     if len(arguments) != expected:
         raise errors.InvalidGraph(f"a subgraph with {expected} inputs was given {len(arguments)} values")
     return execute(body.plan, context, arguments, captures)
-
-
