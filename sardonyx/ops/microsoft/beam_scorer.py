@@ -53,9 +53,8 @@ class BeamScorer:
         self.beams, self.end_token, self.pad_token = beams, end_token, pad_token
         self.hypotheses = [Hypotheses(beams, length_penalty) for _ in range(batch)]
         self.done = np.zeros(batch, np.bool_)
-        self.scores = np.full((batch, beams), _UNUSED, np.float32)
-        self.scores[:, 0] = 0
-        self.scores = self.scores.reshape(-1)
+        self.scores: Array = np.full(batch * beams, _UNUSED, np.float32)
+        self.scores[::beams] = 0
 
     def advance(self, sequences: Array, scores: Array) -> tuple[Array, Array]:
         """The next token of each row, and the row it continues, for scores (batch * beams, vocabulary)."""

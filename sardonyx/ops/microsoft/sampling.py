@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,7 +36,7 @@ class MinimalStandard:
         """A number of [0, 1) made of two of the generator's, as C++'s generate_canonical makes one of 53 bits."""
         values = self.MODULUS - 1
         low, high = self.draw(), self.draw()
-        return min((low + high * float(values)) / float(values) ** 2, np.nextafter(1.0, 0.0))
+        return min((low + high * float(values)) / float(values) ** 2, math.nextafter(1.0, 0.0))
 
     def draw(self) -> int:
         self.state = self.state * 16807 % self.MODULUS

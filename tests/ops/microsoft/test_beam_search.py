@@ -20,13 +20,13 @@ def f32(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def both(given: list[Any], attributes: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def both(given: list[Any], attributes: dict[str, Any], op_type: str = "BeamSearch") -> tuple[list[Any], list[Any]]:
     """Outputs of a batch, and those of onnxruntime for its entries one by one.
 
     onnxruntime decides whether the second entry of a batch and those after it are done from scores of their
     neighbours, so that a batch has other results there than its entries alone.
     """
-    model = peer.one_node("BeamSearch", given, [6, 1, 1], attributes)
+    model = peer.one_node(op_type, given, [6, 1, 1], attributes)
     feeds = peer.feeds(model, given)
     expected = [
         peer.onnxruntime(
@@ -39,13 +39,13 @@ def both(given: list[Any], attributes: dict[str, Any]) -> tuple[list[Any], list[
     ]
 
 
-def check(found: list[Any], expected: list[Any], prompt: int) -> None:
+def check(found: list[Any], expected: list[Any], prompt: int, pad: int = PAD) -> None:
     np.testing.assert_array_equal(found[0], expected[0])
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-5)
     assert found[2].shape == expected[2].shape
     for entry in range(found[0].shape[0]):
         # Scores after the end of an entry are those of pad tokens here, and unset in onnxruntime.
-        steps = max(1, int((found[0][entry] != PAD).sum(axis=1).min()) - prompt)
+        steps = max(1, int((found[0][entry] != pad).sum(axis=1).min()) - prompt)
         np.testing.assert_allclose(found[2][:steps, entry], expected[2][:steps, entry], rtol=1e-4, atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""GreedySearch with a small decoder against onnxruntime."""
+"""GreedySearch with small models against onnxruntime."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.ops.microsoft import peer
+from tests.ops.microsoft.generation_graphs import Layer
 
 RNG = np.random.default_rng(8)
 VOCABULARY, HEADS, SIZE, EOS, PAD = 12, 2, 3, 10, 11
@@ -100,3 +101,39 @@ def test_a_prompt_as_long_as_the_limit_is_refused() -> None:
         peer.run(
             "GreedySearch", [PROMPT, i32(3)], [6], {"decoder": decoder(), "eos_token_id": EOS, "pad_token_id": PAD}
         )
+
+
+@pytest.mark.parametrize(("with_decoder", "hidden", "whole"), [(True, True, False), (False, False, True)])
+@pytest.mark.parametrize("ngram", [0, 1])
+def test_greedy_search_of_an_encoder_and_a_decoder(with_decoder: bool, hidden: bool, whole: bool, ngram: int) -> None:
+    # onnxruntime's GreedySearch has decoders alone; its BeamSearch with one beam chooses the same tokens.
+    layer = Layer(2, VOCABULARY)
+    attributes = {
+        "encoder": layer.encoder(with_decoder=with_decoder),
+        "decoder": layer.decoder(hidden=hidden, whole=whole),
+        "model_type": 1,
+        "decoder_start_token_id": 2,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+        "no_repeat_ngram_size": ngram,
+    }
+    for sources in (np.array([[PAD, 3, 4, 7, 1]], np.int32), np.array([[1, 2, 6]], np.int32)):
+        (found,) = peer.run("GreedySearch", [sources, i32(9), i32(9)], [6], attributes)
+        scalars = [i32(9), i32(9), i32(1), i32(1), np.ones(1, np.float32)]
+        model = peer.one_node("BeamSearch", [sources, *scalars], [6], attributes)
+        (expected,) = peer.onnxruntime(model, peer.feeds(model, [sources, *scalars]))
+        np.testing.assert_array_equal(found, expected[:, 0])
+
+
+def test_greedy_search_runs_an_initial_decoder_first() -> None:
+    plain, other = decoder(), decoder()
+    base = {"eos_token_id": EOS, "pad_token_id": PAD, "decoder": plain}
+    (of_other,) = peer.run("GreedySearch", [PROMPT, i32(4)], [6], {**base, "decoder": other})
+    (found,) = peer.run("GreedySearch", [PROMPT, i32(9)], [6], {**base, "init_decoder": other})
+    np.testing.assert_array_equal(found[:, :4], of_other)
+    # From then on it goes on as the decoder does with a past that both make alike.
+    shared = {**base, "init_decoder": plain}
+    np.testing.assert_array_equal(
+        peer.run("GreedySearch", [PROMPT, i32(9)], [6], shared)[0],
+        peer.run("GreedySearch", [PROMPT, i32(9)], [6], base)[0],
+    )
