@@ -1,0 +1,157 @@
+"""Parts of a tensor kept, moved or replaced by place: Trilu, ReverseSequence, CenterCropPad, TensorScatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, unknown_dim
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.shape import axes_of, axis_of
+
+
+class _SameShape(Operator):
+    """An operator whose output has the type and shape of its first input."""
+
+    host_reason = "NumPy's copy runs at memory speed"
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        data = inputs[0] or UNKNOWN
+        return [Fact(data.type, data.shape)]
+
+
+@operator("Trilu", since=14)
+class Trilu(_SameShape):
+    """The upper or lower triangle of each matrix from diagonal k on, zeros elsewhere."""
+
+    upper: int = 1
+
+    def run(self, data: Array, k: Array | None = None) -> Sequence[Value]:
+        if data.ndim < 2:
+            raise ValueError(f"the input must have at least 2 dimensions, not {data.ndim}")
+        if k is not None and k.size != 1:
+            raise ValueError(f"k must have one element, not shape {list(k.shape)}")
+        rows, columns = data.shape[-2:]
+        # A diagonal beyond the corners is none; so large a number must not overflow.
+        diagonal = 0 if k is None else min(max(int(k.reshape(-1)[0]), -rows - 1), columns + 1)
+        offset = np.arange(columns) - np.arange(rows)[:, None]
+        kept = offset >= diagonal if self.upper else offset <= diagonal
+        return (np.where(kept, data, np.zeros((), data.dtype)),)
+
+
+@operator("ReverseSequence", since=10)
+class ReverseSequence(_SameShape):
+    """The first sequence_lens[b] elements along the time axis of each batch entry b in reverse order."""
+
+    batch_axis: int = 1
+    time_axis: int = 0
+
+    def run(self, data: Array, sequence_lens: Array) -> Sequence[Value]:
+        if data.ndim < 2:
+            raise ValueError(f"the input must have at least 2 dimensions, not {data.ndim}")
+        batch, time = axis_of(self.batch_axis, data.ndim), axis_of(self.time_axis, data.ndim)
+        if {batch, time} != {0, 1}:
+            raise ValueError(f"batch_axis and time_axis must be 0 and 1 or 1 and 0, not {batch} and {time}")
+        steps = data.shape[time]
+        if sequence_lens.shape != (data.shape[batch],):
+            raise ValueError(
+                f"sequence_lens must have shape [{data.shape[batch]}], the batch's, not {list(sequence_lens.shape)}"
+            )
+        if sequence_lens.size and not (sequence_lens.min() >= 0 and sequence_lens.max() <= steps):
+            raise ValueError(f"sequence_lens {sequence_lens.tolist()} must lie in [0, {steps}], the time axis's size")
+        place = np.arange(steps)[:, None]
+        source = np.where(place < sequence_lens, sequence_lens - 1 - place, place)
+        entry = np.arange(sequence_lens.size)
+        if time == 0:
+            return (data[source, entry],)
+        return (data[entry[:, None], source.T],)
+
+
+@operator("CenterCropPad", since=18)
+class CenterCropPad(Operator):
+    """The middle of the input with the given sizes, zeros around it where they are larger.
+
+    An odd excess leaves one element more at the end: cut from it or padded onto it.
+    """
+
+    host_reason = "NumPy's copy runs at memory speed"
+    axes: tuple[int, ...] | None = None
+
+    def run(self, data: Array, shape: Array) -> Sequence[Value]:
+        places = self._places(data.ndim)
+        if shape.shape != (len(places),):
+            raise ValueError(f"shape must have one size for each of {len(places)} axes, got {shape.tolist()}")
+        sizes = list(data.shape)
+        source: list[slice] = [slice(None)] * data.ndim
+        target: list[slice] = [slice(None)] * data.ndim
+        for axis, wanted in zip(places, shape.tolist(), strict=True):
+            if wanted < 0:
+                raise ValueError(f"shape must not hold a negative size, got {shape.tolist()}")
+            kept = min(wanted, data.shape[axis])
+            sizes[axis] = wanted
+            begin = (data.shape[axis] - kept) // 2
+            source[axis] = slice(begin, begin + kept)
+            begin = (wanted - kept) // 2
+            target[axis] = slice(begin, begin + kept)
+        result = np.zeros(sizes, data.dtype)
+        result[tuple(target)] = data[tuple(source)]
+        return (result,)
+
+    def _places(self, rank: int) -> tuple[int, ...]:
+        return axes_of(range(rank) if self.axes is None else self.axes, rank)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        data, shape = inputs[0] or UNKNOWN, inputs[1] or UNKNOWN
+        if data.shape is None:
+            return [Fact(data.type, None)]
+        places = self._places(len(data.shape))
+        wanted: Sequence[Dim] | None = shape.integers() or shape.elements
+        if wanted is None:
+            wanted = [unknown_dim() for _ in places]
+        if len(wanted) != len(places):
+            raise ValueError(f"shape must have one size for each of {len(places)} axes, got {len(wanted)}")
+        sizes = list(data.shape)
+        for axis, size in zip(places, wanted, strict=True):
+            sizes[axis] = size
+        return [Fact(data.type, tuple(sizes))]
+
+
+@operator("TensorScatter", since=24)
+class TensorScatter(_SameShape):
+    """A cache with an update written along the sequence axis of each batch entry, from its write index on.
+
+    `past_cache` is (batch, …, max, …), `update` the same but for its sequence's size; mode "circular" wraps around.
+    """
+
+    axis: int = -2
+    mode: str = "linear"
+
+    def run(self, past_cache: Array, update: Array, write_indices: Array | None = None) -> Sequence[Value]:
+        axis = axis_of(self.axis, past_cache.ndim)
+        if axis == 0:
+            raise ValueError("axis must not be 0, the batch axis")
+        if self.mode not in ("linear", "circular"):
+            raise ValueError(f"mode must be linear or circular, not '{self.mode}'")
+        room, length, batch = past_cache.shape[axis], update.shape[axis : axis + 1], past_cache.shape[0]
+        expected = (*past_cache.shape[:axis], *length, *past_cache.shape[axis + 1 :])
+        if update.shape != expected or length[0] > room:
+            raise ValueError(
+                f"update of shape {list(update.shape)} does not fit past_cache of shape {list(past_cache.shape)}: "
+                f"they may differ on axis {axis} alone, where the update must not be longer"
+            )
+        starts = np.zeros(batch, np.int64) if write_indices is None else write_indices
+        if starts.shape != (batch,):
+            raise ValueError(f"write_indices must have shape [{batch}], the batch's, not {list(starts.shape)}")
+        places = starts[:, None].astype(np.int64) + np.arange(length[0])
+        if starts.size and starts.min() < 0:
+            raise ValueError(f"write_indices {starts.tolist()} must not be negative")
+        if self.mode == "circular":
+            places %= max(room, 1)
+        elif places.size and places.max() >= room:
+            raise ValueError(f"write_indices {starts.tolist()} leave no room for {length[0]} of {room} places")
+        result = past_cache.copy()
+        moved, source = np.moveaxis(result, axis, 1), np.moveaxis(update, axis, 1)
+        moved[np.arange(batch)[:, None], places] = source
+        return (result,)
