@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.ops.framework.facts import Dim, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.operator import operator
 from sardonyx.ops.microsoft.beam_scorer import BeamScorer
-from sardonyx.ops.microsoft.generation import Generation, check_limit, known_limit, number
+from sardonyx.ops.microsoft.generation import WHISPER, Generation, check_limit, known_limit, number
 from sardonyx.ops.microsoft.generation_models import Bodies, Model
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.logits_rules import LogitsRules
@@ -64,6 +64,15 @@ class Beams(Generation):
         steps[: len(history)] = history
         return found, found_scores, steps, first
 
+    def whisper(self, bodies: Bodies, features: Array, start: Array | None, beams: int) -> Model:
+        """Whisper for features (batch, features, frames); `start` (batch, length) are its first tokens."""
+        if features.ndim != 3:
+            raise ValueError(f"input 'input_ids' must be (batch, features, frames), got shape {features.shape}")
+        start = self.start_tokens(len(features)) if start is None else start
+        if start.ndim != 2 or len(start) != len(features) or start.shape[1] == 0:
+            raise ValueError(f"input 'decoder_input_ids' must be ({len(features)}, length), got shape {start.shape}")
+        return self.encoder_decoder(bodies, {"encoder_input_ids": features}, start, beams)
+
     def rules(self, inputs: Sequence[Array | None]) -> LogitsRules:
         """The rules that the inputs both operators share ask for."""
         return LogitsRules(
@@ -94,7 +103,7 @@ class Beams(Generation):
 
 @operator("BeamSearch", domain=DOMAIN)
 class BeamSearch(Beams):
-    """The likeliest sequences of a decoder, or of an encoder and a decoder (`model_type` 1)."""
+    """The likeliest sequences of a decoder, of an encoder and a decoder (`model_type` 1), or of Whisper (2)."""
 
     inputs: ClassVar[str] = (
         "input_ids, max_length, min_length?, num_beams, num_return_sequences, length_penalty?, repetition_penalty?, "
@@ -105,7 +114,14 @@ class BeamSearch(Beams):
     def run_bodies(self, bodies: Bodies, inputs: Sequence[Any]) -> Sequence[Any]:
         inputs = padded(inputs, 12)
         beams, returned = int(number(inputs[3], 1)), int(number(inputs[4], 1))
-        model = self.model(bodies, inputs[0], inputs[9], beams)
+        if self.model_type == WHISPER:
+            if int(number(inputs[11], 0)) == 1:
+                raise ValueError(
+                    "'logits_processor' 1 needs the operator WhisperBeamSearch, whose attributes name tokens"
+                )
+            model = self.whisper(bodies, inputs[0], inputs[10], beams)
+        else:
+            model = self.model(bodies, inputs[0], inputs[9], beams)
         penalty = number(inputs[5], 1.0)
         limit = int(number(inputs[1], 0))
         sequences, *scores, _ = self.search(model, self.rules(inputs), limit, beams, returned, penalty)

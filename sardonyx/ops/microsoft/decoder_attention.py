@@ -139,11 +139,12 @@ class DecoderMaskedSelfAttention(Operator):
             before = past.shape[3]
             keys, values = appended(past[0], new[0]), appended(past[1], new[1])
             present = np.stack([keys, values])
-        used = [wide(reordered(cache[:, :, : before + 1], indirection, before)) for cache in (keys, values)]
+        k, v = (wide(reordered(cache[:, :, : before + 1], indirection, before)) for cache in (keys, values))
         filter_value = MASK_FILTER_VALUE if self.mask_filter_value is None else self.mask_filter_value
         attended = attend(
             query,
-            *used,
+            k,
+            v,
             default_scale(self.scale, query.shape[-1]),
             bias=(padding_mask(mask, len(x), 1, before + 1, filter_value, "mask_index"), added),
         )
@@ -172,7 +173,7 @@ def blocked_keys(keys: Array) -> Array:
 
 def key_block(keys: Array) -> int:
     """How many elements have 16 bytes; the head size must be a multiple."""
-    x = 16 // keys.dtype.itemsize
+    x = int(16 // keys.dtype.itemsize)
     if keys.shape[-1] % x:
         raise ValueError(f"a shared buffer needs a head size that is a multiple of {x}, got {keys.shape[-1]}")
     return x

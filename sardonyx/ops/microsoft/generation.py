@@ -41,7 +41,7 @@ class Generation(ControlFlow):
         if self.model_type == GPT:
             return Gpt(bodies, self.decoder, ids, mask, self.pad_token_id, beams)
         if self.model_type != ENCODER_DECODER:
-            raise errors.NotImplemented(f"{self.op_type} has no model_type {self.model_type}; expected 0 or 1")
+            raise errors.NotImplemented(f"{self.op_type} has no model_type {self.model_type}")
         mask = left_padding(ids, self.pad_token_id) if mask is None else mask.astype(np.int32)
         source = {"encoder_input_ids": ids, "encoder_attention_mask": mask}
         return self.encoder_decoder(bodies, source, self.start_tokens(len(ids)), beams)

@@ -93,8 +93,8 @@ class TimestampRules:
 
     def one_row(self, row: Array, tokens: Array) -> None:
         start, length = self.first_timestamp, len(tokens)
-        if start >= len(row):
-            raise ValueError(f"the first timestamp, token {start}, lies outside of the vocabulary of {len(row)}")
+        if not 0 < start < len(row):
+            raise ValueError(f"'beginning_timestamp_token_id' {start} is no token of a vocabulary of {len(row)}")
         times = np.flatnonzero(tokens >= start)
         begun = int(times[0]) + 1 if times.size else length
         self.forbid(row, self.no_timestamps, self.start_of_language_model)

@@ -50,14 +50,11 @@ class WhisperBeamSearch(Beams):
         features, start, processor, temperature = inputs[0], inputs[10], inputs[11], inputs[14]
         if self.decoder_output_cross_qk or self.has_output(3) or inputs[13] is not None:
             raise errors.NotImplemented("WhisperBeamSearch does not collect the scores of cross-attention")
-        if features.ndim != 3:
-            raise ValueError(f"input 'input_ids' must be (batch, features, frames), got shape {features.shape}")
         rules = replace(self.rules(inputs), temperature=number(temperature, 1.0))
         if int(number(processor, 0)) == 1:
             rules = replace(rules, last=self.timestamps())
         beams, returned = int(number(inputs[3], 1)), int(number(inputs[4], 1))
-        start = self.start_tokens(len(features)) if start is None else start
-        model = self.encoder_decoder(bodies, {"encoder_input_ids": features}, start, beams)
+        model = self.whisper(bodies, features, start, beams)
         sequences, found_scores, steps, first = self.search(
             model, rules, int(number(inputs[1], 0)), beams, returned, number(inputs[5], 1.0)
         )

@@ -75,9 +75,21 @@ def test_the_probability_of_silence() -> None:
     [
         ({"no_speech_token_id": VOCABULARY}, [6, 1, 1, 0, 1], "'no_speech_token_id' 90 is no token of 90"),
         ({"decoder_output_cross_qk": 1}, [6], "does not collect the scores of cross-attention"),
-        ({"beginning_timestamp_token_id": VOCABULARY}, [6], "the first timestamp, token 90"),
+        ({"beginning_timestamp_token_id": VOCABULARY}, [6], "'beginning_timestamp_token_id' 90 is no token"),
+        ({"beginning_timestamp_token_id": -1}, [6], "'beginning_timestamp_token_id' -1 is no token"),
     ],
 )
 def test_wrong_requests_are_refused(changed: dict[str, int], outputs: list[int], message: str) -> None:
     with pytest.raises(Exception, match=message):
         peer.run("WhisperBeamSearch", inputs(2, processor=1), outputs, {**BASE, **changed})
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_beam_search_runs_whisper_too(start: str) -> None:
+    shared = ("encoder", "decoder", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    attributes = {**{name: BASE[name] for name in shared}, "model_type": 2}
+    found, expected = both(inputs(2, start)[:12], attributes)
+    prompt = STARTS[start]
+    check(found, expected, 1 if prompt is None else prompt.shape[1], EOS)
+    with pytest.raises(Exception, match="needs the operator WhisperBeamSearch"):
+        peer.run("BeamSearch", inputs(2, start, processor=1)[:12], [6], attributes)
