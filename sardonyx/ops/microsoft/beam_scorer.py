@@ -62,18 +62,18 @@ class BeamScorer:
         if self.beams * vocabulary < 2 * self.beams:
             raise ValueError(f"a vocabulary of {vocabulary} is too small for a beam search")
         flat = scores.reshape(len(self.done), -1)
-        order = np.argsort(-flat, axis=1, kind="stable")[:, : 2 * self.beams]
         tokens = np.full(len(sequences), self.pad_token, np.int32)
         rows = np.zeros(len(sequences), np.int64)
         self.scores = np.zeros(len(sequences), np.float32)
         for entry in np.flatnonzero(~self.done):
             start = int(entry) * self.beams
-            going = self.split(int(entry), sequences, order[entry], flat[entry], vocabulary)
+            order = highest(flat[entry], 2 * self.beams)
+            going = self.split(int(entry), sequences, order, flat[entry], vocabulary)
             for beam, place in enumerate(going):
                 tokens[start + beam] = place % vocabulary
                 rows[start + beam] = start + place // vocabulary
                 self.scores[start + beam] = flat[entry, place]
-            self.done[entry] = self.finished(int(entry), flat[entry, order[entry, 0]], sequences.shape[1])
+            self.done[entry] = self.finished(int(entry), flat[entry].max(), sequences.shape[1])
         return tokens, rows
 
     def split(self, entry: int, sequences: Array, order: Array, scores: Array, vocabulary: int) -> list[int]:
@@ -105,3 +105,10 @@ class BeamScorer:
                 tokens[entry, place, : len(words)] = words
                 scores[entry, place] = score
         return tokens, scores
+
+
+def highest(scores: Array, count: int) -> Array:
+    """The places of the `count` highest scores, best first; the first of those that are equal."""
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    places = np.flatnonzero(scores >= least)
+    return places[np.argsort(-scores[places], kind="stable")][:count]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sardonyx.ops.microsoft.beam_scorer import highest
 from tests.ops.microsoft import peer
 from tests.ops.microsoft.generation_graphs import Layer
 from tests.ops.microsoft.test_generation import EOS, MASKED, PAD, VOCABULARY, decoder, i32
@@ -131,3 +132,22 @@ def test_wrong_requests_are_refused(returned: int, attributes: dict[str, Any], m
     given = [PROMPTS, i32(9), i32(0), i32(2), i32(returned), f32(1)]
     with pytest.raises(Exception, match=message):
         peer.run("BeamSearch", given, [6], {**GPT, "decoder": DECODER, **attributes})
+
+
+def test_the_first_of_equal_scores_is_the_highest() -> None:
+    generator = np.random.default_rng(6)
+    for count in (1, 4, 30):
+        scores = generator.integers(0, 5, 30).astype(np.float32)
+        np.testing.assert_array_equal(highest(scores, count), np.argsort(-scores, kind="stable")[:count])
+
+
+def test_a_decoder_reads_tables_of_the_outer_graph() -> None:
+    given = [PROMPTS[:1], i32(10), i32(0), i32(2), i32(1), f32(1)]
+    model = peer.one_node("BeamSearch", given, [6, 1], {**GPT, "decoder": DECODER})
+    expected = peer.sardonyx(model, peer.feeds(model, given))
+    body = next(attribute.g for attribute in model.graph.node[0].attribute if attribute.name == "decoder")
+    model.graph.initializer.extend(body.initializer)
+    del body.initializer[:]
+    found = peer.sardonyx(model, peer.feeds(model, given))
+    peer.check(found, expected, 0, 0)
+    peer.check(found, peer.onnxruntime(model, peer.feeds(model, given)), 1e-4, 1e-5)
