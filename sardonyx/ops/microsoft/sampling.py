@@ -128,6 +128,8 @@ class Sampling(TokenByToken):
 def drawn(scores: Array, point: float) -> int:
     """The token at `point` of [0, 1) among tokens with probabilities in proportion to exp(scores)."""
     finite = np.isfinite(scores)
+    if not finite.any():
+        raise ValueError("no token has a finite score to be drawn by; look for NaN in the decoder's logits")
     wide = scores.astype(np.float64)
     limits = np.cumsum(np.where(finite, np.exp(np.where(finite, wide - wide[finite].max(), 0)), 0))
     return min(int(np.searchsorted(limits, point * limits[-1], side="right")), len(scores) - 1)

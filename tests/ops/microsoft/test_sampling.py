@@ -102,3 +102,8 @@ def test_without_a_seed_tokens_are_drawn_too() -> None:
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(Exception, match="'seed' must not be negative, got -5"):
         peer.run("Sampling", given(-5), [6], BASE)
+
+
+def test_scores_without_a_number_are_refused() -> None:
+    with pytest.raises(ValueError, match="no token has a finite score"):
+        drawn(np.array([np.nan, -np.inf], np.float32), 0.5)
