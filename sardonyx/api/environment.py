@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 
 from sardonyx import errors, log
 from sardonyx._version import API_VERSION, __version__
-from sardonyx.api.arguments import as_int
+from sardonyx.api.arguments import as_int, wrong_argument
 from sardonyx.providers import registry
 from sardonyx.runtime import random_state
 
@@ -39,7 +40,10 @@ def get_build_info() -> str:
 
 def set_seed(seed: int) -> None:
     """Seed the operators without a seed of their own, in the sessions created from now on."""
-    random_state.set_seed(as_int("set_seed", seed))
+    try:
+        random_state.set_seed(operator.index(seed))
+    except TypeError:
+        raise wrong_argument("set_seed", "an int", seed) from None
 
 
 def set_default_logger_severity(severity: int) -> None:

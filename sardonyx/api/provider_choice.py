@@ -19,7 +19,7 @@ _CUDA = "CUDAExecutionProvider"
 
 
 def normalize(
-    providers: Any, provider_options: Any, available: Sequence[str]
+    providers: Any, provider_options: Any, available_provider_names: Sequence[str]
 ) -> tuple[list[str], list[dict[str, str]]]:
     """Names in order with the options of each, all texts.
 
@@ -35,15 +35,15 @@ def normalize(
         raise ValueError("'providers' should be a sequence.")
     chosen: dict[str, dict[str, str]] = {}
     for name, options in _pairs(providers, provider_options):
-        if name not in available:
-            names = ", ".join(available)
+        if name not in available_provider_names:
+            names = ", ".join(available_provider_names)
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names.Available providers: '{names}'",
                 UserWarning,
-                stacklevel=6,
+                stacklevel=4,
             )
         if name in chosen:
-            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning, stacklevel=6)
+            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning, stacklevel=4)
             continue
         chosen[name] = {str(key): str(value) for key, value in options.items()}
     return list(chosen), list(chosen.values())

@@ -114,12 +114,19 @@ def check_run_config(entries: Mapping[str, str], arena: bool) -> None:
 
 
 def _check_shrinkage(text: str, arena: bool) -> None:
-    """Check a list such as ``cpu:0;gpu:0``; only devices of this process have an arena that could shrink."""
+    """Check a list such as ``cpu:0;gpu:0``.
+
+    Only the host has an arena; after it, as in that list, devices that are not there are passed over.
+    """
+    found = False
     for item in filter(None, text.split(";")):
         device, _, number = item.partition(":")
         if device not in ("cpu", "gpu"):
             raise errors.InvalidArgument(f"Unsupported device specified in the memory arena shrink list: {device}")
-        if device == "cpu" and (not arena or number not in ("", "0")):
+        if number and not number.isdecimal():
+            raise errors.InvalidArgument(f"Unsupported device id in the memory arena shrink list: {number}")
+        found = found or (device == "cpu" and arena and number in ("", "0"))
+        if not found or (device == "cpu" and number not in ("", "0")):
             raise errors.InvalidArgument(
                 "Did not find an arena based allocator registered for device-id combination in the memory arena "
                 f"shrink list: {item}"

@@ -82,7 +82,7 @@ class InferenceSession:
                 "already been configured with providers. InferenceSession will only use the providers passed to "
                 "InferenceSession().",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         source: Any = self._model_path if self._model_path is not None else self._model_bytes
         self._sess = CoreSession(

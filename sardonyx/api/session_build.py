@@ -71,12 +71,12 @@ def build(
         fix_dimensions(loaded.model, options._free_dimensions)
         replace_initializers(loaded.model, options._initializers)
         names, provider_options = _chosen(options, names, provider_options)
-        providers = provider_choice.create(names, provider_options, is_on(config, _NO_FALLBACK))
+        providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
         declared_outputs = [Declared.of(value) for value in loaded.model.graph.outputs]
         compiled = _compiled(loaded, options, providers, disabled, logger, trace)
         log_placement(compiled.nodes, [provider.name for provider in providers], logger)
         if is_on(config, _NO_FALLBACK):
-            _refuse_fallback(compiled)
+            _refuse_fallback(compiled, logger)
     return Built(compiled, providers, declared_outputs)
 
 
@@ -93,6 +93,16 @@ def _chosen(
         return names, given
     chosen = options._providers or provider_choice.by_policy(options._policy)
     return list(chosen), list(chosen.values())
+
+
+def _providers(
+    names: Sequence[str], given: Sequence[Mapping[str, str]], no_fallback: bool, logger: log.Logger
+) -> list[ExecutionProvider]:
+    try:
+        return provider_choice.create(names, given, no_fallback)
+    except errors.InvalidArgument as error:
+        logger.error(error.message)
+        raise
 
 
 def _load(source: Source, options: SessionOptions) -> LoadedModel:
@@ -166,16 +176,19 @@ def _compiled(
             trace=trace,
         )
     except ValueError as error:  # not an error of providers, so it must not make the caller fall back to others
+        logger.error(f"Exception during initialization: {error}")
         raise errors.Fail(f"Exception during initialization: {error}") from error
 
 
-def _refuse_fallback(compiled: CompiledModel) -> None:
+def _refuse_fallback(compiled: CompiledModel, logger: log.Logger) -> None:
     left = [f"{node.op_type} ({node.name})" for node in compiled.nodes if node.provider == registry.CPU]
     if left:
-        raise errors.Fail(
+        message = (
             "This session contains graph nodes that are assigned to the default CPU EP, but fallback to CPU EP has "
-            f"been explicitly disabled by the user. The nodes: {', '.join(left)}"
+            "been explicitly disabled by the user."
         )
+        logger.error(message)
+        raise errors.Fail(f"{message} The nodes: {', '.join(left)}")
 
 
 def _save(model: ir.Model, options: SessionOptions) -> None:

@@ -6,6 +6,7 @@ from sardonyx.api.io_binding import IOBinding
 from sardonyx.api.lora import AdapterFormat
 from sardonyx.api.model_compiler import ModelCompiler, make_get_initializer_location_func_wrapper
 from sardonyx.api.ort_value import OrtValue, copy_tensors
+from sardonyx.api.provider_choice import normalize as check_and_normalize_provider_args
 from sardonyx.api.session import InferenceSession
 from sardonyx.api.sparse_tensor import SparseTensor
 
@@ -18,6 +19,7 @@ __all__ = [
     "OrtDeviceVendorId",
     "OrtValue",
     "SparseTensor",
+    "check_and_normalize_provider_args",
     "copy_tensors",
     "get_ort_device_type",
     "get_vendor_id_for_device_type",

@@ -79,6 +79,11 @@ def test_a_run_is_terminated_between_its_steps() -> None:
 CONFIG = [
     ("memory.enable_memory_arena_shrinkage", "cpu:0", True),
     ("memory.enable_memory_arena_shrinkage", "cpu:0;gpu:0", True),
+    ("memory.enable_memory_arena_shrinkage", "gpu:0", True),
+    ("memory.enable_memory_arena_shrinkage", "gpu:0;cpu:0", True),
+    ("memory.enable_memory_arena_shrinkage", "cpu:0;foo:0", True),
+    ("memory.enable_memory_arena_shrinkage", "cpu:x", True),
+    ("memory.enable_memory_arena_shrinkage", "cpu", True),
     ("memory.enable_memory_arena_shrinkage", "foo:0", True),
     ("memory.enable_memory_arena_shrinkage", "cpu:1", True),
     ("memory.enable_memory_arena_shrinkage", "cpu:0", False),
