@@ -250,7 +250,7 @@ def _ordered(keys: Array, largest: bool) -> Array:
     if not largest:
         return np.argsort(keys, axis=1, kind="stable")
     # A stable ascending sort of the reversed row, read backwards.
-    return keys.shape[1] - 1 - np.argsort(keys[:, ::-1], axis=1, kind="stable")[:, ::-1]
+    return np.asarray(keys.shape[1] - 1 - np.argsort(keys[:, ::-1], axis=1, kind="stable")[:, ::-1])
 
 
 def _chosen(keys: Array, k: int, largest: bool) -> Array | None:

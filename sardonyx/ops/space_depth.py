@@ -9,6 +9,9 @@ from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 
+# The axes of (n, c, rows, b, columns, b) that SpaceToDepth joins.
+_ORDERS = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
+
 
 class _Blocks(Operator):
     """What both directions share: input (n, c, h, w) and the size of a block."""
@@ -35,9 +38,10 @@ class DepthToSpace(_Blocks):
     mode: str = "DCR"
 
     def run(self, data: Array) -> Sequence[Value]:
-        n, c, h, w = self.checked(data.shape)
+        self.checked(data.shape)
+        n, c, h, w = data.shape
         b = self.blocksize
-        depth, rest = divmod(int(c), b * b)
+        depth, rest = divmod(c, b * b)
         if rest:
             raise ValueError(f"{c} channels do not divide by the square of blocksize {b}")
         if self.mode == "DCR":
@@ -62,15 +66,23 @@ class DepthToSpace(_Blocks):
 
 @operator("SpaceToDepth")
 class SpaceToDepth(_Blocks):
-    """(n, c, h, w) to (n, c·b², h / b, w / b): each block of b by b pixels becomes one pixel's channels."""
+    """(n, c, h, w) to (n, c·b², h / b, w / b): each block of b by b pixels becomes one pixel's channels.
+
+    Channels count as (row, column, depth) in mode DCR, as (depth, row, column) in mode CRD, which opset 28 adds.
+    """
+
+    mode: str = "DCR"
 
     def run(self, data: Array) -> Sequence[Value]:
-        n, c, h, w = self.checked(data.shape)
+        self.checked(data.shape)
+        n, c, h, w = data.shape
         b = self.blocksize
-        if int(h) % b or int(w) % b:
+        if h % b or w % b:
             raise ValueError(f"a plane of {h} by {w} does not divide into blocks of {b} by {b}")
-        blocks = data.reshape(n, c, int(h) // b, b, int(w) // b, b).transpose(0, 3, 5, 1, 2, 4)
-        result = blocks.reshape(n, int(c) * b * b, int(h) // b, int(w) // b)
+        if self.mode not in _ORDERS:
+            raise ValueError(f"mode must be DCR or CRD, not '{self.mode}'")
+        blocks = data.reshape(n, c, h // b, b, w // b, b).transpose(_ORDERS[self.mode])
+        result = blocks.reshape(n, c * b * b, h // b, w // b)
         return (result.copy() if b == 1 else result,)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
