@@ -217,8 +217,7 @@ class SessionOptions:
 
 def add_config_entry(where: str, entries: dict[str, str], key: Any, value: Any) -> None:
     """Set a config entry, within the limits of onnxruntime: RuntimeError outside them."""
-    if not isinstance(key, str) or not isinstance(value, str):
-        raise wrong_argument(where, "a str as key and a str as value", (key, value))
+    key, value = as_text(where, key), as_text(where, value)
     if not 1 <= len(key) <= _MAXIMUM_KEY:
         raise RuntimeError(f"Config key is empty or longer than maximum length {_MAXIMUM_KEY}")
     if len(value) > _MAXIMUM_VALUE:
@@ -232,6 +231,7 @@ def add_config_entry(where: str, entries: dict[str, str], key: Any, value: Any) 
 
 def get_config_entry(owner: str, entries: Mapping[str, str], key: str) -> str:
     """A config entry; RuntimeError for one that was not set."""
+    key = as_text(f"{owner}: the key of a config entry", key)
     if key not in entries:
         raise RuntimeError(f"{owner} does not have configuration with key: {key}")
     return entries[key]

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import sardonyx as ort
-from sardonyx import log
+from sardonyx import errors, log
 from tests.api import session_models as models
 from tests.api.test_session_construction import run_python
 
@@ -74,6 +74,35 @@ def test_warnings_are_yellow_and_errors_red(capfd: pytest.CaptureFixture[str]) -
     assert error.startswith("\x1b[1;31m")
     assert error.endswith("\x1b[m")
     assert "Non-zero status code returned while running Add node. Name:'a' Status Message: " in error
+
+
+def test_a_failing_initialisation_is_an_error_line(capfd: pytest.CaptureFixture[str]) -> None:
+    for providers, start in (
+        (["CPUExecutionProvider"], "Conflicting session configuration"),
+        (None, "This session contains graph nodes"),
+    ):
+        settings = ort.SessionOptions()
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        with pytest.raises((errors.Fail, errors.InvalidArgument)) as caught:
+            ort.InferenceSession(models.add(), settings, providers)
+        text = capfd.readouterr().err
+        assert text.startswith("\x1b[1;31m")
+        assert "[E:onnxruntime:," in text
+        (line,) = messages(text)
+        assert line.startswith(start)
+        assert line in str(caught.value)
+
+
+def test_an_exception_while_a_session_is_made_is_an_error_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("no sense in it")
+
+    monkeypatch.setattr("sardonyx.api.session_build.CompiledModel.build", fail)
+    with pytest.raises(errors.Fail, match="Exception during initialization: no sense in it"):
+        ort.InferenceSession(models.add())
+    assert messages(capfd.readouterr().err) == ["Exception during initialization: no sense in it"]
 
 
 @pytest.mark.parametrize(("severity", "letters"), [(2, "WE"), (3, "E"), (4, "")])

@@ -168,6 +168,55 @@ def test_policies_choose_the_cpu() -> None:
     assert asked == [len(ort.get_ep_devices())]
 
 
+def test_warnings_point_at_the_caller() -> None:
+    settings = ort.SessionOptions()
+    settings.add_provider(CPU, {})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        session = ort.InferenceSession(ADD, settings, ["CUDAExecutionProvider", CPU, CPU])
+        session.set_providers(["CUDAExecutionProvider"])
+    starts = ["Specified provider 'CUDA", "Duplicate", "Specified 'providers'/", "Specified provider 'CUDA"]
+    texts = [str(item.message) for item in caught]
+    assert all(text.startswith(start) for text, start in zip(texts, starts, strict=False))
+    assert {item.filename for item in caught} == {__file__}
+
+
+NORMALIZED: list[tuple[Any, Any]] = [
+    ([CPU, ("CUDAExecutionProvider", {"a": 1})], None),
+    (None, None),
+    ([CPU], [{1: 2}]),
+    ({CPU}, None),
+    ([CPU], [{}, {}]),
+]
+
+
+@pytest.mark.parametrize(("providers", "given"), NORMALIZED)
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_arguments_are_normalized_as_by_onnxruntime(providers: Any, given: Any) -> None:
+    theirs = pytest.importorskip("onnxruntime.capi.onnxruntime_inference_collection")
+    from sardonyx.capi import onnxruntime_inference_collection as ours
+
+    outcomes = []
+    for module in (theirs, ours):
+        try:
+            names, options = module.check_and_normalize_provider_args(providers, given, available_provider_names=[CPU])
+            outcomes.append((list(names), list(options)))
+        except ValueError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_any_number_is_a_seed() -> None:
+    theirs = pytest.importorskip("onnxruntime")
+    for seed in (0, -1, 2**40):
+        assert ort.set_seed(seed) is theirs.set_seed(seed) is None
+    for seed in ("a", 1.5, None):
+        with pytest.raises(TypeError):
+            ort.set_seed(seed)
+        with pytest.raises(TypeError):
+            theirs.set_seed(seed)
+
+
 def test_cpu_fallback_can_be_forbidden() -> None:
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

@@ -78,7 +78,16 @@ def test_options_are_true_closed_and_not_copied_by_others() -> None:
             copying(options)
 
 
-ENTRIES = [("", "1"), ("k" * 1024, "1"), ("k" * 1025, "1"), ("k", "1" * 8192), ("k", "1" * 8193), ("k", 1), (1, "k")]
+ENTRIES = [
+    ("", "1"),
+    ("k" * 1024, "1"),
+    ("k" * 1025, "1"),
+    ("k", "1" * 8192),
+    ("k", "1" * 8193),
+    ("k", 1),
+    (1, "k"),
+    (b"k", b"1"),
+]
 
 
 @pytest.mark.parametrize(("key", "value"), ENTRIES)
