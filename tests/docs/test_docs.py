@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -58,15 +60,15 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if _PYTHON.search(page.read_text())], ids=lambda page: str(page.relative_to(ROOT))
 )
-def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python examples of a page run one after the other, in a folder that holds a `model.onnx`."""
-    monkeypatch.chdir(tmp_path)
-    onnx.save(onnx.parser.parse_model(MODEL), "model.onnx")
-    names: dict[str, object] = {"__name__": "example"}
+def test_examples_run(page: Path, tmp_path: Path) -> None:
+    """The Python examples of a page run one after the other, in a process of their own, beside a `model.onnx`."""
     blocks = _PYTHON.findall(page.read_text())
     assert blocks
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    script = tmp_path / "examples.py"
+    script.write_text("\n".join(blocks))
+    done = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
