@@ -1,9 +1,9 @@
-"""Strings: StringNormalizer, StringConcat, StringSplit, RegexFullMatch, TfIdfVectorizer."""
+"""Strings: StringNormalizer, StringConcat, StringSplit, RegexFullMatch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -49,10 +49,10 @@ class StringNormalizer(_Text):
     def run(self, texts: Array) -> Sequence[Value]:
         if texts.ndim not in (1, 2) or (texts.ndim == 2 and texts.shape[0] != 1):
             raise ValueError(f"the input must have shape [C] or [1, C], not {list(texts.shape)}")
-        changes = {"NONE": str, "LOWER": _lower, "UPPER": _upper}
+        changes: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": _lower, "UPPER": _upper}
         if self.case_change_action not in changes:
             raise ValueError(f"case_change_action '{self.case_change_action}' is none of {', '.join(changes)}")
-        same = str if self.is_case_sensitive else _lower
+        same: Callable[[str], str] = str if self.is_case_sensitive else _lower
         stop = {same(word) for word in self.stopwords}
         change = changes[self.case_change_action]
         kept = [change(text) for text in map(str, texts.ravel()) if not stop or same(text) not in stop]
