@@ -40,8 +40,9 @@ class AxisResize:
         if mode == "pytorch_half_pixel":
             return x * 0.0
         if mode == "half_pixel_symmetric":
-            adjustment = self.output / (self.scale * self.length)
-            return self.length / 2 * (1 - adjustment) + (x + 0.5) / np.float32(self.scale) - 0.5
+            adjustment = np.float32(self.output) / (np.float32(self.scale) * np.float32(self.length))
+            offset = np.float32(self.length / 2) * (np.float32(1) - adjustment)
+            return offset + (x + 0.5) / np.float32(self.scale) - 0.5
         if mode == "align_corners":
             # The resized length is the real product, before it is rounded: ONNX's own tests say so.
             resized = self.scale * self.length
@@ -72,11 +73,12 @@ def nearest(places: Array, mode: str, scale: float) -> Array:
     raise ValueError(f"unknown nearest_mode '{mode}'")
 
 
-def _linear(distance: Array) -> Array:
+def linear(distance: Array) -> Array:
+    """The weight of an element at that distance: a triangle of width 2."""
     return np.maximum(0.0, 1.0 - np.abs(distance))
 
 
-def _cubic(distance: Array, a: float) -> Array:
+def cubic(distance: Array, a: float) -> Array:
     """The convolution kernel of Keys, "Cubic Convolution Interpolation", 1981, equation (4), with coefficient a."""
     x = np.abs(distance)
     inner = ((a + 2) * x - (a + 3)) * x * x + 1
@@ -144,9 +146,9 @@ class Resampling(Operator):
         if self.mode not in ("linear", "bilinear", "cubic"):
             raise ValueError(f"mode must be nearest, linear or cubic, not '{self.mode}'")
         shrink = min(resize.scale, 1.0) if self.antialias else 1.0
-        cubic = self.mode == "cubic"
-        kernel = functools.partial(_cubic, a=self.cubic_coeff_a) if cubic else _linear
-        positions, weights = taps(places, kernel, 2 if cubic else 1, shrink, resize.length, bool(self.exclude_outside))
+        wide = self.mode == "cubic"
+        kernel = functools.partial(cubic, a=self.cubic_coeff_a) if wide else linear
+        positions, weights = taps(places, kernel, 2 if wide else 1, shrink, resize.length, bool(self.exclude_outside))
         total = np.zeros((*x.shape[:axis], resize.output, *x.shape[axis + 1 :]), x.dtype)
         behind = (1,) * (x.ndim - axis - 1)
         for tap in range(positions.shape[1]):
