@@ -1,7 +1,7 @@
 """The enumerations of the API, with the numbers that onnxruntime gives them.
 
-They behave like onnxruntime's: `name`, `value`, `int()`, usable as an index, made from a number, and equal only to
-themselves (an enumeration is never silently taken for a number, nor a number for an enumeration).
+They behave like onnxruntime's: `name`, `value`, `int()`, usable as an index, made from a number and equal to that
+number. A setting never takes a number in place of an enumeration.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ import enum
 
 
 class _Number(enum.Enum):
-    """A named number."""
+    """A named number, equal to any number or named number of the same value."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int | float | enum.Enum) and bool(self.value == getattr(other, "value", other))
+
+    def __hash__(self) -> int:
+        return hash(self.value)
 
     def __int__(self) -> int:
         return int(self.value)

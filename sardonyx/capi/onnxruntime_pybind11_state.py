@@ -45,7 +45,6 @@ from sardonyx.errors import (
 )
 
 if TYPE_CHECKING:
-    from sardonyx.api.core_session import CoreSession as InferenceSession
     from sardonyx.api.core_value import CoreValue as OrtValue
     from sardonyx.api.core_value import copy_tensors
     from sardonyx.api.device import CoreDevice as OrtDevice
@@ -86,6 +85,7 @@ if TYPE_CHECKING:
         create_and_register_allocator_v2,
     )
     from sardonyx.api.model_metadata import ModelMetadata
+    from sardonyx.api.native_session import NativeSession as InferenceSession
     from sardonyx.api.node_arg import NodeArg
     from sardonyx.api.ort_value_vector import OrtValueVector
     from sardonyx.api.run_options import RunOptions
@@ -156,7 +156,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
 _HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
 _HOMES |= {
     "AdapterFormat": ("lora", "CoreAdapterFormat"),
-    "InferenceSession": ("core_session", "CoreSession"),
+    "InferenceSession": ("native_session", "NativeSession"),
     "OrtDevice": ("device", "CoreDevice"),
     "OrtValue": ("core_value", "CoreValue"),
     "SparseTensor": ("sparse_tensor", "CoreSparseTensor"),
