@@ -1,0 +1,162 @@
+"""Features prepared for models: LabelEncoder, Normalizer, Scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.ml.scores import DOMAIN, float_list, labels_of
+
+
+def _looked_up(data: Array, table: dict[Any, Any], default: Any, dtype: Any) -> Array:
+    """Each element's value; one look-up for each distinct element. A key that is NaN stands for every NaN."""
+    distinct, inverse = np.unique(data, return_inverse=True)
+    nan = next((value for key, value in table.items() if key != key), default)
+    values = np.empty(distinct.size, dtype)
+    values[:] = [table.get(key, default) if key == key else nan for key in distinct.tolist()]
+    return values[inverse].reshape(data.shape)
+
+
+@operator("LabelEncoder", domain=DOMAIN)
+class IndexedLabelEncoder(Operator):
+    """The first form: strings to their places in `classes_strings`, or places to strings."""
+
+    host_reason = "strings are Python objects"
+    classes_strings: tuple[str, ...] = ()
+    default_int64: int = -1
+    default_string: str = "_Unused"
+
+    def run(self, data: Array) -> Sequence[Value]:
+        if data.dtype == object:
+            places = {name: place for place, name in reversed(list(enumerate(self.classes_strings)))}
+            return (_looked_up(data, places, self.default_int64, np.int64),)
+        return (_looked_up(data, dict(enumerate(self.classes_strings)), self.default_string, object),)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        data = inputs[0] or UNKNOWN
+        kind = ir.DataType.INT64 if data.dtype == ir.DataType.STRING else ir.DataType.STRING
+        return [tensor(kind, data.shape)]
+
+
+@operator("LabelEncoder", domain=DOMAIN, since=2)
+class LabelEncoder(Operator):
+    """Keys to values by two lists of equal length, the first of equal keys wins; others become the default.
+
+    Before version 4 a key that is NaN matches nothing.
+    """
+
+    host_reason = "one look-up for each distinct element"
+    keys_strings: tuple[str, ...] | None = None
+    keys_int64s: tuple[int, ...] | None = None
+    keys_floats: tuple[float, ...] | None = None
+    keys_tensor: ir.TensorProtocol | None = None
+    values_strings: tuple[str, ...] | None = None
+    values_int64s: tuple[int, ...] | None = None
+    values_floats: tuple[float, ...] | None = None
+    values_tensor: ir.TensorProtocol | None = None
+    default_string: str = "_Unused"
+    default_int64: int = -1
+    default_float: float = -0.0
+    default_tensor: ir.TensorProtocol | None = None
+
+    def _keys(self) -> Array:
+        if self.keys_tensor is not None:
+            return _texts(self.keys_tensor)
+        if self.keys_floats is not None:
+            return float_list(self.keys_floats)
+        return labels_of(self.keys_int64s, self.keys_strings)
+
+    def _values(self) -> tuple[Array, Any]:
+        """The values and the default."""
+        if self.values_tensor is not None:
+            values = _texts(self.values_tensor)
+            if self.default_tensor is not None:
+                return values, _texts(self.default_tensor)[0]
+            return values, self.default_string if values.dtype == object else -1 if values.dtype.kind == "i" else -0.0
+        if self.values_floats is not None:
+            return float_list(self.values_floats), self.default_float
+        if self.values_strings is not None:
+            return labels_of(None, self.values_strings), self.default_string
+        return labels_of(self.values_int64s, None), self.default_int64
+
+    def run(self, data: Array) -> Sequence[Value]:
+        keys, (values, default) = self._keys(), self._values()
+        if len(keys) != len(values):
+            raise ValueError(f"there are {len(keys)} keys for {len(values)} values")
+        pairs = list(zip(keys.tolist(), values.tolist(), strict=True))
+        table = {key: value for key, value in reversed(pairs) if key == key or self.version >= 4}
+        return (_looked_up(data, table, default, values.dtype),)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        kind = ir.DataType.INT64
+        if self.values_tensor is not None:
+            kind = self.values_tensor.dtype
+        elif self.values_floats is not None:
+            kind = ir.DataType.FLOAT
+        elif self.values_strings is not None:
+            kind = ir.DataType.STRING
+        return [tensor(kind, (inputs[0] or UNKNOWN).shape)]
+
+
+def _texts(values: ir.TensorProtocol) -> Array:
+    """A tensor attribute as a vector, strings decoded."""
+    array = np.asarray(values.numpy()).reshape(-1)
+    if array.dtype.kind not in "OSU":
+        return array
+    return labels_of(None, [item.decode() if isinstance(item, bytes) else str(item) for item in array.tolist()])
+
+
+class _ToFloat(Operator):
+    """An operator that keeps the shape and gives float32 for every input type."""
+
+    host_reason = "a few passes in NumPy"
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        return [tensor(ir.DataType.FLOAT, (inputs[0] or UNKNOWN).shape)]
+
+
+@operator("Normalizer", domain=DOMAIN)
+class Normalizer(_ToFloat):
+    """Rows divided by their maximum, sum of magnitudes or Euclidean length; rows for which that is 0 stay."""
+
+    norm: str = "MAX"
+
+    def run(self, data: Array) -> Sequence[Value]:
+        if data.ndim not in (1, 2):
+            raise ValueError(f"the input must have 1 or 2 dimensions, not {data.ndim}")
+        if self.norm not in ("MAX", "L1", "L2"):
+            raise ValueError(f"norm '{self.norm}' is none of MAX, L1, L2")
+        rows = data.astype(np.float32)
+        if not rows.size:
+            return (rows,)
+        if self.norm == "MAX":
+            size = rows.max(axis=-1, keepdims=True)
+        elif self.norm == "L1":
+            size = np.abs(rows).sum(axis=-1, keepdims=True)
+        else:
+            size = np.sqrt(np.square(rows).sum(axis=-1, keepdims=True))
+        return (rows / np.where(size == 0, np.float32(1), size),)
+
+
+@operator("Scaler", domain=DOMAIN)
+class Scaler(_ToFloat):
+    """(x - offset) * scale, for each feature or for all; in single precision."""
+
+    offset: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+
+    def run(self, data: Array) -> Sequence[Value]:
+        features = data.shape[-1] if data.ndim else 1
+        offset, scale = float_list(self.offset), float_list(self.scale)
+        if offset.size != scale.size or scale.size not in (1, features):
+            raise ValueError(
+                f"offset and scale must have 1 or {features} entries each, the features', not {offset.size} "
+                f"and {scale.size}"
+            )
+        return ((data.astype(np.float32) - offset) * scale,)

@@ -1,0 +1,55 @@
+"""Features prepared for models, against onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx import errors
+from tests.ops.peer import compare, ours
+
+DOMAIN = "ai.onnx.ml"
+RNG = np.random.default_rng(21)
+TEXT = np.array([["a"], ["b"], ["z"]], object)
+NUMBERS = np.array([1, 2, 5])
+
+
+@pytest.mark.parametrize(
+    ("data", "attributes"),
+    [
+        (TEXT, {"keys_strings": ["a", "b"], "values_int64s": [1, 2]}),
+        (TEXT, {"keys_strings": ["a", "b"], "values_floats": [1.0, 2.0], "default_float": 9.0}),
+        (TEXT, {"keys_strings": ["a", "b"], "values_strings": ["q", "r"]}),
+        (NUMBERS, {"keys_int64s": [1, 2], "values_strings": ["q", "r"], "default_string": "none"}),
+        (NUMBERS, {"keys_int64s": [1, 2], "values_floats": [0.5, 0.75]}),
+        (np.array([1, np.nan], np.float32), {"keys_floats": [1.0, float("nan")], "values_strings": ["q", "r"]}),
+    ],
+)
+@pytest.mark.parametrize("version", [2, 4])
+def test_label_encoder(data: Any, attributes: dict[str, Any], version: int) -> None:
+    compare("LabelEncoder", [data], domain=DOMAIN, version=version, **attributes)
+
+
+@pytest.mark.parametrize("data", [np.array(["a", "z"], object), np.array([0, 1, 7])])
+def test_label_encoder_by_places(data: Any) -> None:
+    compare("LabelEncoder", [data], domain=DOMAIN, version=1, classes_strings=["a", "b"])
+
+
+@pytest.mark.parametrize("norm", ["MAX", "L1", "L2"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_normalizer(norm: str, dtype: Any) -> None:
+    data = (RNG.normal(size=(3, 4)) * 3).astype(dtype)
+    compare("Normalizer", [data], domain=DOMAIN, norm=norm)
+    compare("Normalizer", [data[0]], domain=DOMAIN, norm=norm)
+    compare("Normalizer", [np.zeros_like(data)], domain=DOMAIN, norm=norm)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
+def test_scaler(dtype: Any) -> None:
+    data = (RNG.normal(size=(3, 2)) * 3).astype(dtype)
+    compare("Scaler", [data], domain=DOMAIN, offset=[1.0, 2.0], scale=[0.5, 2.0])
+    compare("Scaler", [data], domain=DOMAIN, offset=[1.0], scale=[0.5])
+    with pytest.raises(errors.OnnxRuntimeError, match="offset and scale"):
+        ours("Scaler", [data], domain=DOMAIN, offset=[1.0] * 3, scale=[1.0] * 3)
