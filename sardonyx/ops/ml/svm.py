@@ -22,15 +22,15 @@ def kernel(kind: str, parameters: Sequence[float], rows: Array, vectors: Array) 
         result = np.empty((len(rows), len(vectors)), np.float32)
         for index, vector in enumerate(vectors):
             result[:, index] = np.square(rows - vector).sum(axis=1)
-        return np.exp(np.float32(-gamma) * result)
-    product = rows @ vectors.T
+        return np.asarray(np.exp(np.float32(-gamma) * result))
+    product = np.asarray(rows @ vectors.T)
     if kind == "LINEAR":
         return product
     scaled = np.float32(gamma) * product + np.float32(offset)
     if kind == "POLY":
         return np.asarray(np.power(scaled, np.float32(degree)))
     if kind == "SIGMOID":
-        return np.tanh(scaled)
+        return np.asarray(np.tanh(scaled))
     raise ValueError(f"kernel_type '{kind}' is none of LINEAR, POLY, RBF, SIGMOID")
 
 
