@@ -19,6 +19,9 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.reduction import normalized_axes
 
+# How far from a half a float32 coordinate may be and still count as a tie, as onnxruntime's results show.
+TIE = 1e-6
+
 
 @dataclass(frozen=True)
 class AxisResize:
@@ -61,9 +64,9 @@ class AxisResize:
 def nearest(places: Array, mode: str, scale: float) -> Array:
     """Whole numbers near real places; `simple` is the rule before opset 11."""
     if mode == "round_prefer_floor":
-        return np.ceil(places - 0.5)
+        return np.ceil(places - 0.5 - TIE)
     if mode == "round_prefer_ceil":
-        return np.floor(places + 0.5)
+        return np.floor(places + 0.5 + TIE)
     if mode == "floor":
         return np.floor(places)
     if mode == "ceil":
