@@ -14,17 +14,22 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.dtypes import FLOAT8
+from sardonyx.runtime.memory import require
 
 Array = np.ndarray[Any, Any]
 
 
 def detach(values: list[Any]) -> list[Any]:
-    """Make every tensor in `values` a new, contiguous, writable array; in place, and returned."""
+    """Make every tensor in `values` a new, contiguous, writable array; in place, and returned.
+
+    errors.Fail where a copy does not fit into memory.
+    """
     for index in range(len(values)):
         value = values[index]
         if type(value) is not np.ndarray:
             values[index] = _copied(value)
         elif not _is_exclusive(value):
+            require(value.nbytes, "a result")
             values[index] = value.copy()
     return values
 

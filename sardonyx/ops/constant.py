@@ -144,28 +144,36 @@ class Range(Operator):
     host_reason = "its size depends on data"
 
     def run(self, start: Array, limit: Array, delta: Array) -> Sequence[Value]:
+        count = self._count(start, limit, delta)
+        first, step = start.reshape(()), delta.reshape(())
+        if start.dtype.kind in "iu":
+            return ((int(first) + np.arange(count, dtype=np.int64) * int(step)).astype(start.dtype),)
+        wide: Any = np.float64 if start.dtype == np.float64 else np.float32
+        values = wide(first) + np.arange(count).astype(wide) * wide(step)
+        return (np.asarray(values).astype(start.dtype),)
+
+    @staticmethod
+    def _count(start: Array, limit: Array, delta: Array) -> int:
+        """How many elements there are."""
         if any(value.size != 1 for value in (start, limit, delta)):
             raise ValueError("start, limit and delta of Range must be scalars")
         first, last, step = (value.reshape(()) for value in (start, limit, delta))
         if step == 0:
             raise ValueError("delta of Range must not be 0")
         if start.dtype.kind in "iu":
-            count = max(-(-(int(last) - int(first)) // int(step)), 0)
-            return ((int(first) + np.arange(count, dtype=np.int64) * int(step)).astype(start.dtype),)
-        wide: Any = np.float64 if start.dtype == np.float64 else np.float32
-        count = max(math.ceil((float(last) - float(first)) / float(step)), 0)
-        values = wide(first) + np.arange(count).astype(wide) * wide(step)
-        return (np.asarray(values).astype(start.dtype),)
+            return max(-(-(int(last) - int(first)) // int(step)), 0)
+        return max(math.ceil((float(last) - float(first)) / float(step)), 0)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         facts = [fact or UNKNOWN for fact in inputs]
         kind = next((fact.type for fact in facts if fact.type is not None), None)
         given = [fact.constant for fact in facts if fact.constant is not None]
         if len(given) == len(facts):
-            (values,) = self.run(*given)
-            if kind is not None and len(values) <= MAXIMUM_ELEMENTS:
+            count = self._count(*given)
+            if kind is not None and count <= MAXIMUM_ELEMENTS:
+                (values,) = self.run(*given)
                 return [of_array(values, kind.dtype)]
-            return [Fact(kind, (len(values),))]
+            return [Fact(kind, (count,))]
         if any(fact.elements is None or len(fact.elements) != 1 for fact in facts):
             return [Fact(kind, (unknown_dim(),))]
         start, limit, step = (fact.elements[0] for fact in facts)  # type: ignore[index]

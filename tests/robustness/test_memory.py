@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx import errors
+from sardonyx import InferenceSession, errors
 from sardonyx.ops.framework.result_size import result_bytes
 from sardonyx.runtime import memory
 from tests.graph.models import build, info, model, node, run
@@ -108,3 +108,27 @@ def test_convolution_counts_its_padded_input() -> None:
     )
     with pytest.raises(errors.OnnxRuntimeError):
         run(proto, x=np.zeros((1, 1, 4, 4), np.float32), w=np.zeros((1, 1, 3, 3), np.float32))
+
+
+def test_a_view_that_is_a_result_is_not_copied_out_of_memory() -> None:
+    proto = model(
+        [node("Expand", ["a", "s"], ["y"])],
+        [info("a", (1, 1)), ints("s", 2)],
+        [helper.make_tensor_value_info("y", 1, None)],
+    )
+    session = InferenceSession(proto.SerializeToString())
+    with pytest.raises(errors.Fail, match="Failed to allocate memory for requested buffer of size"):
+        session.run(None, {"a": np.zeros((1, 1), np.float32), "s": np.array([HUGE, HUGE])})
+
+
+def test_a_constant_range_is_not_made_while_the_session_is() -> None:
+    """Inference needs its length alone."""
+    constants = [helper.make_tensor(name, INT64, [], [value]) for name, value in (("i", 0), ("j", 1 << 40), ("k", 1))]
+    proto = model(
+        [node("Range", ["i", "j", "k"], ["r"]), node("Shape", ["r"], ["y"])],
+        [],
+        [helper.make_tensor_value_info("y", INT64, [1])],
+        constants,
+    )
+    with pytest.raises(errors.Fail, match="Failed to allocate memory for requested buffer of size"):
+        InferenceSession(proto.SerializeToString()).run(None, {})
