@@ -1,1 +1,11 @@
-"""What callers of onnxruntime use: the same names, defaults and behaviour."""
+"""What callers of onnxruntime use: the same names, defaults and behaviour.
+
+- Sessions: `session` (what callers hold), `core_session` (what runs), `native_session`; made by `session_build` and
+  `compiled_model` from `provider_choice`, `model_overrides`, `session_options`, `config_keys`; told about by
+  `signature`, `node_arg`, `model_metadata`, `placement_report`.
+- Runs: `feeds` in, `results` out, `run_options`, `io_binding`.
+- Values: `ort_value`, `core_value`, `ort_value_vector`, `sparse_tensor`, `dlpack`, `element_types`.
+- Devices and memory: `device`, `ep_devices`, `memory_info`.
+- Beside sessions: `environment` (shared by the process), `enums`, `build_info`, `arguments`; `model_compiler` and
+  `ep_context`; `lora` and `adapter_file`; `weight_quantization`.
+"""
