@@ -19,7 +19,8 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.reduction import normalized_axes
 
-# How far from a half a float32 coordinate may be and still count as a tie, as onnxruntime's results show.
+# How far from a half a float32 coordinate may be and still count as a tie. Chosen because it leaves the fewest
+# differences from onnxruntime over a sweep of sizes and scales, not derived.
 TIE = 1e-6
 
 
