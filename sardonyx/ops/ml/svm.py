@@ -1,8 +1,9 @@
-"""Support vector regression: SVMRegressor."""
+"""Support vector machines: SVMRegressor, SVMClassifier."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 import onnx_ir as ir
@@ -10,7 +11,8 @@ import onnx_ir as ir
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
-from sardonyx.ops.ml.scores import DOMAIN, float_list, rows_of
+from sardonyx.ops.ml.coupling import coupled, pairwise
+from sardonyx.ops.ml.scores import DOMAIN, TRANSFORMS, float_list, labels_of, logistic, probit, rows_of, transformed
 from sardonyx.ops.ml.trees import row_count
 
 
@@ -77,3 +79,124 @@ class SVMRegressor(Operator):
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return [tensor(ir.DataType.FLOAT, (row_count(inputs[0]), 1))]
+
+
+def _both(score: Array, transform: str) -> Array:
+    """The scores (rows, 2) for the one decision (rows, 1) between two classes, as onnxruntime transforms it.
+
+    PROBIT leaves one score, beside which onnxruntime writes nothing; here it is 0.
+    """
+    if transform == "PROBIT":
+        return np.pad(probit(score), ((0, 0), (0, 1)))
+    if transform == "LOGISTIC":
+        return np.concatenate([logistic(-score), logistic(score)], axis=1)
+    return np.concatenate([-score if transform == "NONE" else 1 - score, score], axis=1)
+
+
+@operator("SVMClassifier", domain=DOMAIN)
+class SVMClassifier(Operator):
+    """(rows, features) to each row's label and scores.
+
+    With support vectors every two classes have a decision (libsvm's form: `coefficients` is (classes - 1, vectors),
+    a class's row against class j being j - 1 or j), and the class with the most votes wins. Scores are these
+    decisions, or the classes' probabilities where `prob_a` and `prob_b` are given. Without support vectors each class
+    has a linear model of its own and the first `rho`.
+    """
+
+    host_reason = "a few matrix products in NumPy"
+    classlabels_ints: tuple[int, ...] | None = None
+    classlabels_strings: tuple[str, ...] | None = None
+    coefficients: tuple[float, ...] = ()
+    kernel_params: tuple[float, ...] = ()
+    kernel_type: str = "LINEAR"
+    post_transform: str = "NONE"
+    prob_a: tuple[float, ...] = ()
+    prob_b: tuple[float, ...] = ()
+    rho: tuple[float, ...] = ()
+    support_vectors: tuple[float, ...] = ()
+    vectors_per_class: tuple[int, ...] = ()
+
+    def _classes(self) -> int:
+        return len(self.classlabels_strings or self.classlabels_ints or ())
+
+    def run(self, data: Array) -> Sequence[Value]:
+        rows = rows_of(data).astype(np.float32, copy=False)
+        labels = labels_of(self.classlabels_ints, self.classlabels_strings)
+        if not len(labels):
+            raise ValueError("one of classlabels_ints and classlabels_strings must name the classes")
+        if self.post_transform not in TRANSFORMS:
+            raise ValueError(f"post_transform '{self.post_transform}' is none of {', '.join(TRANSFORMS)}")
+        voted = sum(self.vectors_per_class) > 0
+        scores, winners = self._voted(rows) if voted else self._linear(rows)
+        if scores.shape[1] == 1 and voted:
+            scores = _both(scores, self.post_transform)
+        elif scores.shape[1] == 1:
+            # As in onnxruntime the one score of one class knows PROBIT only.
+            scores = probit(scores) if self.post_transform == "PROBIT" else scores
+        elif scores.size:
+            scores = transformed(scores, self.post_transform)
+        return labels[winners], scores.astype(np.float32, copy=False)
+
+    def _linear(self, rows: Array) -> tuple[Array, Array]:
+        weights, classes, features = float_list(self.coefficients), self._classes(), rows.shape[1]
+        if weights.size != classes * features or not self.rho:
+            raise ValueError(
+                f"{weights.size} coefficients and {len(self.rho)} entries of rho do not fit {classes} classes of "
+                f"{features} features"
+            )
+        scores = rows @ weights.reshape(classes, features).T + np.float32(self.rho[0])
+        winners = scores.argmax(axis=1)
+        if classes == 2 and not self.prob_a:
+            # onnxruntime takes the higher of two scores for one decision: above its threshold, the second class.
+            best = scores.max(axis=1)
+            winners[best >= 0.5 if (weights >= 0).all() else best > 0] = 1
+        return scores, winners
+
+    def _voted(self, rows: Array) -> tuple[Array, Array]:
+        decisions, pairs = self._decisions(rows), list(combinations(range(self._classes()), 2))
+        votes = np.zeros((len(rows), self._classes()), np.int64)
+        for place, (first, second) in enumerate(pairs):
+            votes[:, first] += decisions[:, place] > 0
+            votes[:, second] += ~(decisions[:, place] > 0)
+        if not self.prob_a:
+            return decisions, votes.argmax(axis=1)
+        slopes, offsets = float_list(self.prob_a), float_list(self.prob_b)
+        if slopes.size != len(pairs) or offsets.size != len(pairs):
+            raise ValueError(
+                f"prob_a and prob_b must have {len(pairs)} entries, one for every two classes, not {slopes.size} and "
+                f"{offsets.size}"
+            )
+        return coupled(pairwise(decisions, slopes, offsets, pairs, self._classes())), votes.argmax(axis=1)
+
+    def _decisions(self, rows: Array) -> Array:
+        """The decision values of every two classes, (rows, pairs): above 0 is for the first one."""
+        classes, features, counts = self._classes(), rows.shape[1], self.vectors_per_class
+        total, pairs = sum(counts), list(combinations(range(classes), 2))
+        vectors, weights = float_list(self.support_vectors), float_list(self.coefficients)
+        if (
+            classes < 2
+            or len(counts) != classes
+            or vectors.size != total * features
+            or weights.size != (classes - 1) * total
+            or len(self.rho) != len(pairs)
+        ):
+            raise ValueError(
+                f"{len(counts)} entries of vectors_per_class, {vectors.size} of support_vectors, {weights.size} of "
+                f"coefficients and {len(self.rho)} of rho do not fit {classes} classes of {features} features"
+            )
+        near = kernel(self.kernel_type, self.kernel_params, rows, vectors.reshape(total, features))
+        weights = weights.reshape(-1, total)
+        ends = np.cumsum(counts).tolist()
+        own = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        result = np.empty((len(rows), len(pairs)), np.float32)
+        for place, (i, j) in enumerate(pairs):
+            result[:, place] = near[:, own[i]] @ weights[j - 1, own[i]] + near[:, own[j]] @ weights[i, own[j]]
+        return result + float_list(self.rho)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        classes = self._classes()
+        kind = ir.DataType.STRING if self.classlabels_strings else ir.DataType.INT64
+        paired = sum(self.vectors_per_class) > 0 and not self.prob_a
+        columns = max(2, classes * (classes - 1) // 2) if paired else classes
+        rows = row_count(inputs[0])
+        return [tensor(kind, (rows,)), tensor(ir.DataType.FLOAT, (rows, columns))]
