@@ -1,7 +1,8 @@
-"""Features prepared for models: LabelEncoder, Normalizer, Scaler."""
+"""Features prepared for models: LabelEncoder, Normalizer, Scaler, FeatureVectorizer."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.ml.scores import DOMAIN, float_list, labels_of
+from sardonyx.ops.ml.trees import row_count
 
 
 def _looked_up(data: Array, table: dict[Any, Any], default: Any, dtype: Any) -> Array:
@@ -160,3 +162,33 @@ class Scaler(_ToFloat):
                 f"and {scale.size}"
             )
         return ((data.astype(np.float32) - offset) * scale,)
+
+
+@operator("FeatureVectorizer", domain=DOMAIN)
+class FeatureVectorizer(Operator):
+    """Each input's rows, cut or filled with 0 to its entry of `inputdimensions`, side by side as float32.
+
+    A vector is one row, and dimensions after the first are one row's features.
+    """
+
+    host_reason = "one copy for each input in NumPy"
+    inputdimensions: tuple[int, ...]
+
+    def run(self, *inputs: Array) -> Sequence[Value]:
+        if len(inputs) != len(self.inputdimensions):
+            raise ValueError(f"inputdimensions has {len(self.inputdimensions)} entries for {len(inputs)} inputs")
+        if any(data.ndim == 0 for data in inputs):
+            raise ValueError("every input must have at least 1 dimension")
+        batches = [1 if data.ndim == 1 else len(data) for data in inputs]
+        if len(set(batches)) > 1:
+            raise ValueError(f"every input must have the same number of rows, not {batches}")
+        result = np.zeros((batches[0], sum(self.inputdimensions)), np.float32)
+        start = 0
+        for data, width in zip(inputs, self.inputdimensions, strict=True):
+            rows = data.reshape(batches[0], math.prod(data.shape[1:] if data.ndim > 1 else data.shape))[:, :width]
+            result[:, start : start + rows.shape[1]] = rows
+            start += width
+        return (result,)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        return [tensor(ir.DataType.FLOAT, (row_count(inputs[0]), sum(self.inputdimensions)))]

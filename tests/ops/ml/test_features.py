@@ -53,3 +53,27 @@ def test_scaler(dtype: Any) -> None:
     compare("Scaler", [data], domain=DOMAIN, offset=[1.0], scale=[0.5])
     with pytest.raises(errors.OnnxRuntimeError, match="offset and scale"):
         ours("Scaler", [data], domain=DOMAIN, offset=[1.0] * 3, scale=[1.0] * 3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
+@pytest.mark.parametrize("widths", [[3, 2], [2, 4]])
+def test_feature_vectorizer(dtype: Any, widths: list[int]) -> None:
+    first, second = (RNG.normal(size=(2, count)) * 9 for count in (3, 2))
+    inputs = [first.astype(dtype), second.astype(dtype)]
+    compare("FeatureVectorizer", inputs, domain=DOMAIN, inputdimensions=widths)
+    compare("FeatureVectorizer", [data[0] for data in inputs], domain=DOMAIN, inputdimensions=widths)
+    (found,) = ours("FeatureVectorizer", [data[:0] for data in inputs], domain=DOMAIN, inputdimensions=widths)
+    assert found.shape == (0, sum(widths))
+
+
+@pytest.mark.parametrize("width", [2, 6, 7])
+def test_feature_vectorizer_of_more_dimensions(width: int) -> None:
+    compare("FeatureVectorizer", [np.arange(12).reshape(2, 3, 2)], domain=DOMAIN, inputdimensions=[width])
+
+
+def test_feature_vectorizer_that_does_not_fit() -> None:
+    data = np.arange(6).reshape(2, 3)
+    with pytest.raises(errors.OnnxRuntimeError, match="same number of rows"):
+        ours("FeatureVectorizer", [data, data[0]], domain=DOMAIN, inputdimensions=[3, 3])
+    with pytest.raises(errors.OnnxRuntimeError, match="inputdimensions has 1 entries for 2 inputs"):
+        ours("FeatureVectorizer", [data, data], domain=DOMAIN, inputdimensions=[3])
