@@ -1,0 +1,150 @@
+"""Counts of n-grams in sequences of tokens: TfIdfVectorizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+
+MODES = ("TF", "IDF", "TFIDF")
+
+
+class Trie:
+    """The n-grams of a pool as paths of tokens from a root, all look-ups being of whole arrays.
+
+    `step` follows edges from nodes (the root is 0, a dead end -1); `gram` is each node's place in the pool, or -1.
+    """
+
+    def __init__(self, grams: Sequence[tuple[int, Sequence[Any]]]) -> None:
+        self.numbers = {
+            token: number for number, token in enumerate({token: None for _, gram in grams for token in gram})
+        }
+        self._width = len(self.numbers) + 1
+        edges: dict[int, int] = {}
+        places = {0: -1}
+        for place, gram in grams:
+            node = 0
+            for token in gram:
+                node = edges.setdefault(node * self._width + self.numbers[token], len(edges) + 1)
+                places.setdefault(node, -1)
+            if places[node] >= 0:
+                raise ValueError(f"the pool has the n-gram {list(gram)} twice")
+            places[node] = place
+        self.gram = np.array([places[node] for node in range(len(places))], np.int64)
+        self._keys = np.array(sorted(edges), np.int64)
+        self._targets = np.array([edges[key] for key in sorted(edges)], np.int64)
+
+    def tokens(self, data: Array) -> Array:
+        """The number of each token; one that no n-gram has gets a number without edges."""
+        distinct, inverse = np.unique(data, return_inverse=True)
+        numbers = [self.numbers.get(token, self._width - 1) for token in distinct.tolist()]
+        return np.array(numbers, np.int64)[inverse].reshape(data.shape)
+
+    def step(self, nodes: Array, tokens: Array) -> Array:
+        keys = nodes * self._width + tokens
+        slots = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where((nodes >= 0) & (self._keys[slots] == keys), self._targets[slots], -1)
+
+
+@operator("TfIdfVectorizer", since=9)
+class TfIdfVectorizer(Operator):
+    """Tokens (columns) or (rows, columns) to (coordinates) or (rows, coordinates): weighted counts of n-grams.
+
+    An n-gram's tokens may lie up to `max_skip_count` tokens apart, all at one distance; single tokens count once.
+    N-grams with one coordinate add up there.
+    """
+
+    # "The i-th element in weights is the weight of the i-th n-gram in pool": onnx.reference takes the weight of the
+    # i-th coordinate instead, and fails where there are no weights.
+    host_reason = "look-ups in sorted arrays in NumPy"
+    max_gram_length: int
+    max_skip_count: int
+    min_gram_length: int
+    mode: str
+    ngram_counts: tuple[int, ...]
+    ngram_indexes: tuple[int, ...]
+    pool_int64s: tuple[int, ...] = ()
+    pool_strings: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    _trie: Trie | None = None
+
+    def trie(self) -> Trie:
+        """The pool's n-grams of the wanted lengths."""
+        if self._trie is None:
+            self._trie = Trie(list(self._grams()))
+        return self._trie
+
+    def _grams(self) -> Iterator[tuple[int, Sequence[Any]]]:
+        pool: Sequence[Any] = self.pool_strings or self.pool_int64s
+        bounds, place = [*self.ngram_counts, len(pool)], 0
+        for length, (start, end) in enumerate(pairwise(bounds), 1):
+            if not 0 <= start <= end <= len(pool) or (end - start) % length:
+                raise ValueError(f"ngram_counts {list(self.ngram_counts)} does not cut {len(pool)} tokens into n-grams")
+            for first in range(start, end, length):
+                if self.min_gram_length <= length <= self.max_gram_length:
+                    yield place, pool[first : first + length]
+                place += 1
+        if place != len(self.ngram_indexes) or min(self.ngram_indexes, default=-1) < 0:
+            raise ValueError(f"ngram_indexes must have {place} entries of 0 or more, one for each n-gram of the pool")
+
+    def run(self, data: Array) -> Sequence[Value]:
+        self._check(data)
+        rows = data.reshape(1, -1) if data.ndim < 2 else data
+        counts = self._counts(rows)
+        if self.mode == "IDF":
+            counts = np.minimum(counts, 1)
+        weights = np.array(self.weights or np.ones(len(self.ngram_indexes)), np.float32)
+        scaled = counts if self.mode == "TF" else counts * weights
+        result = np.zeros((len(rows), self._size()), np.float32)
+        np.add.at(result.T, np.array(self.ngram_indexes, np.int64), scaled.T.astype(np.float32))
+        return (result[0] if data.ndim < 2 else result,)
+
+    def _check(self, data: Array) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode '{self.mode}' is none of {', '.join(MODES)}")
+        if not 1 <= self.min_gram_length <= self.max_gram_length or self.max_skip_count < 0:
+            raise ValueError("min_gram_length must be from 1 to max_gram_length, and max_skip_count 0 or more")
+        if bool(self.pool_strings) == bool(self.pool_int64s):
+            raise ValueError("one of pool_strings and pool_int64s must hold the n-grams")
+        if self.weights and len(self.weights) != len(self.ngram_indexes):
+            raise ValueError(f"weights has {len(self.weights)} entries for {len(self.ngram_indexes)} n-grams")
+        if data.ndim > 2 or (data.ndim == 2 and not len(data)):
+            raise ValueError(f"the input must be of shape [C] or [B, C] with B > 0, not {list(data.shape)}")
+        if (data.dtype == object) != bool(self.pool_strings):
+            raise ValueError(f"the pool is of {'strings' if self.pool_strings else 'integers'}, the input is not")
+
+    def _counts(self, rows: Array) -> Array:
+        """How often each n-gram of the pool is in each row, (rows, n-grams)."""
+        trie, grams = self.trie(), len(self.ngram_indexes)
+        counts = np.zeros(len(rows) * grams, np.int64)
+        if rows.size and trie.numbers:
+            tokens = trie.tokens(rows)
+            bases = np.arange(len(rows))[:, None] * grams
+            for distance in range(1, self.max_skip_count + 2):
+                nodes = np.zeros_like(tokens)
+                for length in range(1, self.max_gram_length + 1):
+                    reach = tokens.shape[1] - distance * (length - 1)
+                    if reach <= 0:
+                        break
+                    nodes = trie.step(nodes[:, :reach], tokens[:, -reach:])
+                    if length == 1 and distance > 1:
+                        continue
+                    found = np.where(nodes >= 0, trie.gram[nodes], -1)
+                    counts += np.bincount((bases + found)[found >= 0], minlength=len(counts))
+        return counts.reshape(len(rows), grams)
+
+    def _size(self) -> int:
+        return max(self.ngram_indexes, default=-1) + 1
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        shape = (inputs[0] or UNKNOWN).shape
+        if shape is None:
+            return [Fact(ir.TensorType(ir.DataType.FLOAT), None)]
+        return [tensor(ir.DataType.FLOAT, (*shape[:-1], self._size()))]
