@@ -77,7 +77,7 @@ class TestSteps:
             "alpha": 0.875, "beta": 0.9375, "epsilon": 0.0625, "norm_coefficient": norm,
             "norm_coefficient_post": norm / 2,
         }  # fmt: skip
-        check("Adam", 2, lambda *arrays: adam(*arrays, **attributes), dtype, SHAPES[:count], **attributes)
+        check("Adam", 2, lambda t, x, g, v, h: adam(t, x, g, v, h, **attributes), dtype, SHAPES[:count], **attributes)
 
     @pytest.mark.parametrize("mode", ["standard", "nesterov"])
     def test_momentum(self, dtype: Any, count: int, norm: float, mode: str) -> None:
@@ -92,7 +92,7 @@ class TestSteps:
 def test_defaults_of_adam() -> None:
     values = {name: float(np.float32(value)) for name, value in (("alpha", 0.9), ("beta", 0.999), ("epsilon", 1e-6))}
     attributes = {**values, "norm_coefficient": 0.0, "norm_coefficient_post": 0.0}
-    check("Adam", 2, lambda *arrays: adam(*arrays, **attributes), np.float64, SHAPES)
+    check("Adam", 2, lambda t, x, g, v, h: adam(t, x, g, v, h, **attributes), np.float64, SHAPES)
 
 
 def test_adam_of_wrong_inputs() -> None:

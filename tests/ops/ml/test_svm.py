@@ -17,7 +17,7 @@ X = RNG.normal(size=(6, 3)).astype(np.float32)
 
 
 def floats(count: int) -> list[float]:
-    return RNG.normal(size=count).astype(np.float32).tolist()
+    return [float(value) for value in RNG.normal(size=count).astype(np.float32)]
 
 
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
