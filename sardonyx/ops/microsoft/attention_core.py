@@ -36,6 +36,21 @@ def split_heads(x: Array, heads: int, name: str = "query") -> Array:
     return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(0, 2, 1, 3)
 
 
+def grouped_heads(
+    query: Array, key: Array | None, value: Array | None, num_heads: int, kv_num_heads: int
+) -> tuple[Array, Array, Array]:
+    """Queries, keys and values as (batch, heads, length, size), from three inputs or all packed in `query`."""
+    if key is not None and value is not None:
+        return (
+            split_heads(wide(query), num_heads),
+            split_heads(wide(key), kv_num_heads, "key"),
+            split_heads(wide(value), kv_num_heads, "value"),
+        )
+    every = split_heads(wide(query), num_heads + 2 * kv_num_heads)
+    second = num_heads + kv_num_heads
+    return every[:, :num_heads], every[:, num_heads:second], every[:, second:]
+
+
 def merge_heads(x: Array) -> Array:
     """(batch, heads, length, size) as (batch, length, heads * size)."""
     batch, heads, length, size = x.shape

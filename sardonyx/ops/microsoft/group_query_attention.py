@@ -14,8 +14,8 @@ from sardonyx.ops.microsoft.attention_core import (
     attend,
     attention_cost,
     default_scale,
+    grouped_heads,
     merge_heads,
-    split_heads,
 )
 from sardonyx.ops.microsoft.layer_normalization import normalized
 from sardonyx.ops.microsoft.linear_quantization import padded
@@ -101,7 +101,7 @@ class GroupQueryAttention(Operator):
         query, key, value, past_k, past_v, seqlens, total = given[:7]
         cos, sin, positions, bias, sink, k_scale, v_scale, q_norm, k_norm = given[7:]
         self.check(past_k)
-        q, k, v = self.heads(query, key, value)
+        q, k, v = grouped_heads(query, key, value, self.num_heads, self.kv_num_heads)
         if q_norm is not None and k_norm is not None:
             q = normalized(q, 1, self.qk_norm_epsilon, centred=False)[0] * wide(q_norm)
             k = normalized(k, 1, self.qk_norm_epsilon, centred=False)[0] * wide(k_norm)
@@ -158,18 +158,6 @@ class GroupQueryAttention(Operator):
                     f"'sliding_window_cache' needs a cache of at least 'local_window_size' ({self.local_window_size}) "
                     f"positions, got {capacity}"
                 )
-
-    def heads(self, query: Array, key: Array | None, value: Array | None) -> tuple[Array, Array, Array]:
-        """Queries, keys and values as (batch, heads, length, size)."""
-        if key is not None and value is not None:
-            return (
-                split_heads(wide(query), self.num_heads),
-                split_heads(wide(key), self.kv_num_heads, "key"),
-                split_heads(wide(value), self.kv_num_heads, "value"),
-            )
-        every = split_heads(wide(query), self.num_heads + 2 * self.kv_num_heads)
-        first, second = self.num_heads, self.num_heads + self.kv_num_heads
-        return every[:, :first], every[:, first:second], every[:, second:]
 
     def rotated_heads(
         self, q: Array, k: Array, starts: Array, positions: Array | None, cos: Array | None, sin: Array | None

@@ -9,10 +9,10 @@ import numpy as np
 
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Operator, operator
-from sardonyx.ops.microsoft.attention_core import attend, default_scale, merge_heads, split_heads
+from sardonyx.ops.microsoft.attention_core import attend, default_scale, grouped_heads, merge_heads
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rotary_embedding import cache_rows, rotated
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -41,7 +41,7 @@ class SparseAttention(Operator):
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         query, key, value, past_k, past_v, rows, columns, total, lengths, cos, sin = padded(inputs, 11)
-        q, k, v = self.heads(query, key, value)
+        q, k, v = grouped_heads(query, key, value, self.num_heads, self.kv_num_heads)
         batch, _, length, size = q.shape
         longest = int(total.reshape(()))
         ends = lengths.reshape(-1).astype(np.int64)
@@ -66,17 +66,6 @@ class SparseAttention(Operator):
             keep=self.visible(rows, columns, starts, ends, length, longest),
         )
         return merge_heads(attended.output).astype(query.dtype), present_k, present_v
-
-    def heads(self, query: Array, key: Array | None, value: Array | None) -> tuple[Array, Array, Array]:
-        if key is not None and value is not None:
-            return (
-                split_heads(wide(query), self.num_heads),
-                split_heads(wide(key), self.kv_num_heads, "key"),
-                split_heads(wide(value), self.kv_num_heads, "value"),
-            )
-        every = split_heads(wide(query), self.num_heads + 2 * self.kv_num_heads)
-        second = self.num_heads + self.kv_num_heads
-        return every[:, : self.num_heads], every[:, self.num_heads : second], every[:, second:]
 
     def visible(self, rows: Array, columns: Array, starts: Array, ends: Array, length: int, longest: int) -> Array:
         """Which keys each query may see, as (batch, heads, length, longest)."""
