@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.constants import subgraphs
 from sardonyx.ops.framework.inference import Inference
+from sardonyx.passes.node_index import NodeIndex
 
 
 class Level(enum.IntEnum):
@@ -35,11 +36,28 @@ class PassReport:
 
 @dataclass
 class Context:
-    """A model while it is rewritten; `inference` knows every value of it."""
+    """A model while it is rewritten; `inference` knows every value of it, and a pass keeps it so.
+
+    A pass that adds nodes tells `added`, which infers them and lets later passes find them.
+    """
 
     model: ir.Model
     inference: Inference
     declined: list[str] = field(default_factory=list)
+    _index: NodeIndex | None = None
+
+    @property
+    def index(self) -> NodeIndex:
+        """The nodes of the model by operator."""
+        if self._index is None:
+            self._index = NodeIndex(self.model.graph)
+        return self._index
+
+    def added(self, node: ir.Node) -> None:
+        """Know a node that a pass has put into a graph."""
+        if self._index is not None:
+            self._index.add(node)
+        self.inference.node(node)
 
     def decline(self, node: ir.Node, reason: str) -> None:
         self.declined.append(f"{node.op_type} ({node.name or node.outputs[0].name}): {reason}")

@@ -47,11 +47,11 @@ def apply(
     chosen = [one for one in passes_up_to(level) if one.name not in disabled]
     if not chosen:
         return []
-    inference = inference or infer_model(model)
+    context = Context(model, inference or infer_model(model))
     reports = []
     for one in chosen:
         start = time.perf_counter()
-        context = Context(model, inference)
+        context.declined = []
         changes = one.run(context)
         reports.append(PassReport(one.name, one.level, changes, tuple(context.declined), time.perf_counter() - start))
     return reports

@@ -4,23 +4,26 @@ A pattern is written as nested operators over names::
 
     op.Where(op.Not("condition"), "yes", "no")
 
-- A name stands for any value; the same name twice means the same value. A name that ends in ``?`` may be absent.
+- A name stands for any value; the same name twice means the same value. A name that ends in ``?`` may be absent,
+  one that ends in ``!`` is a constant.
 - A number stands for a constant with this one element.
 - A nested operator stands for a node whose result nobody else reads; the same pattern object used twice means the
   same node. The two inputs of a commutative operator match in either order.
+- A nested operator that is ``shared=True`` may have other readers: its node stays for them, unless the rewrite gives
+  them another value to read.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.constants import array_of, graphs_of, is_constant, tensor_of
+from sardonyx.graph.constants import array_of, is_constant, tensor_of
 from sardonyx.graph.types import element_type
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, of_array
 from sardonyx.passes.base import Context, Level, Pass
@@ -41,14 +44,15 @@ class OpPattern:
     op_type: str
     operands: tuple[str | float | OpPattern, ...]
     domain: str = ""
+    shared: bool = False
 
 
 class _Operators:
     """`op.Add("x", "y")` is the pattern of an Add node."""
 
     def __getattr__(self, op_type: str) -> Callable[..., OpPattern]:
-        def build(*operands: str | float | OpPattern, domain: str = "") -> OpPattern:
-            return OpPattern(op_type, operands, domain)
+        def build(*operands: str | float | OpPattern, domain: str = "", shared: bool = False) -> OpPattern:
+            return OpPattern(op_type, operands, domain, shared)
 
         return build
 
@@ -100,8 +104,10 @@ def _match_operand(operand: str | float | OpPattern, value: ir.Value | None, fou
         if producer is not None and value is producer.outputs[0]:
             yield from _match_node(operand, producer, found)
     elif isinstance(operand, str):
-        name = operand.rstrip("?")
+        name = operand.rstrip("?!")
         if value is None and not operand.endswith("?"):
+            return
+        if operand.endswith("!") and not is_constant(value):
             return
         if name not in found.values:
             yield _Found({**found.values, name: value}, found.nodes)
@@ -129,6 +135,15 @@ class Match:
         self.root = root
         self.context = context
         self._found = found
+
+    def covered(self, pattern: OpPattern) -> ir.Node:
+        """The node that a part of the pattern stands for."""
+        return self._found.nodes[pattern]
+
+    @property
+    def parts(self) -> Iterable[tuple[OpPattern, ir.Node]]:
+        """The parts of the pattern and the nodes that they cover."""
+        return self._found.nodes.items()
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -168,9 +183,8 @@ class Match:
         """A new constant, named after the root's result."""
         graph = self.root.graph
         assert isinstance(graph, ir.Graph)
-        taken = {value.name for value in graph.initializers.values()}
         name = f"{self.root.outputs[0].name}_{suffix}"
-        while name in taken:
+        while name in graph.initializers:
             name += "_"
         dtype = element_type(array.dtype)
         value = ir.Value(
@@ -191,8 +205,9 @@ class Match:
         *,
         domain: str = "",
         version: int | None = None,
+        outputs: int = 1,
     ) -> ir.Node:
-        """A node with one output for the root's place; it takes the root's name."""
+        """A node for the root's place; it takes the root's name."""
         opsets = self.context.model.opset_imports
         if domain not in opsets:
             opsets[domain] = version or 1
@@ -202,15 +217,30 @@ class Match:
             attributes or {},
             domain=domain,
             version=version or opsets[domain],
+            num_outputs=outputs,
             name=self.root.name,
         )
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What takes the place of a match when that is more than one node with one result.
+
+    `nodes` in the order in which they run; `values` names, for each old value that has readers, the value that they
+    read instead: a result of the new nodes, which takes over the name, or one that the graph has already. The nodes
+    are put before `place`, which is the root unless an earlier reader needs them sooner.
+    """
+
+    nodes: Sequence[ir.Node]
+    values: Mapping[ir.Value, ir.Value]
+    place: ir.Node | None = None
 
 
 class Rule(abc.ABC):
     """A rewrite of one pattern.
 
     `check` gives the reason for leaving a match alone, or None; `rewrite` gives the node that takes the root's place,
-    or a value that the readers of the root's result read instead.
+    a value that the readers of the root's result read instead, or a whole `Replacement`.
     """
 
     name: ClassVar[str]
@@ -221,7 +251,7 @@ class Rule(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def rewrite(self, m: Match) -> ir.Node | ir.Value: ...
+    def rewrite(self, m: Match) -> ir.Node | ir.Value | Replacement: ...
 
     def as_pass(self) -> Pass:
         return Pass(self.name, self.level, lambda context: apply_rule(self, context))
@@ -229,13 +259,8 @@ class Rule(abc.ABC):
 
 def apply_rule(rule: Rule, context: Context) -> int:
     """Rewrite every match of a rule in the model's graphs; the number of rewrites."""
-    roots = {(pattern.domain, pattern.op_type) for pattern in rule.patterns}
-    changes = 0
-    for graph in list(graphs_of(context.model.graph)):
-        for node in list(graph):
-            if node.graph is graph and (node.domain, node.op_type) in roots:
-                changes += _apply_at(rule, node, context)
-    return changes
+    roots = dict.fromkeys((pattern.domain, pattern.op_type) for pattern in rule.patterns)
+    return sum(_apply_at(rule, node, context) for node in context.index.find(roots) if node.graph is not None)
 
 
 def _apply_at(rule: Rule, node: ir.Node, context: Context) -> bool:
@@ -252,9 +277,13 @@ def _apply_at(rule: Rule, node: ir.Node, context: Context) -> bool:
 def _shared_reason(match: Match) -> str | None:
     """Why the covered nodes cannot go away: another graph holds one of them, or somebody else reads a result."""
     covered = set(match.nodes)
-    for node in match.nodes[1:]:
+    for pattern, node in match.parts:
+        if node is match.root:
+            continue
         if node.graph is not match.root.graph:
             return f"{node.op_type} is in another graph"
+        if pattern.shared:
+            continue
         for value in node.outputs:
             if value.is_graph_output() or any(use.node not in covered for use in value.uses()):
                 return f"the result of {node.op_type} is read elsewhere"
@@ -267,30 +296,41 @@ def _put(rule: Rule, match: Match) -> bool:
     assert isinstance(graph, ir.Graph)
     replacement = rule.rewrite(match)
     if isinstance(replacement, ir.Value):
-        if any(value.is_graph_output() for value in root.outputs):
-            match.context.decline(root, "an output of the graph keeps its name")
-            return False
-        ir.convenience.replace_all_uses_with(root.outputs[0], replacement)
-    else:
-        _insert(rule, match, replacement, graph)
+        replacement = Replacement((), {root.outputs[0]: replacement})
+    elif isinstance(replacement, ir.Node):
+        replacement = Replacement((replacement,), {root.outputs[0]: replacement.outputs[0]})
+    new = {value for node in replacement.nodes for value in node.outputs}
+    if any(old.is_graph_output() and value not in new for old, value in replacement.values.items()):
+        match.context.decline(root, "an output of the graph keeps its name")
+        return False
+    stamp(replacement.nodes, rule.name, match.nodes[::-1])
+    for old, value in replacement.values.items():
+        if value in new:
+            take_over(value, old)
+    for node in replacement.nodes:
+        graph.insert_before(replacement.place or root, node)
+        match.context.added(node)
+    for old, value in replacement.values.items():
+        ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=value in new)
     for node in _readers_first(match.nodes):
-        graph.remove(node, safe=True)
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            graph.remove(node, safe=True)
     return True
 
 
-def _insert(rule: Rule, match: Match, node: ir.Node, graph: ir.Graph) -> None:
-    """Put the new node before the root; its output takes over the root's first one with its name and its readers."""
-    root = match.root
-    sources = [old.metadata_props.get(SOURCES_KEY) or old.name or old.op_type for old in reversed(match.nodes)]
-    rules = [old.metadata_props[RULE_KEY] for old in match.nodes if RULE_KEY in old.metadata_props]
-    node.metadata_props[RULE_KEY] = ",".join([*dict.fromkeys(rules), rule.name])
-    node.metadata_props[SOURCES_KEY] = ",".join(sources)
-    new, old = node.outputs[0], root.outputs[0]
+def stamp(nodes: Sequence[ir.Node], rule: str, sources: Sequence[ir.Node]) -> None:
+    """Write into new nodes the name of the rule that made them and the names of the nodes that they stand for."""
+    names = [old.metadata_props.get(SOURCES_KEY) or old.name or old.op_type for old in sources]
+    rules = [old.metadata_props[RULE_KEY] for old in reversed(sources) if RULE_KEY in old.metadata_props]
+    for node in nodes:
+        node.metadata_props[RULE_KEY] = ",".join(dict.fromkeys([*(",".join(rules).split(",") if rules else ()), rule]))
+        node.metadata_props[SOURCES_KEY] = ",".join(names)
+
+
+def take_over(new: ir.Value, old: ir.Value) -> None:
+    """Give a new value the name of the one whose readers it takes, and what is known of it."""
     new.type, new.shape = old.type, old.shape
     new.name, old.name = old.name, None
-    graph.insert_before(root, node)
-    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    match.context.inference.node(node)
 
 
 def _readers_first(nodes: Sequence[ir.Node]) -> list[ir.Node]:
