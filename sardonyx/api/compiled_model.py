@@ -82,9 +82,6 @@ class CompiledModel:
             passes = pipeline.apply(model, level, disabled_optimizers, inference)
         for report in passes:
             logger.verbose(f"GraphTransformer {report.name} modified: {report.changes} with status: OK", "pipeline")
-        if any(report.changes for report in passes):
-            with span(trace, "Compile", "infer"):
-                inference = infer_model(model)
         if on_optimized is not None:
             on_optimized(model)
         check_cancelled()

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from sardonyx.graph.constants import array_of, graphs_of, is_constant, tensor_of
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.ops.framework.facts import Fact, of_array
+from sardonyx.ops.framework.facts import Dims, Fact, known, of_array, same
+from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, nbytes
 from sardonyx.passes.base import Context, has_subgraphs, is_named, is_pure
 
@@ -26,19 +27,48 @@ _SHAPE_DTYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 def fold_constants(context: Context) -> int:
     """Replace nodes by constants: Constant nodes, pure nodes that read constants only, and shape arithmetic.
 
-    Initializers that a caller can override count as inputs. Outputs of a graph stay computed by a node.
+    Initializers that a caller can override count as inputs. Outputs of a graph stay computed by a node. A constant
+    says more than inference knew: the nodes behind it are inferred again on the way.
     """
     changes = 0
     main = context.model.graph
+    learned: set[ir.Value] = set()
     for graph in graphs_of(main):
         for node in list(graph):
+            if learned and (not learned.isdisjoint(node.inputs) or has_subgraphs(node)):
+                learned.update(_inferred_again(node, context.inference))
             if any(value.is_graph_output() for value in node.outputs):
                 continue
             results = _constant_results(node, context, trust_facts=graph is main)
             if results is not None:
-                _replace(graph, node, results, context)
+                learned.update(_replace(graph, node, results, context))
                 changes += 1
     return changes
+
+
+def _inferred_again(node: ir.Node, inference: Inference) -> list[ir.Value]:
+    """Infer a node whose inputs are known better than before; the outputs of which something new is known."""
+    before = [inference.facts.get(value) for value in node.outputs]
+    inference.node(node)
+    return [value for value, old in zip(node.outputs, before, strict=True) if _tells_more(inference.facts[value], old)]
+
+
+def _tells_more(fact: Fact, old: Fact | None) -> bool:
+    """Whether a fact has a type, a dimension or contents that the old one of the same value lacked."""
+    if old is None:
+        return True
+    return (
+        (old.type is None and fact.type is not None)
+        or _more_known(fact.shape, old.shape)
+        or _more_known(fact.elements, old.elements)
+        or (fact.constant is not None and old.constant is None)
+    )
+
+
+def _more_known(new: Dims | None, old: Dims | None) -> bool:
+    if new is None or old is None:
+        return new is not None
+    return any(known(a) and not same(a, b) for a, b in zip(new, old, strict=False))
 
 
 def _constant_results(node: ir.Node, context: Context, trust_facts: bool) -> list[tuple[Any, ir.DataType]] | None:
@@ -99,7 +129,11 @@ def _computed(node: ir.Node, facts: Sequence[Fact | None], context: Context) -> 
     return results
 
 
-def _replace(graph: ir.Graph, node: ir.Node, results: Sequence[tuple[Any, ir.DataType]], context: Context) -> None:
+def _replace(
+    graph: ir.Graph, node: ir.Node, results: Sequence[tuple[Any, ir.DataType]], context: Context
+) -> list[ir.Value]:
+    """Put constants in the place of a node; those that say more than was known of its results."""
+    learned = []
     for value, (result, dtype) in zip(node.outputs, results, strict=True):
         if not is_named(value) or not value.uses():
             continue
@@ -112,6 +146,9 @@ def _replace(graph: ir.Graph, node: ir.Node, results: Sequence[tuple[Any, ir.Dat
             const_value=tensor_of(array, dtype, value.name),
         )
         graph.register_initializer(constant)
-        context.inference.facts[constant] = of_array(array, dtype)
+        fact = context.inference.facts[constant] = of_array(array, dtype)
+        if _tells_more(fact, context.inference.facts.get(value)):
+            learned.append(constant)
         ir.convenience.replace_all_uses_with(value, constant)
     graph.remove(node, safe=True)
+    return learned

@@ -42,7 +42,7 @@ def apply(
     """Rewrite a model in place, keeping its meaning and the names of its inputs and outputs.
 
     `disabled` names passes to leave out; names that no pass has mean nothing. Nothing happens at level DISABLED.
-    `inference` is what is known of the model already; it is out of date wherever a report counts changes.
+    `inference` is what is known of the model already; it is kept up to date.
     """
     chosen = [one for one in passes_up_to(level) if one.name not in disabled]
     if not chosen:
