@@ -16,7 +16,8 @@ A pattern is written as nested operators over names::
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -39,12 +40,16 @@ SOURCES_KEY = "sardonyx.sources"
 
 @dataclass(frozen=True, eq=False)
 class OpPattern:
-    """A node of one operator over operands: names, numbers or further patterns."""
+    """A node of one operator, or of one of several ("Relu|Tanh"), over operands: names, numbers or further patterns."""
 
     op_type: str
     operands: tuple[str | float | OpPattern, ...]
     domain: str = ""
     shared: bool = False
+
+    @functools.cached_property
+    def op_types(self) -> frozenset[str]:
+        return frozenset(self.op_type.split("|"))
 
 
 class _Operators:
@@ -74,7 +79,8 @@ def _match_node(pattern: OpPattern, node: ir.Node, found: _Found) -> Iterator[_F
         if found.nodes[pattern] is node:
             yield found
         return
-    if node.op_type != pattern.op_type or node.domain != pattern.domain or node in found.nodes.values():
+    op_type = node.op_type
+    if op_type not in pattern.op_types or node.domain != pattern.domain or node in found.nodes.values():
         return
     inputs: list[ir.Value | None] = list(node.inputs)
     if len(inputs) > len(pattern.operands):
@@ -82,7 +88,7 @@ def _match_node(pattern: OpPattern, node: ir.Node, found: _Found) -> Iterator[_F
     inputs += [None] * (len(pattern.operands) - len(inputs))
     started = _Found(found.values, {**found.nodes, pattern: node})
     orders = [inputs]
-    if pattern.op_type in COMMUTATIVE and len(inputs) == 2:
+    if op_type in COMMUTATIVE and len(inputs) == 2:
         orders.append(inputs[::-1])
     for order in orders:
         yield from _match_operands(pattern.operands, order, started)
@@ -149,6 +155,11 @@ class Match:
     def nodes(self) -> tuple[ir.Node, ...]:
         """The nodes that the pattern covers, the root first."""
         return tuple(self._found.nodes.values())
+
+    @property
+    def shared_nodes(self) -> Collection[ir.Node]:
+        """The covered nodes that may have other readers: they stay for these."""
+        return [node for pattern, node in self.parts if pattern.shared]
 
     def node(self, op_type: str) -> ir.Node:
         """The covered node of an operator that occurs once in the pattern."""
@@ -236,16 +247,35 @@ class Replacement:
     place: ir.Node | None = None
 
 
+class NearMissError(Exception):
+    """Raised by a walk at a place that looks right and is not; its text is the reason."""
+
+
 class Rule(abc.ABC):
     """A rewrite of one pattern.
 
-    `check` gives the reason for leaving a match alone, or None; `rewrite` gives the node that takes the root's place,
+    `check` gives the reason for leaving a match alone, or None; an empty reason says that there was nothing to do, and
+    is not reported. `rewrite` gives the node that takes the root's place,
     a value that the readers of the root's result read instead, or a whole `Replacement`.
     """
 
     name: ClassVar[str]
     level: ClassVar[Level]
     patterns: ClassVar[tuple[OpPattern, ...]]
+
+    def roots(self) -> Iterable[tuple[str, str]]:
+        """The operators, as domain and name, at which a match may be found."""
+        return dict.fromkeys((pattern.domain, kind) for pattern in self.patterns for kind in sorted(pattern.op_types))
+
+    def matches(self, node: ir.Node, context: Context) -> Iterator[Match]:
+        """Every way in which the surroundings of a node fit the rule.
+
+        A rule whose places vary too much for patterns walks the graph here instead: it gives a subclass of `Match`,
+        nothing for a node that has nothing to do with the rule, and raises NearMissError for a near miss.
+        """
+        for pattern in self.patterns:
+            for found in _match_node(pattern, node, _Found()):
+                yield Match(node, found, context)
 
     def check(self, m: Match) -> str | None:
         return None
@@ -259,30 +289,31 @@ class Rule(abc.ABC):
 
 def apply_rule(rule: Rule, context: Context) -> int:
     """Rewrite every match of a rule in the model's graphs; the number of rewrites."""
-    roots = dict.fromkeys((pattern.domain, pattern.op_type) for pattern in rule.patterns)
-    return sum(_apply_at(rule, node, context) for node in context.index.find(roots) if node.graph is not None)
+    return sum(_apply_at(rule, node, context) for node in context.index.find(rule.roots()) if node.graph is not None)
 
 
 def _apply_at(rule: Rule, node: ir.Node, context: Context) -> bool:
-    for pattern in rule.patterns:
-        for found in _match_node(pattern, node, _Found()):
-            match = Match(node, found, context)
+    try:
+        for match in rule.matches(node, context):
             reason = _shared_reason(match) or rule.check(match)
             if reason is None:
                 return _put(rule, match)
-            context.decline(node, reason)
+            if reason:
+                context.decline(node, reason)
+    except NearMissError as miss:
+        context.decline(node, str(miss))
     return False
 
 
 def _shared_reason(match: Match) -> str | None:
     """Why the covered nodes cannot go away: another graph holds one of them, or somebody else reads a result."""
     covered = set(match.nodes)
-    for pattern, node in match.parts:
+    for node in match.nodes:
         if node is match.root:
             continue
         if node.graph is not match.root.graph:
             return f"{node.op_type} is in another graph"
-        if pattern.shared:
+        if node in match.shared_nodes:
             continue
         for value in node.outputs:
             if value.is_graph_output() or any(use.node not in covered for use in value.uses()):
