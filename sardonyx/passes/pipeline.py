@@ -11,8 +11,8 @@ from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes.base import Context, Level, Pass, PassReport
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
-from sardonyx.passes.rules import activations, batch_norm, layer_norm, no_effect
-from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants
+from sardonyx.passes.rules import activations, batch_norm, gemm, layer_norm, no_effect, reshapes, transposes
+from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants, share_sizes
 
 
 def passes_up_to(level: Level) -> tuple[Pass, ...]:
@@ -24,8 +24,14 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         # Equal constants make equal nodes.
         Pass("ConstantSharing", Level.BASIC, share_constants),
         Pass("CommonSubexpressionElimination", Level.BASIC, eliminate_common_subexpressions),
+        # What is left of shape arithmetic: much of it was read by reshapes alone, which read a constant from here on.
+        Pass("ShapeSharing", Level.BASIC, share_sizes),
+        *(rule.as_pass() for rule in gemm.RULES),
+        *(rule.as_pass() for rule in reshapes.RULES),
+        Pass("RemoveUnusedShapes", Level.BASIC, remove_unused),
         # Nodes without effect, between the parts of what the fusions look for.
         *(rule.as_pass() for rule in no_effect.RULES),
+        *(rule.as_pass() for rule in transposes.RULES),
         *(rule.as_pass() for rule in batch_norm.RULES),
         # Several operators into one of the same meaning.
         *(rule.as_pass() for rule in layer_norm.RULES),

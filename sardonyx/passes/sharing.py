@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx.graph.constants import graphs_of, is_constant
+from sardonyx.ops.framework.facts import Fact, known
 from sardonyx.passes.base import Context, has_subgraphs, is_named, is_pure
 
 # Larger constants are weights: comparing them costs more than it saves.
@@ -33,6 +34,38 @@ def _share_nodes(graph: ir.Graph) -> int:
         graph.remove(node, safe=True)
         changes += 1
     return changes
+
+
+def share_sizes(context: Context) -> int:
+    """Let all readers of equal sizes read the first value that holds them.
+
+    Sizes are small integer tensors whose contents inference knows, be it as symbols: the batch size is the batch
+    size whether it was taken from the shape of the input or of a result twelve layers on. Only the main graph's
+    facts hold in every run.
+    """
+    seen: dict[Hashable, ir.Value] = {}
+    changes = 0
+    for node in list(context.model.graph):
+        if len(node.outputs) != 1 or not is_pure(node) or has_subgraphs(node):
+            continue
+        value = node.outputs[0]
+        key = _size_key(context.inference.fact(value))
+        if key is None:
+            continue
+        first = seen.setdefault(key, value)
+        if first is not value and value.uses() and not value.is_graph_output():
+            ir.convenience.replace_all_uses_with(value, first)
+            changes += 1
+    return changes
+
+
+def _size_key(fact: Fact | None) -> Hashable | None:
+    """Equal for tensors of equal sizes; None where some are not known or all are plain numbers."""
+    if fact is None or fact.elements is None or fact.shape is None or not all(map(known, fact.elements)):
+        return None
+    if all(isinstance(dim, int) for dim in fact.elements) or not all(isinstance(dim, int) for dim in fact.shape):
+        return None
+    return (fact.dtype, fact.shape, fact.elements)
 
 
 def _node_key(node: ir.Node) -> Hashable | None:

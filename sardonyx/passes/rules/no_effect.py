@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ops.framework.dims import at_least
 from sardonyx.passes.base import Level
 from sardonyx.passes.rule import Match, Rule, op
+from sardonyx.passes.rules.facts import in_main_graph, result_fact, same_shape
 
 
 class EliminateDropout(Rule):
@@ -41,7 +43,7 @@ class EliminateCast(Rule):
 
     def check(self, m: Match) -> str | None:
         wanted = m.attribute(m.root, "to")
-        return None if m.fact("x").dtype == wanted else "it changes the type"
+        return None if m.fact("x").dtype == wanted else ""
 
     def rewrite(self, m: Match) -> ir.Value:
         return m.value("x")
@@ -55,14 +57,16 @@ class EliminateNoop(Rule):
 
     name = "NoopElimination"
     level = Level.BASIC
-    patterns = (op.Add("x", "c"), op.Sub("x", "c"), op.Mul("x", "c"), op.Div("x", "c"))
+    patterns = (op.Add("x", "c!"), op.Sub("x", "c!"), op.Mul("x", "c!"), op.Div("x", "c!"))
 
     def check(self, m: Match) -> str | None:
+        shape = m.fact("c").shape
+        if shape is None or not set(shape) <= {1}:
+            return ""
         constant = m.constant("c")
-        if constant is None:
-            return "neither operand is constant"
-        if constant.size != 1 or not bool((constant == self._neutral(m.root.op_type)).all()):
-            return "the constant changes the value"
+        assert constant is not None
+        if not bool((constant == self._neutral(m.root.op_type)).all()):
+            return ""
         floating = not np.issubdtype(constant.dtype, np.integer)
         sign = bool(np.signbit(constant.astype(np.float64)).all()) if floating else False
         if floating and ((m.root.op_type == "Add" and not sign) or (m.root.op_type == "Sub" and sign)):
@@ -80,6 +84,62 @@ class EliminateNoop(Rule):
         return m.value("x")
 
 
+class EliminateSlice(Rule):
+    """A Slice that takes all of every axis is its input."""
+
+    name = "EliminateSlice"
+    level = Level.BASIC
+    patterns = (op.Slice("x", "starts", "ends", "axes?", "steps?"),)
+
+    def check(self, m: Match) -> str | None:
+        if not in_main_graph(m):
+            return "it is inside a loop or a branch"
+        shape = m.fact("x").shape
+        starts, ends = m.fact("starts").elements, m.fact("ends").elements
+        if shape is None or starts is None or ends is None:
+            return "its bounds or the shape of its input are not known"
+        axes = range(len(starts)) if m.optional("axes") is None else m.fact("axes").integers()
+        steps = [1] * len(starts) if m.optional("steps") is None else m.fact("steps").integers()
+        if axes is None or steps is None:
+            return "its axes or steps are not known"
+        if all(
+            step == 1 and start == 0 and at_least(end, shape[axis])
+            for start, end, axis, step in zip(starts, ends, axes, steps, strict=True)
+        ):
+            return None
+        return ""
+
+    def rewrite(self, m: Match) -> ir.Value:
+        return m.value("x")
+
+
+class EliminateExpand(Rule):
+    """An Expand to the shape that its input has is its input."""
+
+    name = "ExpandElimination"
+    level = Level.BASIC
+    patterns = (op.Expand("x", "shape"),)
+
+    def check(self, m: Match) -> str | None:
+        if not same_shape(m.fact("x").shape, result_fact(m).shape):
+            return ""
+        return None if in_main_graph(m) else "it is inside a loop or a branch"
+
+    def rewrite(self, m: Match) -> ir.Value:
+        return m.value("x")
+
+
+class EliminateConcat(Rule):
+    """A Concat of one tensor is this tensor."""
+
+    name = "EliminateConcat"
+    level = Level.BASIC
+    patterns = (op.Concat("x"),)
+
+    def rewrite(self, m: Match) -> ir.Value:
+        return m.value("x")
+
+
 class SwapBranchesOfNegatedWhere(Rule):
     """Where(Not(c), a, b) is Where(c, b, a)."""
 
@@ -91,4 +151,12 @@ class SwapBranchesOfNegatedWhere(Rule):
         return m.new_node("Where", [m.value("condition"), m.value("no"), m.value("yes")], version=m.root.version)
 
 
-RULES: tuple[Rule, ...] = (EliminateDropout(), EliminateCast(), EliminateNoop(), SwapBranchesOfNegatedWhere())
+RULES: tuple[Rule, ...] = (
+    EliminateDropout(),
+    EliminateCast(),
+    EliminateNoop(),
+    EliminateSlice(),
+    EliminateExpand(),
+    EliminateConcat(),
+    SwapBranchesOfNegatedWhere(),
+)

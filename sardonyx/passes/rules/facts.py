@@ -1,0 +1,50 @@
+"""What rules ask of shapes and orders of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from sardonyx.ops.framework.facts import Dims, Fact, known, same
+from sardonyx.passes.rule import Match
+
+
+def same_shape(a: Dims | None, b: Dims | None) -> bool:
+    """Whether two shapes are certainly equal."""
+    return a is not None and b is not None and len(a) == len(b) and all(map(same, a, b))
+
+
+def all_known(shape: Dims | None) -> bool:
+    """Whether each dimension of a shape is a number or has a name."""
+    return shape is not None and all(map(known, shape))
+
+
+def result_fact(m: Match) -> Fact:
+    """What inference knows of the root's result."""
+    return m.context.inference.facts.get(m.root.outputs[0], Fact())
+
+
+def in_main_graph(m: Match) -> bool:
+    """Whether a match is in the model's own graph: inside a loop, declared shapes may hold for its first turn only."""
+    return m.root.graph is m.context.model.graph
+
+
+def permutation(node: ir.Node, rank: int | None) -> tuple[int, ...] | None:
+    """The order of axes of a Transpose; None where it reverses a number of axes that is not known."""
+    perm = node.attributes.get("perm")
+    if perm is not None:
+        return tuple(perm.as_ints())
+    return None if rank is None else tuple(range(rank))[::-1]
+
+
+def integers(value: ir.Value | None, m: Match) -> list[int] | None:
+    """The contents of a value where inference knows all of them as numbers."""
+    fact = m.context.inference.fact(value)
+    return None if fact is None else fact.integers()
+
+
+def swaps_last_two(perm: Sequence[int]) -> bool:
+    """Whether an order of axes exchanges the last two and leaves the others."""
+    rank = len(perm)
+    return rank >= 2 and tuple(perm) == (*range(rank - 2), rank - 1, rank - 2)
