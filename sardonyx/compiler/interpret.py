@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.evaluate import evaluate
-from sardonyx.kernel.program import Host, Kernel, Pointwise, View
+from sardonyx.kernel.program import Host, Kernel, Pointwise, Template, View
 from sardonyx.runtime import memory
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.plan import StepCall
@@ -49,10 +49,12 @@ def _view(kernel: View) -> StepCall:
     return call
 
 
-def _host(kernel: Host) -> StepCall:
+def _host(kernel: Host | Template) -> StepCall:
+    function = kernel.call if isinstance(kernel, Host) else kernel.run
+
     def call(context: RunContext, inputs: Sequence[Any]) -> Sequence[Any]:
         _check_copies(inputs)
-        return kernel.call(*inputs)
+        return function(*inputs)
 
     return call
 

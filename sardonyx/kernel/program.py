@@ -1,12 +1,12 @@
 """The kinds of kernels that a provider executes.
 
-`Pointwise` is a loop over an expression, `View` a new description of the same memory, `Host` a call into Python:
-the universal fallback, which always carries the reason why no kernel was made.
+`Pointwise` is a loop over an expression, `Template` a kernel known by name, `View` a new description of the same
+memory, `Host` a call into Python: the universal fallback, which always carries the reason why no kernel was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,4 +42,16 @@ class Host:
     reason: str
 
 
-Kernel = Pointwise | View | Host
+@dataclass(frozen=True)
+class Template:
+    """A kernel that a provider has by name, such as ``matmul``, with its parameters.
+
+    `run` is its meaning in NumPy, for providers (and dtypes) that have no such kernel.
+    """
+
+    name: str
+    parameters: Mapping[str, Any]
+    run: Callable[..., Sequence[Any]]
+
+
+Kernel = Pointwise | View | Host | Template

@@ -1,0 +1,92 @@
+"""From the text of a kernel to object code, and from object code to an address in this process."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from sardonyx.compiler.llvm.target import Target
+
+# LLVM keeps global state; one compilation at a time.
+_LOCK = threading.RLock()
+
+
+@functools.cache
+def _binding() -> Any:
+    """llvmlite's binding with the code generators ready; imported where code is generated or loaded."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm
+
+
+def llvm_version() -> str:
+    import llvmlite
+
+    return f"llvmlite {llvmlite.__version__}"
+
+
+@functools.cache
+def _machine(target: Target) -> Any:
+    llvm = _binding()
+    jit = target.triple.startswith("x86_64")
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu="x86-64" if jit else "generic",
+        features=target.feature_string,
+        opt=2,
+        reloc="pic",
+        codemodel="small",
+        jit=False,
+    )
+
+
+def _module(text: str, target: Target) -> Any:
+    llvm = _binding()
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise ValueError(f"the kernel is not valid LLVM IR: {error}\n{text}") from error
+    builder = llvm.create_pass_builder(_machine(target), llvm.create_pipeline_tuning_options(speed_level=0))
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()  # variables into registers; kernels are written as they should run
+    passes.run(module, builder)
+    return module
+
+
+def compile_object(text: str, target: Target) -> bytes:
+    """The object file of a module for a target (ELF, or what its system uses)."""
+    with _LOCK:
+        return bytes(_machine(target).emit_object(_module(text, target)))
+
+
+def compile_assembly(text: str, target: Target) -> str:
+    """The assembly of a module, for people."""
+    with _LOCK:
+        return str(_machine(target).emit_assembly(_module(text, target)))
+
+
+class Loader:
+    """Puts object code into this process; what it loaded stays until the process ends."""
+
+    def __init__(self, target: Target) -> None:
+        with _LOCK:
+            llvm = _binding()
+            self._llvm = llvm
+            self._jit = llvm.create_lljit_compiler(_machine(target))
+            self._kept: list[Any] = []
+
+    def load(self, name: str, code: bytes) -> int:
+        """The address of the function `name` of an object file; ValueError where the linker refuses it."""
+        with _LOCK:
+            builder = self._llvm.JITLibraryBuilder()
+            builder.add_object_img(code).export_symbol(name).add_current_process()
+            try:
+                tracker = builder.link(self._jit, f"{name}.{len(self._kept)}")
+                address = int(tracker[name])
+            except Exception as error:
+                raise ValueError(f"object code of {name} cannot be loaded: {error}") from error
+            self._kept.append(tracker)
+            return address

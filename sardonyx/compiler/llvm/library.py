@@ -1,0 +1,102 @@
+"""The kernels of this process: generated, compiled or found in the cache, and loaded, each once."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sardonyx
+from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
+from sardonyx.compiler.llvm.target import Target, host_target
+from sardonyx.runtime.kernel_cache import KernelCache, default_folder
+
+# Emits the text of the kernel that a specification describes; the function it defines is called KERNEL.
+Emit = Callable[[Target, Any], str]
+
+KERNEL = "kernel"
+
+
+@dataclass
+class LibraryCounts:
+    """What a library did so far."""
+
+    compiled: int = 0
+    from_cache: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class KernelLibrary:
+    """Addresses of kernels for one target. `progress` is called with a line of text while many are compiled."""
+
+    target: Target
+    cache: KernelCache
+    counts: LibraryCounts = field(default_factory=LibraryCounts)
+
+    def __post_init__(self) -> None:
+        self._addresses: dict[str, int] = {}
+        self._lock = threading.RLock()
+        self._loader: Loader | None = None
+
+    def address(self, emit: Emit, spec: Any) -> int:
+        """The address of the kernel that `emit` writes for `spec`, a value whose ``repr`` says all of it.
+
+        A kernel has the signature ``void kernel(i64 *arguments, i64 begin, i64 end, i8 *scratch)``.
+        """
+        key = f"{emit.__module__}.{emit.__qualname__}({spec!r})"
+        known = self._addresses.get(key)
+        if known is not None:
+            return known
+        with self._lock:
+            if key not in self._addresses:
+                self._addresses[key] = self._make(key, emit, spec)
+            return self._addresses[key]
+
+    def _make(self, key: str, emit: Emit, spec: Any) -> int:
+        full_key = f"{key}|{self.target.key}|{_generator_version()}"
+        if self._loader is None:
+            self._loader = Loader(self.target)
+        code = self.cache.find(full_key)
+        if code is not None:
+            try:
+                address = self._loader.load(KERNEL, code)
+                self.counts.from_cache += 1
+                return address
+            except ValueError:
+                self.cache.drop(full_key)
+        began = time.perf_counter()
+        code = compile_object(emit(self.target, spec), self.target)
+        self.counts.compiled += 1
+        self.counts.seconds += time.perf_counter() - began
+        self.cache.store(full_key, code)
+        return self._loader.load(KERNEL, code)
+
+
+@functools.cache
+def _generator_version() -> str:
+    """What generated code depends on besides the specification: the versions, and the generator's own source."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return f"{sardonyx.__version__}|{llvm_version()}|{digest.hexdigest()}"
+
+
+_LIBRARIES: dict[str, KernelLibrary] = {}
+_LIBRARIES_LOCK = threading.Lock()
+
+
+def library(variant: str = "") -> KernelLibrary:
+    """The process's library for this machine, or for the instruction set `variant` of it."""
+    target = host_target(variant)
+    with _LIBRARIES_LOCK:
+        known = _LIBRARIES.get(target.key)
+        if known is None:
+            known = _LIBRARIES[target.key] = KernelLibrary(target, KernelCache(default_folder()))
+        return known

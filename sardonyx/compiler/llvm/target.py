@@ -1,0 +1,172 @@
+"""What kernels are generated for: a description of the machine, by which every kernel is parameterised.
+
+A variant is named after its instruction set, from `portable` (SSE2) to `avx512`; extensions of the inner product
+(VNNI, bf16, AMX) are flags. The machine's own description comes from its CPU features and cache sizes, never from
+LLVM's name of the CPU, which can be wrong under a hypervisor.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sardonyx.compiler.llvm.types import Type
+
+_BASELINE_X86 = ("sse", "sse2", "cx8", "fxsr", "mmx", "x87")
+_AVX2 = (*_BASELINE_X86, "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "avx", "avx2", "fma", "f16c", "bmi",
+         "bmi2", "lzcnt", "movbe", "xsave")  # fmt: skip
+_AVX512 = (*_AVX2, "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl")
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Bytes of data cache that one core may count on."""
+
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 8 << 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """One instruction set and the sizes that kernels are tiled by.
+
+    `vector_bits` is the width of a vector register, `registers` how many there are.
+    """
+
+    name: str
+    triple: str
+    features: tuple[str, ...]
+    vector_bits: int
+    registers: int
+    has_fma: bool
+    has_masks: bool  # masked loads and stores cost no more than whole ones
+    has_f16_converts: bool
+    has_vnni: bool = False
+    has_bf16_dot: bool = False
+    has_amx: bool = False
+    caches: Caches = Caches()
+
+    def lanes(self, scalar: Type) -> int:
+        """How many elements one vector register holds."""
+        return self.vector_bits // max(8, scalar.bits)
+
+    @property
+    def feature_string(self) -> str:
+        return ",".join(f"+{feature}" for feature in self.features)
+
+    def function_attributes(self) -> str:
+        """What every generated function declares: its features, and that vectors may fill whole registers."""
+        return (
+            f'nounwind "target-features"="{self.feature_string}" "prefer-vector-width"="{self.vector_bits}" '
+            f'"min-legal-vector-width"="{self.vector_bits}" "no-trapping-math"="true"'
+        )
+
+    @property
+    def key(self) -> str:
+        """What generated code depends on."""
+        return f"{self.name}|{self.triple}|{self.feature_string}|{self.caches}"
+
+
+_FROM_CPUINFO = {
+    "avx512_vnni": "avx512vnni",
+    "avx512_bf16": "avx512bf16",
+    "avx_vnni": "avxvnni",
+    "amx_tile": "amx-tile",
+    "amx_bf16": "amx-bf16",
+    "amx_int8": "amx-int8",
+    "bmi1": "bmi",
+    "abm": "lzcnt",
+    "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2",
+    "pni": "sse3",
+}
+
+
+def x86_64_targets(flags: frozenset[str], caches: Caches, system: str = "linux") -> dict[str, Target]:
+    """Every variant that a CPU with these features (in LLVM's spelling) can execute, best first."""
+    triple = {"linux": "x86_64-unknown-linux-gnu", "darwin": "x86_64-apple-darwin", "windows": "x86_64-pc-windows-msvc"}
+    of = triple[system]
+    targets: dict[str, Target] = {}
+    if flags.issuperset(_AVX512):
+        plain = Target("avx512", of, _AVX512, 512, 32, True, True, True, caches=caches)
+        vnni = "avx512vnni" in flags
+        bf16 = "avx512bf16" in flags
+        amx = flags.issuperset(("amx-tile", "amx-bf16", "amx-int8"))
+        more = [name for name, there in (("avx512vnni", vnni), ("avx512bf16", bf16)) if there]
+        if amx:
+            tiles = (*_AVX512, *more, "amx-tile", "amx-bf16", "amx-int8")
+            targets["amx"] = replace(
+                plain, name="amx", features=tiles, has_vnni=vnni, has_bf16_dot=bf16, has_amx=True
+            )
+        if more:
+            targets["avx512vnni"] = replace(
+                plain, name="avx512vnni", features=(*_AVX512, *more), has_vnni=vnni, has_bf16_dot=bf16
+            )
+        targets["avx512"] = plain
+    if flags.issuperset(_AVX2):
+        targets["avx2"] = Target("avx2", of, _AVX2, 256, 16, True, False, True, caches=caches)
+    targets["portable"] = Target("portable", of, _BASELINE_X86, 128, 16, False, False, False, caches=caches)
+    return targets
+
+
+def aarch64_targets(caches: Caches, system: str = "linux") -> dict[str, Target]:
+    """NEON, which every AArch64 CPU has."""
+    triple = {"linux": "aarch64-unknown-linux-gnu", "darwin": "arm64-apple-darwin", "windows": "aarch64-pc-windows-msvc"}
+    neon = Target("neon", triple[system], ("neon", "fp-armv8"), 128, 32, True, False, True, caches=caches)
+    return {"neon": neon}
+
+
+@functools.cache
+def host_targets() -> dict[str, Target]:
+    """Every variant that this machine can execute, best first."""
+    caches = _host_caches()
+    system = platform.system().lower()
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return aarch64_targets(caches, system)
+    return x86_64_targets(_host_features(), caches, system)
+
+
+def host_target(name: str = "") -> Target:
+    """The best variant of this machine, or the one called `name`; ValueError if it cannot execute that."""
+    targets = host_targets()
+    if not name:
+        return next(iter(targets.values()))
+    if name not in targets:
+        raise ValueError(f"this machine cannot execute the instruction set '{name}'; it has {', '.join(targets)}")
+    return targets[name]
+
+
+def _host_features() -> frozenset[str]:
+    """CPU features in LLVM's spelling: of the system where it tells (they respect the hypervisor), else of LLVM."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
+    if found:
+        names = {_FROM_CPUINFO.get(name, name) for name in found.group(1).split()}
+        return frozenset({*names, *_BASELINE_X86})
+    import llvmlite.binding as llvm
+
+    return frozenset({*(name for name, there in llvm.get_host_cpu_features().items() if there), *_BASELINE_X86})
+
+
+def _host_caches() -> Caches:
+    """Sizes of the data caches as Linux shows them; careful defaults elsewhere."""
+    sizes: dict[int, int] = {}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            level = int((index / "level").read_text())
+            text = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+        sizes[level] = int(text.rstrip("KMG")) * unit
+    default = Caches()
+    return Caches(sizes.get(1, default.l1), sizes.get(2, default.l2), sizes.get(3, default.l3))

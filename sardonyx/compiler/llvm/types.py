@@ -1,0 +1,96 @@
+"""The types of the kernel language: scalars and vectors of them, as LLVM writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+_FLOAT_NAMES = {16: "half", 32: "float", 64: "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A scalar, or a vector of `lanes` of them; `kind` is ``i`` (signed), ``u``, ``f``, ``bf`` or ``ptr``.
+
+    LLVM's integers have no sign; the kind decides which instruction divides, compares, shifts and widens.
+    """
+
+    kind: str
+    bits: int
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        scalar = self._scalar_name()
+        return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
+
+    def _scalar_name(self) -> str:
+        if self.kind in ("ptr", "void"):
+            return self.kind
+        if self.kind == "f":
+            return _FLOAT_NAMES[self.bits]
+        if self.kind == "bf":
+            return "bfloat"
+        return f"i{self.bits}"
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind in ("f", "bf")
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind == "i"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element in memory; a truth value takes one."""
+        return max(1, self.bits // 8)
+
+    @property
+    def scalar(self) -> Type:
+        return self if self.lanes == 1 else Type(self.kind, self.bits)
+
+    @property
+    def mangled(self) -> str:
+        """How the names of overloaded intrinsics spell the type: ``v16f32``."""
+        letter = {"u": "i", "ptr": "p"}.get(self.kind, self.kind)
+        scalar = "p0" if self.kind == "ptr" else f"{letter}{self.bits}"
+        return scalar if self.lanes == 1 else f"v{self.lanes}{scalar}"
+
+    def vector(self, lanes: int) -> Type:
+        """A vector of this scalar; the scalar itself for one lane."""
+        return Type(self.kind, self.bits, lanes)
+
+    def with_scalar(self, scalar: Type) -> Type:
+        return scalar.vector(self.lanes)
+
+
+BOOL = Type("u", 1)
+I8, I16, I32, I64 = Type("i", 8), Type("i", 16), Type("i", 32), Type("i", 64)
+U8, U16, U32, U64 = Type("u", 8), Type("u", 16), Type("u", 32), Type("u", 64)
+F16, BF16, F32, F64 = Type("f", 16), Type("bf", 16), Type("f", 32), Type("f", 64)
+PTR = Type("ptr", 64)
+VOID = Type("void", 0)
+
+_OF_DTYPE: dict[np.dtype[Any], Type] = {
+    np.dtype(np.bool_): BOOL,
+    np.dtype(np.int8): I8,
+    np.dtype(np.int16): I16,
+    np.dtype(np.int32): I32,
+    np.dtype(np.int64): I64,
+    np.dtype(np.uint8): U8,
+    np.dtype(np.uint16): U16,
+    np.dtype(np.uint32): U32,
+    np.dtype(np.uint64): U64,
+    np.dtype(np.float16): F16,
+    np.dtype(ml_dtypes.bfloat16): BF16,
+    np.dtype(np.float32): F32,
+    np.dtype(np.float64): F64,
+}
+
+
+def type_of(dtype: np.dtype[Any]) -> Type | None:
+    """The type whose memory a NumPy dtype describes; None for one that the kernel language does not have."""
+    return _OF_DTYPE.get(np.dtype(dtype))

@@ -1,0 +1,84 @@
+"""The interface of native kernels, and the table of them by name.
+
+An operator's `lower` gives `Template("name", parameters, run)`; the class registered here under that name makes it
+native. One file holds one family; all files of this folder are imported when a session first needs the table.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.kernel.expr import Expr
+from sardonyx.ops.framework.facts import Fact
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is applied to a kernel's result before it is stored.
+
+    In `outputs`, `Input(0)` is the result and `Input(1 + i)` the element of `operands[i]` at the same place, where
+    operands broadcast to the result's shape. Each expression is one output of the fused kernel.
+    """
+
+    outputs: tuple[Expr, ...]
+    operands: tuple[Tensor, ...]
+
+
+class NativeKernel:
+    """One operator's kernel before its sizes are known.
+
+    `parameters` are those of the template. `declines` is asked once, when the session is made; `bind` once for every
+    signature of shapes.
+    """
+
+    # Whether `bind` takes an epilogue (keyword `epilogue`), and gives the epilogue's outputs instead of its own.
+    takes_epilogue: ClassVar[bool] = False
+
+    # Inputs (by index) whose contents must be known when the plan is made: constants, or made from shapes.
+    known_inputs: ClassVar[tuple[int, ...]] = ()
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self.parameters = parameters
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        """Why this kernel cannot take values with these facts (dtypes, ranks, what is constant); None if it can."""
+        return None
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Add the steps for inputs of these shapes and give the outputs; an absent optional output is None.
+
+        An output may be a view of an input. errors.* or ValueError where the shapes contradict the operator.
+        """
+        raise NotImplementedError
+
+
+KernelClass = TypeVar("KernelClass", bound=type[NativeKernel])
+
+_TABLE: dict[str, type[NativeKernel]] = {}
+
+
+def template(name: str) -> Callable[[KernelClass], KernelClass]:
+    """Register a class for the templates called `name`."""
+
+    def register(cls: KernelClass) -> KernelClass:
+        if name in _TABLE:
+            raise ValueError(f"the template '{name}' is registered twice")
+        _TABLE[name] = cls
+        return cls
+
+    return register
+
+
+@functools.cache
+def templates() -> Mapping[str, type[NativeKernel]]:
+    """Every template by name."""
+    package = importlib.import_module("sardonyx.compiler.native")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"sardonyx.compiler.native.{module.name}")
+    return _TABLE
