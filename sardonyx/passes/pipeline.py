@@ -11,7 +11,16 @@ from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes.base import Context, Level, Pass, PassReport
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
-from sardonyx.passes.rules import activations, batch_norm, gemm, layer_norm, no_effect, reshapes, transposes
+from sardonyx.passes.rules import (
+    activations,
+    batch_norm,
+    gemm,
+    layer_norm,
+    no_effect,
+    reshapes,
+    skip_layer_norm,
+    transposes,
+)
 from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants, share_sizes
 
 
@@ -36,6 +45,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         # Several operators into one of the same meaning.
         *(rule.as_pass() for rule in layer_norm.RULES),
         *(rule.as_pass() for rule in activations.RULES),
+        *(rule.as_pass() for rule in skip_layer_norm.RULES),
         # What the others left without readers.
         Pass("RemoveUnused", Level.BASIC, remove_unused),
     )
