@@ -73,6 +73,9 @@ class _Found:
     nodes: Mapping[OpPattern, ir.Node] = field(default_factory=dict)
 
 
+_NOTHING = _Found()
+
+
 def _match_node(pattern: OpPattern, node: ir.Node, found: _Found) -> Iterator[_Found]:
     """Every way in which `node` and what it reads fit the pattern."""
     if pattern in found.nodes:
@@ -137,7 +140,7 @@ def _is_number(value: ir.Value | None, number: float) -> bool:
 class Match:
     """A place in a graph that fits a rule's pattern."""
 
-    def __init__(self, root: ir.Node, found: _Found, context: Context) -> None:
+    def __init__(self, root: ir.Node, context: Context, found: _Found = _NOTHING) -> None:
         self.root = root
         self.context = context
         self._found = found
@@ -274,8 +277,8 @@ class Rule(abc.ABC):
         nothing for a node that has nothing to do with the rule, and raises NearMissError for a near miss.
         """
         for pattern in self.patterns:
-            for found in _match_node(pattern, node, _Found()):
-                yield Match(node, found, context)
+            for found in _match_node(pattern, node, _NOTHING):
+                yield Match(node, context, found)
 
     def check(self, m: Match) -> str | None:
         return None

@@ -1,0 +1,198 @@
+"""The operands of attention as exporters write them: split into heads, scaled, transposed, appended to a past."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.graph.constants import array_of, is_constant
+from sardonyx.ops.framework.facts import Dims, same
+from sardonyx.passes.base import Context
+from sardonyx.passes.rule import NearMissError
+from sardonyx.passes.rules.facts import permutation
+
+SPLIT = (0, 2, 1, 3)  # (batch, length, heads, size) to (batch, heads, length, size), and back
+
+
+@dataclass(frozen=True)
+class Heads:
+    """One operand of attention, of `shape` (batch, heads, length, size).
+
+    - `rows` holds it as (batch, length, heads * size); where there is a past, its new positions alone.
+    - `tensor` holds it in four dimensions.
+    - `past` is what `rows` are appended to, and `join` the Concat that does so.
+    - `nodes` lie between `rows` and what attention reads; they may have other readers.
+    """
+
+    shape: Dims
+    rows: ir.Value | None = None
+    tensor: ir.Value | None = None
+    past: ir.Value | None = None
+    join: ir.Node | None = None
+    nodes: tuple[ir.Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A value without the constant factors that follow it, their product, and the nodes that apply them."""
+
+    value: ir.Value
+    factor: float = 1.0
+    nodes: tuple[ir.Node, ...] = ()
+
+
+def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node of one of these operators of ONNX whose first result a value is, else None."""
+    node = None if value is None else value.producer()
+    if node is None or node.domain != "" or node.op_type not in op_types or node.outputs[0] is not value:
+        return None
+    return node
+
+
+def origin(value: ir.Value | None) -> str:
+    """Where a value comes from, in words."""
+    node = None if value is None else value.producer()
+    return "an input or a constant" if node is None else node.op_type
+
+
+def shape_of(value: ir.Value | None, context: Context) -> Dims | None:
+    fact = context.inference.fact(value)
+    return None if fact is None else fact.shape
+
+
+def text(shape: Dims | None) -> str:
+    """A shape for a reason."""
+    return "of unknown shape" if shape is None else "(" + ", ".join(str(dim) for dim in shape) + ")"
+
+
+def number(value: ir.Value | None) -> float | None:
+    """The one element of a constant, else None."""
+    if value is None or not is_constant(value) or value.const_value is None or value.const_value.size != 1:
+        return None
+    return float(array_of(value).reshape(()))
+
+
+def constant_factor(node: ir.Node | None) -> tuple[ir.Value, float] | None:
+    """What a Mul or Div by a constant scales, and by what; None for another node or one that adds dimensions."""
+    if node is None or node.domain != "" or node.op_type not in ("Mul", "Div"):
+        return None
+    pairs = [(node.inputs[0], node.inputs[1])]
+    if node.op_type == "Mul":
+        pairs.append((node.inputs[1], node.inputs[0]))
+    for value, constant in pairs:
+        factor = number(constant)
+        if value is None or factor is None or constant is None or constant.shape is None:
+            continue
+        if len(constant.shape) <= 1 and math.isfinite(factor) and factor != 0:
+            return value, factor if node.op_type == "Mul" else 1 / factor
+    return None
+
+
+def unscaled(value: ir.Value) -> Scaled:
+    """A value without the constant factors that follow it."""
+    factor, nodes = 1.0, []
+    while (found := constant_factor(value.producer())) is not None:
+        node = value.producer()
+        assert node is not None
+        nodes.append(node)
+        value, factor = found[0], factor * found[1]
+    return Scaled(value, factor, tuple(nodes))
+
+
+def _rows(split: ir.Value, context: Context) -> tuple[ir.Value, ir.Node] | None:
+    """The (batch, length, heads * size) that a Reshape splits into (batch, length, heads, size), proved by facts."""
+    reshape = producer(split, "Reshape")
+    if reshape is None or reshape.inputs[0] is None:
+        return None
+    before, after = shape_of(reshape.inputs[0], context), shape_of(split, context)
+    if before is None or after is None or len(before) != 3 or len(after) != 4:
+        return None
+    heads, size = after[2:]
+    if not isinstance(heads, int) or not isinstance(size, int):
+        return None
+    if same(before[0], after[0]) and same(before[1], after[1]) and before[2] == heads * size:
+        return reshape.inputs[0], reshape
+    return None
+
+
+def _split(value: ir.Value, context: Context) -> Heads | None:
+    """A (batch, heads, length, size) that is split from (batch, length, heads * size), else None."""
+    transpose = producer(value, "Transpose")
+    if transpose is None or transpose.inputs[0] is None or permutation(transpose, 4) != SPLIT:
+        return None
+    found, shape = _rows(transpose.inputs[0], context), shape_of(value, context)
+    if found is None or shape is None:
+        return None
+    return Heads(shape, found[0], value, nodes=(transpose, found[1]))
+
+
+def query(value: ir.Value, context: Context) -> tuple[Heads, float]:
+    """The query, split from (batch, length, heads * size), and its factor, before or after the split."""
+    outer = unscaled(value)
+    heads = _split(outer.value, context)
+    if heads is None or heads.rows is None:
+        raise NearMissError(_not_split("query", outer.value, context))
+    inner = unscaled(heads.rows)
+    nodes = (*outer.nodes, *heads.nodes, *inner.nodes)
+    return Heads(heads.shape, inner.value, nodes=nodes), outer.factor * inner.factor
+
+
+def keys(value: ir.Value, context: Context, transposed: bool) -> tuple[Heads, float]:
+    """The keys and their factor; `value` is (batch, heads, size, length), or not `transposed` where the product is."""
+    if not transposed:
+        plain = unscaled(value)
+        return _with_nodes(past_or_split(plain.value, context), plain.nodes), plain.factor
+    outer = unscaled(value)
+    transpose = producer(outer.value, "Transpose")
+    if transpose is None or transpose.inputs[0] is None:
+        raise NearMissError(f"the keys are not transposed: they come from {origin(outer.value)}")
+    source, order = transpose.inputs[0], permutation(transpose, 4)
+    nodes = (*outer.nodes, transpose)
+    if order == (0, 2, 3, 1):
+        found, shape = _rows(source, context), shape_of(source, context)
+        if found is None or shape is None:
+            raise NearMissError(_not_split("key", source, context))
+        batch, length, heads, size = shape
+        return Heads((batch, heads, length, size), found[0], nodes=(*nodes, found[1])), outer.factor
+    if order != (0, 1, 3, 2):
+        raise NearMissError(f"the keys are transposed by {order}, which does not exchange length and size")
+    inner = unscaled(source)
+    found_heads = past_or_split(inner.value, context)
+    return _with_nodes(found_heads, (*nodes, *inner.nodes)), outer.factor * inner.factor
+
+
+def past_or_split(value: ir.Value, context: Context) -> Heads:
+    """Keys or values (batch, heads, length, size): appended to a past, split from rows, or as they are."""
+    shape = shape_of(value, context)
+    if shape is None or len(shape) != 4:
+        raise NearMissError(f"keys or values are {text(shape)}, not (batch, heads, length, size)")
+    concat = producer(value, "Concat")
+    if concat is not None and len(concat.inputs) == 2 and concat.attributes["axis"].as_int() in (2, -2):
+        past, new = concat.inputs
+        split = None if new is None else _split(new, context)
+        past_shape = shape_of(past, context)
+        if split is not None and past_shape is not None and len(past_shape) == 4:
+            return Heads(shape, split.rows, value, past, concat, split.nodes)
+    return _split(value, context) or Heads(shape, tensor=value)
+
+
+def _with_nodes(heads: Heads, nodes: tuple[ir.Node, ...]) -> Heads:
+    return Heads(heads.shape, heads.rows, heads.tensor, heads.past, heads.join, (*nodes, *heads.nodes))
+
+
+def _not_split(name: str, value: ir.Value, context: Context) -> str:
+    """Why an operand is not one that was split into heads."""
+    transpose = producer(value, "Transpose")
+    if transpose is not None and permutation(transpose, 4) != SPLIT:
+        return f"the {name} is split into heads by Transpose {permutation(transpose, 4)}, not {SPLIT}"
+    source = value if transpose is None else transpose.inputs[0]
+    reshape = producer(source, "Reshape")
+    if reshape is None:
+        return f"the {name} is not split into heads: it comes from {origin(source)}"
+    before, after = shape_of(reshape.inputs[0], context), shape_of(source, context)
+    return (
+        f"the {name} is not split into heads from (batch, length, heads * size): "
+        f"its Reshape makes {text(after)} of {text(before)}"
+    )
