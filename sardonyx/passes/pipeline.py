@@ -13,6 +13,7 @@ from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
 from sardonyx.passes.rules import (
     activations,
+    attention,
     batch_norm,
     gemm,
     layer_norm,
@@ -43,6 +44,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *(rule.as_pass() for rule in transposes.RULES),
         *(rule.as_pass() for rule in batch_norm.RULES),
         # Several operators into one of the same meaning.
+        *(rule.as_pass() for rule in attention.RULES),
         *(rule.as_pass() for rule in layer_norm.RULES),
         *(rule.as_pass() for rule in activations.RULES),
         *(rule.as_pass() for rule in skip_layer_norm.RULES),
