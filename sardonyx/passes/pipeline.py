@@ -18,6 +18,8 @@ from sardonyx.passes.rules import (
     gemm,
     layer_norm,
     no_effect,
+    products,
+    projections,
     reshapes,
     skip_layer_norm,
     transposes,
@@ -47,7 +49,10 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *(rule.as_pass() for rule in attention.RULES),
         *(rule.as_pass() for rule in layer_norm.RULES),
         *(rule.as_pass() for rule in activations.RULES),
+        # Once attention is one node: the projections before it, and the products that are left.
+        *(rule.as_pass() for rule in projections.RULES),
         *(rule.as_pass() for rule in skip_layer_norm.RULES),
+        *(rule.as_pass() for rule in products.RULES),
         # What the others left without readers.
         Pass("RemoveUnused", Level.BASIC, remove_unused),
     )
