@@ -74,7 +74,9 @@ class AttentionMatch(Match):
         # Nobody else may read what lies between the products; what feeds them stays for its other readers.
         after = (weighted.reshape, weighted.transpose, weighted.product, *weighted.guard)
         self._own = (*after, softmax, *reversed(scores.nodes), scores.product, *self.joins)
-        self._feeders = tuple(node for heads in (self.query, *self.operands) for node in heads.nodes)
+        followed = [*self.query.split, *self.key.nodes, *self.value_heads.nodes]
+        split = [node for heads in self.operands for node in heads.split if self.has_rows]
+        self._feeders = tuple(followed + split)
 
     @property
     def operands(self) -> tuple[Heads, Heads]:
@@ -360,7 +362,7 @@ def _masks_reason(m: AttentionMatch) -> str | None:
 
 def _spans_keys(mask: Mask, m: AttentionMatch) -> bool:
     shape = shape_of(mask.value, m.context)
-    return bool(shape) and same(shape[-1], m.shape[3])
+    return shape is not None and len(shape) > 0 and same(shape[-1], m.shape[3])
 
 
 def _plain_causal(m: AttentionMatch) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -23,7 +23,7 @@ class Heads:
     - `rows` holds it as (batch, length, heads * size); where there is a past, its new positions alone.
     - `tensor` holds it in four dimensions.
     - `past` is what `rows` are appended to, and `join` the Concat that does so.
-    - `nodes` lie between `rows` and what attention reads; they may have other readers.
+    - `split` are the nodes between `rows` and `tensor`, `nodes` those that follow; both may have other readers.
     """
 
     shape: Dims
@@ -31,6 +31,7 @@ class Heads:
     tensor: ir.Value | None = None
     past: ir.Value | None = None
     join: ir.Node | None = None
+    split: tuple[ir.Node, ...] = ()
     nodes: tuple[ir.Node, ...] = ()
 
 
@@ -125,7 +126,7 @@ def _split(value: ir.Value, context: Context) -> Heads | None:
     found, shape = _rows(transpose.inputs[0], context), shape_of(value, context)
     if found is None or shape is None:
         return None
-    return Heads(shape, found[0], value, nodes=(transpose, found[1]))
+    return Heads(shape, found[0], value, split=(transpose, found[1]))
 
 
 def query(value: ir.Value, context: Context) -> tuple[Heads, float]:
@@ -135,15 +136,15 @@ def query(value: ir.Value, context: Context) -> tuple[Heads, float]:
     if heads is None or heads.rows is None:
         raise NearMissError(_not_split("query", outer.value, context))
     inner = unscaled(heads.rows)
-    nodes = (*outer.nodes, *heads.nodes, *inner.nodes)
-    return Heads(heads.shape, inner.value, nodes=nodes), outer.factor * inner.factor
+    split = (*outer.nodes, *heads.split, *inner.nodes)
+    return Heads(heads.shape, inner.value, split=split), outer.factor * inner.factor
 
 
 def keys(value: ir.Value, context: Context, transposed: bool) -> tuple[Heads, float]:
     """The keys and their factor; `value` is (batch, heads, size, length), or not `transposed` where the product is."""
     if not transposed:
-        plain = unscaled(value)
-        return _with_nodes(past_or_split(plain.value, context), plain.nodes), plain.factor
+        only = unscaled(value)
+        return replace(past_or_split(only.value, context), nodes=only.nodes), only.factor
     outer = unscaled(value)
     transpose = producer(outer.value, "Transpose")
     if transpose is None or transpose.inputs[0] is None:
@@ -155,12 +156,12 @@ def keys(value: ir.Value, context: Context, transposed: bool) -> tuple[Heads, fl
         if found is None or shape is None:
             raise NearMissError(_not_split("key", source, context))
         batch, length, heads, size = shape
-        return Heads((batch, heads, length, size), found[0], nodes=(*nodes, found[1])), outer.factor
+        return Heads((batch, heads, length, size), found[0], split=(found[1],), nodes=nodes), outer.factor
     if order != (0, 1, 3, 2):
         raise NearMissError(f"the keys are transposed by {order}, which does not exchange length and size")
     inner = unscaled(source)
-    found_heads = past_or_split(inner.value, context)
-    return _with_nodes(found_heads, (*nodes, *inner.nodes)), outer.factor * inner.factor
+    plain = replace(past_or_split(inner.value, context), nodes=(*nodes, *inner.nodes))
+    return plain, outer.factor * inner.factor
 
 
 def past_or_split(value: ir.Value, context: Context) -> Heads:
@@ -174,12 +175,8 @@ def past_or_split(value: ir.Value, context: Context) -> Heads:
         split = None if new is None else _split(new, context)
         past_shape = shape_of(past, context)
         if split is not None and past_shape is not None and len(past_shape) == 4:
-            return Heads(shape, split.rows, value, past, concat, split.nodes)
+            return Heads(shape, split.rows, value, past, concat, split.split)
     return _split(value, context) or Heads(shape, tensor=value)
-
-
-def _with_nodes(heads: Heads, nodes: tuple[ir.Node, ...]) -> Heads:
-    return Heads(heads.shape, heads.rows, heads.tensor, heads.past, heads.join, (*nodes, *heads.nodes))
 
 
 def _not_split(name: str, value: ir.Value, context: Context) -> str:
