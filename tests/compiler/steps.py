@@ -1,0 +1,75 @@
+"""Runs the steps of a binder one by one, each buffer of the arena in memory of its own between guard zones."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Argument, Binder, Buffer, Tensor
+from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.llvm.target import host_targets
+
+Array = np.ndarray[Any, Any]
+
+GUARD = 256  # bytes before and behind every buffer
+POISON = 0xA5
+VARIANTS = tuple(host_targets())
+
+_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+
+
+def new_binder(variant: str = "") -> Binder:
+    return Binder(library(variant))
+
+
+class Memory:
+    """Buffers by identity; poisoned when they are made."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[int, tuple[Buffer, Array]] = {}
+
+    def place(self, buffer: Buffer) -> Array:
+        """The bytes of a buffer."""
+        if buffer.array is not None:
+            raise ValueError("a constant has its own memory")
+        if id(buffer) not in self._rooms:
+            self._rooms[id(buffer)] = buffer, np.full(buffer.nbytes + 2 * GUARD, POISON, np.uint8)
+        return self._rooms[id(buffer)][1][GUARD : GUARD + buffer.nbytes]
+
+    def put(self, tensor: Tensor, values: Array) -> None:
+        """Fill a value's elements."""
+        self.read(tensor)[...] = values
+
+    def read(self, tensor: Tensor) -> Array:
+        """A value's elements, as an array over its memory."""
+        item = tensor.dtype.itemsize
+        strides = tuple(stride * item for stride in tensor.strides)
+        if tensor.buffer.array is not None:
+            return np.asarray(tensor.array)
+        room = self.place(tensor.buffer)
+        return np.ndarray(tensor.shape, tensor.dtype, room, tensor.offset, strides)
+
+    def address(self, argument: Argument) -> int:
+        if isinstance(argument, int):
+            return argument
+        buffer = argument.buffer
+        memory = buffer.array if buffer.array is not None else self.place(buffer)
+        return int(memory.__array_interface__["data"][0]) + argument.offset
+
+    def run(self, binder: Binder, *, one_by_one: bool = False) -> None:
+        """Every step of the binder; AssertionError where one wrote outside of a buffer."""
+        for step in binder.steps:
+            words = np.array([self.address(argument) for argument in step.arguments], np.int64)
+            scratch = np.full(binder.scratch_bytes + 128, POISON, np.uint8)
+            aligned = (scratch.ctypes.data + 63) // 64 * 64
+            function = _SIGNATURE(step.function)
+            if one_by_one:
+                for chunk in reversed(range(step.chunks)):
+                    function(words.ctypes.data, chunk, chunk + 1, aligned)
+            else:
+                function(words.ctypes.data, 0, step.chunks, aligned)
+        for _, room in self._rooms.values():
+            assert (room[:GUARD] == POISON).all(), "a kernel wrote before a buffer"
+            assert (room[len(room) - GUARD :] == POISON).all(), "a kernel wrote behind a buffer"
