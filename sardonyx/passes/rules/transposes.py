@@ -129,14 +129,8 @@ class SinkTranspose(Rule):
         node = m.root.inputs[0].producer() if m.root.inputs[0] is not None else None
         assert node is not None
         plain = [self._untransposed(value, m) for value in node.inputs]
-        moved = ir.node(
-            node.op_type,
-            plain,
-            list(node.attributes.values()),
-            domain=node.domain,
-            version=node.version,
-            name=node.name,
-        )
+        moved = ir.node(node.op_type, plain, domain=node.domain, version=node.version, name=node.name)
+        moved.attributes.update(node.attributes)
         return Replacement((moved,), {m.root.outputs[0]: moved.outputs[0]})
 
     @staticmethod

@@ -1,0 +1,153 @@
+"""Transposes: merged, cancelled, unfolded from reshapes and sunk through elementwise operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.passes.agreement import assert_agrees
+from tests.passes.models import make_model, operators, rewritten
+
+RNG = np.random.default_rng(12)
+N = helper.make_node
+X = {"x": RNG.standard_normal((2, 3, 4)).astype(np.float32)}
+SHAPE: dict[str, list[int | str]] = {"x": ["n", 3, "m"]}
+
+
+def test_a_transpose_that_moves_nothing_goes() -> None:
+    nodes = [N("Transpose", ["x"], ["t"], perm=[0, 1, 2]), N("Relu", ["t"], ["y"])]
+    model = make_model(nodes, SHAPE, ["y"])
+    after, _ = rewritten(model)
+    assert operators(after) == ["Relu"]
+    assert_agrees(model, after, X)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        ([0, 2, 1], [0, 2, 1], []),
+        ([1, 2, 0], [1, 2, 0], ["Transpose"]),
+        (None, None, []),
+        ([2, 0, 1], None, ["Transpose"]),
+    ],
+)
+def test_a_transpose_of_a_transpose_is_one_or_none(
+    first: list[int] | None, second: list[int] | None, left: list[str]
+) -> None:
+    nodes = [
+        N("Transpose", ["x"], ["a"], **({"perm": first} if first else {})),
+        N("Transpose", ["a"], ["b"], **({"perm": second} if second else {})),
+        N("Relu", ["b"], ["y"]),
+    ]
+    model = make_model(nodes, SHAPE, ["y"])
+    after, reports = rewritten(model)
+    assert operators(after) == [*left, "Relu"]
+    assert reports["TransposeChainFusion"].changes == 1
+    assert_agrees(model, after, X)
+
+
+def test_a_transpose_with_other_readers_stays_for_them() -> None:
+    nodes = [
+        N("Transpose", ["x"], ["a"], perm=[0, 2, 1]),
+        N("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
+        N("Relu", ["b"], ["y"]),
+        N("Neg", ["a"], ["z"]),
+    ]
+    model = make_model(nodes, SHAPE, ["y", "z"])
+    after, _ = rewritten(model)
+    assert sorted(operators(after)) == ["Neg", "Relu", "Transpose"]
+    assert_agrees(model, after, X)
+
+
+def _batched(flat: list[int], back: list[int]) -> list:
+    return [
+        N("Reshape", ["x", "flat"], ["a"]),
+        N("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
+        N("Reshape", ["b", "back"], ["c"]),
+        N("Relu", ["c"], ["y"]),
+    ]
+
+
+def test_a_transpose_of_a_batch_needs_no_reshapes() -> None:
+    constants = {"flat": np.array([-1, 3, 4]), "back": np.array([-1, 5, 4, 3])}
+    model = make_model(_batched([], []), {"x": ["n", 5, 3, 4]}, ["y"], constants)
+    after, reports = rewritten(model)
+    assert operators(after) == ["Transpose", "Relu"]
+    assert reports["BatchedTransposeFusion"].changes == 1
+    assert list(after.graph.node[0].attribute[0].ints) == [0, 1, 3, 2]
+    assert_agrees(model, after, {"x": RNG.standard_normal((2, 5, 3, 4)).astype(np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("flat", "back", "reason"),
+    [
+        ([-1, 4, 3], [-1, 5, 4, 3], "does not keep the last two"),
+        ([-1, 3, 4], [-1, 4, 5, 3], "does not bring back"),
+    ],
+)
+def test_reshapes_that_mix_axes_stay(flat: list[int], back: list[int], reason: str) -> None:
+    model = make_model(
+        _batched(flat, back), {"x": ["n", 5, 3, 4]}, ["y"], {"flat": np.array(flat), "back": np.array(back)}
+    )
+    after, reports = rewritten(model)
+    assert operators(after) == ["Reshape", "Transpose", "Reshape", "Relu"]
+    assert any(reason in text for text in reports["BatchedTransposeFusion"].declined)
+    assert_agrees(model, after, {"x": RNG.standard_normal((2, 5, 3, 4)).astype(np.float32)})
+
+
+def test_transposes_around_an_elementwise_operator_cancel() -> None:
+    for middle in (
+        [N("Sigmoid", ["a"], ["b"])],
+        [N("Mul", ["a", "two"], ["b"])],
+        [N("Div", ["two", "a"], ["b"])],
+        [N("Clip", ["a", "low", "two"], ["b"])],
+    ):
+        nodes = [
+            N("Transpose", ["x"], ["a"], perm=[2, 0, 1]),
+            *middle,
+            N("Transpose", ["b"], ["c"], perm=[1, 2, 0]),
+            N("Relu", ["c"], ["y"]),
+        ]
+        constants = {"two": np.array(2, np.float32), "low": np.array(0, np.float32)}
+        model = make_model(nodes, SHAPE, ["y"], constants)
+        after, reports = rewritten(model)
+        assert operators(after) == [middle[0].op_type, "Relu"]
+        assert reports["TransposeOptimizer"].changes == 1
+        assert_agrees(model, after, X)
+
+
+def test_two_operands_transposed_alike_cancel() -> None:
+    nodes = [
+        N("Transpose", ["x"], ["a"], perm=[0, 2, 1]),
+        N("Transpose", ["z"], ["b"], perm=[0, 2, 1]),
+        N("Add", ["a", "b"], ["s"]),
+        N("Transpose", ["s"], ["y"], perm=[0, 2, 1]),
+    ]
+    model = make_model(nodes, {**SHAPE, "z": ["n", 3, "m"]}, ["y"])
+    after, _ = rewritten(model)
+    assert operators(after) == ["Add"]
+    assert_agrees(model, after, {**X, "z": X["x"] * 2})
+
+
+@pytest.mark.parametrize(
+    ("second", "outer", "constant", "reason"),
+    [
+        ([0, 2, 1], [1, 0, 2], None, "do not cancel"),
+        ([1, 0, 2], [0, 2, 1], None, "transposed differently"),
+        (None, [0, 2, 1], np.ones((3,), np.float32), "not one number"),
+    ],
+)
+def test_orders_that_do_not_cancel_stay(
+    second: list[int] | None, outer: list[int], constant: np.ndarray | None, reason: str
+) -> None:
+    nodes = [N("Transpose", ["x"], ["a"], perm=[0, 2, 1])]
+    if second:
+        nodes.append(N("Transpose", ["z"], ["b"], perm=second))
+    nodes += [N("Add", ["a", "b"], ["s"]), N("Transpose", ["s"], ["y"], perm=outer)]
+    inputs: dict[str, list[int | str]] = {"x": [3, 3, 3]} | ({"z": [3, 3, 3]} if second else {})
+    model = make_model(nodes, inputs, ["y"], {} if constant is None else {"b": constant})
+    after, reports = rewritten(model)
+    assert operators(after).count("Transpose") == (3 if second else 2)
+    assert any(reason in text for text in reports["TransposeOptimizer"].declined)
+    assert_agrees(model, after, {name: RNG.standard_normal((3, 3, 3)).astype(np.float32) for name in inputs})
