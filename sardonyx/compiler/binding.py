@@ -77,7 +77,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An argument: the address `offset` bytes into a buffer."""
+    """As an argument: the address `offset` bytes into a buffer."""
 
     buffer: Buffer
     offset: int = 0
@@ -102,6 +102,7 @@ class BoundStep:
     writes: tuple[Tensor, ...]
     flops: float = 0.0
     bytes: float = 0.0
+    origin: Any = None  # what was being bound
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -119,10 +120,11 @@ def float_word(number: float) -> int:
 
 @dataclass
 class Binder:
-    """Collects the steps of one plan. `label` names the kernel that is being bound."""
+    """Collects the steps of one plan. `label` names the kernel that is being bound, `origin` is what it comes from."""
 
     library: KernelLibrary
     label: str = ""
+    origin: Any = None
     steps: list[BoundStep] = field(default_factory=list)
     constants: list[Array] = field(default_factory=list)  # kept alive as long as the plan
     scratch_bytes: int = 0
@@ -184,6 +186,7 @@ class Binder:
                 tuple(writes),
                 flops,
                 nbytes,
+                self.origin,
             )
         )
 
@@ -204,20 +207,19 @@ class Binder:
             buffer.kind, buffer.index = "output", index
             finished.append(tensor)
         plan = _assemble(self, input_count, len(outputs))
-        return Bound(plan, tuple((tensor.dtype, tensor.shape) for tensor in finished), tuple(self.steps), self.constants)
+        return Bound(plan, tuple((tensor.dtype, tensor.shape) for tensor in finished), tuple(self.steps))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A native plan and what its outputs look like; `steps` and `constants` are kept for those who ask."""
+    """A native plan and what its outputs look like; the steps are kept for those who ask."""
 
     plan: NativePlan
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     steps: tuple[BoundStep, ...]
-    constants: list[Array]
 
 
-def _assemble(binder: Binder, inputs: int, outputs: int) -> Bound | Any:
+def _assemble(binder: Binder, inputs: int, outputs: int) -> NativePlan:
     """Lay out the arena, find the barriers and write the tables of the plan."""
     offsets, arena_bytes = _lay_out(binder.steps)
     words: list[int] = []
@@ -249,6 +251,7 @@ def _assemble(binder: Binder, inputs: int, outputs: int) -> Bound | Any:
         scratch_bytes=binder.scratch_bytes,
         base_count=1 + inputs + outputs,
         labels=tuple(step.label for step in binder.steps),
+        owners=tuple(binder.constants),
     )
 
 

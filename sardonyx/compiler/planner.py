@@ -12,6 +12,7 @@ from sardonyx.compiler.sizes import size_of
 from sardonyx.graph.partition import Partition
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.runtime.plan import ABSENT, Plan, Slot, Step, Value
+from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 
 class PartitionCompiler(Protocol):
@@ -36,10 +37,15 @@ class Compilation:
         graph: ir.Graph,
         inference: Inference,
         compile_graph: Callable[[ir.Graph], CompiledGraph],
+        constant: Callable[[ir.Value], Value],
+        settings: RunSettings = DEFAULT,
     ) -> None:
+        """`constant` gives the contents of an initializer."""
         self.graph = graph
         self.inference = inference
         self.compile_graph = compile_graph
+        self.settings = settings
+        self._constant = constant
         self._slots: dict[ir.Value, int] = {}
         self._captured: list[ir.Value] = []
         self._index = {node: index for index, node in enumerate(graph)}
@@ -62,6 +68,16 @@ class Compilation:
 
     def slots(self, values: Iterable[ir.Value | None]) -> tuple[int, ...]:
         return tuple(self.slot(value) for value in values)
+
+    def constant(self, value: ir.Value) -> Value | None:
+        """The contents of a value that no run can change: an initializer that is no graph input; else None."""
+        if not value.is_initializer() or value.is_graph_input():
+            return None
+        return self._constant(value)
+
+    def is_constant(self, value: ir.Value) -> bool:
+        """Whether `constant` has contents for a value."""
+        return value.is_initializer() and not value.is_graph_input()
 
     def node_index(self, node: ir.Node) -> int:
         return self._index[node]
@@ -91,21 +107,18 @@ def build_plan(
     compilation: Compilation,
     parts: Sequence[Partition],
     provider: Callable[[str], PartitionCompiler],
-    constant: Callable[[ir.Value], Value],
 ) -> CompiledGraph:
-    """Compile every partition and join the steps into the plan of the graph.
-
-    `constant` gives the value of an initializer; `provider` the provider of a name.
-    """
+    """Compile every partition and join the steps into the plan of the graph; `provider` has the provider of a name."""
     graph = compilation.graph
     inputs = compilation.slots(graph.inputs)
     steps = [step for part in parts for step in provider(part.provider).compile(part, compilation)]
     outputs = compilation.slots(graph.outputs)
     graph_inputs = set(graph.inputs)
+    read = {slot for step in steps for slot in step.inputs}.union(outputs)
     constants = {
-        compilation.slot(value): constant(value)
+        compilation.slot(value): compilation.constant(value)
         for value in graph.initializers.values()
-        if value not in graph_inputs and (value.uses() or value.is_graph_output())
+        if value not in graph_inputs and (compilation.slot(value) in read or value.is_graph_output())
     }
     captured = compilation.captured
     plan = Plan(

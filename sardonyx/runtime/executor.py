@@ -64,7 +64,8 @@ def _run_traced(plan: Plan, context: RunContext, trace: Trace, frame: list[Value
             except Exception as error:
                 raise _failure(plan, step, context, frame, error) from error
             finally:
-                trace.step(step, start, trace.now(), inputs, outputs, plan.constants)
+                if step.kind != "segment":
+                    trace.step(step, start, trace.now(), inputs, outputs, plan.constants)
             for slot, value in zip(step.outputs, outputs, strict=False):
                 if slot != ABSENT:
                     frame[slot] = value
@@ -85,6 +86,9 @@ def _failure(
     """
     typed = _typed(step, error)
     if typed.message == TERMINATED:
+        return typed
+    if step.kind == "segment":
+        context.logger.error(typed.message, "executor")
         return typed
     absent = [plan.slots[slot].name for slot in step.inputs if slot != ABSENT and frame[slot] is None]
     cause = f"Missing Input: {', '.join(absent)}: " if absent else ""

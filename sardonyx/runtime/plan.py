@@ -50,12 +50,15 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One unit of work: `call` reads `inputs` and gives one value for each of `outputs`."""
+    """One unit of work: `call` reads `inputs` and gives one value for each of `outputs`.
+
+    A segment stands for many nodes, in native code; it names the node in its own errors and traces its own steps.
+    """
 
     name: str  # the node's own name, or <OpType>_<index> where it has none
     op_type: str
     provider: str
-    kind: Literal["kernel", "view", "host"]
+    kind: Literal["kernel", "view", "host", "segment"]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     call: StepCall

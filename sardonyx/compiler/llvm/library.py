@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import sardonyx
+from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.runtime.kernel_cache import KernelCache, default_folder
@@ -85,7 +85,7 @@ def _generator_version() -> str:
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
-    return f"{sardonyx.__version__}|{llvm_version()}|{digest.hexdigest()}"
+    return f"{__version__}|{llvm_version()}|{digest.hexdigest()}"
 
 
 _LIBRARIES: dict[str, KernelLibrary] = {}

@@ -1,0 +1,131 @@
+"""What becomes of each node of a partition: known while binding, a view, native, or a step on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import errors
+from sardonyx.compiler.native.template import NativeKernel, templates
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.program import Host, Kernel, Pointwise, Template, View
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import ControlFlow, Operator
+
+Role = Literal["known", "view", "native", "host"]
+
+# Operators whose result only needs the shape of their input.
+SHAPE_READERS = frozenset({"Shape", "Size"})
+
+# Operators that give another result each time.
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+
+
+@dataclass(eq=False)
+class Lowered:
+    """A node, its kernel and how it will run; `reason` says why it runs on the host."""
+
+    node: ir.Node
+    operator: Operator
+    kernel: Kernel | None  # None for control flow
+    role: Role
+    native: NativeKernel | None = None
+    reason: str = ""
+
+
+def lower_node(node: ir.Node, inference: Inference) -> tuple[Operator, Kernel | None]:
+    """The operator of a node and its kernel for the dtypes that inference found; no kernel for control flow."""
+    operator = inference.operator(node)
+    if isinstance(operator, ControlFlow):
+        return operator, None
+    dtypes: list[np.dtype[Any] | None] = []
+    for value in node.inputs:
+        fact = inference.fact(value)
+        if fact is None:
+            dtypes.append(None)
+        elif fact.type is None:
+            return operator, Host(operator.run, "the type of an input is not known before the run")
+        else:
+            dtypes.append(numpy_dtype(fact.type.dtype) if isinstance(fact.type, ir.TensorType) else None)
+    try:
+        return operator, operator.lower(dtypes)
+    except errors.OnnxRuntimeError:
+        raise
+    except Exception as error:  # whatever an operator cannot make sense of is the node's typed error
+        raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}): {type(error).__name__}: {error}") from error
+
+
+def classify(
+    node: ir.Node,
+    inference: Inference,
+    is_known: Callable[[ir.Value], bool],
+    supports: Callable[[Pointwise], str | None],
+) -> Lowered:
+    """The role of a node, given which of its inputs have contents that are known while binding.
+
+    `supports` gives the reason why a pointwise kernel cannot be native, or None.
+    """
+    operator, kernel = lower_node(node, inference)
+    if kernel is None:
+        return Lowered(node, operator, None, "host", reason=operator.host_reason)
+    inputs = [value for value in node.inputs if value is not None and value.name != ""]
+    facts = [inference.fact(value) for value in node.inputs]
+    results = [inference.fact(value) if value.name != "" else None for value in node.outputs]
+    if not all(_is_array(fact) for fact in (*facts, *results) if fact is not None):
+        return Lowered(node, operator, kernel, "host", reason=_reason(kernel, "not a tensor of numbers"))
+    if node.op_type in SHAPE_READERS and node.domain == "":
+        return Lowered(node, operator, kernel, "known")
+    if node.op_type not in _RANDOM and all(is_known(value) for value in inputs):
+        return Lowered(node, operator, kernel, "known")
+    if isinstance(kernel, View):
+        if all(is_known(value) for value in inputs[1:]):
+            return Lowered(node, operator, kernel, "view")
+        return Lowered(node, operator, kernel, "host", reason="the shape of its result depends on data")
+    if isinstance(kernel, Pointwise):
+        problem = supports(kernel)
+        if problem is None:
+            return Lowered(node, operator, kernel, "native")
+        return Lowered(node, operator, kernel, "host", reason=problem)
+    if isinstance(kernel, Template):
+        return _template(node, operator, kernel, facts, results, is_known)
+    return Lowered(node, operator, kernel, "host", reason=_reason(kernel, ""))
+
+
+def _template(
+    node: ir.Node,
+    operator: Operator,
+    kernel: Template,
+    facts: Sequence[Fact | None],
+    results: Sequence[Fact | None],
+    is_known: Callable[[ir.Value], bool],
+) -> Lowered:
+    found = templates().get(kernel.name)
+    if found is None:
+        return Lowered(node, operator, kernel, "host", reason=f"no kernel called '{kernel.name}' on this provider")
+    native = found(kernel.parameters)
+    reason = native.declines(facts, results)
+    if reason is None:
+        for index in native.known_inputs:
+            value = node.inputs[index] if index < len(node.inputs) else None
+            if value is not None and value.name != "" and not is_known(value):
+                reason = f"input {index} ({value.name}) is not known before the run"
+                break
+    if reason is not None:
+        return Lowered(node, operator, kernel, "host", reason=reason)
+    return Lowered(node, operator, kernel, "native", native)
+
+
+def _is_array(fact: Fact) -> bool:
+    """Whether a value is a tensor of a type and rank known before the run, and of numbers."""
+    return isinstance(fact.type, ir.TensorType) and fact.type.dtype != ir.DataType.STRING and fact.shape is not None
+
+
+def _reason(kernel: Kernel, otherwise: str) -> str:
+    return kernel.reason if isinstance(kernel, Host) else otherwise

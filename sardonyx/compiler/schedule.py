@@ -1,0 +1,48 @@
+"""The order of a partition's nodes: as much as possible in one segment, host steps between segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from sardonyx.compiler.lowering import Lowered
+
+
+def split(items: Sequence[Lowered]) -> list[list[Lowered]]:
+    """Turns of native items and of host items, alternately, beginning with native ones (maybe none).
+
+    Each turn of native items holds everything that can run before the next host step. Values that no item makes
+    are there from the start.
+    """
+    waiting = {value for item in items for value in item.node.outputs}
+    needs = {item: [value for value in read_by(item.node) if value in waiting] for item in items}
+    left = list(items)
+    turns: list[list[Lowered]] = []
+    on_host = False
+    while left:
+        turn: list[Lowered] = []
+        rest: list[Lowered] = []
+        for item in left:
+            fits = (item.role == "host") is on_host
+            if fits and not any(value in waiting for value in needs[item]):
+                turn.append(item)
+                waiting.difference_update(item.node.outputs)
+            else:
+                rest.append(item)
+        turns.append(turn)
+        left = rest
+        on_host = not on_host
+    return turns
+
+
+def read_by(node: ir.Node) -> list[ir.Value]:
+    """The values that a node and its subgraphs read from around it."""
+    read = [value for value in node.inputs if value is not None and value.name != ""]
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            inner = attribute.as_graph()
+            nodes = list(inner.all_nodes())
+            read.extend(value for one in nodes for value in one.inputs if value is not None)
+            read.extend(value for value in inner.outputs if value is not None)
+    return read

@@ -1,0 +1,261 @@
+"""A segment: nodes between two host steps, compiled to native code as one step of the session's plan.
+
+`build` lowers and fuses once. `bind` makes the native plan for given shapes of the inputs: it walks the segment with
+tensors that have shapes and no contents, computes what follows from shapes alone, and collects the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx import errors
+from sardonyx.compiler.binding import Array, Binder, Bound, Tensor
+from sardonyx.compiler.fusion import Group, fuse
+from sardonyx.compiler.interpret import render
+from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.lowering import SHAPE_READERS, Lowered
+from sardonyx.compiler.native.copy import copy
+from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.template import Epilogue
+from sardonyx.compiler.native.view import apply_view
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.program import View
+from sardonyx.ops.framework.dims import evaluate, free_symbols
+from sardonyx.ops.framework.facts import Dims
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.runtime.context import RunContext
+
+Tensors = Sequence["Tensor | None"]
+
+_QUIET = RunContext()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Operation:
+    """One thing to bind: the group's nodes, and the numbers of the values that it reads and makes (-1: absent)."""
+
+    group: Group
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    bind: Callable[[Binder, Tensors], Tensors]
+    label: str
+
+
+@dataclass
+class Segment:
+    """The operations of a segment in order, over numbered values.
+
+    `inputs` and `outputs` are values that cross its border, `constants` the model's own.
+    """
+
+    library: KernelLibrary
+    operations: tuple[Operation, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    input_dtypes: tuple[np.dtype[Any], ...]
+    _numbers: dict[ir.Value, int]
+    _constants: dict[int, Tensor] = field(default_factory=dict)
+
+    def bind(self, shapes: Sequence[Sequence[int]]) -> tuple[Bound, dict[int, Array]]:
+        """The native plan for inputs of these shapes, and those outputs (by place) that are known already.
+
+        Typed errors that name the node whose rule the shapes break.
+        """
+        binder = Binder(self.library)
+        values: dict[int, Tensor | None] = dict(self._constants)
+        for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
+            values[self._numbers[value]] = binder.external(index, dtype, shape)
+        for operation in self.operations:
+            given = [None if number < 0 else values[number] for number in operation.inputs]
+            binder.label, binder.origin = operation.label, operation
+            try:
+                made = operation.bind(binder, given)
+            except Exception as error:
+                raise _failure(operation, error) from error
+            for number, tensor in zip(operation.outputs, made, strict=False):
+                if number >= 0:
+                    values[number] = tensor
+        known: dict[int, Array] = {}
+        results = []
+        for index, value in enumerate(self.outputs):
+            tensor = values[self._numbers[value]]
+            assert tensor is not None
+            if tensor.array is not None:
+                known[index] = tensor.array
+            else:
+                results.append(tensor)
+        return binder.finish(results, len(self.inputs), copy), known
+
+
+def build_segment(
+    items: Sequence[Lowered],
+    inference: Inference,
+    library: KernelLibrary,
+    constant: Callable[[ir.Value], Array | None],
+    is_read_outside: Callable[[ir.Value], bool],
+) -> Segment:
+    """Fuse the nodes of a segment. `constant` gives the contents of values that never change, None for others."""
+    made = {value for item in items for value in item.node.outputs if value.name != ""}
+    outer = {value: is_read_outside(value) for value in made}
+
+    def shape_of(value: ir.Value) -> Dims | None:
+        fact = inference.fact(value)
+        return None if fact is None else fact.shape
+
+    def dtype_of(value: ir.Value) -> np.dtype[Any] | None:
+        fact = inference.fact(value)
+        return None if fact is None or fact.dtype is None else numpy_dtype(fact.dtype)
+
+    groups = fuse(items, shape_of, dtype_of, outer)
+    numbers: dict[ir.Value, int] = {}
+    constants: dict[int, Tensor] = {}
+    inputs: list[ir.Value] = []
+    binder = Binder(library)
+
+    def number(value: ir.Value | None) -> int:
+        if value is None or value.name == "":
+            return -1
+        known = numbers.get(value)
+        if known is None:
+            known = numbers[value] = len(numbers)
+            if value not in made:
+                array = constant(value)
+                if array is None:
+                    inputs.append(value)
+                else:
+                    constants[known] = binder.constant(_aligned(array))
+        return known
+
+    operations = []
+    for group in groups:
+        if group.anchor is None:
+            read: list[ir.Value | None] = list(group.operands)
+            written = group.outputs
+        else:
+            read = [*group.anchor.node.inputs, *group.operands]
+            written = group.outputs if group.values else list(group.anchor.node.outputs)
+        operations.append(
+            Operation(
+                group,
+                tuple(map(number, read)),
+                tuple(map(number, written)),
+                _binding(group, dtype_of),
+                _label(group),
+            )
+        )
+    outputs = tuple(value for value in made if outer[value])
+    dtypes = tuple(_required(dtype_of(value)) for value in inputs)
+    return Segment(library, tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants)
+
+
+def _binding(
+    group: Group, dtype_of: Callable[[ir.Value], np.dtype[Any] | None]
+) -> Callable[[Binder, Tensors], Tensors]:
+    """How a group binds."""
+    if group.anchor is None:
+        exprs = tuple(group.values.values())
+        dtypes = tuple(_required(dtype_of(value)) for value in group.operands)
+        kernel = PointwiseKernel(exprs, dtypes)
+        return lambda binder, inputs: kernel.bind(binder, [tensor for tensor in inputs if tensor is not None])
+    item = group.anchor
+    if item.role == "known":
+        return _known(item)
+    if item.role == "view":
+        view = item.kernel
+        assert isinstance(view, View)
+        return lambda binder, inputs: apply_view(binder, view, [one for one in inputs if one is not None])
+    native = item.native
+    assert native is not None
+    if not group.values:
+        return native.bind
+    own = len(item.node.inputs)
+    exprs = tuple(group.values.values())
+
+    def bind(binder: Binder, inputs: Tensors) -> Tensors:
+        operands = tuple(tensor for tensor in inputs[own:] if tensor is not None)
+        return native.bind(binder, inputs[:own], epilogue=Epilogue(exprs, operands))  # type: ignore[call-arg]
+
+    return bind
+
+
+def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:
+    """A node whose result follows from shapes and constants: it is computed while binding."""
+    node = item.node
+    if node.op_type in SHAPE_READERS and node.domain == "":
+        run = item.operator.run
+
+        def read_shape(binder: Binder, inputs: Tensors) -> Tensors:
+            (tensor,) = inputs
+            assert tensor is not None
+            stand_in = np.broadcast_to(np.zeros((), tensor.dtype), tensor.shape)
+            return [binder.constant(np.asarray(result)) for result in run(stand_in)]
+
+        return read_shape
+    assert item.kernel is not None
+    call = render(item.kernel)
+    given = any(value is not None and value.name != "" for value in node.inputs)
+    kept: list[Tensor] = []
+
+    def compute(binder: Binder, inputs: Tensors) -> Tensors:
+        if kept:
+            return kept
+        arrays = [None if tensor is None else tensor.array for tensor in inputs]
+        found = call(_QUIET, arrays)
+        results = [binder.constant(_aligned(np.asarray(array))) for array in found]
+        if not given:
+            kept.extend(results)
+        return results
+
+    return compute
+
+
+def _aligned(array: Array) -> Array:
+    """The array where kernels can read it: elements at multiples of their size."""
+    return array if array.flags.aligned else array.copy()
+
+
+def _required(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
+    assert dtype is not None
+    return dtype
+
+
+def _label(group: Group) -> str:
+    """What the kernel is called in profiles: its leading operator and what is fused to it."""
+    kinds = [item.node.op_type for item in group.nodes]
+    return "+".join(kinds[:6]) + ("+…" if len(kinds) > 6 else "")
+
+
+def _failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
+    """An error while binding, as the error of the node that it comes from."""
+    node = (operation.group.anchor or operation.group.nodes[-1]).node
+    kind: type[errors.OnnxRuntimeError] = errors.Fail
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, errors.OnnxRuntimeError):
+        kind, text = type(error), error.message
+    elif isinstance(error, MemoryError):
+        text = f"Failed to allocate memory for requested buffer: {text}"
+    return kind(
+        f"Non-zero status code returned while running {node.op_type} node. Name:'{node.name or ''}' "
+        f"Status Message: {text}"
+    )
+
+
+def likely_shapes(inputs: Sequence[ir.Value], inference: Inference, size: int) -> list[tuple[int, ...]]:
+    """Shapes that the inputs of a segment may have, every symbol being `size`."""
+    shapes = []
+    for value in inputs:
+        fact = inference.fact(value)
+        dims = () if fact is None or fact.shape is None else fact.shape
+        found = [dim if isinstance(dim, int) else _likely(dim, size) for dim in dims]
+        shapes.append(tuple(found))
+    return shapes
+
+
+def _likely(dim: ir.SymbolicDim, size: int) -> int:
+    found = evaluate(dim, dict.fromkeys(free_symbols(dim), size)) if dim.value is not None else size
+    return size if found is None else max(0, found)

@@ -1,0 +1,123 @@
+"""Runs native plans: one for each signature of input shapes, kept for the next time."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.runtime import memory
+from sardonyx.runtime.context import RunContext, never
+from sardonyx.runtime.executor import TERMINATED
+from sardonyx.runtime.lanes import LanePool
+from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.team import ThreadTeam
+
+Array = np.ndarray[Any, Any]
+Shapes = tuple[tuple[int, ...], ...]
+
+# Plans kept per segment; the one that was not used for the longest time goes first.
+MOST_PLANS = 256
+
+
+@dataclass(frozen=True, eq=False)
+class StepOrigin:
+    """What a profile says of a native step."""
+
+    name: str
+    op_type: str
+    node_index: int
+    provider: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyPlan:
+    """A native plan with what surrounds it: `outputs` in the segment's order, by dtype and shape.
+
+    An output that was known before the run is an array in `known`, by its place. `origins` has an entry per step.
+    """
+
+    plan: NativePlan
+    outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+    known: dict[int, Array]
+    origins: Callable[[], Sequence[StepOrigin]]
+
+
+class NativeSegment:
+    """A step of a plan that is native: callable as every step is."""
+
+    def __init__(
+        self,
+        make_plan: Callable[[Shapes], ReadyPlan],
+        dtypes: Sequence[np.dtype[Any]],
+        names: Sequence[str],
+        team: ThreadTeam,
+        lanes: LanePool,
+    ) -> None:
+        """`make_plan` binds the segment to shapes; `dtypes` and `names` are those of its inputs."""
+        self._make_plan = make_plan
+        self._dtypes = tuple(dtypes)
+        self._names = tuple(names)
+        self._team = team
+        self._lanes = lanes
+        self._plans: OrderedDict[Shapes, ReadyPlan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def plan_for(self, shapes: Shapes) -> ReadyPlan:
+        """The plan for these shapes of the inputs, made when it is asked for the first time."""
+        ready = self._plans.get(shapes)
+        if ready is None:
+            ready = self._make_plan(shapes)
+            with self._lock:
+                self._plans[shapes] = ready
+                while len(self._plans) > MOST_PLANS:
+                    self._plans.popitem(last=False)
+        return ready
+
+    def __call__(self, context: RunContext, inputs: Sequence[Any]) -> list[Array]:
+        """New arrays for the outputs; typed errors for inputs that are missing or of another type than was planned."""
+        arrays = self._checked(inputs)
+        ready = self.plan_for(tuple([array.shape for array in arrays]))
+        outputs = _allocate(ready)
+        bases = [_address(array) for array in arrays]
+        bases += [_address(array) for index, array in enumerate(outputs) if index not in ready.known]
+        self._run(ready, bases, context)
+        return outputs
+
+    def _run(self, ready: ReadyPlan, bases: list[int], context: RunContext) -> None:
+        raise NotImplementedError
+
+    def _checked(self, inputs: Sequence[Any]) -> list[Array]:
+        """The inputs as contiguous, aligned arrays."""
+        arrays = []
+        for index, (value, dtype) in enumerate(zip(inputs, self._dtypes, strict=True)):
+            if value is None:
+                raise errors.Fail(f"Missing Input: {self._names[index]}")
+            array = np.asarray(value)
+            if array.dtype != dtype:
+                raise errors.Fail(f"{self._names[index]} has the type {array.dtype}, but {dtype} was inferred")
+            if not (array.flags.c_contiguous and array.flags.aligned):
+                memory.require(array.nbytes, "a copy of an input")
+                array = np.array(array, order="C")
+            arrays.append(array)
+        return arrays
+
+
+def _allocate(ready: ReadyPlan) -> list[Array]:
+    outputs = []
+    for index, (dtype, shape) in enumerate(ready.outputs):
+        outputs.append(ready.known[index] if index in ready.known else np.empty(shape, dtype))
+    return outputs
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+__all__ = ["MOST_PLANS", "TERMINATED", "NativeSegment", "ReadyPlan", "StepOrigin", "never"]

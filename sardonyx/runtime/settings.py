@@ -1,0 +1,28 @@
+"""How a session runs its native code: what the caller's options come down to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Settings of native execution.
+
+    `threads` work inside one step (0: one per core that this process may use), `branches` is how many independent
+    steps may run beside each other (1 keeps the order of the graph). `kernels` names an instruction set, or
+    ``numpy`` for no native code; empty for the best of this machine. `precision` is ``float32``, or ``bfloat16``
+    where products of float32 matrices may be computed in bfloat16.
+    """
+
+    threads: int = 0
+    branches: int = 1
+    spin: bool = True
+    spin_us: int | None = None
+    affinities: str = ""
+    kernels: str = ""
+    precision: str = "float32"
+    keeps_arena: bool = True
+
+
+DEFAULT = RunSettings()
