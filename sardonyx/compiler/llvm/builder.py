@@ -189,9 +189,7 @@ class Pointer:
 class Function:
     """A function under construction. Parameters are read with ``k["name"]``."""
 
-    def __init__(
-        self, name: str, target: Target, parameters: Sequence[tuple[str, Type]], returns: Type = VOID
-    ) -> None:
+    def __init__(self, name: str, target: Target, parameters: Sequence[tuple[str, Type]], returns: Type = VOID) -> None:
         self.name = name
         self.target = target
         self.returns = returns
@@ -228,7 +226,11 @@ class Function:
 
     def declare(self, name: str, returns: Type, arguments: Sequence[Type]) -> None:
         spelled = ", ".join(str(argument) for argument in arguments)
-        self._declarations[name] = f"declare {returns} @{name}({spelled})"
+        self.declare_text(name, f"declare {returns} @{name}({spelled})")
+
+    def declare_text(self, name: str, text: str) -> None:
+        """A declaration in LLVM's own words, such as that of a function with a variable number of arguments."""
+        self._declarations[name] = text
 
     def call(self, name: str, returns: Type, *arguments: Value) -> Value:
         """A call of an intrinsic or of a function of the process, declared on the way."""
@@ -248,9 +250,7 @@ class Function:
         """The address of a constant table of numbers."""
         name = f"@{self.name}.table{len(self._globals)}"
         items = ", ".join(f"{scalar} {_literal(number, scalar)}" for number in numbers)
-        self._globals.append(
-            f"{name} = private unnamed_addr constant [{len(numbers)} x {scalar}] [{items}], align 64"
-        )
+        self._globals.append(f"{name} = private unnamed_addr constant [{len(numbers)} x {scalar}] [{items}], align 64")
         return Pointer(Value(self, name, PTR), scalar)
 
     def finish(self) -> str:
@@ -313,9 +313,7 @@ class Function:
             return scalar
         wide = scalar.type.vector(lanes)
         first = self.emit(wide, f"insertelement {wide} poison, {scalar.type} {scalar.name}, i64 0")
-        return self.emit(
-            wide, f"shufflevector {wide} {first.name}, {wide} poison, <{lanes} x i32> zeroinitializer"
-        )
+        return self.emit(wide, f"shufflevector {wide} {first.name}, {wide} poison, <{lanes} x i32> zeroinitializer")
 
     def iota(self, scalar: Type, lanes: int) -> Value:
         """0, 1, 2, … in the lanes."""
@@ -530,18 +528,14 @@ class Function:
             raise TypeError("a scalar load takes no mask")
         return self._masked("load", wide, pointer, mask, None, align)
 
-    def _masked(
-        self, what: str, wide: Type, pointer: Pointer, mask: Value, value: Value | None, align: int
-    ) -> Value:
+    def _masked(self, what: str, wide: Type, pointer: Pointer, mask: Value, value: Value | None, align: int) -> Value:
         """`llvm.masked.load` and `llvm.masked.store`, whose alignment is an attribute of the pointer."""
         flags = f"<{wide.lanes} x i1>"
         address = f"ptr align {align} {pointer.address.name}"
         if what == "load":
             name = f"llvm.masked.load.{wide.mangled}.p0"
             self._declarations[name] = f"declare {wide} @{name}(ptr, {flags}, {wide})"
-            return self.emit(
-                wide, f"call {wide} @{name}({address}, {flags} {mask.name}, {wide} zeroinitializer)"
-            )
+            return self.emit(wide, f"call {wide} @{name}({address}, {flags} {mask.name}, {wide} zeroinitializer)")
         assert value is not None
         name = f"llvm.masked.store.{wide.mangled}.p0"
         self._declarations[name] = f"declare void @{name}({wide}, ptr, {flags})"
@@ -671,9 +665,7 @@ class Function:
         """One block per case, of which the one whose number `selector` is runs; none runs for another number."""
         after = self.label("after")
         labels = [self.label("case") for _ in cases]
-        spelled = " ".join(
-            f"{selector.type} {case}, label %{label}" for case, label in zip(cases, labels, strict=True)
-        )
+        spelled = " ".join(f"{selector.type} {case}, label %{label}" for case, label in zip(cases, labels, strict=True))
         self.line(f"switch {selector.type} {selector.name}, label %{after} [ {spelled} ]")
         for case, label in zip(cases, labels, strict=True):
             self.start_block(label)

@@ -1,0 +1,203 @@
+"""The native plan: a table of steps that one native function executes, and the memory layouts it shares with Python.
+
+A kernel is ``void kernel(i64 *arguments, i64 begin, i64 end, i8 *scratch)`` and does the chunks [begin, end) of its
+step. All arguments of all kernels lie in one array of words, of which each concurrent run has a copy: `fixups` say
+which words hold addresses that differ from run to run (places in the arena, the caller's inputs and outputs).
+
+Steps between two barriers are independent of each other. They form a *phase*; the threads of a team do the chunks of
+a phase in any order, and go on when all of them are done.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Words = NDArray[np.int64]
+
+
+class StepColumn(enum.IntEnum):
+    """The columns of `NativePlan.steps`."""
+
+    FUNCTION = 0  # address of the kernel
+    ARGUMENTS = 1  # index of its first argument in the words
+    CHUNKS = 2  # how many chunks there are; 0 leaves the step out
+    CLAIM = 3  # how many chunks a thread takes at once, at least 1
+    FLAGS = 4  # `StepFlag`s
+    TARGET = 5  # filled in by the plan: the count at which the step is done, never 0
+    COUNT = 8
+
+
+class StepFlag(enum.IntFlag):
+    """What `StepColumn.FLAGS` may hold."""
+
+    BARRIER = 1  # everything before this step is done before it begins
+    CALLER = 2  # the thread that called `run` does the whole step
+
+
+class PlanField(enum.IntEnum):
+    """The words of `NativePlan.header`, which the executor reads."""
+
+    WORDS = 0
+    WORD_COUNT = 1
+    FIXUPS = 2  # those of the arena first
+    ARENA_FIXUPS = 3
+    FIXUP_COUNT = 4
+    STEPS = 5
+    STEP_COUNT = 6
+    PHASES = 7
+    PHASE_COUNT = 8
+    EXTERNALS = 9  # how many addresses a caller gives: all bases but the arena
+    WIDTH = 10  # how many threads find work at once in the widest phase
+    SERIAL = 11  # different for every plan of the process
+    COUNT = 16
+
+
+class PhaseColumn(enum.IntEnum):
+    """The columns of the table of phases."""
+
+    FIRST = 0  # its first step
+    END = 1  # the step after its last one
+    SHARED = 2  # 1 where other threads than the caller find work in it
+    COUNT = 4
+
+
+# Bytes from one entry of these tables to the next, as powers of two for the executor's address arithmetic.
+STEP_WORDS = int(StepColumn.COUNT)
+PHASE_WORDS = int(PhaseColumn.COUNT)
+FIXUP_WORDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class NativePlan:
+    """Steps, in order, with everything that does not change between runs.
+
+    words: int64[n], the arguments of all steps, with the addresses of constants in place.
+    fixups: int64[m, 3], rows (word, base, offset): words[word] = bases[base] + offset before a run. bases[0] is the
+        arena, then come the caller's inputs and then the caller's outputs.
+    steps: int64[s, 8], columns as in `StepColumn`. The plan has a copy of them in which it fills in what follows
+        from the rest: `TARGET`, and the flag `CALLER` of steps that nobody else could share.
+    arena_bytes, scratch_bytes: what a run needs, the latter for every thread.
+    base_count: the arena and all external addresses.
+    labels: one for each step, for profiles and messages.
+    owners: what has to live as long as the plan, such as the arrays of constants and the kernels.
+
+    Raises ValueError where a table contradicts itself.
+    """
+
+    words: Words
+    fixups: Words
+    steps: Words
+    arena_bytes: int
+    scratch_bytes: int
+    base_count: int
+    labels: tuple[str, ...]
+    owners: tuple[Any, ...] = ()
+    header: Words = field(init=False, repr=False)
+    address: int = field(init=False, repr=False)  # of the header
+    pack: Callable[..., bytes] = field(init=False, repr=False)  # external addresses, as `ThreadTeam.run_packed` takes
+
+    def __post_init__(self) -> None:
+        words = np.ascontiguousarray(self.words, np.int64)
+        fixups = np.ascontiguousarray(self.fixups, np.int64).reshape(-1, FIXUP_WORDS)
+        steps = np.array(self.steps, np.int64, order="C").reshape(-1, STEP_WORDS)
+        self._check(words, fixups, steps)
+        fixups = np.ascontiguousarray(fixups[np.argsort(fixups[:, 1] != 0, kind="stable")])
+        phases = _phases(steps)
+        header = np.zeros(PlanField.COUNT, np.int64)
+        header[PlanField.WORDS] = words.ctypes.data
+        header[PlanField.WORD_COUNT] = len(words)
+        header[PlanField.FIXUPS] = fixups.ctypes.data
+        header[PlanField.ARENA_FIXUPS] = int((fixups[:, 1] == 0).sum())
+        header[PlanField.FIXUP_COUNT] = len(fixups)
+        header[PlanField.STEPS] = steps.ctypes.data
+        header[PlanField.STEP_COUNT] = len(steps)
+        header[PlanField.PHASES] = phases.ctypes.data
+        header[PlanField.PHASE_COUNT] = len(phases)
+        header[PlanField.EXTERNALS] = self.base_count - 1
+        header[PlanField.WIDTH] = _width(steps, phases)
+        header[PlanField.SERIAL] = next(_SERIALS)
+        for array in (words, fixups, steps, phases, header):
+            array.flags.writeable = False
+        put = object.__setattr__
+        put(self, "words", words)
+        put(self, "fixups", fixups)
+        put(self, "steps", steps)
+        put(self, "owners", (*self.owners, phases))
+        put(self, "header", header)
+        put(self, "address", int(header.ctypes.data))
+        put(self, "pack", struct.Struct(f"{self.base_count - 1}q").pack)
+
+    def _check(self, words: Words, fixups: Words, steps: Words) -> None:
+        """ValueError for a table that the executor would follow out of its memory."""
+        if self.base_count < 1:
+            raise ValueError(f"a native plan has the arena as its first base, not {self.base_count} bases")
+        if self.arena_bytes < 0 or self.scratch_bytes < 0:
+            raise ValueError(f"sizes are not negative: arena {self.arena_bytes}, scratch {self.scratch_bytes}")
+        if len(self.labels) != len(steps):
+            raise ValueError(f"{len(steps)} steps with {len(self.labels)} labels")
+        _in_range("a fixup's word", fixups[:, 0], len(words))
+        _in_range("a fixup's base", fixups[:, 1], self.base_count)
+        _in_range("a step's first argument", steps[:, StepColumn.ARGUMENTS], len(words) + 1)
+        if (steps[:, StepColumn.FUNCTION] == 0).any():
+            raise ValueError("a step without a function")
+        if (steps[:, StepColumn.CHUNKS] < 0).any() or (steps[:, StepColumn.CLAIM] < 1).any():
+            raise ValueError("a step has at least 0 chunks, of which a thread claims at least 1")
+
+    @property
+    def width(self) -> int:
+        """How many threads find work at once in the widest phase; 1 for a plan that the caller does alone."""
+        return int(self.header[PlanField.WIDTH])
+
+
+_SERIALS = itertools.count(1)
+
+
+def _in_range(what: str, indices: Words, bound: int) -> None:
+    if len(indices) and not (indices.min() >= 0 and indices.max() < bound):
+        raise ValueError(f"{what} lies outside [0, {bound}): {int(indices.min())} to {int(indices.max())}")
+
+
+def _phases(steps: Words) -> Words:
+    """The table of phases, which completes the table of steps.
+
+    The caller gets the steps that have a phase to themselves and only one claim, and those that are left out: a phase
+    is then never done before the one in front of it is, which is what lets a thread wait for the last phase only.
+    """
+    flags = steps[:, StepColumn.FLAGS]
+    steps[:, StepColumn.TARGET] = np.maximum(steps[:, StepColumn.CHUNKS], 1)
+    flags[steps[:, StepColumn.CHUNKS] == 0] |= int(StepFlag.CALLER)
+    begins = (flags & int(StepFlag.BARRIER)) != 0
+    begins[:1] = True
+    first = np.flatnonzero(begins)
+    phases = np.zeros((len(first), PHASE_WORDS), np.int64)
+    phases[:, PhaseColumn.FIRST] = first
+    phases[:, PhaseColumn.END] = np.append(first[1:], len(steps))
+    single = (phases[:, PhaseColumn.END] - first == 1) & (_claims(steps)[first] <= 1)
+    flags[first[single]] |= int(StepFlag.CALLER)
+    shared = (flags & int(StepFlag.CALLER)) == 0
+    if len(first):
+        phases[:, PhaseColumn.SHARED] = np.logical_or.reduceat(shared, first)
+    return phases
+
+
+def _claims(steps: Words) -> Words:
+    """How many claims each step is made of."""
+    return np.asarray(-(-steps[:, StepColumn.CHUNKS] // steps[:, StepColumn.CLAIM]), np.int64)
+
+
+def _width(steps: Words, phases: Words) -> int:
+    """The largest sum of claims over the shared steps of a phase, the caller's own steps counting as one."""
+    if not len(phases):
+        return 1
+    own = (steps[:, StepColumn.FLAGS] & int(StepFlag.CALLER)) != 0
+    first = phases[:, PhaseColumn.FIRST]
+    shared = np.add.reduceat(np.where(own, 0, _claims(steps)), first)
+    return max(1, int((shared + np.logical_or.reduceat(own, first)).max()))

@@ -1,0 +1,84 @@
+"""Processors: how many this process may use, and the texts by which users choose among them."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+_QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+_TOPOLOGY = "/sys/devices/system/cpu/cpu{number}/topology/{name}"
+
+
+def available_processors() -> frozenset[int]:
+    """The logical processors that the system lets this process run on."""
+    try:
+        return frozenset(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return frozenset(range(os.cpu_count() or 1))
+
+
+def default_threads() -> int:
+    """Threads that a team has unless told otherwise: one for each physical core that this process may use.
+
+    Its affinity mask and the processor quota of its control group are respected.
+    """
+    cores = {_core(number) for number in available_processors()}
+    quota = _quota()
+    return max(1, len(cores) if quota is None else min(len(cores), math.ceil(quota)))
+
+
+def team_size(intra_op: int, inter_op: int = 0, *, parallel: bool = False) -> int:
+    """The size of the one team that stands for onnxruntime's two pools; 0 means the default.
+
+    With parallel execution both pools would be busy at once: the team has as many threads as both together, but no
+    more than there are processors, unless `intra_op` alone asks for more.
+    """
+    size = intra_op or default_threads()
+    if parallel and inter_op > 1:
+        size = max(size, min(size * inter_op, len(available_processors())))
+    return size
+
+
+def parse_affinities(text: str) -> tuple[frozenset[int], ...]:
+    """The groups of ``session.intra_op_thread_affinities``: ``1,2;3-4``, which counts processors from 1.
+
+    Raises ValueError for text of another form.
+    """
+    groups = []
+    for group in text.split(";"):
+        numbers: set[int] = set()
+        for item in group.split(","):
+            first, _, last = item.partition("-")
+            if not first.strip().isdigit() or (last and not last.strip().isdigit()):
+                raise ValueError(f"'{item}' of the affinities '{text}' is neither a processor nor a range of them")
+            numbers.update(range(int(first), int(last or first) + 1))
+        if not numbers or min(numbers) < 1:
+            raise ValueError(f"the group '{group}' of the affinities '{text}' names no processors; they count from 1")
+        groups.append(frozenset(number - 1 for number in numbers))
+    return tuple(groups)
+
+
+def _core(number: int) -> tuple[str, str]:
+    """What identifies the physical core of a logical processor; the processor itself where the system does not say."""
+    names = ("physical_package_id", "core_id")
+    try:
+        package, core = (Path(_TOPOLOGY.format(number=number, name=name)).read_text().strip() for name in names)
+    except OSError:
+        return "", str(number)
+    return package, core
+
+
+def _quota() -> float | None:
+    """Processors' worth of time that the control group grants; None without a limit."""
+    try:
+        limit, period = Path(_QUOTAS[0]).read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        granted = int(Path(_QUOTAS[1]).read_text())
+        period_us = int(Path(_QUOTAS[1]).with_name("cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return granted / period_us if granted > 0 else None
