@@ -1,4 +1,4 @@
-"""The engines that the benchmark compares, each behind the same two calls: load, then run.
+"""The engines that the benchmarks compare, each behind the same two calls: load, then run.
 
 `load` gives a function from named arrays to the list of outputs. Engines are imported when first used, so that
 one that is not installed costs the others nothing.
@@ -7,7 +7,10 @@ one that is not installed costs the others nothing.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,54 +44,69 @@ def _import(module: str) -> Any:
         raise UnsupportedError(f"{module} is not installed ({error})") from error
 
 
+@dataclass(frozen=True)
 class OnnxRuntime:
-    """onnxruntime, or a module with its API."""
+    """onnxruntime, or a module with its API, with session config entries and without some rewrites."""
 
-    def __init__(self, module: str = "onnxruntime") -> None:
-        self.module = module
+    module: str = "onnxruntime"
+    config: Mapping[str, str] = field(default_factory=dict)
+    disabled_optimizers: Sequence[str] = ()
 
     def warm_import(self) -> str:
         return _import(self.module).__version__
 
-    def load(self, model: registry.Model, path: Path, threads: int, static: bool) -> Run:
+    def session(self, path: Path | str | bytes, threads: int, fixed: Mapping[str, int] | None = None) -> Any:
+        """A session; `fixed` gives symbolic dimensions their sizes."""
         ort = _import(self.module)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        for name, value in self.config.items():
+            options.add_session_config_entry(name, value)
+        for name, size in (fixed or {}).items():
+            options.add_free_dimension_override_by_name(name, size)
+        model = path if isinstance(path, bytes) else str(path)
+        return ort.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(self.disabled_optimizers)
+        )
+
+    def load(self, model: registry.Model, path: Path, threads: int, static: bool) -> Run:
+        fixed: dict[str, int] = {}
         if static:
             for tensor in model.inputs:
-                for axis, dim in tensor.symbolic_axes().items():
-                    options.add_free_dimension_override_by_name(dim, tensor.sized(model.sizes)[axis])
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+                sized = tensor.sized(model.sizes)
+                fixed |= {name: sized[axis] for axis, name in tensor.symbolic_axes().items()}
+        session = self.session(path, threads, fixed)
         return lambda inputs: session.run(None, dict(inputs))
 
 
+@dataclass(frozen=True)
 class OpenVino:
     """OpenVINO's CPU plugin with the latency hint; `precision` is the arithmetic that it may use for float32."""
 
-    def __init__(self, precision: str) -> None:
-        self.precision = precision
+    precision: str
 
     def warm_import(self) -> str:
         return _import("openvino").__version__
 
-    def load(self, model: registry.Model, path: Path, threads: int, static: bool) -> Run:
+    def request(self, path: Path, threads: int, fixed: Mapping[str, Sequence[int]] | None = None) -> Any:
+        """An inference request; `fixed` gives inputs their shapes."""
         openvino = _import("openvino")
         core = openvino.Core()
         graph = core.read_model(path)
-        if static:
-            graph.reshape({tensor.name: tensor.sized(model.sizes) for tensor in model.inputs})
-        compiled = core.compile_model(
-            graph,
-            "CPU",
-            {
-                "INFERENCE_PRECISION_HINT": self.precision,
-                "INFERENCE_NUM_THREADS": threads,
-                "PERFORMANCE_HINT": "LATENCY",
-                "NUM_STREAMS": 1,
-            },
-        )
-        request = compiled.create_infer_request()
+        if fixed:
+            graph.reshape(dict(fixed))
+        settings = {
+            "INFERENCE_PRECISION_HINT": self.precision,
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+        }
+        return core.compile_model(graph, "CPU", settings).create_infer_request()
+
+    def load(self, model: registry.Model, path: Path, threads: int, static: bool) -> Run:
+        fixed = {tensor.name: tensor.sized(model.sizes) for tensor in model.inputs} if static else None
+        request = self.request(path, threads, fixed)
 
         def run(inputs: Inputs) -> list[np.ndarray]:
             results = request.infer(dict(inputs), share_inputs=True)
@@ -97,13 +115,15 @@ class OpenVino:
         return run
 
 
+@dataclass(frozen=True)
 class Torch:
     """The torch module that the model was exported from, as it is or through `torch.compile`."""
 
-    def __init__(self, compile_module: bool = False) -> None:
-        self.compile_module = compile_module
+    compile_module: bool = False
 
     def warm_import(self) -> str:
+        if self.compile_module and not _has_cpp_compiler():
+            raise UnsupportedError("torch.compile needs a C++ compiler, and there is none (CXX, g++ or clang++)")
         return _import("torch").__version__
 
     def load(self, model: registry.Model, path: Path, threads: int, static: bool) -> Run:
@@ -123,12 +143,19 @@ class Torch:
         return run
 
 
+def _has_cpp_compiler() -> bool:
+    return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name)
+
+
 BASELINE = "onnxruntime"
+OURS = "sardonyx"
+BEST_OF = (BASELINE, "openvino")  # the float32 peers, of which the quicker one on each model is the one to beat
 ENGINES: Mapping[str, Engine] = {
     BASELINE: OnnxRuntime(),
     "openvino": OpenVino("f32"),
     "openvino-bf16": OpenVino("bf16"),
     "torch": Torch(),
     "torch-compile": Torch(compile_module=True),
-    "sardonyx": OnnxRuntime("sardonyx"),
+    OURS: OnnxRuntime(OURS),
 }
+DEFAULT_ENGINES = (BASELINE, "openvino", "openvino-bf16", "torch", OURS)

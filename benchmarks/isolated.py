@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
@@ -15,26 +17,52 @@ class DiedError(Exception):
     """The process ended without a result; the message says how."""
 
 
-def call(function: Callable[..., Result], *arguments: object) -> Result:
-    """`function(*arguments)` from a new process. Function, arguments and result must be picklable."""
+def call(function: Callable[..., Result], *arguments: object, environment: Mapping[str, str] | None = None) -> Result:
+    """`function(*arguments)` from a new process; what it raises is raised here.
+
+    Function, arguments, result and exceptions must be picklable. `environment` adds variables to the process's own.
+    """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(sender, function, arguments))
-    process.start()
+    with variables(environment or {}):
+        process.start()
     sender.close()
     try:
-        return receiver.recv()
+        result, error = receiver.recv()
     except EOFError:
         process.join()
         raise DiedError(how_it_ended(process.exitcode)) from None
     finally:
         receiver.close()
         process.join()
+    if error is not None:
+        raise error
+    return result
 
 
 def _serve(sender: Connection, function: Callable[..., object], arguments: tuple) -> None:
-    sender.send(function(*arguments))
+    try:
+        answer: tuple[object, Exception | None] = (function(*arguments), None)
+    except Exception as error:  # goes to the caller
+        answer = (None, error)
+    sender.send(answer)
     sender.close()
+
+
+@contextlib.contextmanager
+def variables(added: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the processes that are started inside the block."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def how_it_ended(exit_code: int | None) -> str:
