@@ -1,0 +1,132 @@
+"""The micro-kernel: a tile of C in registers, one step of K at a time.
+
+For each step a vector or two of B are loaded and one word of A per row is spread over the lanes; every row takes one
+multiply-accumulate per vector. A tile has up to `rows` rows of one panel, or few rows of several panels, so that
+enough independent accumulators hide the latency of the instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.gemm_product import Product
+from sardonyx.compiler.llvm.types import I64, PTR
+
+# Rows that are addressed from one pointer: at 0, 1 … 5 strides from it, which x86 does with three registers.
+_ROWS_OF_A_POINTER = 6
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of A: where word 0 of row 0 is, and the other stride in words (`along_k`: between rows, else between words)."""
+
+    start: Pointer
+    stride: Value
+    along_k: bool
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Panels of B: where word 0 of each is, vectors of each, masks of the vectors (None: whole), and the stride between
+    steps of K in words (an int where the panels are packed)."""
+
+    starts: tuple[Pointer, ...]
+    vectors: int
+    masks: tuple[Value | None, ...]
+    stride: Value | int
+    prefetch: Value | None = None  # bytes ahead of what is read
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where the tile lies in scratch: its first element, elements between rows and between panels."""
+
+    start: Pointer
+    stride: Value
+    panel: int
+
+
+def multiply_tile(
+    k: Function, product: Product, a: Rows, b: Panels, rows: int, words: Value, unroll: int, tile: Tile, fresh: Value
+) -> None:
+    """tile = (0 if `fresh`, else tile) + the first `rows` rows of A times the panels, over `words` words of K."""
+    lanes = k.target.lanes(product.accumulator)
+    wide = product.accumulator.vector(lanes)
+    places = [
+        (row, panel, vector) for row in range(rows) for panel in range(len(b.starts)) for vector in range(b.vectors)
+    ]
+    accumulators = {place: k.variable(wide, 0) for place in places}
+
+    def element(row: int, panel: int, vector: int) -> Pointer:
+        return tile.start.offset(tile.stride * row).offset(panel * tile.panel + vector * lanes)
+
+    with k.otherwise(fresh):
+        for place in places:
+            accumulators[place].set(element(*place).load(0, lanes))
+    steps = _Steps(k, product, a, b, rows)
+    whole = words - words % unroll if unroll > 1 else words
+    with k.loop(0, whole, unroll):
+        for step in range(unroll):
+            steps.multiply(step, accumulators, last=step == unroll - 1)
+        steps.advance(unroll)
+    if unroll > 1:
+        with k.loop(whole, words):
+            steps.multiply(0, accumulators, last=False)
+            steps.advance(1)
+    for place in places:
+        element(*place).store(accumulators[place].get())
+
+
+class _Steps:
+    """The pointers that move along K, and one step of it."""
+
+    def __init__(self, k: Function, product: Product, a: Rows, b: Panels, rows: int) -> None:
+        self.k, self.product, self.a, self.b, self.rows = k, product, a, b, rows
+        self.lanes = k.target.lanes(product.accumulator)
+        if a.along_k:
+            self.row_offsets: list[Value | int] = [a.stride * row for row in range(min(rows, _ROWS_OF_A_POINTER))]
+            starts = [
+                a.start.offset(a.stride * first) if first else a.start for first in range(0, rows, _ROWS_OF_A_POINTER)
+            ]
+        else:
+            self.row_offsets = list(range(rows))
+            starts = [a.start]
+        self.a_pointers = [k.variable(PTR, start.address) for start in starts]
+        self.b_pointers = [k.variable(PTR, start.address) for start in b.starts]
+
+    def _a_word(self, row: int, step: int) -> Value:
+        k = self.k
+        if not self.a.along_k:
+            line = k.pointer(self.a_pointers[0].get(), self.product.word)
+            return line.offset(self.a.stride * step).load(row)
+        line = k.pointer(self.a_pointers[row // _ROWS_OF_A_POINTER].get(), self.product.word)
+        return line.offset(self.row_offsets[row % _ROWS_OF_A_POINTER]).load(step)
+
+    def multiply(self, step: int, accumulators: dict[tuple[int, int, int], object], *, last: bool) -> None:
+        """Step number `step` from where the pointers are."""
+        k, b = self.k, self.b
+        vectors: dict[tuple[int, int], Value] = {}
+        for panel, variable in enumerate(self.b_pointers):
+            line = k.pointer(variable.get(), self.product.word).offset(self._b_offset(step))
+            for vector in range(b.vectors):
+                vectors[panel, vector] = line.load(vector * self.lanes, self.lanes, b.masks[vector])
+            if b.prefetch is not None and (last or len(b.starts) > 1):
+                line.cast(line.scalar).offset(0)
+                k.pointer(k.advance(line.address, b.prefetch, 1), self.product.word).prefetch(0, level=2)
+        for row in range(self.rows):
+            word = self._a_word(row, step)
+            for (panel, vector), value in vectors.items():
+                variable = accumulators[row, panel, vector]
+                variable.set(self.product.multiply(k, word, value, variable.get()))  # type: ignore[attr-defined]
+
+    def _b_offset(self, step: int) -> Value | int:
+        return self.b.stride * step
+
+    def advance(self, steps: int) -> None:
+        k, word = self.k, self.product.word
+        for variable in self.a_pointers:
+            along = k.constant(I64, steps) if self.a.along_k else self.a.stride * steps
+            variable.set(k.advance(variable.get(), along, word.nbytes))
+        for variable in self.b_pointers:
+            variable.set(k.advance(variable.get(), self._b_offset(steps), word.nbytes))

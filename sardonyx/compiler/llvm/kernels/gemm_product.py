@@ -1,0 +1,55 @@
+"""Inner products: what one multiply-accumulate instruction takes, and how to emit it.
+
+A *word* is what one lane of it reads along K: one float, a pair of bfloat16, four bytes. Panels of B hold the words
+of `panel` columns for one step of K after the other; A is read one word at a time and spread over the lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I32, U8, Type
+
+
+@dataclass(frozen=True)
+class Product:
+    """`depth` elements of K make a word; `stored` are the types of A and B in tensors, `packed` in words."""
+
+    name: str
+    depth: int
+    word: Type
+    accumulator: Type
+    stored_a: Type
+    stored_b: Type
+    packed_a: Type
+    packed_b: Type
+
+    @property
+    def converts_a(self) -> bool:
+        """Whether A must be copied before it can be read as words."""
+        return self.stored_a != self.packed_a
+
+    def multiply(self, k: Function, a: Value, b: Value, accumulator: Value) -> Value:
+        """accumulator + a * b, lane by lane; `a` is one word, `b` a vector of them."""
+        lanes = accumulator.type.lanes
+        if self.depth == 1:
+            return k.fma(k.splat(a, lanes), b, accumulator)
+        wide = k.splat(a, lanes)
+        bits = lanes * 32
+        if self.name == "bf16":
+            left, right = wide.bits_as(BF16), b.bits_as(BF16)
+            return k.call(f"llvm.x86.avx512bf16.dpbf16ps.{bits}", accumulator.type, accumulator, left, right)
+        left, right = wide.bits_as(I8), b.bits_as(I8)
+        return k.call(f"llvm.x86.avx512.vpdpbusd.{bits}", accumulator.type, accumulator, left, right)
+
+
+PRODUCTS: dict[str, Product] = {
+    product.name: product
+    for product in (
+        Product("f32", 1, F32, F32, F32, F32, F32, F32),
+        Product("f64", 1, F64, F64, F64, F64, F64, F64),
+        Product("bf16", 2, I32, F32, F32, F32, BF16, BF16),
+        Product("u8s8", 4, I32, I32, U8, I8, U8, I8),
+    )
+}
