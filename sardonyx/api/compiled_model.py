@@ -23,6 +23,7 @@ from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes import pipeline
 from sardonyx.passes.base import Level, PassReport
 from sardonyx.providers.base import ExecutionProvider
+from sardonyx.runtime.settings import DEFAULT, RunSettings
 from sardonyx.runtime.trace import Trace, span
 
 
@@ -60,6 +61,7 @@ class CompiledModel:
         strict_shapes: bool = False,
         on_optimized: Callable[[ir.Model], None] | None = None,
         check_cancelled: Callable[[], None] = never_cancelled,
+        settings: RunSettings = DEFAULT,
         trace: Trace | None = None,
     ) -> CompiledModel:
         """Infer, rewrite, place and compile a model for the given providers, in their priority.
@@ -88,7 +90,7 @@ class CompiledModel:
         placements: dict[ir.Graph, Placement] = {}
         nodes: list[AssignedNode] = []
         with span(trace, "Compile", "plan"):
-            compiled = _compile(model.graph, inference, providers, placements, nodes, trace)
+            compiled = _compile(model.graph, inference, providers, placements, nodes, settings, trace)
         return cls(model, compiled, placements, inputs, outputs, overridable, defaults, tuple(nodes), tuple(passes))
 
 
@@ -98,6 +100,7 @@ def _compile(
     providers: Sequence[ExecutionProvider],
     placements: dict[ir.Graph, Placement],
     nodes: list[AssignedNode],
+    settings: RunSettings,
     trace: Trace | None,
 ) -> CompiledGraph:
     """Place and plan a graph and, from inside its control flow, its subgraphs; fills `placements` and `nodes`."""
@@ -111,9 +114,9 @@ def _compile(
             names = ", ".join(f"{node.op_type}({node.version}) node with name '{node.name}'" for node in left)
             raise errors.NotImplemented(f"Could not find an implementation for {names}")
         placements[graph] = placement
-        compilation = Compilation(graph, inference, compile_graph)
+        compilation = Compilation(graph, inference, compile_graph, array_of, settings)
         nodes.extend(_assigned(node, placement, compilation) for node in graph)
-        return build_plan(compilation, partitions(list(graph), placement), by_name.__getitem__, array_of)
+        return build_plan(compilation, partitions(list(graph), placement), by_name.__getitem__)
 
     return compile_graph(root)
 

@@ -20,6 +20,7 @@ from sardonyx.api.config_keys import is_on
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.model_overrides import fix_dimensions, replace_external_initializers, replace_initializers
 from sardonyx.api.placement_report import log_placement
+from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.api.signature import Declared
 from sardonyx.graph.load import LoadedModel, load_model
@@ -173,6 +174,7 @@ def _compiled(
             strict_shapes=is_on(config, "session.strict_shape_type_inference"),
             on_optimized=save,
             check_cancelled=check_cancelled,
+            settings=run_settings(options),
             trace=trace,
         )
     except ValueError as error:  # not an error of providers, so it must not make the caller fall back to others

@@ -16,9 +16,7 @@ from sardonyx.runtime.executor import execute
 from sardonyx.runtime.plan import StepCall
 
 
-def control_flow(
-    operator: Operator, node: ir.Node, compilation: Compilation
-) -> tuple[StepCall, tuple[ir.Value, ...]]:
+def control_flow(operator: Operator, node: ir.Node, compilation: Compilation) -> tuple[StepCall, tuple[ir.Value, ...]]:
     """The call of a node with subgraphs, and the outer values that these read."""
     assert isinstance(operator, ControlFlow)
     bodies: dict[str, CompiledGraph] = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compiler.binding import Bound
+from sardonyx import errors
+from sardonyx.compiler.binding import Array, Bound
+from sardonyx.compiler.llvm.kernels.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.planner import Compilation
@@ -16,7 +19,8 @@ from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes, StepOrigin
 from sardonyx.runtime.plan import Step
 from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.team import ThreadTeam, shared_team
+from sardonyx.runtime.processors import parse_affinities, team_size
+from sardonyx.runtime.team import TeamOptions, ThreadTeam, shared_team
 
 # What a symbolic dimension is taken for when kernels are compiled and weights packed ahead of the first run.
 LIKELY_SIZE = 16
@@ -29,8 +33,8 @@ class NativeSteps:
         self.settings = settings
         self.provider = provider
         self.library = library(settings.kernels)
-        self.team: ThreadTeam = shared_team(settings)
-        self.lanes = LanePool()
+        self.team: ThreadTeam = shared_team(executor_code(self.library), _team_options(settings))
+        self.lanes = LanePool(self.team.threads)
 
     def step(self, items: Sequence[Lowered], compilation: Compilation) -> Step:
         """One step for all of these nodes; kernels are compiled and constants packed here, not in the first run."""
@@ -66,11 +70,20 @@ class NativeSteps:
         )
 
 
+def _team_options(settings: RunSettings) -> TeamOptions:
+    """The kind of team that a session asks for."""
+    threads = team_size(settings.threads, settings.branches, parallel=settings.branches != 1)
+    return TeamOptions(
+        threads,
+        spinning=settings.spin,
+        spin_seconds=None if settings.spin_us is None else settings.spin_us / 1e6,
+        affinities=parse_affinities(settings.affinities) if settings.affinities else (),
+    )
+
+
 def _make_ready(segment: Segment, compilation: Compilation) -> None:
     """Bind once for likely shapes, so that kernels are compiled and constants packed; sizes that do not fit the model
     are no error here, because the real ones come later."""
-    from sardonyx import errors
-
     shapes = likely_shapes(segment.inputs, compilation.inference, LIKELY_SIZE)
     try:
         segment.bind(shapes)
@@ -78,14 +91,10 @@ def _make_ready(segment: Segment, compilation: Compilation) -> None:
         return
 
 
-def _outputs(
-    bound: Bound, known: dict[int, np.ndarray], count: int
-) -> tuple[tuple[np.dtype, tuple[int, ...]], ...]:
+def _outputs(bound: Bound, known: dict[int, Array], count: int) -> tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]:
     """Dtype and shape of every output of the segment, those known before the run in their places."""
     native = iter(bound.outputs)
-    return tuple(
-        (known[index].dtype, known[index].shape) if index in known else next(native) for index in range(count)
-    )
+    return tuple((known[index].dtype, known[index].shape) if index in known else next(native) for index in range(count))
 
 
 def _origins(bound: Bound, compilation: Compilation, provider: str) -> list[StepOrigin]:
@@ -106,8 +115,6 @@ def _origins(bound: Bound, compilation: Compilation, provider: str) -> list[Step
             origins.append(StepOrigin(step.label, step.label, -1, provider, arguments))
         else:
             origins.append(
-                StepOrigin(
-                    compilation.node_name(node), node.op_type, compilation.node_index(node), provider, arguments
-                )
+                StepOrigin(compilation.node_name(node), node.op_type, compilation.node_index(node), provider, arguments)
             )
     return origins

@@ -1,28 +1,23 @@
-"""The CPU provider: it runs everything, as a kernel where there is one and on the host where there is none."""
+"""The CPU provider: it runs everything, as native code where there is a kernel and on the host where there is none."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from sardonyx import errors
+from sardonyx.compiler.control_flow import control_flow
 from sardonyx.compiler.interpret import render
-from sardonyx.compiler.planner import Compilation, CompiledGraph
+from sardonyx.compiler.lowering import Lowered, classify, lower_node
+from sardonyx.compiler.native_steps import NativeSteps
+from sardonyx.compiler.planner import Compilation
+from sardonyx.compiler.schedule import split
 from sardonyx.graph.partition import Claims, Partition
-from sardonyx.graph.types import numpy_dtype
-from sardonyx.kernel.program import Host, Kernel, View
-from sardonyx.ops.framework.facts import Fact
+from sardonyx.kernel.program import Host, Pointwise, Template, View
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import ControlFlow, Operator
 from sardonyx.ops.framework.result_size import guarded
 from sardonyx.providers.base import ExecutionProvider
-from sardonyx.runtime.context import RunContext
-from sardonyx.runtime.executor import execute
-from sardonyx.runtime.plan import Step, StepCall
+from sardonyx.runtime.plan import Step
 
 
 class CPUExecutionProvider(ExecutionProvider):
@@ -32,26 +27,63 @@ class CPUExecutionProvider(ExecutionProvider):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__({})
+        self._native: NativeSteps | None = None
 
     def claim(self, graph: ir.Graph, inference: Inference) -> Claims:
         return Claims(dict.fromkeys(graph, "the CPU provider runs every operator"))
 
     def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:
-        return [self._step(node, compilation) for node in partition.nodes]
+        if compilation.settings.kernels == "numpy":
+            items = [_on_host(node, compilation.inference) for node in partition.nodes]
+            return [self._step(item, compilation) for item in items]
+        if self._native is None:
+            self._native = NativeSteps(compilation.settings, self.name)
+        return self._compiled(self._native, self._classified(partition, compilation), compilation)
 
-    def _step(self, node: ir.Node, compilation: Compilation) -> Step:
-        operator = compilation.inference.operator(node)
+    def _classified(self, partition: Partition, compilation: Compilation) -> list[Lowered]:
+        from sardonyx.compiler.llvm.expression import supported
+
+        known: set[ir.Value] = set()
+
+        def is_known(value: ir.Value) -> bool:
+            return value in known or compilation.is_constant(value)
+
+        def supports(kernel: Pointwise) -> str | None:
+            return supported(kernel.outputs)
+
+        items = []
+        for node in partition.nodes:
+            item = classify(node, compilation.inference, is_known, supports)
+            if item.role == "known":
+                known.update(item.node.outputs)
+            items.append(item)
+        return items
+
+    def _compiled(self, native: NativeSteps, items: Sequence[Lowered], compilation: Compilation) -> list[Step]:
+        """Steps for a partition: segments where something in them is native, single nodes elsewhere."""
+        steps: list[Step] = []
+        for turn in split(items):
+            if any(item.role == "native" for item in turn):
+                steps.append(native.step(turn, compilation))
+            else:
+                steps.extend(self._step(item, compilation) for item in turn)
+        return steps
+
+    def _step(self, item: Lowered, compilation: Compilation) -> Step:
+        """A node that runs by itself, through NumPy."""
+        node = item.node
         captured: tuple[ir.Value, ...] = ()
-        if isinstance(operator, ControlFlow):
-            call, captured = _control_flow(operator, node, compilation)
-            kind, reason = "host", operator.host_reason
+        if item.kernel is None:
+            call, captured = control_flow(item.operator, node, compilation)
+            kind, reason = "host", item.reason
         else:
-            kernel = _lower(operator, [compilation.inference.fact(value) for value in node.inputs])
-            if isinstance(kernel, Host):
-                kernel = Host(guarded(operator, kernel.call), kernel.reason)
+            kernel = item.kernel
+            if isinstance(kernel, Host | Template):
+                run = kernel.call if isinstance(kernel, Host) else kernel.run
+                kernel = Host(guarded(item.operator, run), item.reason)
             call = render(kernel)
-            reason = kernel.reason if isinstance(kernel, Host) else ""
             kind = "host" if isinstance(kernel, Host) else "view" if isinstance(kernel, View) else "kernel"
+            reason = item.reason if kind == "host" else ""
         return Step(
             name=compilation.node_name(node),
             op_type=node.op_type,
@@ -65,50 +97,10 @@ class CPUExecutionProvider(ExecutionProvider):
         )
 
 
-def _lower(operator: Operator, facts: Sequence[Fact | None]) -> Kernel:
-    """The kernel for the dtypes that inference found; the host where one of them is unknown."""
-    dtypes: list[np.dtype[Any] | None] = []
-    for fact in facts:
-        if fact is None:
-            dtypes.append(None)
-        elif fact.type is None:
-            return Host(operator.run, "the type of an input is not known before the run")
-        else:
-            dtypes.append(numpy_dtype(fact.type.dtype) if isinstance(fact.type, ir.TensorType) else None)
-    try:
-        return operator.lower(dtypes)
-    except errors.OnnxRuntimeError:
-        raise
-    except Exception as error:  # whatever an operator cannot make sense of is the node's typed error
-        node = operator.node
-        raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}): {type(error).__name__}: {error}") from error
-
-
-def _control_flow(
-    operator: ControlFlow, node: ir.Node, compilation: Compilation
-) -> tuple[StepCall, tuple[ir.Value, ...]]:
-    """The call of a node with subgraphs, and the outer values that these read."""
-    bodies: dict[str, CompiledGraph] = {
-        name: compilation.compile_graph(attribute.as_graph())
-        for name, attribute in node.attributes.items()
-        if attribute.type == ir.AttributeType.GRAPH
-    }
-    captured = tuple(dict.fromkeys(value for body in bodies.values() for value in body.captured))
-    count = len(node.inputs)
-
-    def call(context: RunContext, inputs: Sequence[Any]) -> Sequence[Any]:
-        outer = dict(zip(captured, inputs[count:], strict=True))
-        runners: dict[str, Callable[..., list[Any]]] = {
-            name: functools.partial(_run_body, body, context, [outer[value] for value in body.captured])
-            for name, body in bodies.items()
-        }
-        return operator.run_bodies(runners, inputs[:count])
-
-    return call, captured
-
-
-def _run_body(body: CompiledGraph, context: RunContext, captures: Sequence[Any], *arguments: Any) -> list[Any]:
-    expected = len(body.plan.inputs)
-    if len(arguments) != expected:
-        raise errors.InvalidGraph(f"a subgraph with {expected} inputs was given {len(arguments)} values")
-    return execute(body.plan, context, arguments, captures)
+def _on_host(node: ir.Node, inference: Inference) -> Lowered:
+    """A node of a session without native code."""
+    operator, kernel = lower_node(node, inference)
+    if kernel is None:
+        return Lowered(node, operator, None, "host", reason=operator.host_reason)
+    reason = kernel.reason if isinstance(kernel, Host) else "this session runs without native code"
+    return Lowered(node, operator, kernel, "host", reason=reason)

@@ -17,9 +17,11 @@ def never() -> bool:
 class RunContext:
     """Handed to every step of a run.
 
-    `terminated` is asked before each step; `trace` is None unless profiling is on.
+    `terminated` is asked before each step; `terminate_word` is the address of an int64 that native code looks at
+    instead, 0 for none. `trace` is None unless profiling is on.
     """
 
     terminated: Callable[[], bool] = never
+    terminate_word: int = 0
     trace: Trace | None = None
     logger: log.Logger = log.DEFAULT

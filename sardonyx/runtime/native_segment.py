@@ -12,11 +12,13 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.runtime import memory
-from sardonyx.runtime.context import RunContext, never
+from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.team import TERMINATED as STOPPED
 from sardonyx.runtime.team import ThreadTeam
+from sardonyx.runtime.trace import Trace
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
@@ -90,8 +92,20 @@ class NativeSegment:
         self._run(ready, bases, context)
         return outputs
 
-    def _run(self, ready: ReadyPlan, bases: list[int], context: RunContext) -> None:
-        raise NotImplementedError
+    def _run(self, ready: ReadyPlan, addresses: list[int], context: RunContext) -> None:
+        plan, trace = ready.plan, context.trace
+        lane = self._lanes.take()
+        try:
+            if trace is None:
+                status = self._team.run(plan, lane, addresses, 0, context.terminate_word)
+            else:
+                times = np.zeros(len(plan.labels) + 1, np.int64)
+                status = self._team.run(plan, lane, addresses, _address(times), context.terminate_word)
+                _record(trace, ready, times)
+        finally:
+            self._lanes.give(lane)
+        if status == STOPPED:
+            raise errors.Fail(TERMINATED)
 
     def _checked(self, inputs: Sequence[Any]) -> list[Array]:
         """The inputs as contiguous, aligned arrays."""
@@ -120,4 +134,14 @@ def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-__all__ = ["MOST_PLANS", "TERMINATED", "NativeSegment", "ReadyPlan", "StepOrigin", "never"]
+def _record(trace: Trace, ready: ReadyPlan, times: Array) -> None:
+    """One event for each native step, as the caller's thread saw it."""
+    for index, origin in enumerate(ready.origins()):
+        arguments = {
+            "op_name": origin.op_type,
+            "provider": origin.provider,
+            "node_index": str(origin.node_index),
+            **origin.arguments,
+        }
+        start, end = int(times[index]), int(times[index + 1])
+        trace.event("Node", f"{origin.name}_kernel_time", start, arguments, max(start, end))
