@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.compiler.control_flow import control_flow
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.lowering import Lowered, classify, lower_node
-from sardonyx.compiler.native_steps import NativeSteps
 from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.schedule import split
 from sardonyx.graph.partition import Claims, Partition
@@ -18,6 +18,9 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.result_size import guarded
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.plan import Step
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.native_steps import NativeSteps
 
 
 class CPUExecutionProvider(ExecutionProvider):
@@ -36,6 +39,8 @@ class CPUExecutionProvider(ExecutionProvider):
         if compilation.settings.kernels == "numpy":
             items = [_on_host(node, compilation.inference) for node in partition.nodes]
             return [self._step(item, compilation) for item in items]
+        from sardonyx.compiler.native_steps import NativeSteps  # with the kernels' code: not needed to import sardonyx
+
         if self._native is None:
             self._native = NativeSteps(compilation.settings, self.name)
         return self._compiled(self._native, self._classified(partition, compilation), compilation)
