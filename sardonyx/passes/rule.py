@@ -291,8 +291,14 @@ class Rule(abc.ABC):
 
 
 def apply_rule(rule: Rule, context: Context) -> int:
-    """Rewrite every match of a rule in the model's graphs; the number of rewrites."""
-    return sum(_apply_at(rule, node, context) for node in context.index.find(rule.roots()) if node.graph is not None)
+    """Rewrite every match of a rule in the model's graphs, those with its own new nodes too; the number of rewrites."""
+    roots = list(rule.roots())
+    visited: set[ir.Node] = set()
+    changes = 0
+    while fresh := [node for node in context.index.find(roots) if node not in visited]:
+        visited.update(fresh)
+        changes += sum(_apply_at(rule, node, context) for node in fresh if node.graph is not None)
+    return changes
 
 
 def _apply_at(rule: Rule, node: ir.Node, context: Context) -> bool:
