@@ -28,10 +28,12 @@ class View:
     """Outputs that read the first input's memory under another shape or other strides.
 
     `apply` takes the kernel's inputs as arrays and gives the view, or a copy where no strides can express it;
-    a tuple of them where there are several outputs.
+    a tuple of them where there are several outputs. `is_reshape` says that the one result holds the elements in
+    row-major order under another shape, whatever the strides are.
     """
 
     apply: Callable[..., Any]
+    is_reshape: bool = False
 
 
 @dataclass(frozen=True)

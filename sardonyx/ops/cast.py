@@ -13,7 +13,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.dtypes import SATURATING_FLOAT8
 from sardonyx.kernel.expr import Expr
-from sardonyx.kernel.program import Host, Kernel
+from sardonyx.kernel.program import Host, Kernel, View
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Elementwise, Value, operator
@@ -47,6 +47,8 @@ class Conversion(Elementwise):
         source, target = inputs[0], self.target(inputs)
         if _STRING in (source, target):
             return Host(self.run, "strings are Python objects")
+        if source == target:
+            return View(_itself)
         if target == _EXPONENT_ONLY:
             return Host(self.run, "float8e8m0 has rounding modes of its own")
         return self.pointwise(inputs)
@@ -100,6 +102,10 @@ class CastLike(Conversion):
         assert source is not None
         assert like is not None
         return [Fact(like.type, source.shape)]
+
+
+def _itself(x: Array) -> Array:
+    return x
 
 
 def _converted(x: Array, target: np.dtype[Any], saturate: bool) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.kernel.program import Kernel, View
+from sardonyx.kernel.program import Host, Kernel, Template, View
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import MAXIMUM_ELEMENTS, UNKNOWN, Dim, Fact, known, unknown_dim
 from sardonyx.ops.framework.inference import Inference
@@ -269,12 +269,22 @@ class Split(Splitting):
 class Concatenation(Operator):
     """What both forms of Concat share."""
 
-    host_reason = "the parts are copied one after the other"
     axis: int
 
     def run(self, *inputs: Value) -> Sequence[Value]:
         axis_of(self.axis, inputs[0].ndim)
         return (np.concatenate(inputs, self.axis),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if any(dtype is None or dtype == np.dtype(object) for dtype in inputs):
+            return Host(self.run, "strings are Python objects")
+        if len(inputs) == 1:
+            return View(self._alone)
+        return Template("concat", {"axis": self.axis}, self.run)
+
+    def _alone(self, data: Array) -> Array:
+        axis_of(self.axis, data.ndim)
+        return data
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         facts = [fact or UNKNOWN for fact in inputs]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +19,9 @@ from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 class Viewing(Operator):
     """An operator whose first output is its first input's memory under another description."""
 
+    # Whether the view holds the elements in row-major order under another shape.
+    is_reshape: ClassVar[bool] = False
+
     def view(self, *inputs: Any) -> Array:
         """The view of the first input."""
         raise NotImplementedError
@@ -26,7 +30,7 @@ class Viewing(Operator):
         return (self.view(*inputs),)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
-        return View(self.view)
+        return View(self.view, self.is_reshape)
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -88,6 +92,8 @@ class Size(Operator):
 class Reshaping(Viewing):
     """What all forms of Reshape share: 0 copies a dimension, -1 is what is left over."""
 
+    is_reshape = True
+
     def wanted(self, shape: tuple[int, ...], target: Sequence[int], allowzero: bool) -> tuple[int, ...]:
         """The output's shape; ValueError where the elements do not fit it."""
         result = list(target)
@@ -96,9 +102,9 @@ class Reshaping(Viewing):
                 if index >= len(shape):
                     raise ValueError(f"dimension {index} of the shape {list(target)} is 0, but the input has no such")
                 result[index] = shape[index]
-        size = int(np.prod(shape, dtype=np.int64))
+        size = math.prod(shape)
         holes = [index for index, dim in enumerate(result) if dim == -1]
-        rest = int(np.prod([dim for dim in result if dim != -1], dtype=np.int64))
+        rest = math.prod(dim for dim in result if dim != -1)
         if len(holes) > 1 or any(dim < -1 for dim in result):
             raise ValueError(f"a shape has at most one -1 and no other negative dimensions: {list(target)}")
         if holes and rest and size % rest == 0:
@@ -189,6 +195,7 @@ class Reshape(Reshaping):
 class Flatten(Viewing):
     """A matrix: the axes before `axis` as rows, the others as columns."""
 
+    is_reshape = True
     axis: int = 1
 
     def _split(self, rank: int) -> int:
@@ -198,8 +205,7 @@ class Flatten(Viewing):
 
     def view(self, data: Array) -> Array:
         split = self._split(data.ndim)
-        rows = int(np.prod(data.shape[:split], dtype=np.int64))
-        return data.reshape(rows, int(np.prod(data.shape[split:], dtype=np.int64)))
+        return data.reshape(math.prod(data.shape[:split]), math.prod(data.shape[split:]))
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
@@ -225,6 +231,8 @@ class Identity(Viewing):
 
 class Squeezing(Viewing):
     """What both forms of Squeeze share."""
+
+    is_reshape = True
 
     def squeezed(self, data: Array, axes: Sequence[int] | None) -> Array:
         if axes is None:
@@ -284,6 +292,8 @@ class Squeeze(Squeezing):
 
 class Unsqueezing(Viewing):
     """What both forms of Unsqueeze share."""
+
+    is_reshape = True
 
     def unsqueezed(self, shape: Sequence[Dim], axes: Sequence[int]) -> Dims:
         rank = len(shape) + len(axes)
