@@ -1,0 +1,228 @@
+"""Vector code for scalar expressions: every primitive of `kernel.evaluate`, for every dtype of the kernel language.
+
+Values are computed as the evaluator computes them: float16 and bfloat16 in float32, rounded once when the expression
+is finished. Floats that leave an integer's range saturate, and NaN becomes 0, where NumPy leaves the result undefined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.llvm import integers, mathematics, trigonometry
+from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
+from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, Type, type_of
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
+
+_FLOAT_FUNCTIONS: Mapping[str, Callable[[Function, Value], Value]] = {
+    **mathematics.FUNCTIONS,
+    **trigonometry.FUNCTIONS,
+}
+_LOGIC = {
+    "logical_and": "and",
+    "logical_or": "or",
+    "logical_xor": "xor",
+    "bitwise_and": "and",
+    "bitwise_or": "or",
+    "bitwise_xor": "xor",
+}
+_ARITHMETIC = {"add": "add", "subtract": "sub", "multiply": "mul"}
+_RELATIONS = {"less": "lt", "less_equal": "le", "equal": "eq"}
+_ON_TRUTH = frozenset(
+    {*_LOGIC, *_RELATIONS, "add", "multiply", "maximum", "minimum", "logical_not", "bitwise_not", "where", "cast"}
+    | {"isnan", "isinf", "absolute"}
+)
+_ON_INTEGERS = frozenset(
+    {*_LOGIC, *_RELATIONS, *_ARITHMETIC, "maximum", "minimum", "logical_not", "bitwise_not", "where", "cast", "isnan"}
+    | {"isinf", "absolute", "negative", "sign", "divide", "modulo", "fmod", "power", "shift_left", "shift_right"}
+    | {"ceil", "floor", "rint", "trunc"}
+)
+_ON_FLOATS = frozenset(
+    {*_FLOAT_FUNCTIONS, *_RELATIONS, *_ARITHMETIC, "maximum", "minimum", "where", "cast", "isnan", "isinf", "negative"}
+    | {"sign", "divide", "modulo", "fmod", "power", "logical_and", "logical_or", "logical_xor", "logical_not"}
+)
+
+
+def working_type(dtype: np.dtype[Any]) -> Type:
+    """The type in which values of `dtype` are computed; TypeError for a dtype without rendering."""
+    found = type_of(dtype)
+    if found is None:
+        raise TypeError(f"the kernel language has no {dtype}")
+    return F32 if found in (F16, BF16) else found
+
+
+def supported(roots: Sequence[Expr]) -> str | None:
+    """Why there is no vector code for these expressions; None where there is."""
+    for expr in walk(roots):
+        if type_of(expr.dtype) is None:
+            return f"{expr.dtype} has no native arithmetic"
+        if isinstance(expr, Apply):
+            dtype = expr.args[-1].dtype  # the first operand of `where` is a condition
+            known = {"b": _ON_TRUTH, "i": _ON_INTEGERS, "u": _ON_INTEGERS}.get(dtype.kind, _ON_FLOATS)
+            if expr.primitive not in known:
+                return f"{expr.primitive} of {dtype} has no vector code"
+    return None
+
+
+def emit_expression(k: Function, roots: Sequence[Expr], inputs: Sequence[Value]) -> list[Value]:
+    """The values of `roots` for the current elements `inputs`, in the storage types of their dtypes.
+
+    An input may have its dtype's storage type or the working type (an accumulator in float32 for a float16 result);
+    all values have as many lanes as the widest input, except that what depends on scalars alone stays a scalar.
+    A subexpression that several places share is emitted once. Memory is not touched.
+    """
+    values: dict[int, Value] = {}
+    for expr in walk(roots):
+        values[id(expr)] = emit_node(k, expr, inputs, values)
+    return [finished(k, values[id(root)], root.dtype) for root in roots]
+
+
+def emit_node(k: Function, expr: Expr, inputs: Sequence[Value], values: Mapping[int, Value]) -> Value:
+    """The value of one node in its working type, from those of its arguments in `values`."""
+    wanted = working_type(expr.dtype)
+    if isinstance(expr, Input):
+        return widened(inputs[expr.index], wanted)
+    if isinstance(expr, Constant):
+        return k.constant(wanted, _as_number(expr))
+    assert isinstance(expr, Apply)
+    args = [values[id(arg)] for arg in expr.args]
+    if expr.primitive == "cast":
+        return _cast(k, args[0], expr)
+    if expr.primitive == "where":
+        return k.select(args[0], args[1], args[2])
+    lanes = max(arg.type.lanes for arg in args)
+    args = [k.splat(arg, lanes) if not _is_literal(arg) else k.constant(arg.type.vector(lanes), _number_of(source))
+            for arg, source in zip(args, expr.args, strict=True)]  # fmt: skip
+    return _apply(k, expr, args)
+
+
+def finished(k: Function, value: Value, dtype: np.dtype[Any]) -> Value:
+    """A working value rounded to the storage type of its dtype."""
+    storage = type_of(dtype)
+    assert storage is not None
+    return narrowed(k, value, storage)
+
+
+def _is_literal(value: Value) -> bool:
+    return not value.name.startswith("%")
+
+
+def _number_of(expr: Expr) -> int | float | bool:
+    """The number behind a literal."""
+    assert isinstance(expr, Constant)
+    return _as_number(expr)
+
+
+def _as_number(expr: Constant) -> int | float | bool:
+    """A constant's value as its working dtype holds it."""
+    dtype = expr.dtype
+    if dtype.kind == "b":
+        return bool(expr.value)
+    if dtype.kind in "iu":
+        return int(np.asarray(expr.value).astype(dtype))
+    return float(np.asarray(expr.value, np.float64 if dtype == np.float64 else np.float32))
+
+
+def _cast(k: Function, value: Value, expr: Apply) -> Value:
+    wanted = type_of(expr.dtype)
+    assert wanted is not None
+    if wanted in (F16, BF16):
+        if value.type.scalar not in (F32, F64):
+            value = value.to(F32)
+        return widened(narrowed(k, value, wanted), F32)
+    return value.to(wanted)
+
+
+def _apply(k: Function, expr: Apply, args: list[Value]) -> Value:
+    name, first = expr.primitive, args[0]
+    if name in _RELATIONS:
+        return k.compare(_RELATIONS[name], first, args[1])
+    if name in ("logical_and", "logical_or", "logical_xor", "logical_not"):
+        truths = [arg.to(BOOL) for arg in args]
+        return ~truths[0] if name == "logical_not" else k.binary(_LOGIC[name], *truths)
+    if first.type.is_float:
+        return _on_floats(k, expr, args)
+    if name in _LOGIC:
+        return k.binary(_LOGIC[name], first, args[1])
+    if name == "bitwise_not":
+        return ~first
+    if name in ("isnan", "isinf"):
+        return k.constant(BOOL.vector(first.type.lanes), False)
+    if first.type.scalar == BOOL:
+        return _on_truth(k, name, args)
+    return _on_integers(k, expr, args)
+
+
+def _on_truth(k: Function, name: str, args: list[Value]) -> Value:
+    if name == "absolute":
+        return args[0]
+    operation = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}[name]
+    return k.binary(operation, args[0], args[1])
+
+
+def _on_floats(k: Function, expr: Apply, args: list[Value]) -> Value:
+    name, x = expr.primitive, args[0]
+    if name in _ARITHMETIC:
+        return k.binary(_ARITHMETIC[name], x, args[1])
+    if name == "divide":
+        return k.binary("div", x, args[1])
+    if name in ("maximum", "minimum"):
+        return _extreme(k, expr, args)
+    if name == "negative":
+        return -x
+    if name == "isnan":
+        return x.differs(x)
+    if name == "isinf":
+        return mathematics.absolute(k, x).equals(float("inf"))
+    if name == "sign":
+        positive = k.select(x > 0.0, k.constant(x.type, 1.0), k.select(x.equals(0.0), k.constant(x.type, 0.0), x))
+        return k.select(x < 0.0, k.constant(x.type, -1.0), positive)
+    if name == "power":
+        return _power(k, expr, args)
+    if name in ("fmod", "modulo"):
+        return getattr(mathematics, name)(k, x, args[1])  # type: ignore[no-any-return]
+    return _FLOAT_FUNCTIONS[name](k, x)
+
+
+def _extreme(k: Function, expr: Apply, args: list[Value]) -> Value:
+    """NaN of either operand stays; one instruction on x86 where one of them is a number known now."""
+    larger = expr.primitive == "maximum"
+    for index, arg in enumerate(expr.args):
+        if isinstance(arg, Constant) and arg.value == arg.value:
+            known, other = args[index], args[1 - index]
+            return k.faster_larger(known, other) if larger else k.faster_smaller(known, other)
+    return k.larger(*args) if larger else k.smaller(*args)
+
+
+def _power(k: Function, expr: Apply, args: list[Value]) -> Value:
+    base, exponent = args
+    if isinstance(expr.args[1], Constant):
+        number = expr.args[1].value
+        if number == 1:
+            return base
+        if number == 2:
+            return base * base
+        if number == 3:
+            return base * base * base
+        if number == -1:
+            return 1.0 / base
+        if number == 0.5:  # the root of -0 is 0, and of -infinity infinite
+            root = mathematics.sqrt(k, base + 0.0)
+            return k.select(base.equals(float("-inf")), k.constant(base.type, float("inf")), root)
+    return mathematics.power(k, base, exponent)
+
+
+def _on_integers(k: Function, expr: Apply, args: list[Value]) -> Value:
+    name, x = expr.primitive, args[0]
+    if name in _ARITHMETIC:
+        return k.binary(_ARITHMETIC[name], x, args[1])
+    if name in ("maximum", "minimum"):
+        return k.larger(*args) if name == "maximum" else k.smaller(*args)
+    if name in ("ceil", "floor", "rint", "trunc"):
+        return x
+    if name == "power" and isinstance(expr.args[1], Constant):
+        return integers.power_of_constant(k, x, int(expr.args[1].value))
+    return integers.FUNCTIONS[name](k, *args)

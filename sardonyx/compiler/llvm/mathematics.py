@@ -1,0 +1,503 @@
+"""Exponentials, logarithms, powers, hyperbolic functions, the error function and roundings of floating-point vectors.
+
+Every function takes a value of type F32 or F64 with any number of lanes and emits straight code. Range reductions are
+those of Cody and Waite; the coefficients are in `coefficients`. NaN stays NaN, infinities, denormal numbers and
+the sign of zero are handled as IEEE 754 and C99's Annex F say. Bounds of the error in units in the last place, over
+the whole range, as `tests/compiler/test_mathematics.py` measures them on every instruction set:
+
+    function                     F32   F64
+    exp                            2     2
+    expm1                          3     3
+    log, log1p                     2     2
+    power                          1     2
+    erf                            7     2
+    tanh                           6     3
+    sinh, cosh                     3     3
+    asinh, acosh, atanh            4     4
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sardonyx.compiler.llvm import coefficients
+from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.types import F32, F64, I32, I64, Type
+
+
+class Format(NamedTuple):
+    """What the algorithms need to know of a floating-point format."""
+
+    integer: Type
+    mantissa_bits: int
+    bias: int
+    magic: float  # 1.5 * 2^mantissa_bits: adding it rounds to an integer, which the low bits then hold
+    ln2_high: float  # its products with exponents are exact
+    ln2_low: float
+    exp_lowest: float  # below it exp is 0
+    exp_infinite: float  # at it and above exp is infinite
+    exp_highest: float  # above it exp / 2 is infinite
+    smallest_normal: float
+    great: float  # above it, x + 1 and x are the same for a logarithm, and x * x does not overflow
+
+
+_FORMATS = {
+    32: Format(I32, 23, 127, 12582912.0, 0.693359375, -2.12194440e-4, -104.5, 88.9, 90.0, 2.0**-126, 2.0**30),
+    64: Format(
+        I64,
+        52,
+        1023,
+        6755399441055744.0,
+        6.93147180369123816490e-01,
+        1.90821492927058770002e-10,
+        -746.0,
+        709.9,
+        711.0,
+        2.0**-1022,
+        2.0**60,
+    ),
+}
+
+
+def format_of(x: Value) -> Format:
+    """The format of a value; TypeError unless it is F32 or F64."""
+    if x.type.kind != "f" or x.type.bits not in _FORMATS:
+        raise TypeError(f"no mathematics for {x.type}; convert it to float or double")
+    return _FORMATS[x.type.bits]
+
+
+def polynomial(k: Function, x: Value, coefficients_: Sequence[float]) -> Value:
+    """The polynomial with these coefficients, lowest power first, by Horner's rule."""
+    total = k.constant(x.type, coefficients_[-1])
+    for coefficient in reversed(coefficients_[:-1]):
+        total = k.fma(total, x, k.constant(x.type, coefficient))
+    return total
+
+
+def table(name: str, x: Value) -> Sequence[float]:
+    """The coefficients called `name` for the format of `x`."""
+    found: Sequence[float] = getattr(coefficients, f"{name}_{x.type.bits}")
+    return found
+
+
+def absolute(k: Function, x: Value) -> Value:
+    return k.unary("fabs", x)
+
+
+def copy_sign(k: Function, magnitude: Value, sign: Value) -> Value:
+    return k.call(f"llvm.copysign.{magnitude.type.mangled}", magnitude.type, magnitude, sign)
+
+
+def sqrt(k: Function, x: Value) -> Value:
+    return k.unary("sqrt", x)
+
+
+def any_lane(k: Function, mask: Value) -> Value:
+    """Whether a truth value holds in some lane, as a scalar."""
+    if mask.type.lanes == 1:
+        return mask
+    word = k.emit(Type("u", mask.type.lanes), f"bitcast {mask.type} {mask.name} to i{mask.type.lanes}")
+    return word.differs(0)
+
+
+# Rounding
+
+
+def _by_instruction(k: Function) -> bool:
+    """Whether the target rounds to integers by an instruction; SSE2 does not."""
+    return not k.target.triple.startswith("x86_64") or "sse4.1" in k.target.features
+
+
+def rint(k: Function, x: Value) -> Value:
+    """The nearest integer, of two the even one."""
+    if _by_instruction(k):
+        return k.unary("rint", x)
+    # Adding 2^mantissa_bits leaves no bits for a fraction; larger numbers are integers already, as is infinity.
+    large = 2.0 ** format_of(x).mantissa_bits
+    magnitude = absolute(k, x)
+    rounded = (magnitude + large) - large
+    return copy_sign(k, k.select(magnitude < large, rounded, magnitude), x)
+
+
+def floor(k: Function, x: Value) -> Value:
+    if _by_instruction(k):
+        return k.unary("floor", x)
+    nearest = rint(k, x)
+    return copy_sign(k, k.select(nearest > x, nearest - 1.0, nearest), x)
+
+
+def ceil(k: Function, x: Value) -> Value:
+    if _by_instruction(k):
+        return k.unary("ceil", x)
+    nearest = rint(k, x)
+    return copy_sign(k, k.select(nearest < x, nearest + 1.0, nearest), x)
+
+
+def trunc(k: Function, x: Value) -> Value:
+    if _by_instruction(k):
+        return k.unary("trunc", x)
+    magnitude = absolute(k, x)
+    nearest = rint(k, magnitude)
+    return copy_sign(k, k.select(nearest > magnitude, nearest - 1.0, nearest), x)
+
+
+# Exponentials
+
+
+def _clamped(k: Function, x: Value, lowest: float, highest: float) -> Value:
+    """`x` within bounds; NaN stays NaN. Two instructions."""
+    x = k.faster_smaller(k.constant(x.type, highest), x)
+    return k.faster_larger(k.constant(x.type, lowest), x)
+
+
+class _Reduced(NamedTuple):
+    """exp(x) = 2^n (1 + fraction) with n an integer; `shifted` is n with the format's magic number added."""
+
+    fraction: Value
+    n: Value
+    shifted: Value
+
+
+def _reduce_exponent(k: Function, x: Value, low: Value | None = None) -> _Reduced:
+    """The reduction of exp for x (+ low) that is not far outside the range of exponents."""
+    of = format_of(x)
+    shifted = k.fma(x, k.constant(x.type, 1 / math.log(2)), k.constant(x.type, of.magic))
+    n = shifted - of.magic
+    r = k.fma(n, k.constant(x.type, -of.ln2_high), x)
+    r = k.fma(n, k.constant(x.type, -of.ln2_low), r)
+    if low is not None:
+        r = r + low
+    tail = polynomial(k, r, table("EXP", x))
+    return _Reduced(k.fma(r * r, tail, r), n, shifted)
+
+
+def _scaled(k: Function, p: Value, reduced: _Reduced, adjust: int = 0) -> Value:
+    """p * 2^(n + adjust) with one rounding, also where that is infinite or denormal."""
+    of = format_of(p)
+    lanes, bits = p.type.lanes, p.type.lanes * p.type.bits
+    if "avx512vl" in k.target.features and bits in (128, 256, 512):
+        n = reduced.n + float(adjust) if adjust else reduced.n
+        letter = "s" if p.type.bits == 32 else "d"
+        mask = Type("i", max(8, lanes))
+        arguments = [p, n, p, k.constant(mask, -1)]
+        if bits == 512:
+            arguments.append(k.constant(I32, 4))  # round as the processor is set to
+        return k.call(f"llvm.x86.avx512.mask.scalef.p{letter}.{bits}", p.type, *arguments)
+    integer = of.integer
+    base = k.constant(p.type, of.magic).bits_as(integer)
+    n = reduced.shifted.bits_as(integer) - base + adjust
+    half = n >> 1
+    first = ((half + of.bias) << of.mantissa_bits).bits_as(p.type.scalar)
+    second = ((n - half + of.bias) << of.mantissa_bits).bits_as(p.type.scalar)
+    return p * first * second
+
+
+def exp(k: Function, x: Value) -> Value:
+    """e^x."""
+    return _exp(k, x, 0)
+
+
+def _exp(k: Function, x: Value, adjust: int) -> Value:
+    """e^x * 2^adjust, which overflows only where the product does."""
+    of = format_of(x)
+    reduced = _reduce_exponent(k, _clamped(k, x, of.exp_lowest, of.exp_highest))
+    return _scaled(k, reduced.fraction + 1.0, reduced, adjust)
+
+
+def expm1(k: Function, x: Value) -> Value:
+    """e^x - 1, accurate near 0."""
+    of = format_of(x)
+    reduced = _reduce_exponent(k, _clamped(k, x, -0.75 * (of.mantissa_bits + 4), of.exp_infinite))
+    # 2^(n-1) is a normal number over the whole range; the doubling at the end overflows where the result does.
+    integer = of.integer
+    n = reduced.shifted.bits_as(integer) - k.constant(x.type, of.magic).bits_as(integer)
+    half = ((n + (of.bias - 1)) << of.mantissa_bits).bits_as(x.type.scalar)
+    result = k.fma(reduced.fraction, half, half - 0.5) * 2.0
+    result = k.select(reduced.n.equals(0.0), reduced.fraction, result)
+    return copy_sign(k, result, x)
+
+
+# Logarithms
+
+
+def _split(k: Function, x: Value) -> tuple[Value, Value]:
+    """m and e (as a float) with x = m * 2^e and m from sqrt(1/2) to sqrt(2), for positive normal x."""
+    of = format_of(x)
+    root = k.constant(x.type, math.sqrt(0.5)).bits_as(of.integer)
+    offset = x.bits_as(of.integer) - root
+    e = offset >> of.mantissa_bits
+    m = ((offset & ((1 << of.mantissa_bits) - 1)) + root).bits_as(x.type.scalar)
+    return m, _to_float(k, e, x.type.scalar)
+
+
+def _to_float(k: Function, n: Value, scalar: Type) -> Value:
+    """A small signed integer as a float of its width, by the magic number: no target lacks that."""
+    of = _FORMATS[scalar.bits]
+    base = k.constant(n.type.with_scalar(scalar), of.magic)
+    return (base.bits_as(of.integer) + n).bits_as(scalar) - of.magic
+
+
+def _log_of_sum(k: Function, f: Value, e: Value, correction: Value | None = None) -> Value:
+    """log(1 + f) + e * log(2), plus a small correction, for f from sqrt(1/2) - 1 to sqrt(2) - 1."""
+    of = format_of(f)
+    half_square = f * f * 0.5
+    low = e * of.ln2_low
+    if correction is not None:
+        low = low + correction
+    if f.type.bits == 32:
+        cube = f * f * f
+        low = k.fma(cube, polynomial(k, f, coefficients.LOG_32), low)
+        return k.fma(e, k.constant(f.type, of.ln2_high), (low - half_square) + f)
+    s = f / (f + 2.0)
+    z = s * s
+    ratio = z * polynomial(k, z, coefficients.LOG_RATIO_64)
+    low = k.fma(s, half_square + ratio, low)
+    return k.fma(e, k.constant(f.type, of.ln2_high), f - (half_square - low))
+
+
+def log(k: Function, x: Value) -> Value:
+    """The natural logarithm."""
+    of = format_of(x)
+    denormal = x < of.smallest_normal
+    bits = of.mantissa_bits + 2
+    m, e = _split(k, k.select(denormal, x * 2.0**bits, x))
+    e = k.select(denormal, e - float(bits), e)
+    result = _log_of_sum(k, m - 1.0, e)
+    return _log_specials(k, result, x, x)
+
+
+def _log_specials(k: Function, result: Value, x: Value, argument: Value) -> Value:
+    """The logarithm of zero, of negative numbers, of infinity and of NaN; `argument` is what `x` came from."""
+    result = k.select(x < math.inf, result, argument)
+    result = k.select(x.equals(0.0), k.constant(x.type, -math.inf), result)
+    return k.select(x < 0.0, k.constant(x.type, math.nan), result)
+
+
+def log1p(k: Function, x: Value) -> Value:
+    """log(1 + x), accurate near 0."""
+    of = format_of(x)
+    u = x + 1.0
+    m, e = _split(k, u)
+    # 1 + f = (1 + x) * 2^-e without the rounding of u; above `great` that rounding does not matter.
+    exponent = u.bits_as(of.integer) - m.bits_as(of.integer)
+    inverse = (k.constant(x.type, 1.0).bits_as(of.integer) - exponent).bits_as(x.type.scalar)
+    f = k.select(u < of.great, k.fma(x, inverse, inverse - 1.0), m - 1.0)
+    result = _log_specials(k, _log_of_sum(k, f, e), u, x)
+    return copy_sign(k, result, x)
+
+
+# Hyperbolic functions and their inverses
+
+
+def tanh(k: Function, x: Value) -> Value:
+    """The hyperbolic tangent."""
+    if x.type.bits == 32:
+        bounded = _clamped(k, x, -9.54, 9.54)
+        return _unit_ratio(k, bounded, coefficients.TANH_NUMERATOR_32, coefficients.TANH_DENOMINATOR_32)
+    t = expm1(k, absolute(k, x) * -2.0)
+    return copy_sign(k, t / (t + 2.0), x)
+
+
+def _unit_ratio(k: Function, x: Value, above: Sequence[float], below: Sequence[float]) -> Value:
+    """x P(x^2) / Q(x^2), limited to [-1, 1]; the ratio is above 1 where the caller limits `x`, so 1 is reached."""
+    square = x * x
+    quotient = x * polynomial(k, square, above) / polynomial(k, square, below)
+    return _clamped(k, quotient, -1.0, 1.0)
+
+
+def sinh(k: Function, x: Value) -> Value:
+    """The hyperbolic sine."""
+    magnitude = absolute(k, x)
+    half = _exp(k, magnitude, -1)
+    square = magnitude * magnitude
+    small = k.fma(magnitude * square, polynomial(k, square, table("SINH", x)), magnitude)
+    return copy_sign(k, k.select(magnitude < 1.0, small, half - 0.25 / half), x)
+
+
+def cosh(k: Function, x: Value) -> Value:
+    """The hyperbolic cosine."""
+    half = _exp(k, absolute(k, x), -1)
+    return half + 0.25 / half
+
+
+def asinh(k: Function, x: Value) -> Value:
+    """The inverse of the hyperbolic sine."""
+    magnitude = absolute(k, x)
+    square = magnitude * magnitude
+    large = magnitude > format_of(x).great
+    argument = magnitude + square / (sqrt(k, square + 1.0) + 1.0)
+    result = log1p(k, k.select(large, magnitude, argument))
+    return copy_sign(k, k.select(large, result + math.log(2), result), x)
+
+
+def acosh(k: Function, x: Value) -> Value:
+    """The inverse of the hyperbolic cosine; NaN below 1."""
+    above = x - 1.0
+    large = x > format_of(x).great
+    argument = above + sqrt(k, k.fma(above, above, above + above))
+    result = log1p(k, k.select(large, x, argument))
+    result = k.select(large, result + math.log(2), result)
+    return k.select(x < 1.0, k.constant(x.type, math.nan), result)
+
+
+def atanh(k: Function, x: Value) -> Value:
+    """The inverse of the hyperbolic tangent; infinite at 1, NaN beyond."""
+    magnitude = absolute(k, x)
+    return copy_sign(k, log1p(k, (magnitude + magnitude) / (1.0 - magnitude)) * 0.5, x)
+
+
+# The error function
+
+
+def erf(k: Function, x: Value) -> Value:
+    """The error function."""
+    if x.type.bits == 32:
+        bounded = _clamped(k, x, -4.08, 4.08)
+        return _unit_ratio(k, bounded, coefficients.ERF_NUMERATOR_32, coefficients.ERF_DENOMINATOR_32)
+    magnitude = _clamped(k, absolute(k, x), 0.0, 6.0)
+    square = magnitude * magnitude
+    small = k.fma(magnitude, polynomial(k, square, coefficients.ERF_64), magnitude)
+    # erfc(x) = exp(-x^2) times what a polynomial can approximate, divided by 1 + 2 x.
+    t = (magnitude - 2.0) / (magnitude + 2.0)
+    factor = polynomial(k, t, coefficients.ERFC_64) / k.fma(magnitude, k.constant(x.type, 2.0), k.constant(x.type, 1.0))
+    large = 1.0 - _exp(k, -square, 0) * factor
+    return copy_sign(k, k.select(magnitude < 1.0, small, large), x)
+
+
+# Powers: in F64 a logarithm with some ten bits more than the format has, as an unevaluated sum of two numbers.
+
+
+def _exact(k: Function, operation: str, left: Value, right: Value) -> Value:
+    """Arithmetic that the code generator must not contract into a fused operation."""
+    return k.emit(left.type, f"f{operation} {left.type} {left.name}, {right.name}")
+
+
+def _sum_of(k: Function, a: Value, b: Value) -> tuple[Value, Value]:
+    """a + b and its rounding error, for |a| >= |b| (Dekker)."""
+    total = _exact(k, "add", a, b)
+    return total, _exact(k, "sub", b, _exact(k, "sub", total, a))
+
+
+def _product_of(k: Function, a: Value, b: Value) -> tuple[Value, Value]:
+    """a * b and its rounding error."""
+    product = _exact(k, "mul", a, b)
+    if k.target.has_fma:
+        return product, k.fma(a, b, k.negate(product))
+    halves = []
+    for factor in (a, b):  # Veltkamp's splitting in halves whose products are exact
+        high = (factor.bits_as(I64) & ~((1 << 27) - 1)).bits_as(F64)
+        halves.append((high, _exact(k, "sub", factor, high)))
+    (a1, a0), (b1, b0) = halves
+    error = _exact(k, "sub", _exact(k, "mul", a1, b1), product)
+    for left, right in ((a1, b0), (a0, b1), (a0, b0)):
+        error = _exact(k, "add", error, _exact(k, "mul", left, right))
+    return product, error
+
+
+def _precise_log(k: Function, x: Value) -> tuple[Value, Value]:
+    """The logarithm of a positive finite F64 number as a sum of two numbers, to some 2^-64 of its size."""
+    of = format_of(x)
+    denormal = x < of.smallest_normal
+    m, e = _split(k, k.select(denormal, x * 2.0**54, x))
+    e = k.select(denormal, e - 54.0, e)
+    # s = f / (2 + f) = (m - 1) / (m + 1), with what its rounding and that of the denominator left.
+    f = m - 1.0
+    denominator, lost = _sum_of(k, k.constant(x.type, 2.0), f)
+    s = f / denominator
+    product, error = _product_of(k, s, denominator)
+    rest = _exact(k, "sub", _exact(k, "sub", f, product), error)
+    s_low = (rest - s * lost) / denominator
+    # log(m) = 2 s + s^3 (2/3 + z R): the cube's leading part in twice the precision, too.
+    z, z_low = _product_of(k, s, s)
+    z_low = z_low + (s + s) * s_low
+    cube, cube_low = _product_of(k, z, s)
+    cube_low = cube_low + z_low * s + z * s_low
+    third, third_low = _product_of(k, cube, k.constant(x.type, 2 / 3))
+    third_low = third_low + cube_low * (2 / 3) + cube * 3.700743415417188e-17
+    tail = cube * (z * polynomial(k, z, coefficients.LOG_TAIL_64))
+    high, low = _sum_of(k, s + s, third)
+    low = low + (third_low + (s_low + s_low) + tail)
+    big, small = _sum_of(k, e * of.ln2_high, high)
+    swapped_big, swapped_small = _sum_of(k, high, e * of.ln2_high)
+    none = e.equals(0.0)
+    big, small = k.select(none, swapped_big, big), k.select(none, swapped_small, small)
+    return _sum_of(k, big, small + (low + e * of.ln2_low))
+
+
+def power(k: Function, base: Value, exponent: Value) -> Value:
+    """base ** exponent; F32 is computed in F64."""
+    if base.type.bits == 32:
+        wide = _positive_power(k, absolute(k, base).to(F64), exponent.to(F64), precise=False)
+        magnitude = wide.to(F32)
+    else:
+        magnitude = _positive_power(k, absolute(k, base), exponent, precise=True)
+    one, zero = 1.0, 0.0
+    whole = rint(k, exponent).equals(exponent)
+    half = exponent * 0.5
+    odd = whole & rint(k, half).differs(half)
+    result = k.select(odd, copy_sign(k, magnitude, base), magnitude)
+    undefined = (base < zero) & (base > -math.inf) & ~whole
+    result = k.select(undefined, k.constant(base.type, math.nan), result)
+    result = k.select(base.differs(base), base, result)
+    result = k.select(exponent.differs(exponent), exponent, result)
+    return k.select(exponent.equals(zero) | base.equals(one), k.constant(base.type, one), result)
+
+
+def _positive_power(k: Function, base: Value, exponent: Value, precise: bool) -> Value:
+    """base ** exponent for base >= 0, in F64; not for NaN."""
+    if not precise:
+        logarithm = log(k, base)
+        return exp(k, k.select(logarithm.equals(0.0), logarithm, logarithm * exponent))
+    of = format_of(base)
+    ordinary = (base > 0.0) & (base < math.inf)
+    high, low = _precise_log(k, k.select(ordinary, base, k.constant(base.type, 2.0)))
+    product, error = _product_of(k, high, exponent)
+    error = error + low * exponent
+    # Beyond the range of exponents the error is not needed, and may be NaN; log(1) * infinity is 0 here.
+    inside = absolute(k, product) < 1.25 * of.exp_highest
+    error = k.select(inside, error, k.constant(base.type, 0.0))
+    edge = k.select(base.equals(0.0), k.constant(base.type, -math.inf), k.constant(base.type, math.inf)) * exponent
+    product = k.select(ordinary, product, edge)
+    product = k.select(base.equals(1.0), k.constant(base.type, 0.0), product)
+    reduced = _reduce_exponent(k, _clamped(k, product, of.exp_lowest, of.exp_highest), error)
+    return _scaled(k, reduced.fraction + 1.0, reduced)
+
+
+# Remainders
+
+
+def fmod(k: Function, a: Value, b: Value) -> Value:
+    """The remainder with the sign of `a`, exact, by C's library."""
+    return k.binary("rem", a, b)
+
+
+def modulo(k: Function, a: Value, b: Value) -> Value:
+    """The remainder with the sign of `b`."""
+    remainder = fmod(k, a, b)
+    other_sign = (remainder < 0.0) ^ (b < 0.0)
+    moved = k.select(other_sign, remainder + b, remainder)
+    return k.select(remainder.equals(0.0), copy_sign(k, k.constant(b.type, 0.0), b), moved)
+
+
+# One operand, by the name of the primitive of expressions.
+FUNCTIONS: dict[str, Callable[[Function, Value], Value]] = {
+    "absolute": absolute,
+    "acosh": acosh,
+    "asinh": asinh,
+    "atanh": atanh,
+    "ceil": ceil,
+    "cosh": cosh,
+    "erf": erf,
+    "exp": exp,
+    "expm1": expm1,
+    "floor": floor,
+    "log": log,
+    "log1p": log1p,
+    "rint": rint,
+    "sinh": sinh,
+    "sqrt": sqrt,
+    "tanh": tanh,
+    "trunc": trunc,
+}

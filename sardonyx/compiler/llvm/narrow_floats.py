@@ -1,0 +1,63 @@
+"""float16 and bfloat16 from and to the types in which they are computed, on targets with and without instructions."""
+
+from __future__ import annotations
+
+from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.types import F16, F32, F64, U16, U32, Type
+
+
+def widened(value: Value, wanted: Type) -> Value:
+    """A value as `wanted`, its own scalar type or, for float16 and bfloat16, F32."""
+    if value.type.scalar == wanted:
+        return value
+    if value.type.scalar == F16 and not value.function.target.has_f16_converts:
+        return _widened_half(value.function, value).to(wanted)
+    return value.to(wanted)
+
+
+def narrowed(k: Function, value: Value, storage: Type) -> Value:
+    """A value rounded to `storage`: once for float16, by way of F32 for bfloat16 (as `ml_dtypes` does)."""
+    source = value.type.scalar
+    if source == storage:
+        return value
+    if storage == F16:
+        single = _rounded_to_odd(k, value) if source == F64 else value.to(F32)
+        return single.to(F16) if k.target.has_f16_converts else _narrowed_half(k, single)
+    return value.to(storage)
+
+
+def _rounded_to_odd(k: Function, value: Value) -> Value:
+    """F64 as F32 whose last bit says whether something was lost: rounding it again then gives the right result."""
+    single = value.to(F32)
+    again = single.to(F64)
+    inexact = (again < value) | (again > value)
+    too_far = k.unary("fabs", again) > k.unary("fabs", value)
+    word = single.bits_as(U32)
+    towards_zero = k.select(too_far, word - 1, word)
+    return k.select(inexact, towards_zero | 1, word).bits_as(F32)
+
+
+def _widened_half(k: Function, value: Value) -> Value:
+    word = value.bits_as(U16).to(U32)
+    # The exponent's offset is set right by a multiplication, which also makes denormal numbers normal.
+    magnitude = ((word & 0x7FFF) << 13).bits_as(F32) * 2.0**112
+    special = (word & 0x7FFF) >= 0x7C00
+    bits = magnitude.bits_as(U32)
+    bits = k.select(special, bits | 0x7F800000, bits)
+    return (bits | ((word & 0x8000) << 16)).bits_as(F32)
+
+
+def _narrowed_half(k: Function, single: Value) -> Value:
+    word = single.bits_as(U32)
+    magnitude = word & 0x7FFFFFFF
+    # Normal results: round to nearest even at bit 13. Denormal ones: a sum whose last bit is the result's does it.
+    offset = 112 << 23
+    normal = (magnitude - offset + 0xFFF + ((magnitude >> 13) & 1)) >> 13
+    half_smallest = k.constant(single.type, 0.5)
+    denormal = (magnitude.bits_as(F32) + half_smallest).bits_as(U32) - half_smallest.bits_as(U32)
+    bits = k.select(magnitude < (113 << 23), denormal, normal)
+    bits = k.select(magnitude >= 0x477FF000, k.constant(word.type, 0x7C00), bits)
+    bits = k.select(magnitude > 0x7F800000, k.constant(word.type, 0x7E00), bits)
+    return (bits | ((word >> 16) & 0x8000)).to(U16).bits_as(F16)
+
+
