@@ -21,6 +21,7 @@ from sardonyx.passes.rules import (
     products,
     projections,
     reshapes,
+    sizes,
     skip_layer_norm,
     transposes,
 )
@@ -46,6 +47,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *(rule.as_pass() for rule in transposes.RULES),
         *(rule.as_pass() for rule in batch_norm.RULES),
         # Several operators into one of the same meaning.
+        *(rule.as_pass() for rule in sizes.RULES),
         *(rule.as_pass() for rule in attention.RULES),
         *(rule.as_pass() for rule in layer_norm.RULES),
         *(rule.as_pass() for rule in activations.RULES),

@@ -22,7 +22,7 @@ from sardonyx.passes.rules.attention_heads import (
     shape_of,
     text,
 )
-from sardonyx.passes.rules.attention_mask import ABSORBING, Mask, as_filled, is_causal, may_hide_all, repeated
+from sardonyx.passes.rules.attention_mask import ABSORBING, Mask, as_filled, fits, is_causal, may_hide_all, repeated
 from sardonyx.passes.rules.facts import in_main_graph, permutation
 from sardonyx.passes.rules.reshapes import constant_target
 
@@ -351,7 +351,7 @@ def _masks_reason(m: AttentionMatch) -> str | None:
         if shape is None or len(shape) > 4:
             return f"its mask is {text(shape)}, not one of at most four dimensions"
         wanted = m.shape[4 - len(shape) :]
-        if not all(dim == 1 or same(dim, want) for dim, want in zip(shape, wanted, strict=True)):
+        if not all(dim == 1 or fits(dim, want) for dim, want in zip(shape, wanted, strict=True)):
             return f"its mask {text(shape)} is not known to broadcast to the scores {text(m.shape)}"
         if not m.weighted.guard and may_hide_all(as_filled(mask, m.context)):
             return "a query from which its mask hides every key gives NaN, with MultiHeadAttention zeros"
@@ -362,7 +362,7 @@ def _masks_reason(m: AttentionMatch) -> str | None:
 
 def _spans_keys(mask: Mask, m: AttentionMatch) -> bool:
     shape = shape_of(mask.value, m.context)
-    return shape is not None and len(shape) > 0 and same(shape[-1], m.shape[3])
+    return shape is not None and len(shape) > 0 and fits(shape[-1], m.shape[3])
 
 
 def _plain_causal(m: AttentionMatch) -> bool:
@@ -418,7 +418,7 @@ def _bias(m: AttentionMatch, nodes: list[ir.Node]) -> ir.Value | None:
     if len(shape) < 4:
         missing = 4 - len(shape)
         bias, shape = _unsqueezed(bias, missing, m, nodes), (1,) * missing + shape
-    return bias if same(shape[2], m.shape[2]) else _expanded(bias, shape, m, nodes)
+    return bias if fits(shape[2], m.shape[2]) else _expanded(bias, shape, m, nodes)
 
 
 def _broadcast(a: Dims, b: Dims, m: AttentionMatch) -> Dims:

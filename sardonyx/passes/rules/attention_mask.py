@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.constants import Array, array_of, is_constant
-from sardonyx.ops.framework.dims import add
+from sardonyx.ops.framework.dims import add, minimum
 from sardonyx.ops.framework.facts import Dim, Dims, same
 from sardonyx.passes.base import Context
 from sardonyx.passes.rules.attention_heads import number, producer, shape_of
@@ -31,6 +32,23 @@ class Mask:
     value: ir.Value
     filler: float | None = None
     keeps: bool = True
+
+
+_TABLE_END = re.compile(r"\bMin\((\d+), ")
+
+
+def fits(dim: Dim, size: Dim) -> bool:
+    """Whether a dimension of a mask that broadcasts to `size` is `size` in every run that does not fail.
+
+    A mask that is the beginning of a table of `limit` rows has Min(limit, size) of them: broadcasting fails where that
+    is not `size`, since it is 1 only where `size` is.
+    """
+    if same(dim, size):
+        return True
+    if isinstance(dim, int) or dim.value is None:
+        return False
+    limits = [int(limit) for limit in _TABLE_END.findall(dim.value)]
+    return any(limit > 1 and same(dim, minimum(limit, size)) for limit in limits)
 
 
 def as_filled(mask: Mask, context: Context) -> Mask:
@@ -65,19 +83,24 @@ def repeated(value: ir.Value | None) -> float | None:
 def is_causal(mask: Mask, shape: Dims, past: Dim, context: Context) -> bool:
     """Whether a mask lets query `i` of `shape`'s queries see exactly the keys up to `past + i`.
 
-    Known forms: a constant; a comparison of the positions of the keys with those of the queries, each a Range,
-    possibly joined by And with masks that hide nothing.
+    Known forms: a constant or the beginning of one; a triangle; a comparison of the positions of the keys with those
+    of the queries, each a Range; the latter two possibly joined by And with masks that hide nothing.
     """
     mask = as_filled(mask, context)
     if is_constant(mask.value):
         return _is_causal_array(mask, shape, past)
-    if mask.filler is None or mask.filler > ABSORBING:
+    value = _unviewed(mask.value, context)
+    triangle = _Triangle(shape, past, context)
+    if mask.filler is None:
+        cut = producer(value, "Trilu")
+        filler = None if cut is None else repeated(cut.inputs[0])
+        return filler is not None and filler <= ABSORBING and triangle.is_at(value) is False
+    if mask.filler > ABSORBING:
         return False
-    if mask.keeps:
-        parts = [part for part in _conjuncts(mask.value, context) if repeated(part) != 1]
-    else:
-        parts = [_unviewed(mask.value, context)]
-    return len(parts) == 1 and _compares_positions(parts[0], mask.keeps, shape, past, context)
+    if not mask.keeps:
+        return triangle.is_at(value) is False
+    parts = [part for part in _conjuncts(value, context) if repeated(part) != 1]
+    return len(parts) == 1 and triangle.is_at(parts[0]) is True
 
 
 def _is_causal_array(mask: Mask, shape: Dims, past: Dim) -> bool:
@@ -113,18 +136,79 @@ def _conjuncts(value: ir.Value, context: Context) -> Iterator[ir.Value]:
             yield from _conjuncts(part, context)
 
 
-def _compares_positions(value: ir.Value, keeps: bool, shape: Dims, past: Dim, context: Context) -> bool:
-    """Whether a comparison is True just where a key is at or before its query, or just where it is after it."""
-    node = producer(value, *(("LessOrEqual", "GreaterOrEqual") if keeps else ("Greater", "Less")))
-    if node is None:
-        return False
-    keys, queries = node.inputs if node.op_type in ("LessOrEqual", "Greater") else node.inputs[::-1]
-    rank = len(shape_of(value, context) or ())
-    key_start = _positions(keys, -1, shape[-1], rank, context)
-    query_start = _positions(queries, -2, shape[-2], rank, context)
-    if key_start is None or query_start is None:
-        return False
-    return same(add(key_start, past), query_start)
+@dataclass(frozen=True)
+class _Triangle:
+    """The places of scores of `shape` at which a key is at or before its query, which stands `past` further on."""
+
+    shape: Dims
+    past: Dim
+    context: Context
+
+    def is_at(self, value: ir.Value | None) -> bool | None:
+        """True for a value that is not 0 just at these places, False for one that is 0 just there, else None."""
+        if value is None:
+            return None
+        value = _unviewed(value, self.context)
+        found = shape_of(value, self.context)
+        if found is None or len(found) < 2 or not all(map(fits, found[-2:], self.shape[-2:])):
+            return None
+        node = value.producer()
+        if node is None or node.domain != "":
+            return None
+        if node.op_type == "Trilu":
+            return self._cut(node)
+        if node.op_type == "Slice":
+            return self._beginning(node)
+        if node.op_type == "Cast":
+            return self.is_at(node.inputs[0])
+        if node.op_type == "Not" or (node.op_type == "Equal" and repeated(node.inputs[1]) == 0):
+            inner = self.is_at(node.inputs[0])
+            return None if inner is None else not inner
+        return self._compared(node, value)
+
+    def _cut(self, node: ir.Node) -> bool | None:
+        """A triangle cut out of a matrix without zeros."""
+        fill, upper = repeated(node.inputs[0]), node.attributes.get("upper")
+        diagonal = _scalar(node.inputs[1], self.context) if len(node.inputs) > 1 else 0
+        if fill is None or fill == 0 or diagonal is None:
+            return None
+        if upper is not None and upper.as_int() == 0:
+            return True if same(diagonal, self.past) else None
+        return False if same(diagonal, add(self.past, 1)) else None
+
+    def _beginning(self, node: ir.Node) -> bool | None:
+        """The first rows and columns of a constant triangle, which are a triangle themselves."""
+        value: ir.Value | None = node.outputs[0]
+        while (cut := producer(value, "Slice")) is not None:
+            starts, steps = (_whole_numbers(cut, place, self.context) for place in (1, 4))
+            if starts is None or any(starts) or (len(cut.inputs) > 4 and (steps is None or set(steps) != {1})):
+                return None
+            value = cut.inputs[0]
+        if value is None or not is_constant(value) or self.past != 0:
+            return None
+        array = array_of(value)
+        if array.ndim < 2 or array[..., 0, 0].size != 1:
+            return None
+        present = array.reshape(array.shape[-2:]) != 0
+        lower = np.tri(*present.shape, dtype=bool)
+        return True if (present == lower).all() else False if (present != lower).all() else None
+
+    def _compared(self, node: ir.Node, value: ir.Value) -> bool | None:
+        """A comparison of the positions of the keys with those of the queries."""
+        if node.op_type not in ("LessOrEqual", "GreaterOrEqual", "Less", "Greater"):
+            return None
+        keys, queries = node.inputs if node.op_type in ("LessOrEqual", "Greater") else node.inputs[::-1]
+        rank = len(shape_of(value, self.context) or ())
+        key_start = _positions(keys, -1, self.shape[-1], rank, self.context)
+        query_start = _positions(queries, -2, self.shape[-2], rank, self.context)
+        if key_start is None or query_start is None or not same(add(key_start, self.past), query_start):
+            return None
+        return node.op_type.endswith("OrEqual")
+
+
+def _whole_numbers(node: ir.Node, place: int, context: Context) -> list[int] | None:
+    fact = context.inference.fact(node.inputs[place]) if place < len(node.inputs) else None
+    return None if fact is None else fact.integers()
 
 
 def _positions(value: ir.Value | None, axis: int, length: Dim, rank: int, context: Context) -> Dim | None:
