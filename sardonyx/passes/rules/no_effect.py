@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ops.framework.dims import at_least
 from sardonyx.passes.base import Level
 from sardonyx.passes.rule import Match, Rule, op
-from sardonyx.passes.rules.facts import in_main_graph, result_fact, same_shape
+from sardonyx.passes.rules.facts import all_known, in_main_graph, result_fact, same_shape
 
 
 class EliminateDropout(Rule):
@@ -92,22 +91,16 @@ class EliminateSlice(Rule):
     patterns = (op.Slice("x", "starts", "ends", "axes?", "steps?"),)
 
     def check(self, m: Match) -> str | None:
+        shape, result = m.fact("x").shape, result_fact(m).shape
+        if not all_known(shape) or not all_known(result):
+            return "its bounds or the shape of its input are not known"
+        if not same_shape(shape, result):
+            return ""
         if not in_main_graph(m):
             return "it is inside a loop or a branch"
-        shape = m.fact("x").shape
-        starts, ends = m.fact("starts").elements, m.fact("ends").elements
-        if shape is None or starts is None or ends is None:
-            return "its bounds or the shape of its input are not known"
-        axes = range(len(starts)) if m.optional("axes") is None else m.fact("axes").integers()
-        steps = [1] * len(starts) if m.optional("steps") is None else m.fact("steps").integers()
-        if axes is None or steps is None:
-            return "its axes or steps are not known"
-        if all(
-            step == 1 and start == 0 and at_least(end, shape[axis])
-            for start, end, axis, step in zip(starts, ends, axes, steps, strict=True)
-        ):
-            return None
-        return ""
+        # As many elements in steps of one are all of them, in order.
+        steps = [1] if m.optional("steps") is None else m.fact("steps").integers()
+        return None if steps is not None and set(steps) <= {1} else "it takes the elements in another order"
 
     def rewrite(self, m: Match) -> ir.Value:
         return m.value("x")
