@@ -118,9 +118,7 @@ def test_power(dtype, variant):
     whole = np.stack([rng.normal(size=2000) * 10, rng.integers(-12, 12, 2000)], 1).astype(dtype)
     close = np.stack([1 + rng.normal(size=4000) * 1e-4, rng.normal(size=4000) * 1e5], 1).astype(dtype)
     base, exponent = np.concatenate([*pairs, whole, close]).T.copy()
-    (result,) = run_vectors(
-        variant, lambda k, args: [mathematics.power(k, *args)], [base, exponent], [np.dtype(dtype)]
-    )
+    (result,) = run_vectors(variant, lambda k, args: [mathematics.power(k, *args)], [base, exponent], [np.dtype(dtype)])
     with np.errstate(all="ignore"):
         exact = np.power(base.astype(WIDER[np.dtype(dtype)]), exponent.astype(WIDER[np.dtype(dtype)]))
         error = ulps(result, exact, dtype)

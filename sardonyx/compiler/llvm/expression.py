@@ -38,7 +38,7 @@ _ON_TRUTH = frozenset(
 _ON_INTEGERS = frozenset(
     {*_LOGIC, *_RELATIONS, *_ARITHMETIC, "maximum", "minimum", "logical_not", "bitwise_not", "where", "cast", "isnan"}
     | {"isinf", "absolute", "negative", "sign", "divide", "modulo", "fmod", "power", "shift_left", "shift_right"}
-    | {"ceil", "floor", "rint", "trunc"}
+    | {"ceil", "floor", "trunc"}
 )
 _ON_FLOATS = frozenset(
     {*_FLOAT_FUNCTIONS, *_RELATIONS, *_ARITHMETIC, "maximum", "minimum", "where", "cast", "isnan", "isinf", "negative"}
@@ -221,7 +221,7 @@ def _on_integers(k: Function, expr: Apply, args: list[Value]) -> Value:
         return k.binary(_ARITHMETIC[name], x, args[1])
     if name in ("maximum", "minimum"):
         return k.larger(*args) if name == "maximum" else k.smaller(*args)
-    if name in ("ceil", "floor", "rint", "trunc"):
+    if name in ("ceil", "floor", "trunc"):
         return x
     if name == "power" and isinstance(expr.args[1], Constant):
         return integers.power_of_constant(k, x, int(expr.args[1].value))

@@ -59,5 +59,3 @@ def _narrowed_half(k: Function, single: Value) -> Value:
     bits = k.select(magnitude >= 0x477FF000, k.constant(word.type, 0x7C00), bits)
     bits = k.select(magnitude > 0x7F800000, k.constant(word.type, 0x7E00), bits)
     return (bits | ((word >> 16) & 0x8000)).to(U16).bits_as(F16)
-
-

@@ -114,9 +114,7 @@ def atan(k: Function, x: Value) -> Value:
 
     def of(for_steep: float, for_middle: float) -> Value:
         no = k.constant(x.type, 0.0)
-        return k.select(
-            steep, k.constant(x.type, for_steep), k.select(middle, k.constant(x.type, for_middle), no)
-        )
+        return k.select(steep, k.constant(x.type, for_steep), k.select(middle, k.constant(x.type, for_middle), no))
 
     tail = k.fma(t * z, polynomial(k, z, table("ATAN", x)), of(_PI_LOW / 2, _PI_LOW / 4))
     return copy_sign(k, of(_PI_HIGH / 2, _PI_HIGH / 4) + (t + tail), x)
