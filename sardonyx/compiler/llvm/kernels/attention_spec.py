@@ -1,0 +1,142 @@
+"""What an attention kernel is compiled for, what it is called with, and how its scratch is laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32, F64, Type, type_of
+
+# Keys of one block: whole rows of scores up to here, running corrections beyond.
+KEYS = 2048
+
+# Rows of scores have this many elements more than a block has keys: strides of 4096 bytes conflict in the first cache.
+SCORES_STRIDE = KEYS + 32
+
+# The words of the arguments. Strides count elements; `*_at` are byte offsets into the scratch. `left` and `right` say
+# how many keys before and after its own position a query sees; `keep` is 1 where every row keeps its own state.
+ARGUMENTS = (
+    *("query", "query_batch", "query_row", "query_head"),
+    *("key", "key_batch", "key_row", "key_head"),
+    *("value", "value_batch", "value_row", "value_head"),
+    *("output", "output_batch", "output_row", "output_head"),
+    *("queries", "keys", "group_heads", "key_heads", "groups", "group_rows"),
+    *("scale", "softcap", "left", "right", "offset"),
+    *("lengths", "length_add", "from_end", "sink"),
+    *("keep", "room", "state_at", "accumulators_at", "keys_at", "values_at"),
+)
+
+# For each bias: a row for each query. `bias_masked` is what a truth value or a number <= 0 of a mask adds.
+BIAS_ARGUMENTS = ("bias", "bias_batch", "bias_head", "bias_row", "bias_masked")
+
+# The words of one row of the table: its output, the keys that it sees, its rows of the biases.
+ROW_WORDS = ("output", "low", "high", "bias0", "bias1")
+ROW_BYTES = 64
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """The structure of an attention kernel.
+
+    - `storage`: dtype of queries, keys, values and output; float16 and bfloat16 are computed in float32.
+    - `few_rows`: 0, or the number of rows (a power of two) that a key head has at most: the form for decoding.
+    - `biases`: dtypes of what is added to the scores, in order; bool and integers are masks.
+    - `left`, `right`: whether queries see only keys near their own position.
+    - `lengths`: dtype of the number of keys of each batch entry, or "".
+    - `softcap`: scores are cap * tanh(score / cap).
+    - `sink`: one logit for each head that takes part in the denominator alone.
+    """
+
+    storage: str
+    head_size: int
+    value_size: int
+    few_rows: int = 0
+    biases: tuple[str, ...] = ()
+    left: bool = False
+    right: bool = False
+    lengths: str = ""
+    softcap: bool = False
+    sink: bool = False
+
+    @property
+    def storage_type(self) -> Type:
+        found = type_of(np.dtype(self.storage))
+        assert found is not None
+        return found
+
+    @property
+    def compute_type(self) -> Type:
+        return F64 if self.storage_type == F64 else F32
+
+
+@dataclass(frozen=True)
+class TileRows:
+    """Rows of the micro-kernels: of the main one, of the one for what is left, and of a block of rows."""
+
+    main: int
+    rest: int
+    block: int
+
+
+def tile_rows(target: Target) -> TileRows:
+    """As many accumulators as the registers hold, in two vectors for each row."""
+    return TileRows(12, 4, 24) if target.registers >= 32 else TileRows(6, 2, 24)
+
+
+def round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things lie in scratch, in bytes; strides count elements. What follows `end` depends on the sizes."""
+
+    rows: int
+    lanes: int
+    query_stride: int
+    accumulator_stride: int
+    queries_at: int
+    scores_at: int
+    end: int
+
+
+def fixed_layout(target: Target, spec: AttentionSpec) -> Layout:
+    """The part of the scratch whose size is known without the shapes: the table of rows, queries and scores."""
+    compute = spec.compute_type
+    lanes = target.lanes(compute)
+    rows = spec.few_rows or tile_rows(target).block
+    query_stride = round_up(spec.head_size, lanes) + 16
+    accumulator_stride = round_up(spec.value_size, lanes) + 16
+    queries_at = rows * ROW_BYTES
+    scores_at = round_up(queries_at + rows * query_stride * compute.nbytes, 64)
+    end = round_up(scores_at + rows * SCORES_STRIDE * compute.nbytes, 64)
+    return Layout(rows, lanes, query_stride, accumulator_stride, queries_at, scores_at, end)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """The places in scratch that depend on sizes, as the arguments of the same names, and the size of it all."""
+
+    room: int
+    state_at: int
+    accumulators_at: int
+    keys_at: int
+    values_at: int
+    nbytes: int
+
+
+def scratch_layout(target: Target, spec: AttentionSpec, keys: int, group_rows: int) -> Scratch:
+    """The scratch of a kernel for this many keys and rows of a chunk."""
+    fixed = fixed_layout(target, spec)
+    nbytes = spec.compute_type.nbytes
+    kept = max(fixed.rows, group_rows) if keys > KEYS else fixed.rows
+    room = round_up(min(keys, KEYS), 2 * fixed.lanes)
+    accumulators_at = round_up(fixed.end + 2 * kept * nbytes, 64)
+    keys_at = round_up(accumulators_at + kept * fixed.accumulator_stride * nbytes, 64)
+    if spec.few_rows:
+        return Scratch(room, fixed.end, accumulators_at, keys_at, keys_at, keys_at)
+    values_at = keys_at + room * round_up(spec.head_size, fixed.lanes) * nbytes
+    end = values_at + room * round_up(spec.value_size, fixed.lanes) * nbytes
+    return Scratch(room, fixed.end, accumulators_at, keys_at, values_at, end)

@@ -1,0 +1,215 @@
+"""One call of the attention kernel: operands by strides, what is added to the scores, which keys a query sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sardonyx.compiler.binding import Address, Argument, Binder, Tensor, float_word
+from sardonyx.compiler.llvm.kernels.attention import emit_attention
+from sardonyx.compiler.llvm.kernels.attention_spec import (
+    KEYS,
+    AttentionSpec,
+    fixed_layout,
+    round_up,
+    scratch_layout,
+)
+
+# A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
+FEW_ROWS = 8
+
+# Chunks that a step should have where its rows allow, and the rows below which packing keys again costs too much.
+_CHUNKS = 16
+_ROWS_OF_A_CHUNK = 192
+_ROWS_KEPT = 768
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries, keys, values or results: `heads` of `size` channels for each of `rows` positions of a batch entry.
+
+    Strides count elements; the channels of a head follow one another. `start` is the first element.
+    """
+
+    tensor: Tensor
+    batch: int
+    rows: int
+    heads: int
+    size: int
+    strides: tuple[int, int, int]  # of batch, rows, heads
+    start: int = 0
+
+    @property
+    def address(self) -> Address:
+        return Address(self.tensor.buffer, self.tensor.offset + self.start * self.tensor.dtype.itemsize)
+
+    def as_tensor(self) -> Tensor:
+        """The same memory as a tensor (batch, heads, rows, size)."""
+        batch, row, head = self.strides
+        nbytes = self.start * self.tensor.dtype.itemsize
+        return self.tensor.reshaped((self.batch, self.heads, self.rows, self.size), (batch, head, row, 1), nbytes)
+
+    def positions(self, begin: int, count: int) -> Heads:
+        """`count` positions from `begin` on."""
+        return replace(self, rows=count, start=self.start + begin * self.strides[1])
+
+
+def heads_of_rows(tensor: Tensor, heads: int, name: str, first: int = 0, size: int | None = None) -> Heads:
+    """`heads` heads from (batch, rows, width), the first of them at channel `first`; all of the width without a size."""
+    batch, rows, width = tensor.shape
+    if size is None:
+        if heads <= 0 or width % heads:
+            raise ValueError(
+                f"input '{name}' of shape {tensor.shape} does not divide into {heads} heads of (batch, length, heads * size)"
+            )
+        size = width // heads
+    return Heads(tensor, batch, rows, heads, size, (tensor.strides[0], tensor.strides[1], size), first)
+
+
+def heads_of_cache(tensor: Tensor) -> Heads:
+    """(batch, heads, rows, size) as heads."""
+    batch, heads, rows, size = tensor.shape
+    return Heads(tensor, batch, rows, heads, size, (tensor.strides[0], tensor.strides[2], tensor.strides[1]))
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to the scores: (batch or 1, heads or 1, queries or 1, keys), each row contiguous.
+
+    Of a mask (bool, or integers of which those above 0 keep), `masked` is added where it rules out.
+    """
+
+    tensor: Tensor
+    masked: float = float("-inf")
+
+    def steps(self) -> list[int]:
+        """Strides of batch, heads and queries; 0 for what is shared."""
+        return [
+            0 if size == 1 else stride
+            for size, stride in zip(self.tensor.shape[:3], self.tensor.strides[:3], strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(scale * query @ key' + biases) @ value into `output`.
+
+    A query `i` stands at position `offset` + i, or, with `lengths` and `from_end`, so that the last query stands at
+    the last key. It sees the keys from `left` before to `right` after its position (None: all), and of each batch
+    entry only the first `lengths` + `length_add` keys.
+    """
+
+    query: Heads
+    key: Heads
+    value: Heads
+    output: Heads
+    scale: float
+    biases: Sequence[Bias] = ()
+    left: int | None = None
+    right: int | None = None
+    offset: int = 0
+    lengths: Tensor | None = None
+    length_add: int = 0
+    from_end: bool = False
+    softcap: float = 0.0
+    sink: Tensor | None = None
+
+    def spec(self, binder: Binder) -> AttentionSpec:
+        storage = self.query.tensor.dtype
+        wide = AttentionSpec(
+            storage.name,
+            self.query.size,
+            self.value.size,
+            0,
+            tuple(bias.tensor.dtype.name for bias in self.biases),
+            self.left is not None,
+            self.right is not None,
+            "" if self.lengths is None else self.lengths.dtype.name,
+            self.softcap > 0,
+            self.sink is not None,
+        )
+        rows = 1 << max(0, self.rows_of_a_key_head - 1).bit_length()
+        few = rows <= min(FEW_ROWS, binder.target.lanes(wide.compute_type))
+        return replace(wide, few_rows=rows) if few else wide
+
+    @property
+    def rows_of_a_key_head(self) -> int:
+        return self.query.heads // max(1, self.key.heads) * self.query.rows
+
+    def check(self) -> None:
+        """ValueError where the operands do not fit together."""
+        query, key, value = self.query, self.key, self.value
+        if key.heads == 0 or query.heads % key.heads:
+            raise ValueError(f"{query.heads} query heads are not a multiple of {key.heads} key heads")
+        if value.heads != key.heads or value.rows != key.rows:
+            raise ValueError(
+                f"keys of {key.heads} heads and {key.rows} positions, values of {value.heads} and {value.rows}"
+            )
+        if query.size != key.size:
+            raise ValueError(f"queries of {query.size} channels, keys of {key.size}")
+        if not query.batch == key.batch == value.batch:
+            raise ValueError(f"batches of {query.batch} queries, {key.batch} keys and {value.batch} values")
+        wanted = (query.batch, query.heads, query.rows, key.rows)
+        for bias in self.biases:
+            if len(bias.tensor.shape) != 4 or any(
+                size not in ((1, full) if axis < 3 else (full,))
+                for axis, (size, full) in enumerate(zip(bias.tensor.shape, wanted, strict=True))
+            ):
+                raise ValueError(f"a bias of shape {bias.tensor.shape} does not fit scores of shape {wanted}")
+
+    def bind(self, binder: Binder) -> None:
+        """Add the step; ValueError where the operands do not fit together."""
+        self.check()
+        spec, query, key = self.spec(binder), self.query, self.key
+        block = fixed_layout(binder.target, spec).rows
+        rows = self.rows_of_a_key_head
+        units = query.batch * key.heads
+        group_rows = _group_rows(rows, units, key.rows, block)
+        groups = -(-rows // group_rows)
+        scratch = scratch_layout(binder.target, spec, key.rows, group_rows)
+        arguments: list[Argument] = []
+        for heads in (query, key, self.value, self.output):
+            arguments += [heads.address, *heads.strides]
+        arguments += [query.rows, key.rows, query.heads // key.heads, key.heads, groups, group_rows]
+        arguments += [float_word(self.scale), float_word(self.softcap), self.left or 0, self.right or 0, self.offset]
+        arguments += [
+            0 if self.lengths is None else self.lengths,
+            self.length_add,
+            int(self.from_end),
+            0 if self.sink is None else self.sink,
+        ]
+        arguments += [int(key.rows > KEYS), scratch.room, scratch.state_at, scratch.accumulators_at]
+        arguments += [scratch.keys_at, scratch.values_at]
+        for bias in self.biases:
+            arguments += [bias.tensor, *bias.steps(), float_word(bias.masked)]
+        read = [query.tensor, key.tensor, self.value.tensor, *(bias.tensor for bias in self.biases)]
+        read += [tensor for tensor in (self.lengths, self.sink) if tensor is not None]
+        scores = float(query.batch * query.heads * query.rows * key.rows)
+        binder.step(
+            emit_attention,
+            spec,
+            arguments,
+            reads=read,
+            writes=(self.output.tensor,),
+            chunks=units * groups,
+            scratch=scratch.nbytes,
+            flops=2.0 * scores * (query.size + self.value.size),
+        )
+
+
+def _group_rows(rows: int, units: int, keys: int, block: int) -> int:
+    """The rows of a chunk: a multiple of the block; enough that packing the keys is cheap against using them."""
+    parts = -(-_CHUNKS // max(1, units))
+    wanted = max(_ROWS_OF_A_CHUNK, -(-rows // parts))
+    if keys > KEYS:
+        wanted = min(wanted, _ROWS_KEPT)
+    return round_up(max(1, min(wanted, rows)), block)
+
+
+def storage_reason(dtype: np.dtype[np.generic] | None) -> str | None:
+    """Why values of a dtype have no attention kernel; None if they have."""
+    if dtype is None or dtype.name not in ("float32", "float64", "float16", "bfloat16"):
+        return f"no attention kernel for {dtype}"
+    return None
