@@ -56,7 +56,8 @@ class TeamField(enum.IntEnum):
     THREADS = 40  # what does not change
     SPIN = 41  # nanoseconds
     PATIENCE = 42
-    COUNT = 48
+    ROAMS = 43  # 1 where workers choose their processors themselves
+    PROCESSORS = 48  # the processor that each thread was last seen on, the caller first; -1 before that
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class ThreadTeam:
             self._is_ready = True
 
     def close(self) -> _Crew | None:
-        """End the workers, which are returned; later runs, and the rest of one in progress, are their callers' alone."""
+        """End the workers, which are returned; later runs, and the rest of one in progress, are their callers'."""
         with self._lock:
             crew, self._crew, self._address, self._is_ready = self._crew, None, 0, True
             if crew is not None:
@@ -173,6 +174,11 @@ class ThreadTeam:
         if crew is not None:
             crew.stop()
         return crew
+
+    @property
+    def shared_memory(self) -> tuple[int, object]:
+        """The address that the executor takes for this team (0: the caller runs alone), and what keeps it valid."""
+        return self._address, self._crew
 
     @property
     def workers(self) -> tuple[threading.Thread, ...]:
@@ -193,14 +199,17 @@ class _Crew:
     """The workers of a team and the memory that they share; it lives as long as any of them."""
 
     def __init__(self, code: ExecutorCode, options: TeamOptions) -> None:
-        self._memory = Memory(8 * TeamField.COUNT, "a thread team")
+        count = TeamField.PROCESSORS + options.threads
+        self._memory = Memory(8 * count, "a thread team")
         self.address = self._memory.address
         self._stop = _STOP(code.stop)
-        words = self._memory.words(TeamField.COUNT)
+        words = self._memory.words(count)
         crowded = not options.spinning or options.threads > len(available_processors())
         words[TeamField.SPIN] = options.idle_nanoseconds
         words[TeamField.PATIENCE] = _PATIENCE_IN_A_CROWD if crowded else _PATIENCE
         words[TeamField.THREADS] = 1
+        words[TeamField.ROAMS] = int(not options.affinities)
+        words[TeamField.PROCESSORS :] = [-1] * options.threads
         self.workers: list[threading.Thread] = []
         for number in range(1, options.threads):
             worker = threading.Thread(

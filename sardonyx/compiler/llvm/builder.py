@@ -246,6 +246,14 @@ class Function:
         spelled = ", ".join(f"{argument.type} {argument.name}" for argument in arguments)
         self.line(f"call void {address.name}({spelled})")
 
+    def call_address(self, address: Value, returns: Type | None, *arguments: Value) -> Value:
+        """Call a C function through its address; None for one without a result."""
+        spelled = ", ".join(f"{argument.type} {argument.name}" for argument in arguments)
+        if returns is None:
+            self.line(f"call void {address.name}({spelled})")
+            return Value(self, "void", VOID)
+        return self.emit(returns, f"call {returns} {address.name}({spelled})")
+
     def table(self, scalar: Type, numbers: Sequence[int | float]) -> Pointer:
         """The address of a constant table of numbers."""
         name = f"@{self.name}.table{len(self._globals)}"

@@ -1,0 +1,216 @@
+"""The native way into a session: a function that Python calls like a built-in one, and that runs a plan at once.
+
+It serves the common call alone: all outputs wanted, the inputs in a dict, every input an array of the type, shape
+and layout that the last run had. It reads the fields of NumPy's array object, whose layout is part of NumPy's stable
+interface, allocates the outputs through NumPy's C interface and starts the executor. Whatever is different it
+declines by returning None, before anything has happened, and Python's own way of running takes over.
+"""
+
+from __future__ import annotations
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.library import KERNEL
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR
+from sardonyx.runtime.fast_call import (
+    ARRAY_DATA,
+    ARRAY_DESCR,
+    ARRAY_DIMS,
+    ARRAY_FLAGS,
+    ARRAY_NDIM,
+    BYTES_DATA,
+    LIST_ITEMS,
+    NEEDED_FLAGS,
+    OBJECT_TYPE,
+    InputColumn,
+    OutputColumn,
+    State,
+)
+
+
+def emit_call(target: Target, spec: tuple[str]) -> str:
+    """The text of ``PyObject *call(PyObject *self, PyObject *const *arguments, Py_ssize_t count)``.
+
+    `spec` is ("arrays",) for a call with (output names, dict of inputs), which returns a list of new arrays, or
+    ("bound",) for a call without arguments on memory that was bound before, which returns True.
+    """
+    return _emit_arrays(target) if spec[0] == "arrays" else _emit_bound(target)
+
+
+class _Call:
+    """The state of a session's fast way, and what both forms do with it."""
+
+    def __init__(self, k: Function) -> None:
+        self.k = k
+        self.state = k.pointer(_word(k, k["self"], BYTES_DATA), I64)
+
+    def field(self, which: State) -> Value:
+        return self.state.load(int(which))
+
+    def address(self, which: State) -> Value:
+        """A field as an address: of a C function or an object."""
+        return self.k.pointer(self.field(which), I64).address
+
+    def is_free(self) -> Value:
+        """Whether there is a plan, and no other call is in its lane."""
+        return self.field(State.OPEN).differs(0) & self.state.load(int(State.BUSY)).equals(0)
+
+    def set_busy(self, busy: int) -> None:
+        self.state.store(busy, int(State.BUSY))
+
+    def run(self) -> None:
+        """Run the plan, without the interpreter's lock where that pays."""
+        k = self.k
+        releases = self.field(State.RELEASES_LOCK).differs(0)
+        saved = k.variable(PTR, _null(k))
+        with k.when(releases):
+            saved.set(k.call_address(self.address(State.SAVE_THREAD), PTR))
+        fields = (State.TEAM, State.PLAN, State.LANE, State.EXTERNALS)
+        nothing = k.constant(I64, 0)  # neither times nor a terminate word
+        k.call_address(self.address(State.RUN), I64, *(self.field(one) for one in fields), nothing, nothing)
+        with k.when(releases):
+            k.call_address(self.address(State.RESTORE_THREAD), None, saved.get())
+
+    def new_reference(self, which: State) -> Value:
+        """A new reference to an object of the state."""
+        found = self.address(which)
+        self.k.call_address(self.address(State.INCREF), None, found)
+        return found
+
+
+def _emit_arrays(target: Target) -> str:
+    k = Function(KERNEL, target, [("self", PTR), ("arguments", PTR), ("count", I64)], returns=PTR)
+    call = _Call(k)
+    arguments = k.pointer("arguments", I64)
+    result = k.variable(PTR, _null(k))
+    fits = k.variable(BOOL, False)
+    with k.when(k["count"].equals(2)), k.when(call.is_free() & arguments.load(0).equals(call.field(State.NONE))):
+        call.set_busy(1)
+        _check_inputs(call, arguments.load(1), fits)
+        with k.when(~fits.get()):
+            call.set_busy(0)
+    ready = fits.get()
+    with k.when(ready):
+        outputs = k.call_address(call.address(State.NEW_LIST), PTR, call.field(State.OUTPUT_COUNT))
+        made = k.variable(BOOL, _is_object(k, outputs))
+        with k.when(_is_object(k, outputs)):
+            _allocate(call, outputs, made)
+        complete = made.get()
+        with k.when(complete):
+            _hold_inputs(call, State.INCREF)
+            call.run()
+            _hold_inputs(call, State.DECREF)
+            result.set(outputs)
+        with k.otherwise(complete):  # no memory: NumPy has set the error, and the result is NULL
+            k.call_address(call.address(State.DECREF), None, outputs)  # which takes NULL too
+        call.set_busy(0)
+    with k.otherwise(ready):
+        result.set(call.new_reference(State.NONE))
+    k.give(result.get())
+    return k.finish()
+
+
+def _emit_bound(target: Target) -> str:
+    k = Function(KERNEL, target, [("self", PTR), ("arguments", PTR), ("count", I64)], returns=PTR)
+    call = _Call(k)
+    result = k.variable(PTR, _null(k))
+    ready = call.is_free()
+    with k.when(ready):
+        call.set_busy(1)
+        call.run()
+        result.set(call.new_reference(State.TRUE))
+        call.set_busy(0)
+    with k.otherwise(ready):
+        result.set(call.new_reference(State.NONE))
+    k.give(result.get())
+    return k.finish()
+
+
+def _check_inputs(call: _Call, feeds: Value, fits: Variable) -> None:
+    """Set `fits` if `feeds` is a dict of exactly the inputs, each as the plan expects it; note them and their data."""
+    k = call.k
+    given = k.pointer(feeds, I64).address
+    is_dict = _word(k, given, OBJECT_TYPE).equals(call.field(State.DICT))
+    with k.when(is_dict):
+        size = k.call_address(call.address(State.DICT_SIZE), I64, given)
+        fits.set(size.equals(call.field(State.INPUT_COUNT)))
+        with k.loop(0, call.field(State.INPUT_COUNT)) as index, k.when(fits.get()):
+            _check_input(call, given, index, fits)
+
+
+def _check_input(call: _Call, given: Value, index: Value, fits: Variable) -> None:
+    k = call.k
+    row = k.pointer(call.field(State.INPUTS), I64).offset(index * int(InputColumn.COUNT))
+    name = k.pointer(row.load(int(InputColumn.NAME)), I64).address
+    found = k.call_address(call.address(State.GET_ITEM), PTR, given, name)
+    there = _is_object(k, found)
+    fits.set(False)
+    with k.when(there), k.when(_word(k, found, OBJECT_TYPE).equals(call.field(State.ARRAY))):
+        rank = Pointer(k.advance(found, ARRAY_NDIM, 1), I32).load().to(I64)
+        flags = Pointer(k.advance(found, ARRAY_FLAGS, 1), I32).load()
+        plain = (flags & NEEDED_FLAGS).equals(NEEDED_FLAGS)
+        typed = _word(k, found, ARRAY_DESCR).equals(row.load(int(InputColumn.DESCR)))
+        ranked = rank.equals(row.load(int(InputColumn.RANK)))
+        with k.when(plain & typed & ranked):
+            fits.set(True)
+            dims = k.pointer(_word(k, found, ARRAY_DIMS), I64)
+            expected = k.pointer(row.load(int(InputColumn.DIMS)), I64)
+            with k.loop(0, rank) as axis:
+                fits.set(fits.get() & dims.load(axis).equals(expected.load(axis)))
+            row.store(_number(k, found), int(InputColumn.HELD))
+            externals = k.pointer(call.field(State.EXTERNALS), I64)
+            externals.store(_word(k, found, ARRAY_DATA), row.load(int(InputColumn.EXTERNAL)))
+
+
+def _hold_inputs(call: _Call, count: State) -> None:
+    """Keep the inputs alive while other threads may run, or let them go."""
+    k = call.k
+    with k.loop(0, call.field(State.INPUT_COUNT)) as index:
+        row = k.pointer(call.field(State.INPUTS), I64).offset(index * int(InputColumn.COUNT))
+        held = k.pointer(row.load(int(InputColumn.HELD)), I64).address
+        k.call_address(call.address(count), None, held)
+
+
+def _allocate(call: _Call, outputs: Value, made: Variable) -> None:
+    """Put a new array for each output into the list; clear `made` where one could not be had."""
+    k = call.k
+    items = k.pointer(_word(k, outputs, LIST_ITEMS), I64)
+    externals = k.pointer(call.field(State.EXTERNALS), I64)
+    with k.loop(0, call.field(State.OUTPUT_COUNT)) as index, k.when(made.get()):
+        row = k.pointer(call.field(State.OUTPUTS), I64).offset(index * int(OutputColumn.COUNT))
+        descr = k.pointer(row.load(int(OutputColumn.DESCR)), I64).address
+        k.call_address(call.address(State.INCREF), None, descr)  # the new array takes this reference
+        array = k.call_address(
+            call.address(State.NEW_ARRAY),
+            PTR,
+            call.address(State.ARRAY),
+            descr,
+            row.load(int(OutputColumn.RANK)).to(I32),
+            k.pointer(row.load(int(OutputColumn.DIMS)), I64).address,
+            _null(k),
+            _null(k),
+            k.constant(I32, 0),
+            _null(k),
+        )
+        there = _is_object(k, array)
+        made.set(there)
+        with k.when(there):
+            items.store(_number(k, array), index)
+            externals.store(_word(k, array, ARRAY_DATA), row.load(int(OutputColumn.EXTERNAL)))
+
+
+def _word(k: Function, address: Value, offset: int) -> Value:
+    """The 64-bit word `offset` bytes into an object."""
+    return Pointer(k.advance(address, offset, 1), I64).load()
+
+
+def _number(k: Function, address: Value) -> Value:
+    return k.emit(I64, f"ptrtoint ptr {address.name} to i64")
+
+
+def _is_object(k: Function, reference: Value) -> Value:
+    return _number(k, reference).differs(0)
+
+
+def _null(k: Function) -> Value:
+    return Value(k, "null", PTR)

@@ -1,0 +1,260 @@
+"""The native way into a session, as a Python callable: what it needs to know, in tables that native code reads.
+
+The code itself (`CallCode`) reads objects of the interpreter and of NumPy where they lie. That is checked on this
+interpreter before it is used; where it does not hold, sessions run without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.runtime.lanes import Lane
+from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.team import ThreadTeam
+
+Array = np.ndarray[Any, Any]
+
+# Bytes from the start of an object to its fields: CPython's on 64 bits, and the public struct PyArrayObject_fields.
+OBJECT_TYPE = 8
+BYTES_DATA = 32
+LIST_ITEMS = 24
+ARRAY_DATA, ARRAY_NDIM, ARRAY_DIMS, ARRAY_DESCR, ARRAY_FLAGS = 16, 24, 32, 56, 64
+NEEDED_FLAGS = 0x0001 | 0x0100  # C_CONTIGUOUS and ALIGNED; dtypes of the other byte order have another descriptor
+
+_NEW_FROM_DESCR = 94  # its place in NumPy's table of C functions
+_METH_FASTCALL = 0x0080
+
+# Runs that take longer than this let other Python threads go on meanwhile.
+RELEASE_NS = 20_000
+
+
+class State(enum.IntEnum):
+    """The words that native code reads; the first ones may change between calls."""
+
+    OPEN = 0  # 1 where the rest is complete
+    BUSY = 1  # 1 during a call
+    PLAN = 2
+    LANE = 3
+    TEAM = 4
+    RUN = 5
+    EXTERNALS = 6
+    INPUTS = 7
+    INPUT_COUNT = 8
+    OUTPUTS = 9
+    OUTPUT_COUNT = 10
+    RELEASES_LOCK = 11
+    NONE = 12
+    TRUE = 13
+    DICT = 14
+    ARRAY = 15
+    NEW_ARRAY = 16
+    NEW_LIST = 17
+    DICT_SIZE = 18
+    GET_ITEM = 19
+    INCREF = 20
+    DECREF = 21
+    SAVE_THREAD = 22
+    RESTORE_THREAD = 23
+    COUNT = 24
+
+
+class InputColumn(enum.IntEnum):
+    """The columns of the table of inputs."""
+
+    NAME = 0
+    DESCR = 1
+    RANK = 2
+    DIMS = 3
+    EXTERNAL = 4  # its place among the plan's external addresses
+    HELD = 5  # the array of the call in progress
+    COUNT = 6
+
+
+class OutputColumn(enum.IntEnum):
+    """The columns of the table of outputs."""
+
+    DESCR = 0
+    RANK = 1
+    DIMS = 2
+    EXTERNAL = 3
+    COUNT = 4
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@dataclass(frozen=True)
+class CallCode:
+    """Addresses of the native functions for arrays and for bound memory."""
+
+    arrays: int
+    bound: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an input or an output looks like, and its place among a plan's external addresses."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    external: int
+    name: str = ""
+
+
+class FastCall:
+    """One plan in a lane of its own, callable without Python's help.
+
+    `arrays(None, feeds)` gives a list of new arrays, `bound()` True; both give None where they decline, which they do
+    while another call is in progress and for whatever differs from what was prepared.
+    """
+
+    def __init__(self, code: CallCode, team: ThreadTeam, run_address: int) -> None:
+        self._team = team
+        self._words = (ctypes.c_int64 * State.COUNT)()
+        self._kept: list[Any] = []
+        self._lane = Lane(team.threads)
+        words = self._words
+        words[State.RUN] = run_address
+        words[State.NONE], words[State.TRUE] = id(None), id(True)
+        words[State.DICT], words[State.ARRAY] = id(dict), id(np.ndarray)
+        words[State.NEW_ARRAY] = _numpy_function(_NEW_FROM_DESCR)
+        for field, name in (
+            (State.NEW_LIST, "PyList_New"),
+            (State.DICT_SIZE, "PyDict_Size"),
+            (State.GET_ITEM, "PyDict_GetItemWithError"),
+            (State.INCREF, "Py_IncRef"),
+            (State.DECREF, "Py_DecRef"),
+            (State.SAVE_THREAD, "PyEval_SaveThread"),
+            (State.RESTORE_THREAD, "PyEval_RestoreThread"),
+        ):
+            words[field] = _python_function(name)
+        self._self = ctypes.addressof(words).to_bytes(8, sys.byteorder)
+        self.arrays = self._callable("run", code.arrays)
+        self.bound = self._callable("run_bound", code.bound)
+
+    def _callable(self, name: str, address: int) -> Callable[..., Any]:
+        definition = _MethodDef(name.encode(), address, _METH_FASTCALL, None)
+        self._kept.append(definition)
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        make.restype = ctypes.py_object
+        return make(ctypes.addressof(definition), self._self, None)  # type: ignore[no-any-return]
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._words[State.BUSY])
+
+    def prepare(
+        self,
+        plan: NativePlan,
+        inputs: Sequence[Form],
+        outputs: Sequence[Form],
+        addresses: Sequence[int] = (),
+        *,
+        releases_lock: bool,
+    ) -> None:
+        """Serve this plan from now on; `addresses` are external ones that stay. Nothing happens during a call."""
+        words = self._words
+        if words[State.BUSY]:
+            return
+        words[State.OPEN] = 0
+        self._lane.prepare(plan, self._team.threads)
+        if plan.width > 1:
+            self._team.start()
+        externals = (ctypes.c_int64 * max(1, plan.base_count - 1))(*addresses)
+        input_table = (ctypes.c_int64 * max(1, len(inputs) * InputColumn.COUNT))()
+        output_table = (ctypes.c_int64 * max(1, len(outputs) * OutputColumn.COUNT))()
+        team, crew = self._team.shared_memory if plan.width > 1 else (0, None)
+        kept: list[Any] = [plan, crew, externals, input_table, output_table]
+        for index, form in enumerate(inputs):
+            name, dims = sys.intern(form.name), _dims(form.shape)
+            kept += [name, dims, form.dtype]
+            row = index * InputColumn.COUNT
+            input_table[row : row + 5] = [
+                id(name), id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external,
+            ]  # fmt: skip
+        for index, form in enumerate(outputs):
+            dims = _dims(form.shape)
+            kept += [dims, form.dtype]
+            row = index * OutputColumn.COUNT
+            output_table[row : row + 4] = [id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external]
+        words[State.PLAN], words[State.LANE] = plan.address, self._lane.address
+        words[State.TEAM] = team
+        words[State.EXTERNALS] = ctypes.addressof(externals)
+        words[State.INPUTS], words[State.INPUT_COUNT] = ctypes.addressof(input_table), len(inputs)
+        words[State.OUTPUTS], words[State.OUTPUT_COUNT] = ctypes.addressof(output_table), len(outputs)
+        words[State.RELEASES_LOCK] = int(releases_lock)
+        self._tables = kept
+        words[State.OPEN] = 1
+
+    def close(self) -> None:
+        """Decline every call until the next `prepare`."""
+        self._words[State.OPEN] = 0
+
+
+def _dims(shape: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * max(1, len(shape)))(*shape)
+
+
+def _python_function(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+
+
+@functools.cache
+def _numpy_function(index: int) -> int:
+    """The address of a function of NumPy's C interface."""
+    from numpy._core import _multiarray_umath
+
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
+    table = pointer(_multiarray_umath._ARRAY_API, None)
+    return int((ctypes.c_void_p * (index + 1)).from_address(table)[index])
+
+
+@functools.cache
+def is_usable() -> bool:
+    """Whether objects of this interpreter and of NumPy lie in memory as native code expects."""
+    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8 or sys.platform == "win32":
+        return False
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    sample = np.zeros((2, 3), np.float32)
+    items = [sample]
+
+    def word(thing: Any, offset: int) -> int:
+        return ctypes.c_int64.from_address(id(thing) + offset).value
+
+    def half(thing: Any, offset: int) -> int:
+        return ctypes.c_int32.from_address(id(thing) + offset).value
+
+    dims = (ctypes.c_int64 * 2).from_address(word(sample, ARRAY_DIMS))
+    place = ctypes.c_int64.from_address(word(items, LIST_ITEMS)).value
+    try:
+        there = _numpy_function(_NEW_FROM_DESCR) != 0
+    except (ImportError, AttributeError, ValueError):
+        return False
+    return (
+        there
+        and word(sample, OBJECT_TYPE) == id(np.ndarray)
+        and word(sample, ARRAY_DATA) == sample.ctypes.data
+        and half(sample, ARRAY_NDIM) == 2
+        and tuple(dims) == (2, 3)
+        and word(sample, ARRAY_DESCR) == id(sample.dtype)
+        and half(sample, ARRAY_FLAGS) & 0xFFFF == sample.flags.num & 0xFFFF
+        and place == id(sample)
+        and ctypes.string_at(id(b"12345678") + BYTES_DATA, 8) == b"12345678"
+    )
