@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import floors, isolated, machine, options, report, work
+from benchmarks import isolated, machine, options, report, work
 from benchmarks.engines import BASELINE, BEST_OF, ENGINES
 from benchmarks.floors import Floors
 from benchmarks.tables import Column, Table, geomean
@@ -94,9 +94,7 @@ def main() -> None:
     kept.data["versions"] = found
     print(", ".join(f"{engine} {version}" for engine, version in found.items()))
     settings = Settings(chosen.zoo, tuple(found), Budget(chosen.seconds, chosen.runs), chosen.static)
-    ceilings = kept.floors
-    if ceilings is None or set(chosen.threads) - set(ceilings.compute):
-        kept.floors = ceilings = isolated.call(floors.measure, chosen.threads)
+    ceilings = report.ceilings(kept, chosen.threads)
     rows = measure_all(models, chosen.threads, settings, ceilings)
     kept.put("models", rows, {"seconds": chosen.seconds, "runs": chosen.runs, "static": chosen.static})
     print(means(kept.rows("models")))

@@ -55,12 +55,17 @@ class OnnxRuntime:
     def warm_import(self) -> str:
         return _import(self.module).__version__
 
-    def session(self, path: Path | str | bytes, threads: int, fixed: Mapping[str, int] | None = None) -> Any:
-        """A session; `fixed` gives symbolic dimensions their sizes."""
+    def session(
+        self, path: Path | str | bytes, threads: int, fixed: Mapping[str, int] | None = None, profile: str = ""
+    ) -> Any:
+        """A session; `fixed` gives symbolic dimensions their sizes, `profile` is the beginning of a profile's name."""
         ort = _import(self.module)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile
         for name, value in self.config.items():
             options.add_session_config_entry(name, value)
         for name, size in (fixed or {}).items():

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks import isolated, machine
 from benchmarks.engines import ENGINES, UnsupportedError
 from benchmarks.floors import Floors
+from benchmarks.floors import measure as measure_floors
 
 
 class Report:
@@ -28,11 +29,13 @@ class Report:
         self.data["machine"] = here
 
     def put(self, part: str, rows: Iterable[Any], settings: Mapping[str, Any] | None = None) -> None:
-        """Keep the rows of a part (dataclasses or mappings) and write the file."""
-        plain = [asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row) for row in rows]
-        state = {"load": machine.facts()["load"], "moment": machine.facts()["moment"]}
-        self.data[part] = {**state, "settings": dict(settings or {}), "rows": plain}
-        self.save()
+        """Keep the rows of a part (dataclasses or mappings), and write the file after each."""
+        state = {name: value for name, value in machine.facts().items() if name in ("load", "moment")}
+        kept: list[dict[str, Any]] = []
+        self.data[part] = {**state, "settings": dict(settings or {}), "rows": kept}
+        for row in rows:
+            kept.append(asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row))
+            self.save()
 
     def rows(self, part: str) -> list[dict[str, Any]]:
         return self.data.get(part, {}).get("rows", [])
@@ -53,6 +56,14 @@ class Report:
         partial = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         partial.write_text(json.dumps(self.data, indent=1, default=str) + "\n")
         partial.replace(self.path)
+
+
+def ceilings(kept: Report, threads: Iterable[int]) -> Floors:
+    """The machine's ceilings: those of the report, measured first where it has none for a number of threads."""
+    found = kept.floors
+    if found is None or set(threads) - set(found.compute):
+        kept.floors = found = isolated.call(measure_floors, tuple(threads))
+    return found
 
 
 def versions(engines: Iterable[str]) -> dict[str, str]:

@@ -1,0 +1,286 @@
+"""How long it takes until a model answers: making a session, its first run, and a whole process.
+
+    python -m benchmarks.startup [--zoo DIR] [--models …] [--engines …] [--threads 2] [--repeats 3] [--json FILE]
+
+Sessions. Every figure comes from a fresh process that has imported the engine and made and run a session of a tiny
+model, so that imports are over. `cold` is a process whose kernel cache is an empty folder (the environment variable
+SARDONYX_CACHE), `warm` are those after it with the same folder; engines without such a cache are only warm. The
+file of the model is in the system's memory: it was read before. Medians over `--repeats` processes.
+
+Processes. ``python -c`` with the usual few lines (import, session, inputs from a file, one run, print), timed from
+outside until the line is there; engines take turns, the median counts, with our cache filled.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import isolated, machine, options, report
+from benchmarks.engines import BASELINE, ENGINES, OURS, OnnxRuntime
+from benchmarks.tables import Column, Table
+from benchmarks.turns import timed
+from benchmarks.zoo import registry, test_data, tiny
+
+CACHE = "SARDONYX_CACHE"
+STEADY_RUNS = 5
+
+SESSIONS = Table(
+    (
+        Column("model", "model", width=26),
+        Column("engine", "engine", width=11),
+        Column("thr", "threads", "d", 3),
+        Column("cold s", "cold_session_s", ".3f", 7),
+        Column("+ first run", "cold_first_s", ".3f", 11),
+        Column("compiled", "cold_compiled", "d", 8),
+        Column("warm s", "session_s", ".3f", 7),
+        Column("+ first run", "first_s", ".3f", 11),
+        Column("steady run", "steady_s", ".4f", 10),
+        Column("ratio", "ratio", ".2f", 6),
+    )
+)
+
+PROCESSES = Table(
+    (
+        Column("model", "model", width=26),
+        Column("engine", "engine", width=11),
+        Column("thr", "threads", "d", 3),
+        Column("median s", "median_s", ".3f", 8),
+        Column("min s", "min_s", ".3f", 8),
+        Column("ratio", "ratio", ".2f", 6),
+    )
+)
+
+
+@dataclass
+class Session:
+    """One engine's sessions of one model; `ratio` is onnxruntime's warm creation over this one's."""
+
+    model: str
+    engine: str
+    threads: int
+    error: str = ""
+    cold_session_s: float = 0.0
+    cold_first_s: float = 0.0
+    cold_compiled: int | None = None  # kernels; None for engines without a cache
+    session_s: float = 0.0
+    first_s: float = 0.0
+    steady_s: float = 0.0
+    ratio: float = 0.0
+
+
+@dataclass
+class Process:
+    """From the start of a process to its first result."""
+
+    model: str
+    engine: str
+    threads: int
+    error: str = ""
+    median_s: float = 0.0
+    min_s: float = 0.0
+    ratio: float = 0.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one process measured."""
+
+    session_s: float
+    first_s: float
+    steady_s: float
+    compiled: int
+
+
+def main() -> None:
+    parser = options.parser("startup", __doc__)
+    options.add_models(parser)
+    options.add_engines(parser, (BASELINE, "openvino", OURS))
+    options.add_threads(parser, options.default_threads()[-1:])
+    parser.add_argument("--repeats", type=int, default=3, help="processes for each figure; default: %(default)s")
+    options.add_json(parser)
+    chosen = parser.parse_args()
+    models = options.built_models(parser, chosen.models, chosen.zoo)
+    print(machine.line())
+    kept = report.Report(chosen.json)
+    engines = tuple(report.versions(chosen.engines))
+    kept.put("sessions", sessions(models, engines, chosen.threads, chosen.zoo, chosen.repeats))
+    kept.put("processes", processes(models, engines, chosen.threads, chosen.zoo, chosen.repeats))
+
+
+# Sessions
+
+
+def sessions(
+    models: Iterable[str], engines: Iterable[str], threads: Iterable[int], zoo: Path, repeats: int
+) -> Iterator[Session]:
+    """Rows of all models, each printed when it is there."""
+    print(f"\nSessions\n\n{SESSIONS.head()}")
+    for name in models:
+        for count in threads:
+            baseline = 0.0
+            for engine in engines:
+                row = session_row(name, engine, count, zoo, repeats)
+                if engine == BASELINE:
+                    baseline = row.session_s
+                row.ratio = baseline / row.session_s if row.session_s else 0.0
+                print(SESSIONS.line(asdict(row)), flush=True)
+                yield row
+
+
+def session_row(name: str, engine: str, threads: int, zoo: Path, repeats: int) -> Session:
+    row = Session(name, engine, threads)
+    with tempfile.TemporaryDirectory() as folder:
+        warm_up = write_tiny(Path(folder))
+        start = partial(isolated.call, start_once, name, engine, threads, zoo, warm_up)
+        environment = {CACHE: str(Path(folder) / "kernels")}
+        try:
+            if engine == OURS:
+                cold: Start = start(environment=environment)
+                row.cold_session_s, row.cold_first_s = cold.session_s, cold.first_s
+                row.cold_compiled = cold.compiled
+            warm: list[Start] = [start(environment=environment) for _ in range(repeats)]
+        except Exception as error:  # an engine that fails on a model is a result, not the end of the benchmark
+            row.error = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            return row
+    row.session_s, row.first_s, row.steady_s = (
+        statistics.median(getattr(one, field) for one in warm) for field in ("session_s", "first_s", "steady_s")
+    )
+    return row
+
+
+def start_once(name: str, engine: str, threads: int, zoo: Path, warm_up: Path) -> Start:
+    """Make a session of a model and run it, in this process, after one of a tiny model."""
+    model = registry.get(name)
+    inputs, _ = test_data.load(zoo / name / "test_data_set_0")
+    prepare(engine, threads, warm_up)
+    before = compiled_kernels(engine)
+    load: Callable[[], Callable] = partial(ENGINES[engine].load, model, zoo / name / "model.onnx", threads, False)
+    session_s, run = timed(load)
+    first_s, _ = timed(partial(run, inputs))
+    steady_s = min(timed(partial(run, inputs))[0] for _ in range(STEADY_RUNS))
+    return Start(session_s, first_s, steady_s, compiled_kernels(engine) - before)
+
+
+def prepare(engine: str, threads: int, warm_up: Path) -> None:
+    """Import an engine with all that it imports when it is first used."""
+    ENGINES[engine].warm_import()
+    if not engine.startswith("torch"):
+        model = registry.get("one-add")
+        rows = {tensor.name: np.ones(tensor.sized({}), np.float32) for tensor in model.inputs}
+        ENGINES[engine].load(model, warm_up, threads, False)(rows)
+
+
+def write_tiny(folder: Path) -> Path:
+    """A model of one node."""
+    path = folder / "warm_up.onnx"
+    tiny.build(registry.get("one-add"), path)
+    return path
+
+
+def compiled_kernels(engine: str) -> int:
+    """How many kernels this process has compiled, rather than found in the cache."""
+    if not engine.startswith(OURS):
+        return 0
+    from sardonyx.compiler.llvm.library import library
+
+    return library().counts.compiled
+
+
+# Processes
+
+_ORT_SCRIPT = """
+import sys, numpy
+import {module} as ort
+options = ort.SessionOptions()
+options.intra_op_num_threads = int(sys.argv[3])
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print(len(session.run(None, dict(numpy.load(sys.argv[2])))), flush=True)
+"""
+
+_OPENVINO_SCRIPT = """
+import sys, numpy, openvino
+settings = {"INFERENCE_NUM_THREADS": int(sys.argv[3]), "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+compiled = openvino.Core().compile_model(sys.argv[1], "CPU", settings)
+print(len(compiled(dict(numpy.load(sys.argv[2])))), flush=True)
+"""
+
+
+def script(engine: str) -> str | None:
+    """The program that a user of the engine would write; None for an engine that does not read the file."""
+    if engine == "openvino":
+        return _OPENVINO_SCRIPT
+    found = ENGINES[engine]
+    return _ORT_SCRIPT.format(module=found.module) if isinstance(found, OnnxRuntime) and not found.config else None
+
+
+def processes(
+    models: Iterable[str], engines: Iterable[str], threads: Iterable[int], zoo: Path, repeats: int
+) -> Iterator[Process]:
+    """Rows of all models, each printed when it is there."""
+    print(f"\nWhole processes\n\n{PROCESSES.head()}")
+    engines = [engine for engine in engines if script(engine) is not None]
+    for name in models:
+        for count in threads:
+            for row in process_rows(name, engines, count, zoo, repeats):
+                print(PROCESSES.line(asdict(row)), flush=True)
+                yield row
+
+
+def process_rows(name: str, engines: Iterable[str], threads: int, zoo: Path, repeats: int) -> list[Process]:
+    rows = [Process(name, engine, threads) for engine in engines]
+    taken: dict[str, list[float]] = {row.engine: [] for row in rows}
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = Path(folder) / "inputs.npz"
+        np.savez(inputs, **test_data.load(zoo / name / "test_data_set_0")[0])
+        arguments = [str(zoo / name / "model.onnx"), str(inputs), str(threads)]
+        environment = {CACHE: str(Path(folder) / "kernels")}
+        for turn in range(repeats + 1):  # the first one fills caches
+            for row in rows:
+                if row.error:
+                    continue
+                try:
+                    seconds = until_answer(script(row.engine) or "", arguments, environment)
+                except RuntimeError as error:
+                    row.error = str(error)
+                else:
+                    taken[row.engine] += [seconds] if turn else []
+    for row in rows:
+        if taken[row.engine] and not row.error:
+            row.median_s, row.min_s = statistics.median(taken[row.engine]), min(taken[row.engine])
+            if taken.get(BASELINE):
+                row.ratio = statistics.median(taken[BASELINE]) / row.median_s
+    return rows
+
+
+def until_answer(program: str, arguments: list[str], environment: dict[str, str]) -> float:
+    """Seconds from the start of ``python -c program`` to its first line; RuntimeError if there is none."""
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - began
+        _, complaint = process.communicate()
+    if not line.strip():
+        raise RuntimeError((complaint.strip().splitlines() or ["no answer"])[-1][:160])
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
