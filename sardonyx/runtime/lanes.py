@@ -93,7 +93,7 @@ class Lane:
         self.plan: NativePlan | None = None
 
     def prepare(self, plan: NativePlan, threads: int = 1) -> None:
-        """Make room for a plan that up to `threads` threads run; the arena keeps its contents if it was large enough."""
+        """Make room for a plan that up to `threads` threads run; an arena that was large enough keeps its contents."""
         self.reserve((plan,), threads)
         self.plan = plan
 

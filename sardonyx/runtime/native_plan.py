@@ -88,6 +88,7 @@ class NativePlan:
     base_count: the arena and all external addresses.
     labels: one for each step, for profiles and messages.
     owners: what has to live as long as the plan, such as the arrays of constants and the kernels.
+    width: how many threads find work at once in the widest phase; 1 for a plan that the caller does alone.
 
     Raises ValueError where a table contradicts itself.
     """
@@ -100,6 +101,7 @@ class NativePlan:
     base_count: int
     labels: tuple[str, ...]
     owners: tuple[Any, ...] = ()
+    width: int = field(init=False)
     header: Words = field(init=False, repr=False)
     address: int = field(init=False, repr=False)  # of the header
     pack: Callable[..., bytes] = field(init=False, repr=False)  # external addresses, as `ThreadTeam.run_packed` takes
@@ -130,6 +132,7 @@ class NativePlan:
         put(self, "words", words)
         put(self, "fixups", fixups)
         put(self, "steps", steps)
+        put(self, "width", int(header[PlanField.WIDTH]))
         put(self, "owners", (*self.owners, phases))
         put(self, "header", header)
         put(self, "address", int(header.ctypes.data))
@@ -150,11 +153,6 @@ class NativePlan:
             raise ValueError("a step without a function")
         if (steps[:, StepColumn.CHUNKS] < 0).any() or (steps[:, StepColumn.CLAIM] < 1).any():
             raise ValueError("a step has at least 0 chunks, of which a thread claims at least 1")
-
-    @property
-    def width(self) -> int:
-        """How many threads find work at once in the widest phase; 1 for a plan that the caller does alone."""
-        return int(self.header[PlanField.WIDTH])
 
 
 _SERIALS = itertools.count(1)

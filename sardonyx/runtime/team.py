@@ -176,6 +176,11 @@ class ThreadTeam:
         return crew
 
     @property
+    def run_address(self) -> int:
+        """The executor's function, for native callers."""
+        return self._code.run
+
+    @property
     def shared_memory(self) -> tuple[int, object]:
         """The address that the executor takes for this team (0: the caller runs alone), and what keeps it valid."""
         return self._address, self._crew

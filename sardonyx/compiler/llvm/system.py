@@ -14,6 +14,7 @@ _FUTEX_WAIT_PRIVATE = 128
 _FUTEX_WAKE_PRIVATE = 129
 _CLOCK_MONOTONIC = {"linux": 1, "apple": 6}
 _NAP_NANOSECONDS = 100_000
+_MASK_WORDS = 16  # processors in an affinity mask, by 64
 
 
 def has_futex(k: Function) -> bool:
@@ -58,6 +59,40 @@ def wake(word: Pointer, count: Value) -> None:
     """Wake up to `count` (i32) threads that sleep on `word`, whose value was changed before."""
     if has_futex(word.function):
         _futex(word, _FUTEX_WAKE_PRIVATE, count)
+
+
+def processor(k: Function) -> Value:
+    """The number of the processor that this thread runs on (i64); -1 where the system does not tell."""
+    if not has_futex(k):
+        return k.constant(I64, -1)
+    return k.call("sched_getcpu", I32).to(I64)
+
+
+def leave_processors(k: Function, taken: Pointer, count: Value) -> None:
+    """Move this thread to a processor that is not one of `count` (i64 numbers at `taken`; negative ones are none).
+
+    Its affinity allows the same processors afterwards. Nothing happens where it allows no others.
+    """
+    if not has_futex(k):
+        return
+    allowed, others = k.stack(I64, _MASK_WORDS), k.stack(I64, _MASK_WORDS)
+    nbytes = k.constant(I64, 8 * _MASK_WORDS)
+    itself = k.constant(I32, 0)
+    for mask in (allowed, others):
+        with k.loop(0, _MASK_WORDS) as i:
+            mask.store(0, i)
+        k.call("sched_getaffinity", I32, itself, nbytes, mask.address)
+    with k.loop(0, count) as i:
+        number = taken.load(i)
+        with k.when((number >= 0) & (number < 64 * _MASK_WORDS)):
+            bit = k.constant(I64, 1) << (number & 63)
+            others.store(others.load(number >> 6) & ~bit, number >> 6)
+    left = k.variable(I64, 0)
+    with k.loop(0, _MASK_WORDS) as i:
+        left.set(left.get() | others.load(i))
+    with k.when(left.get().differs(0)):
+        for mask in (others, allowed):
+            k.call("sched_setaffinity", I32, itself, nbytes, mask.address)
 
 
 def _futex(word: Pointer, operation: int, value: Value) -> None:

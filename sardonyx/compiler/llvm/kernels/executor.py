@@ -238,6 +238,7 @@ def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
     for field, value in ((TeamField.PLAN, run.plan.address), (TeamField.LANE, run.lane.address)):
         team.word(field).store(k.emit(I64, f"ptrtoint ptr {value.name} to i64"))
     atomics.store(team.word(TeamField.LIMIT), threads - 1, "monotonic")
+    atomics.store(team.word(TeamField.PROCESSORS), system.processor(k), "monotonic")
     state = team.word(TeamField.STATE)
     generation = (atomics.load(state, "monotonic") >> GENERATION_SHIFT) + 1
     atomics.update("xchg", state, (generation << GENERATION_SHIFT) | OPEN, "seq_cst")
@@ -369,6 +370,7 @@ def _emit_work(target: Target) -> str:
             atomics.pause(k)
             turns.set(turns.get() + 1)
             with k.when((turns.get() & (_CLOCK_EVERY - 1)).equals(0)):
+                _spread(k, team)
                 idle = system.nanoseconds(k) - idle_since.get()
                 with k.when(idle >= limit.load()):
                     signal = team.futex(TeamField.SIGNAL)
@@ -379,10 +381,29 @@ def _emit_work(target: Target) -> str:
                     with k.otherwise(is_new_now | stopped):
                         system.sleep_while(signal, value)
                     atomics.update("sub", team.word(TeamField.SLEEPERS), 1, "seq_cst")
+                    _spread(k, team)
                     if system.has_futex(k):  # somebody woke us: the next run may be near
                         idle_since.set(system.nanoseconds(k))
     k.give(0)
     return k.finish()
+
+
+def _spread(k: Function, team: _Team) -> None:
+    """Leave a processor on which the caller or a worker with a lower number runs.
+
+    A system that wakes a thread beside the one that woke it takes milliseconds to part them, in which each stops the
+    other. Where threads share processors with other programs the caller then at least has its own to itself.
+    """
+    processors = team.word(TeamField.PROCESSORS)
+    with k.when(team.word(TeamField.ROAMS).load().differs(0)):
+        here = system.processor(k)
+        atomics.store(processors.offset(k["index"]), here, "monotonic")
+        shared = k.variable(BOOL, False)
+        with k.loop(0, k["index"]) as other:
+            shared.set(shared.get() | atomics.load(processors.offset(other), "monotonic").equals(here))
+        with k.when(shared.get() & (here >= 0)):
+            system.leave_processors(k, processors, team.word(TeamField.THREADS).load())
+            atomics.store(processors.offset(k["index"]), system.processor(k), "monotonic")
 
 
 def _take_part(k: Function, team: _Team) -> None:
