@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,13 +28,24 @@ Array = np.ndarray[Any, Any]
 class Buffer:
     """A piece of memory of the plan: in the arena, or brought by the caller, or constant.
 
-    `index` counts the external inputs or outputs; `array` is the memory of a constant.
+    `index` counts the external inputs or outputs; `array` is the memory of a constant. A buffer with a `home` is a
+    part of that buffer, from byte `start` on.
     """
 
     nbytes: int
     kind: Literal["arena", "input", "output", "constant"] = "arena"
     index: int = 0
     array: Array | None = None
+    home: Buffer | None = None
+    start: int = 0
+
+    def settled(self) -> tuple[Buffer, int]:
+        """The buffer that this one is finally a part of, or itself, and where it starts in there."""
+        buffer, start = self, 0
+        while buffer.home is not None:
+            start += buffer.start
+            buffer = buffer.home
+        return buffer, start
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,6 +115,7 @@ class BoundStep:
     flops: float = 0.0
     bytes: float = 0.0
     origin: Any = None  # what was being bound
+    group: int = 0  # steps of one group other than 0 write to different places
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -118,6 +131,18 @@ def float_word(number: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", number))[0])
 
 
+# Two words of a fault: whether there is one, and the number that is wrong.
+FAULT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Data that a kernel of `origin` may refuse while it runs; `describe` words the error for the number it notes."""
+
+    origin: Any
+    describe: Callable[[int], str]
+
+
 @dataclass
 class Binder:
     """Collects the steps of one plan. `label` names the kernel that is being bound, `origin` is what it comes from."""
@@ -128,6 +153,10 @@ class Binder:
     steps: list[BoundStep] = field(default_factory=list)
     constants: list[Array] = field(default_factory=list)  # kept alive as long as the plan
     scratch_bytes: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    _notes: Buffer = field(default_factory=lambda: Buffer(0))
+    _group: int = 0
+    _groups: int = 0
 
     @property
     def target(self) -> Target:
@@ -187,8 +216,48 @@ class Binder:
                 flops,
                 nbytes,
                 self.origin,
+                self._group,
             )
         )
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """The steps that are added inside write to different places, so that none of them waits for another."""
+        outer = self._group
+        if not outer:
+            self._groups += 1
+            self._group = self._groups
+        try:
+            yield
+        finally:
+            self._group = outer
+
+    def fault(self, describe: Callable[[int], str]) -> Address:
+        """Two int64 words, 0 before a run, where a kernel notes data that it must refuse: a 1, and a number.
+
+        After a run that left a note, the caller raises the error that `describe` words for the number, as one of the
+        node that is being bound.
+        """
+        address = Address(self._notes, FAULT_BYTES * len(self.faults))
+        self.faults.append(Fault(self.origin, describe))
+        self._notes.nbytes += FAULT_BYTES
+        return address
+
+    def settle(self, part: Tensor, room: Tensor) -> bool:
+        """Whether `part`, computed by the steps so far, will lie where `room` does, both contiguous: no copy needed.
+
+        Possible where it is the whole of a buffer in the arena that has no place yet and `room` is aligned. No step
+        may write to `part` from then on.
+        """
+        buffer = part.buffer
+        root, start = room.buffer.settled()
+        whole = buffer.kind == "arena" and buffer.home is None and part.offset == 0 and part.nbytes == buffer.nbytes
+        if not (whole and part.is_contiguous and room.is_contiguous) or root is buffer or buffer.nbytes == 0:
+            return False
+        if (start + room.offset) % ALIGNMENT:
+            return False
+        buffer.home, buffer.start = root, start + room.offset
+        return True
 
     def finish(self, outputs: Sequence[Tensor], input_count: int, copy: Callable[[Binder, Tensor], Tensor]) -> Bound:
         """The plan that computes `outputs`; each gets memory of the caller's.
@@ -200,23 +269,30 @@ class Binder:
         for index, tensor in enumerate(outputs):
             buffer = tensor.buffer
             whole = buffer.kind == "arena" and tensor.offset == 0 and tensor.nbytes == buffer.nbytes
-            if not (whole and tensor.is_contiguous):
+            if not (whole and buffer.home is None and tensor.is_contiguous):
                 self.label = "copy"
                 tensor = copy(self, tensor)
                 buffer = tensor.buffer
             buffer.kind, buffer.index = "output", index
             finished.append(tensor)
-        plan = _assemble(self, input_count, len(outputs))
-        return Bound(plan, tuple((tensor.dtype, tensor.shape) for tensor in finished), tuple(self.steps))
+        self._notes.kind, self._notes.index = "output", len(outputs)
+        plan = _assemble(self, input_count, len(outputs) + bool(self.faults))
+        described = tuple((tensor.dtype, tensor.shape) for tensor in finished)
+        return Bound(plan, described, tuple(self.steps), tuple(self.faults))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A native plan and what its outputs look like; the steps are kept for those who ask."""
+    """A native plan and what its outputs look like; the steps are kept for those who ask.
+
+    Where there are `faults`, the plan has one output more, behind the others: `FAULT_BYTES` for each of them, 0 before
+    a run.
+    """
 
     plan: NativePlan
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     steps: tuple[BoundStep, ...]
+    faults: tuple[Fault, ...] = ()
 
 
 def _assemble(binder: Binder, inputs: int, outputs: int) -> NativePlan:
@@ -234,14 +310,15 @@ def _assemble(binder: Binder, inputs: int, outputs: int) -> NativePlan:
             if isinstance(argument, int):
                 words.append(argument)
                 continue
-            buffer = argument.buffer
+            buffer, start = argument.buffer.settled()
+            start += argument.offset
             if buffer.kind == "constant":
                 assert buffer.array is not None
-                words.append(buffer.array.__array_interface__["data"][0] + argument.offset)
+                words.append(buffer.array.__array_interface__["data"][0] + start)
                 continue
             base = {"arena": 0, "input": 1 + buffer.index, "output": 1 + inputs + buffer.index}[buffer.kind]
-            start = offsets.get(id(buffer), 0) if buffer.kind == "arena" else 0
-            fixups.append((len(words), base, start + argument.offset))
+            start += offsets.get(id(buffer), 0) if buffer.kind == "arena" else 0
+            fixups.append((len(words), base, start))
             words.append(0)
     return NativePlan(
         words=np.array(words, np.int64),
@@ -262,7 +339,7 @@ def _lay_out(steps: Sequence[BoundStep]) -> tuple[dict[int, int], int]:
     sizes: dict[int, int] = {}
     for index, step in enumerate(steps):
         for tensor in (*step.reads, *step.writes):
-            buffer = tensor.buffer
+            buffer, _ = tensor.buffer.settled()
             if buffer.kind == "arena":
                 key = id(buffer)
                 first.setdefault(key, index)
@@ -294,8 +371,7 @@ def _lay_out(steps: Sequence[BoundStep]) -> tuple[dict[int, int], int]:
             else:
                 offsets[key] = total
                 total += size
-        for key in ends.get(index, ()):
-            free.append((offsets[key], sizes[key]))
+        free.extend((offsets[key], sizes[key]) for key in ends.get(index, ()))
         if index in ends:
             free = _joined(free)
     return offsets, total
@@ -311,6 +387,10 @@ def _joined(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
+# A range of memory (space, start, end) that a step touched, whether it has one chunk, and its group.
+Touch = tuple[tuple[int, int, int], bool, int]
+
+
 def _barriers(steps: Sequence[BoundStep], offsets: dict[int, int]) -> list[bool]:
     """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
 
@@ -318,34 +398,39 @@ def _barriers(steps: Sequence[BoundStep], offsets: dict[int, int]) -> list[bool]
     """
 
     def interval(tensor: Tensor) -> tuple[int, int, int]:
-        buffer = tensor.buffer
+        buffer, start = tensor.buffer.settled()
+        length = max(1, tensor.buffer.nbytes)
         if buffer.kind == "arena":
-            start = offsets[id(buffer)]
-            return 0, start, start + max(1, buffer.nbytes)
+            start += offsets[id(buffer)]
+            return 0, start, start + length
         if buffer.kind == "output":
-            return 2 + buffer.index, 0, 1
+            return 2 + buffer.index, start, start + length
         return 1, 0, 0  # inputs and constants are only read
 
-    def meets(one: list[tuple[tuple[int, int, int], bool]], interval_: tuple[int, int, int], single: bool) -> bool:
+    def meets(one: list[Touch], interval_: tuple[int, int, int], step: BoundStep, single: bool) -> bool:
         space, start, end = interval_
         return any(
-            other[0] == space and other[1] < end and start < other[2] and not (single and was_single)
-            for other, was_single in one
+            other[0] == space
+            and other[1] < end
+            and start < other[2]
+            and not (single and was_single)
+            and not (group and group == step.group)
+            for other, was_single, group in one
         )
 
     result: list[bool] = []
-    read: list[tuple[tuple[int, int, int], bool]] = []
-    written: list[tuple[tuple[int, int, int], bool]] = []
+    read: list[Touch] = []
+    written: list[Touch] = []
     for step in steps:
         single = step.chunks == 1
         reads = [interval(tensor) for tensor in step.reads]
         writes = [interval(tensor) for tensor in step.writes]
-        clash = any(meets(written, one, single) for one in reads) or any(
-            meets(written, one, single) or meets(read, one, single) for one in writes
+        clash = any(meets(written, one, step, single) for one in reads) or any(
+            meets(written, one, step, single) or meets(read, one, step, single) for one in writes
         )
         if clash:
             read, written = [], []
         result.append(clash)
-        read.extend((one, single) for one in reads)
-        written.extend((one, single) for one in writes)
+        read.extend((one, single, step.group) for one in reads)
+        written.extend((one, single, step.group) for one in writes)
     return result

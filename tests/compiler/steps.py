@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Argument, Binder, Buffer, Tensor
+from sardonyx.compiler.binding import Argument, Binder, Bound, Buffer, Tensor
+from sardonyx.compiler.llvm.kernels.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
+from sardonyx.runtime.lanes import LanePool
+from sardonyx.runtime.team import FINISHED, TeamOptions, ThreadTeam
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +36,9 @@ class Memory:
 
     def place(self, buffer: Buffer) -> Array:
         """The bytes of a buffer."""
+        root, start = buffer.settled()
+        if root is not buffer:
+            return self.place(root)[start : start + buffer.nbytes]
         if buffer.array is not None:
             raise ValueError("a constant has its own memory")
         if id(buffer) not in self._rooms:
@@ -73,3 +80,16 @@ class Memory:
         for _, room in self._rooms.values():
             assert (room[:GUARD] == POISON).all(), "a kernel wrote before a buffer"
             assert (room[len(room) - GUARD :] == POISON).all(), "a kernel wrote behind a buffer"
+
+
+def run_plan(bound: Bound, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of a native plan, on this thread; the faults of the run come last where it has any."""
+    code = executor_code(library())
+    team, pool = ThreadTeam(code, TeamOptions(threads=1)), LanePool(1)
+    outputs = [np.empty(shape, dtype) for dtype, shape in bound.outputs]
+    notes = np.zeros(2 * len(bound.faults), np.int64)
+    arrays = [*inputs, *outputs, *([notes] if bound.faults else [])]
+    with pool.lane() as lane:
+        status = team.run(bound.plan, lane, [array.ctypes.data for array in arrays])
+    assert status == FINISHED
+    return [*outputs, notes] if bound.faults else outputs
