@@ -108,7 +108,7 @@ def _is_causal_array(mask: Mask, shape: Dims, past: Dim) -> bool:
     array = array_of(mask.value)
     if not isinstance(past, int) or array.ndim < 2 or array.shape[-2:] != (queries, keys) or array[..., 0, 0].size != 1:
         return False
-    visible = np.tri(array.shape[-2], array.shape[-1], past, dtype=bool)
+    visible = np.tri(array.shape[-2], array.shape[-1], past) != 0
     if mask.filler is not None:
         return mask.filler <= ABSORBING and bool(((array.reshape(visible.shape) != 0) == (visible == mask.keeps)).all())
     return bool(np.where(visible, array == 0, array <= ABSORBING).all())
@@ -190,7 +190,7 @@ class _Triangle:
         if array.ndim < 2 or array[..., 0, 0].size != 1:
             return None
         present = array.reshape(array.shape[-2:]) != 0
-        lower = np.tri(*present.shape, dtype=bool)
+        lower = np.tri(*present.shape) != 0
         return True if (present == lower).all() else False if (present != lower).all() else None
 
     def _compared(self, node: ir.Node, value: ir.Value) -> bool | None:
