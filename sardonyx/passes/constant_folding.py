@@ -39,11 +39,29 @@ def fold_constants(context: Context) -> int:
                 learned.update(_inferred_again(node, context.inference))
             if any(value.is_graph_output() for value in node.outputs):
                 continue
+            if _lifted(graph, node, context):
+                changes += 1
+                continue
             results = _constant_results(node, context, trust_facts=graph is main)
             if results is not None:
                 learned.update(_replace(graph, node, results, context))
                 changes += 1
     return changes
+
+
+def _lifted(graph: ir.Graph, node: ir.Node, context: Context) -> bool:
+    """Make an initializer of a Constant node that holds a tensor, which stays where it is."""
+    if node.op_type != "Constant" or node.domain != "" or "value" not in node.attributes:
+        return False
+    value, tensor = node.outputs[0], node.attributes["value"].value
+    tensor.name = value.name
+    constant = ir.Value(name=value.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+    graph.register_initializer(constant)
+    if value in context.inference.facts:
+        context.inference.facts[constant] = context.inference.facts[value]
+    value.replace_all_uses_with(constant)
+    graph.remove(node)
+    return True
 
 
 def _inferred_again(node: ir.Node, inference: Inference) -> list[ir.Value]:
