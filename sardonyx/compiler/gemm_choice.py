@@ -59,7 +59,7 @@ class Problem:
     k: int
     batch: int = 1
     product: str = "f32"
-    a: Literal["rows", "columns"] = "rows"
+    a: Literal["packed", "rows", "columns"] = "rows"
     b: Literal["packed", "rows", "columns"] = "packed"
     a_stride_bytes: int = 0
     b_stride_bytes: int = 0
@@ -179,7 +179,7 @@ def _a_copy(target: Target, problem: Problem, row_block: int, k_block: int, few:
     """The row stride in words of the copy of A's block; 0 where A is read as it lies."""
     product = PRODUCTS[problem.product]
     lanes = target.lanes(product.word)
-    needed = product.stored_a != product.packed_a or product.depth > 1
+    needed = product.copies_a
     bad = problem.a_stride_bytes % _BAD_STRIDE == 0 and not few and problem.m > 4
     if problem.a == "columns":
         bad = problem.a_stride_bytes % _BAD_STRIDE == 0 and problem.k > 16

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, broadcast
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
@@ -32,6 +33,19 @@ def product_cost(a: Fact | None, outputs: Sequence[Fact], inner: int, moved: flo
     count = elements(outputs[0])
     depth = None if a is None or not a.shape else a.shape[inner]
     return Cost(2.0 * count * depth if count is not None and isinstance(depth, int) else None, moved)
+
+
+# Matrices of these dtypes have native kernels.
+FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
+
+
+def product_template(
+    name: str, parameters: dict[str, Any], dtypes: Sequence[np.dtype[Any] | None], run: Callable[..., Sequence[Value]]
+) -> Kernel:
+    """The kernel of a matrix product of floats; a step on the host for other dtypes."""
+    if all(dtype is None or dtype.name in FLOATS for dtype in dtypes) and len(set(dtypes[:2])) == 1:
+        return Template(name, parameters, run)
+    return Host(run, f"no kernel for products of {', '.join(str(dtype) for dtype in dtypes[:2])}")
 
 
 class Product(Operator):
@@ -64,6 +78,9 @@ class MatMul(Product):
         wide = working_dtype(a.dtype)
         y = np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
         return (np.asarray(y).astype(a.dtype, copy=False),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return product_template("matmul", {}, inputs, self.run)
 
 
 @operator("Gemm")
@@ -103,6 +120,10 @@ class Gemm(Operator):
             if y.ndim != 2 or y.shape[0] != (left.shape[1] if self.transA else left.shape[0]):
                 raise ValueError(f"C of shape {c.shape} does not broadcast to the product")
         return (y.astype(a.dtype, copy=False),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"alpha": self.alpha, "beta": self.beta, "transA": self.transA, "transB": self.transB}
+        return product_template("gemm", parameters, inputs, self.run)
 
     def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
         moved = super().cost(inputs, outputs).bytes

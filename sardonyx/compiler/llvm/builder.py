@@ -22,6 +22,9 @@ from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, I8, I32, I64, PTR
 
 Operand = "Value | int | float"
 
+# Floats that are loaded and stored as integers: LLVM calls library functions for masked accesses of them.
+_AS_INTEGERS = (F16, BF16)
+
 
 class Value:
     """An SSA value: its LLVM name, its type and the function that it belongs to."""
@@ -528,6 +531,8 @@ class Function:
         scalar = pointer.scalar
         if scalar == BOOL:  # one byte in memory, one bit in registers
             return self.load(pointer.cast(Type("u", 8)), lanes, mask, align).differs(0)
+        if scalar in _AS_INTEGERS:
+            return self.load(pointer.cast(Type("u", 16)), lanes, mask, align).bits_as(scalar)
         wide = scalar.vector(lanes)
         align = align or scalar.nbytes
         if mask is None:
@@ -558,6 +563,9 @@ class Function:
             self.store(pointer.cast(Type("u", 8)), value.to(Type("u", 8)), mask, align)
             return
         value = self.coerce(value, scalar.vector(value.type.lanes))
+        if scalar in _AS_INTEGERS:
+            self.store(pointer.cast(Type("u", 16)), value.bits_as(Type("u", 16)), mask, align)
+            return
         align = align or scalar.nbytes
         if mask is None:
             self.line(f"store {value.type} {value.name}, ptr {pointer.address.name}, align {align}")
@@ -568,6 +576,8 @@ class Function:
         lanes, scalar = indices.type.lanes, pointer.scalar
         if scalar == BOOL:
             return self.gather(pointer.cast(Type("u", 8)), indices, mask).differs(0)
+        if scalar in _AS_INTEGERS:
+            return self.gather(pointer.cast(Type("u", 16)), indices, mask).bits_as(scalar)
         if lanes == 1:
             return pointer.load(indices)
         wide, flags = scalar.vector(lanes), f"<{lanes} x i1>"

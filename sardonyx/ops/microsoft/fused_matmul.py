@@ -10,9 +10,10 @@ import numpy as np
 
 from sardonyx.kernel.evaluate import evaluate
 from sardonyx.kernel.expr import Input
-from sardonyx.kernel.program import Pointwise
+from sardonyx.kernel.program import Host, Kernel, Pointwise
 from sardonyx.ops.framework.facts import Dim, Dims, Fact, broadcast, known
 from sardonyx.ops.framework.operator import Cost, Operator, elements, nbytes, operator
+from sardonyx.ops.matmul import product_template
 from sardonyx.ops.microsoft.activations import activate
 from sardonyx.ops.microsoft.gelu import fast_gelu
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, wide
@@ -73,6 +74,11 @@ class ScaledProduct(Operator):
         for_a, for_b = self.sides()
         return [like(a, product_shape(oriented_shape(a.shape, *for_a), oriented_shape(b.shape, *for_b)))]
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        (for_a, batch_a), (for_b, batch_b) = self.sides()
+        parameters = {"transA": for_a, "transBatchA": batch_a, "transB": for_b, "transBatchB": batch_b}
+        return product_template("matmul", {"alpha": self.alpha, **parameters}, inputs, self.run)
+
     def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
         a = inputs[0]
         if a is None or a.shape is None:
@@ -121,6 +127,9 @@ class FusedMatMulActivation(FusedMatMul):
     activation_beta: float | None = None
     activation_gamma: float | None = None
     activation_axis: int | None = None
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Host(self.run, self.host_reason)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b = inputs[0], inputs[1]

@@ -27,6 +27,8 @@ from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 
+Layout = Literal["packed", "rows", "columns"]
+
 
 @dataclass(frozen=True)
 class GemmSpec:
@@ -34,12 +36,12 @@ class GemmSpec:
 
     `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M).
     `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector
-    registers. `stored_a` and `stored_b` name the types in memory where they differ from the inner product's.
+    registers.
     """
 
     product: str = "f32"
-    a: Literal["rows", "columns"] = "rows"
-    b: Literal["packed", "rows", "columns"] = "packed"
+    a: Layout = "rows"
+    b: Layout = "packed"
     rows: int = 12
     vectors: int = 2
     unroll: int = 4
@@ -193,7 +195,7 @@ class _Gemm:
             else:
                 copy_columns(k, product, source, given["a_stride"], elements, chunk.rows, scratch, stride)
 
-        if product.converts_a or product.depth > 1:
+        if product.copies_a:
             copy()
             rows = Rows(scratch, stride, along_k)
         else:
@@ -242,12 +244,12 @@ class _Gemm:
         if not k.target.has_masks:
             wanted = wanted | (left < self.panel)
         wanted = wanted & width.equals(1)
-        if product.depth > 1:
+        if product.copies_b:
             wanted = k.constant(BOOL, True)
         with k.when(wanted):
             pack_rows(k, product, source, stride, block.elements, masks, copied)
         start = k.pointer(k.select(wanted, copied.address, source.address), product.word)
-        loads = tuple(masks) if k.target.has_masks and product.depth == 1 else (None,) * spec.vectors
+        loads = tuple(masks) if k.target.has_masks and not product.copies_b else (None,) * spec.vectors
         return Panels((start,), spec.vectors, loads, k.select(wanted, self.panel, stride))
 
     def _tile(

@@ -19,7 +19,7 @@ _ROWS_OF_A_POINTER = 6
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of A: where word 0 of row 0 is, and the other stride in words (`along_k`: between rows, else between words)."""
+    """Rows of A: where word 0 of row 0 is, and the stride in words that is not 1: between rows if `along_k`."""
 
     start: Pointer
     stride: Value

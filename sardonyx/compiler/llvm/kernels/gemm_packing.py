@@ -12,14 +12,21 @@ from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS, Product
+from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, PTR, U32, Type
+from sardonyx.compiler.llvm.types import F32, F64, I64, PTR, U32, Type
+
+
+def _converted(k: Function, values: Value, packed: Type) -> Value:
+    """Elements as a tensor holds them as those of a word."""
+    return widened(values, packed) if packed in (F32, F64) else narrowed(k, values, packed)
 
 
 def words_along(k: Function, product: Product, packed: Type, source: Pointer, count: Value, lanes: int) -> Value:
     """`lanes` words whose elements follow one another in memory; of the elements only the first `count` exist."""
     elements = lanes * product.depth
-    values = source.load(0, elements, k.lanes_below(count, elements)).to(packed)
+    values = source.load(0, elements, k.lanes_below(count, elements))
+    values = _converted(k, values, packed)
     return values if product.depth == 1 else values.bits_as(product.word)
 
 
@@ -29,13 +36,13 @@ def words_across(
     """A vector of words whose elements lie `stride` apart, `count` of them there; lanes outside `mask` are zero."""
     lanes = mask.type.lanes
     if product.depth == 1:
-        return source.load(0, lanes, mask).to(packed)
+        return _converted(k, source.load(0, lanes, mask), packed)
     bits = 32 // product.depth
     narrow = Type("u", bits)
     total = k.constant(U32.vector(lanes), 0)
     for step in range(product.depth):
         there = k.splat(count > step, lanes) & mask
-        element = source.offset(stride * step).load(0, lanes, there).to(packed)
+        element = _converted(k, source.offset(stride * step).load(0, lanes, there), packed)
         total = total | (element.bits_as(narrow).to(U32) << (bits * step))
     return total.bits_as(product.word)
 

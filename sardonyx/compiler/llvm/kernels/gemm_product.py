@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I32, U8, Type
+from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, I8, I32, U8, Type
 
 
 @dataclass(frozen=True)
 class Product:
-    """`depth` elements of K make a word; `stored` are the types of A and B in tensors, `packed` in words."""
+    """`depth` elements of K make a word; `stored` are the types of A and B in tensors, `packed` in words.
+
+    "f16" and "bfloat16" are matrices of these types computed in float32; "bf16" rounds float32 matrices to bfloat16."""
 
     name: str
     depth: int
@@ -26,9 +28,13 @@ class Product:
     packed_b: Type
 
     @property
-    def converts_a(self) -> bool:
+    def copies_a(self) -> bool:
         """Whether A must be copied before it can be read as words."""
-        return self.stored_a != self.packed_a
+        return self.stored_a != self.packed_a or self.depth > 1
+
+    @property
+    def copies_b(self) -> bool:
+        return self.stored_b != self.packed_b or self.depth > 1
 
     def multiply(self, k: Function, a: Value, b: Value, accumulator: Value) -> Value:
         """accumulator + a * b, lane by lane; `a` is one word, `b` a vector of them."""
@@ -49,6 +55,8 @@ PRODUCTS: dict[str, Product] = {
     for product in (
         Product("f32", 1, F32, F32, F32, F32, F32, F32),
         Product("f64", 1, F64, F64, F64, F64, F64, F64),
+        Product("f16", 1, F32, F32, F16, F16, F32, F32),
+        Product("bfloat16", 1, F32, F32, BF16, BF16, F32, F32),
         Product("bf16", 2, I32, F32, F32, F32, BF16, BF16),
         Product("u8s8", 4, I32, I32, U8, I8, U8, I8),
     )

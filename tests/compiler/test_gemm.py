@@ -1,0 +1,277 @@
+"""Matrix products against float64: every layout and variant, tails, strides, batches, epilogues, poisoned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sardonyx.compiler.binding import Binder, Buffer, Tensor
+from sardonyx.compiler.native.matmul import GemmKernel, MatMulKernel
+from sardonyx.compiler.native.template import Epilogue
+from sardonyx.kernel.expr import Input, erf, maximum
+from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
+
+F32 = np.dtype(np.float32)
+
+
+def place(memory: Memory, array: Array) -> Tensor:
+    """A value in the arena that lies as the array does: strides kept, gaps poisoned."""
+    item = array.dtype.itemsize
+    strides = tuple(stride // item for stride in array.strides)
+    low = sum(min(0, (size - 1) * stride) for size, stride in zip(array.shape, strides, strict=True))
+    high = sum(max(0, (size - 1) * stride) for size, stride in zip(array.shape, strides, strict=True))
+    buffer = Buffer((high - low + 1) * item if array.size else 0)
+    tensor = Tensor(array.dtype, array.shape, strides, buffer, -low * item)
+    if array.size:
+        memory.put(tensor, array)
+    return tensor
+
+
+def tolerance(dtype: np.dtype[Any], k: int) -> float:
+    step = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype.name]
+    return step * (4 + (k**0.5 if dtype.itemsize >= 4 else 0))
+
+
+def check_close(found: Array, a: Array, b: Array, expected: Array) -> None:
+    """Errors measured against the sum of magnitudes, as rounding errors grow."""
+    scale = np.matmul(np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64))) + np.abs(expected) + 1e-30
+    assert found.shape == expected.shape
+    error = np.abs(found.astype(np.float64) - expected) / scale
+    assert error.max(initial=0.0) <= tolerance(found.dtype, a.shape[-1])
+
+
+def multiply(
+    a: Array,
+    b: Array,
+    variant: str = "",
+    *,
+    constant: bool = True,
+    parameters: dict[str, Any] | None = None,
+    one_by_one: bool = False,
+) -> Array:
+    """A x B by the kernel; B is a constant (packed) or a value of the run."""
+    binder, memory = new_binder(variant), Memory()
+    right = binder.constant(b) if constant else place(memory, b)
+    (y,) = MatMulKernel(parameters or {}).bind(binder, [place(memory, a), right])
+    assert y is not None
+    memory.run(binder, one_by_one=one_by_one)
+    return memory.read(y).copy()
+
+
+SIZES = [
+    (1, 1, 1),
+    (1, 70, 33),
+    (2, 300, 129),
+    (3, 257, 40),
+    (5, 7, 0),
+    (0, 7, 5),
+    (7, 0, 5),
+    (12, 32, 4),
+    (13, 33, 17),
+    (31, 15, 700),
+    (50, 130, 512),
+    (150, 65, 300),
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", ["constant", "rows", "columns"])
+def test_sizes_and_layouts(variant: str, dtype: Any, form: str) -> None:
+    rng = np.random.default_rng(1)
+    for m, n, k in SIZES:
+        a = rng.standard_normal((m, k)).astype(dtype)
+        b = rng.standard_normal((k, n)).astype(dtype)
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+        right = np.asfortranarray(b) if form == "columns" else b
+        for left in (a, np.asfortranarray(a)):
+            check_close(multiply(left, right, variant, constant=form == "constant"), a, b, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_narrow_floats(variant: str, dtype: Any) -> None:
+    rng = np.random.default_rng(2)
+    for m, n, k in [(3, 40, 65), (20, 17, 300)]:
+        a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+        for right, constant in ((b, True), (b, False), (np.asfortranarray(b), True), (np.asfortranarray(b), False)):
+            found = multiply(a, right, variant, constant=constant)
+            assert found.dtype == dtype
+            check_close(found, a, b, expected)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_strides(constant: bool) -> None:
+    """Rows far apart, rows of another order, strides that are multiples of 4096 bytes, no stride of 1, repeats."""
+    rng = np.random.default_rng(3)
+    base = rng.standard_normal((60, 3000)).astype(np.float32)
+    lefts = [base[:30, 7:57], base[:30, :2100:42], base[29::-1, :50], np.broadcast_to(base[:1, :50], (30, 50))]
+    pages = np.zeros((30, 1024), np.float32)
+    pages[:, :50] = base[:30, :50]
+    lefts.append(pages[:, :50])
+    rights = [base[:50, 100:171], base[:50, :142:2], base.T[:71, :50].T, base[49::-1, :71]]
+    for left in lefts:
+        for right in rights:
+            check_close(multiply(left, right, constant=constant), left, right, left.astype(np.float64) @ right)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_batches(constant: bool) -> None:
+    rng = np.random.default_rng(4)
+    shapes = [
+        ((3, 5, 7), (7, 9)),
+        ((3, 1, 7), (7, 40)),
+        ((3, 5, 7), (3, 7, 9)),
+        ((5, 7), (3, 7, 9)),
+        ((2, 1, 5, 7), (3, 7, 9)),
+        ((2, 3, 2, 2, 2, 5, 7), (3, 1, 2, 1, 7, 9)),
+        ((7,), (7, 9)),
+        ((5, 7), (7,)),
+        ((7,), (7,)),
+        ((7,), (3, 7, 9)),
+        ((3, 5, 7), (7,)),
+        ((0, 5, 7), (7, 9)),
+    ]
+    for left, right in shapes:
+        a, b = rng.standard_normal(left).astype(np.float32), rng.standard_normal(right).astype(np.float32)
+        expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        check_close(multiply(a, b, constant=constant), a, b, expected)
+
+
+def test_heads_are_read_where_they_lie() -> None:
+    """Q x K^T of heads that are slices of one projection: batch axes with strides, a transposed right side."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((2, 20, 3, 4, 16)).astype(np.float32)
+    q, keys = x[:, :, 0].transpose(0, 2, 1, 3), x[:, :, 1].transpose(0, 2, 3, 1)
+    expected = np.matmul(q.astype(np.float64), keys)
+    binder, memory = new_binder(), Memory()
+    (y,) = MatMulKernel({}).bind(binder, [place(memory, q), place(memory, keys)])
+    assert len(binder.steps) == 1
+    memory.run(binder)
+    assert y is not None
+    check_close(memory.read(y), q, keys, expected)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bits_do_not_depend_on_chunks_or_rows(variant: str) -> None:
+    rng = np.random.default_rng(6)
+    a = rng.standard_normal((70, 900)).astype(np.float32)
+    b = rng.standard_normal((900, 300)).astype(np.float32)
+    whole = multiply(a, b, variant)
+    assert np.array_equal(whole, multiply(a, b, variant, one_by_one=True))
+    assert np.array_equal(whole, multiply(a, b, variant, constant=False))
+    for rows in (1, 2, 3, 7):
+        assert np.array_equal(whole[20 : 20 + rows], multiply(a[20 : 20 + rows], b, variant))
+
+
+def test_not_a_number_and_infinity_stay_where_they_belong() -> None:
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((30, 50)).astype(np.float32), rng.standard_normal((50, 45)).astype(np.float32)
+    a[3, 4], a[17, 49], b[2, 44] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+    for constant in (True, False):
+        found = multiply(a, b, constant=constant)
+        assert np.array_equal(np.isnan(found), np.isnan(expected))
+        finite = np.isfinite(expected)
+        assert np.array_equal(np.isfinite(found), finite)
+        assert np.allclose(found[finite], expected[finite], atol=1e-4)
+        assert np.array_equal(found[np.isinf(expected)], expected[np.isinf(expected)])
+
+
+def gelu(x: Any) -> Any:
+    return 0.5 * x * (1.0 + erf(x * 0.5**0.5))
+
+
+def bind_with(binder: Binder, memory: Memory, a: Array, b: Array, epilogue: Epilogue) -> Sequence[Array]:
+    found = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    memory.run(binder)
+    return [memory.read(tensor) for tensor in found if tensor is not None]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_epilogue_with_every_kind_of_operand(variant: str) -> None:
+    from math import erf as exact
+
+    rng = np.random.default_rng(8)
+    for m, n, k in [(1, 5, 3), (1, 130, 0), (29, 47, 800), (3, 200, 64)]:
+        a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+        bias, residual = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n + 9)).astype(np.float32)
+        column, number = rng.standard_normal((m, 1)).astype(np.float32), np.float32(rng.standard_normal())
+        wide = rng.standard_normal((m, 2 * n)).astype(np.float32)[:, ::2]
+        binder, memory = new_binder(variant), Memory()
+        arrays = [bias, residual[:, 4 : 4 + n], column, np.asarray(number), wide]
+        biased = Input(F32, 0) + Input(F32, 1)
+        full = gelu(biased) * Input(F32, 3) + Input(F32, 2) * Input(F32, 4) - Input(F32, 5)
+        epilogue = Epilogue((full, biased), tuple(place(memory, array) for array in arrays))
+        found = bind_with(binder, memory, a, b, epilogue)
+        x = a.astype(np.float64) @ b.astype(np.float64) + bias
+        activated = 0.5 * x * (1 + np.vectorize(exact)(x * 0.5**0.5))
+        expected = activated * column + arrays[1] * number - wide
+        assert np.allclose(found[1], x, rtol=1e-5, atol=1e-4)
+        assert np.allclose(found[0], expected, rtol=1e-5, atol=2e-4)
+
+
+def test_epilogue_over_batches_and_other_dtypes() -> None:
+    rng = np.random.default_rng(9)
+    a, b = rng.standard_normal((2, 3, 5, 8)).astype(np.float32), rng.standard_normal((8, 20)).astype(np.float32)
+    operand = rng.standard_normal((3, 1, 20)).astype(np.float32)
+    binder, memory = new_binder(), Memory()
+    y = maximum(Input(F32, 0) + Input(F32, 1), 0.0)
+    epilogue = Epilogue((y, y.cast(np.float16), Input(F32, 0) < Input(F32, 1)), (place(memory, operand),))
+    found = bind_with(binder, memory, a, b, epilogue)
+    product = np.matmul(a.astype(np.float64), b)
+    assert np.allclose(found[0], np.maximum(product + operand, 0), atol=1e-5)
+    assert found[1].dtype == np.float16
+    assert np.allclose(found[1].astype(np.float64), np.maximum(product + operand, 0), rtol=1e-3, atol=1e-3)
+    assert np.array_equal(found[2], product < operand)
+
+
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+def test_gemm(trans_a: int, trans_b: int) -> None:
+    rng = np.random.default_rng(10)
+    a, b = rng.standard_normal((14, 33)).astype(np.float32), rng.standard_normal((33, 18)).astype(np.float32)
+    left, right = (a.T.copy() if trans_a else a), (b.T.copy() if trans_b else b)
+    for shape in [(), (18,), (1, 18), (14, 1), (14, 18), None]:
+        c = None if shape is None else rng.standard_normal(shape).astype(np.float32)
+        binder, memory = new_binder(), Memory()
+        kernel = GemmKernel({"alpha": 0.5, "beta": -2.0, "transA": trans_a, "transB": trans_b})
+        third = [] if c is None else [place(memory, np.asarray(c))]
+        (y,) = kernel.bind(binder, [place(memory, left), binder.constant(right), *third])
+        memory.run(binder)
+        assert y is not None
+        expected = 0.5 * (a.astype(np.float64) @ b) - (0.0 if c is None else 2.0 * c)
+        assert np.allclose(memory.read(y), expected, atol=1e-4)
+
+
+def test_fused_matmul_moves_batch_axes() -> None:
+    rng = np.random.default_rng(11)
+    a, b = rng.standard_normal((5, 3, 7)).astype(np.float32), rng.standard_normal((3, 9, 7)).astype(np.float32)
+    found = multiply(a, b, parameters={"transBatchA": 1, "transB": 1, "alpha": 2.0})
+    assert np.allclose(found, 2 * np.matmul(np.moveaxis(a, 0, -2), np.swapaxes(b, 1, 2)), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "says"),
+    [((3, 4), (5, 6), "inner dimensions"), ((2, 3, 4), (3, 4, 5), "broadcast"), ((), (3, 4), "rank 1")],
+)
+def test_shapes_that_do_not_fit(left: tuple[int, ...], right: tuple[int, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        multiply(np.zeros(left, np.float32), np.zeros(right, np.float32))
+
+
+def test_random_shapes() -> None:
+    rng = np.random.default_rng(12)
+    for _ in range(60):
+        m, n, k = (int(2 ** rng.uniform(0, 8.5)) for _ in range(3))
+        a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+        constant = bool(rng.integers(2))
+        if rng.integers(2):
+            b = np.asfortranarray(b)
+        check_close(multiply(a, b, constant=constant), a, b, a.astype(np.float64) @ b.astype(np.float64))
