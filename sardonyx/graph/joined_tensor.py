@@ -18,11 +18,11 @@ class JoinedTensor(ir.LazyTensor):
     __slots__ = ("parts",)
 
     def __init__(self, parts: Sequence[ir.TensorProtocol], name: str) -> None:
-        first = parts[0]
-        head, dtype = tuple(first.shape)[:-1], first.dtype
-        if any(tuple(part.shape)[:-1] != head or part.dtype != dtype for part in parts):
+        shapes = [part.shape.numpy() for part in parts]
+        head, dtype = shapes[0][:-1], parts[0].dtype
+        if any(shape[:-1] != head for shape in shapes) or any(part.dtype != dtype for part in parts):
             raise ValueError(f"the parts of {name} differ in type or in a dimension other than the last")
-        width = sum(int(tuple(part.shape)[-1]) for part in parts)
+        width = sum(shape[-1] for shape in shapes)
         super().__init__(self._joined, dtype, ir.Shape((*head, width)), name=name)
         self.parts = tuple(parts)
 

@@ -97,6 +97,54 @@ def test_a_transposed_weight_with_two_readers_is_not_doubled() -> None:
     assert_agrees(model, after, X)
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("bias", [None, random(16)])
+def test_a_product_of_rows_takes_the_tensor(bias: np.ndarray[Any, Any] | None, compressed: bool) -> None:
+    """MatMul, and MatMulNBits with 4 bits in blocks of 16, as quantising a linear layer of GPT-2 leaves it."""
+    constants: dict[str, np.ndarray[Any, Any]] = {
+        "rows": np.array([-1, 16]),
+        "zero": np.array([0]),
+        "two": np.array([2]),
+    }
+    if compressed:
+        constants["w"] = RNG.integers(0, 256, (16, 1, 8)).astype(np.uint8)
+        constants["scales"] = np.abs(random(16))
+        product = N(
+            "MatMulNBits", ["a", "w", "scales"], ["p"], domain="com.microsoft", K=16, N=16, bits=4, block_size=16
+        )
+    else:
+        constants["w"] = random(16, 16)
+        product = N("MatMul", ["a", "w"], ["p"])
+    if bias is not None:
+        constants["b"] = bias
+    nodes = [
+        N("Shape", ["x"], ["s"]),
+        N("Slice", ["s", "zero", "two"], ["lead"]),
+        N("Concat", ["lead", "sixteen"], ["target"], axis=0),
+        N("Reshape", ["x", "rows"], ["a"]),
+        product,
+        *([] if bias is None else [N("Add", ["b", "p"], ["q"])]),
+        N("Reshape", ["p" if bias is None else "q", "target"], ["y"]),
+    ]
+    constants["sixteen"] = np.array([16])
+    model = make_model(nodes, {"x": ["n", "m", 16]}, [], constants)
+    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b", "c"]))
+    after, reports = rewritten(model)
+    assert operators(after) == [product.op_type, *([] if bias is None else ["Add"])]
+    assert reports["MatMulReshapeFusion"].changes == 1
+    assert_agrees(model, after, {"x": random(2, 5, 16)}, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_of_rows_that_go_elsewhere_keeps_its_reshapes() -> None:
+    nodes = [N("Reshape", ["x", "rows"], ["a"]), N("MatMul", ["a", "w"], ["p"]), N("Reshape", ["p", "target"], ["y"])]
+    constants = {"rows": np.array([-1, 8]), "w": random(8, 6), "target": np.array([5, -1, 6])}
+    model = make_model(nodes, SHAPE, ["y"], constants)
+    after, reports = rewritten(model)
+    assert operators(after) == ["Reshape", "MatMul", "Reshape"]
+    assert any("does not bring back" in text for text in reports["MatMulReshapeFusion"].declined)
+    assert_agrees(model, after, X)
+
+
 def _attention(
     biases: tuple[bool, bool, bool] = (True, True, True),
     *,

@@ -1,4 +1,4 @@
-"""Gemm over rows of a tensor of more dimensions: the matrix product as MatMul has it."""
+"""Products over the rows of a tensor that was flattened for them: they take the tensor as it is."""
 
 from __future__ import annotations
 
@@ -69,4 +69,50 @@ class GemmOfRows(Rule):
         return m.initializer(weight.T, "weight")
 
 
-RULES: tuple[Rule, ...] = (GemmOfRows(),)
+_PLAIN = op.MatMul(_ROWS, "weight!")
+_COMPRESSED = op.MatMulNBits(_ROWS, "weight!", "scales!", "zeros?", "groups?", "inner_bias?", domain="com.microsoft")
+_TOTALS = tuple(op.Add(product, "bias!") for product in (_PLAIN, _COMPRESSED))
+
+
+class ProductOfRows(Rule):
+    """Reshape to rows, MatMul or MatMulNBits, perhaps a bias, Reshape back is the product of the tensor itself."""
+
+    name = "MatMulReshapeFusion"
+    level = Level.BASIC
+    patterns = tuple(op.Reshape(inner, "shape") for inner in (*_TOTALS, _PLAIN, _COMPRESSED))
+
+    def check(self, m: Match) -> str | None:
+        if not in_main_graph(m):
+            return "it is inside a loop or a branch"
+        facts = m.context.inference.facts
+        x, result = m.fact("x").shape, result_fact(m).shape
+        rows, product = facts[m.covered(_ROWS).outputs[0]].shape, facts[self._product(m).outputs[0]].shape
+        if x is None or result is None or rows is None or product is None or len(x) < 3:
+            return "the shape of its input or its result is not known"
+        if len(rows) != 2 or len(product) != 2 or not same_shape(rows[-1:], x[-1:]):
+            return "the Reshape before it does not keep the last dimension"
+        if not same_shape(result, (*x[:-1], product[-1])):
+            return "the Reshape behind it does not bring back the first dimensions"
+        if m.optional("bias") is not None and m.fact("bias").shape != product[-1:]:
+            return "its bias is not one row"
+        return None
+
+    @staticmethod
+    def _product(m: Match) -> ir.Node:
+        return next(node for node in m.nodes if node.op_type in ("MatMul", "MatMulNBits"))
+
+    def rewrite(self, m: Match) -> Replacement:
+        old = self._product(m)
+        product = ir.node(
+            old.op_type, [m.value("x"), *old.inputs[1:]], domain=old.domain, version=old.version, name=old.name
+        )
+        product.attributes.update(old.attributes)
+        if m.optional("bias") is None:
+            return Replacement((product,), {m.root.outputs[0]: product.outputs[0]})
+        product.outputs[0].name = f"{m.root.outputs[0].name}_product"
+        version = m.context.model.opset_imports.get("", 1)
+        total = m.new_node("Add", [product.outputs[0], m.value("bias")], version=version)
+        return Replacement((product, total), {m.root.outputs[0]: total.outputs[0]})
+
+
+RULES: tuple[Rule, ...] = (GemmOfRows(), ProductOfRows())
