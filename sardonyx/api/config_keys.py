@@ -198,14 +198,21 @@ _TABLE = (
     ConfigKey("session.inter_op.spin_backoff_max", "number", "", "accepted", "the same between nodes", lenient=True),
     _on_off("session.set_denormal_as_zero", "0", "accepted", "flush denormal numbers"),
     # Native code (keys of this project)
-    _text("sardonyx.cpu.kernels", "", "works", "instruction set of the CPU's kernels, or numpy; the best one if empty"),
+    ConfigKey(
+        "sardonyx.cpu.kernels",
+        "choice",
+        "",
+        "works",
+        "instruction set of the CPU's kernels, or numpy for none; the best of the machine if empty",
+        choices=("", "amx", "avx512vnni", "avx512", "avx2", "portable", "neon", "numpy"),
+    ),
     ConfigKey(
         "sardonyx.cpu.precision",
         "choice",
         "float32",
         "works",
         "bfloat16 lets products of float32 matrices be computed in bfloat16",
-        choices=("float32", "bfloat16"),
+        choices=("bfloat16", "float32"),
     ),
     # Compiled models of other providers
     _on_off("ep.context_enable", "0", "accepted", "write a model with compiled parts"),

@@ -17,6 +17,7 @@ from sardonyx.api import environment, session_build
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
+from sardonyx.api.fast_run import OneSegment
 from sardonyx.api.feeds import InputSpec
 from sardonyx.api.io_binding import SessionIOBinding
 from sardonyx.api.model_metadata import ModelMetadata
@@ -73,6 +74,11 @@ class CoreSession:
         self._plans: dict[tuple[str, ...], Plan] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        self.one_segment = (
+            OneSegment.of(self._plan, [name for name, _, _ in self._inputs]) if self._trace is None else None
+        )
+        self._fast = None if self.one_segment is None else self.one_segment.fast_call()
+        self._last_shapes: list[tuple[int, ...]] | None = None
 
     def _set_signature(self, built: session_build.Built) -> None:
         compiled = built.compiled
@@ -110,7 +116,29 @@ class CoreSession:
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[Any]:
         """The outputs called `output_names` as Python objects: arrays, lists, dicts, None."""
-        return [to_python(value) for value in self.execute(output_names, feeds, run_options)]
+        if self._fast is not None:
+            self._fast.close()  # its memory serves this run
+        results = [to_python(value) for value in self.execute(output_names, feeds, run_options)]
+        if self._fast is not None and run_options is None and tuple(output_names) == self._output_names:
+            self._prepare_fast(feeds)
+        return results
+
+    @property
+    def fast_run(self) -> Callable[[None, Any], list[Any] | None] | None:
+        """`run` of all outputs without options, in native code; gives None for whatever it does not take."""
+        return None if self._fast is None else self._fast.arrays
+
+    def _prepare_fast(self, feeds: Mapping[str, Any]) -> None:
+        """Let the next run take the short way if its inputs look like these; not for shapes that come once."""
+        assert self.one_segment is not None
+        assert self._fast is not None
+        arrays = [feeds.get(name) for name in self.one_segment.inputs]
+        if not all(type(array) is np.ndarray for array in arrays) or len(feeds) != len(arrays):
+            return
+        shapes = [array.shape for array in arrays if array is not None]
+        if self._last_shapes is None or shapes == self._last_shapes:
+            self.one_segment.prepare(self._fast, feeds)
+        self._last_shapes = shapes
 
     def execute(
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
@@ -276,6 +304,11 @@ class CoreSession:
     @property
     def session_options(self) -> SessionOptions:
         return self._options
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """All outputs, in order."""
+        return self._output_names
 
     @property
     def provider_names(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class SessionIOBinding:
         self._outputs: dict[str, CoreValue] = {}
         self._bound: set[str] = set()  # outputs whose memory the caller gave: their shape is the caller's word
         self._results = OrtValueVector()
+        self._fast = None if session.one_segment is None else session.one_segment.fast_call()
 
     @property
     def session(self) -> CoreSession:
@@ -41,6 +42,7 @@ class SessionIOBinding:
 
     def bind_input(self, name: str, *value: Any) -> None:
         """Bind an array; or device, element type, shape and address of memory that the caller keeps alive."""
+        self._changed()
         if name not in self._input_kinds:
             raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
         if len(value) == 1:
@@ -50,6 +52,7 @@ class SessionIOBinding:
         self._inputs[name] = CoreValue(_foreign(device, kind, shape, address))
 
     def bind_ortvalue_input(self, name: str, value: CoreValue) -> None:
+        self._changed()
         if name not in self._input_kinds:
             raise RuntimeError(f"Error when binding input: Failed to find input name in the mapping: {name}")
         self._inputs[name] = value
@@ -74,9 +77,11 @@ class SessionIOBinding:
         """Wait until outputs have arrived; on the host they always have."""
 
     def clear_binding_inputs(self) -> None:
+        self._changed()
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
+        self._changed()
         self._outputs.clear()
         self._bound.clear()
         self._results = OrtValueVector()
@@ -91,6 +96,8 @@ class SessionIOBinding:
 
     def execute(self, run_options: Any = None) -> None:
         """Run the session on what is bound; RuntimeError ``Error in execution: …`` for whatever fails."""
+        if self._fast is not None and run_options is None and self._fast.bound():
+            return
         if not self._outputs:
             raise RuntimeError("Error in execution: At least one output should be requested.")
         feeds = {name: value.raw for name, value in self._inputs.items()}
@@ -100,8 +107,25 @@ class SessionIOBinding:
             raise RuntimeError(f"Error in execution: {error.message}") from error
         for name, raw in zip(self._outputs, results, strict=True):
             self._store(name, raw)
+        if self._fast is not None and run_options is None:
+            self._prepare_fast(feeds)
+
+    def _prepare_fast(self, feeds: Mapping[str, Any]) -> None:
+        """Let the next run write straight into the bound memory, where what is bound allows that."""
+        one = self._session.one_segment
+        assert one is not None
+        assert self._fast is not None
+        arrays = [self._outputs[name].raw for name in self._session.output_names if name in self._outputs]
+        if set(feeds) == set(one.inputs) and len(arrays) == len(self._session.output_names):
+            one.prepare_bound(self._fast, feeds, arrays)
+
+    def _changed(self) -> None:
+        """What is bound is not what the last run was on."""
+        if self._fast is not None:
+            self._fast.close()
 
     def _bind_output(self, name: str, value: CoreValue, *, bound: bool) -> None:
+        self._changed()
         self._outputs[name] = value
         (self._bound.add if bound else self._bound.discard)(name)
         self._results.replace(list(self._outputs.values()))

@@ -19,7 +19,7 @@ def run_settings(options: SessionOptions) -> RunSettings:
     shared = None if options.use_per_session_threads else environment.global_thread_pool_sizes()
     threads, branches = (options.intra_op_num_threads, options.inter_op_num_threads) if shared is None else shared
     parallel = options.execution_mode == ExecutionMode.ORT_PARALLEL
-    kernels = config.get(KERNELS, "numpy")
+    kernels = config.get(KERNELS, "")
     if kernels not in ("", "numpy"):
         _check_kernels(kernels)
     duration = config.get("session.intra_op.spin_duration_us", "")

@@ -102,6 +102,8 @@ class InferenceSession:
         self._provider_options: dict[str, dict[str, str]] | None = self._sess.provider_options
         self._profiling_start_time_ns: int | None = self._sess.get_profiling_start_time_ns
         self._output_names = tuple(argument.name for argument in self._sess.outputs_meta)
+        self._output_list = list(self._output_names)
+        self._fast = self._sess.fast_run
         self._required = tuple(
             argument.name for argument in self._sess.inputs_meta if not argument.type.startswith("optional(")
         )
@@ -109,6 +111,7 @@ class InferenceSession:
     def _reset(self) -> None:
         """Let go of the inner session, so that nothing of the old one is left if making a new one fails."""
         self._sess = None
+        self._fast = None
         self._sess_options = None
         self._inputs_meta = self._outputs_meta = self._overridable_initializers = None
         self._model_meta = None
@@ -134,6 +137,12 @@ class InferenceSession:
         dicts. ValueError for a missing input; InvalidArgument for an unknown name or a value that does not fit;
         `Fail` or another typed error, with the node's name, where a node fails.
         """
+        if self._fast is not None and run_options is None and (
+            output_names is None or output_names == self._output_list
+        ):
+            results = self._fast(None, input_feed)
+            if results is not None:
+                return results
         session = self._session()
         names = self._wanted(output_names)
         self._check_required(input_feed)

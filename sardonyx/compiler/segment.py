@@ -77,9 +77,7 @@ class Segment:
                 made = operation.bind(binder, given)
             except Exception as error:
                 raise _failure(operation, error) from error
-            for number, tensor in zip(operation.outputs, made, strict=False):
-                if number >= 0:
-                    values[number] = tensor
+            values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
         known: dict[int, Array] = {}
         results = []
         for index, value in enumerate(self.outputs):

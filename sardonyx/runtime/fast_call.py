@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.runtime.lanes import Lane
+from sardonyx.runtime.lanes import Lane, LanePool
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.team import ThreadTeam
 
@@ -122,13 +122,15 @@ class FastCall:
     while another call is in progress and for whatever differs from what was prepared.
     """
 
-    def __init__(self, code: CallCode, team: ThreadTeam, run_address: int) -> None:
+    def __init__(self, code: CallCode, team: ThreadTeam, lanes: LanePool) -> None:
         self._team = team
+        self._lanes = lanes
+        self._lane: Lane | None = None  # taken from the pool while there is a plan
+        self._tables: list[Any] = []
         self._words = (ctypes.c_int64 * State.COUNT)()
         self._kept: list[Any] = []
-        self._lane = Lane(team.threads)
         words = self._words
-        words[State.RUN] = run_address
+        words[State.RUN] = team.run_address
         words[State.NONE], words[State.TRUE] = id(None), id(True)
         words[State.DICT], words[State.ARRAY] = id(dict), id(np.ndarray)
         words[State.NEW_ARRAY] = _numpy_function(_NEW_FROM_DESCR)
@@ -154,10 +156,6 @@ class FastCall:
         make.restype = ctypes.py_object
         return make(ctypes.addressof(definition), self._self, None)  # type: ignore[no-any-return]
 
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._words[State.BUSY])
-
     def prepare(
         self,
         plan: NativePlan,
@@ -167,12 +165,15 @@ class FastCall:
         *,
         releases_lock: bool,
     ) -> None:
-        """Serve this plan from now on; `addresses` are external ones that stay. Nothing happens during a call."""
-        words = self._words
-        if words[State.BUSY]:
+        """Serve this plan from now on; `addresses` are external ones that stay.
+
+        Nothing happens while the last plan is still running.
+        """
+        if not self.close():
             return
-        words[State.OPEN] = 0
-        self._lane.prepare(plan, self._team.threads)
+        words = self._words
+        lane = self._lane = self._lanes.take()
+        lane.prepare(plan, self._team.threads)
         if plan.width > 1:
             self._team.start()
         externals = (ctypes.c_int64 * max(1, plan.base_count - 1))(*addresses)
@@ -192,7 +193,7 @@ class FastCall:
             kept += [dims, form.dtype]
             row = index * OutputColumn.COUNT
             output_table[row : row + 4] = [id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external]
-        words[State.PLAN], words[State.LANE] = plan.address, self._lane.address
+        words[State.PLAN], words[State.LANE] = plan.address, lane.address
         words[State.TEAM] = team
         words[State.EXTERNALS] = ctypes.addressof(externals)
         words[State.INPUTS], words[State.INPUT_COUNT] = ctypes.addressof(input_table), len(inputs)
@@ -201,9 +202,15 @@ class FastCall:
         self._tables = kept
         words[State.OPEN] = 1
 
-    def close(self) -> None:
-        """Decline every call until the next `prepare`."""
+    def close(self) -> bool:
+        """Decline every call until the next `prepare`, and give the lane back; False while a call still runs in it."""
         self._words[State.OPEN] = 0
+        if self._words[State.BUSY]:
+            return False
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            self._lanes.give(lane)
+        return True
 
 
 def _dims(shape: Sequence[int]) -> Any:

@@ -14,6 +14,7 @@ from sardonyx import errors
 from sardonyx.runtime import memory
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
+from sardonyx.runtime.fast_call import RELEASE_NS, CallCode, FastCall
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.team import TERMINATED as STOPPED
@@ -49,6 +50,12 @@ class ReadyPlan:
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     known: dict[int, Array]
     origins: Callable[[], Sequence[StepOrigin]]
+    nanoseconds: float  # a rough estimate of a run
+
+    @property
+    def releases_lock(self) -> bool:
+        """Whether a run takes long enough to let other Python threads go on meanwhile."""
+        return self.nanoseconds > RELEASE_NS
 
 
 class NativeSegment:
@@ -61,10 +68,12 @@ class NativeSegment:
         names: Sequence[str],
         team: ThreadTeam,
         lanes: LanePool,
+        call_code: Callable[[], CallCode],
     ) -> None:
         """`make_plan` binds the segment to shapes; `dtypes` and `names` are those of its inputs."""
         self._make_plan = make_plan
-        self._dtypes = tuple(dtypes)
+        self.dtypes = tuple(dtypes)
+        self._call_code = call_code
         self._names = tuple(names)
         self._team = team
         self._lanes = lanes
@@ -81,6 +90,10 @@ class NativeSegment:
                 while len(self._plans) > MOST_PLANS:
                     self._plans.popitem(last=False)
         return ready
+
+    def fast_call(self) -> FastCall:
+        """A way into this segment's plans that needs no Python."""
+        return FastCall(self._call_code(), self._team, self._lanes)
 
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> list[Array]:
         """New arrays for the outputs; typed errors for inputs that are missing or of another type than was planned."""
@@ -110,7 +123,7 @@ class NativeSegment:
     def _checked(self, inputs: Sequence[Any]) -> list[Array]:
         """The inputs as contiguous, aligned arrays."""
         arrays = []
-        for index, (value, dtype) in enumerate(zip(inputs, self._dtypes, strict=True)):
+        for index, (value, dtype) in enumerate(zip(inputs, self.dtypes, strict=True)):
             if value is None:
                 raise errors.Fail(f"Missing Input: {self._names[index]}")
             array = np.asarray(value)

@@ -20,7 +20,7 @@ class RunSettings:
     spin: bool = True
     spin_us: int | None = None
     affinities: str = ""
-    kernels: str = "numpy"
+    kernels: str = ""
     precision: str = "float32"
     keeps_arena: bool = True
 

@@ -18,7 +18,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sardonyx.log import Logger
@@ -62,11 +62,12 @@ class TeamField(enum.IntEnum):
 
 @dataclass(frozen=True)
 class ExecutorCode:
-    """Addresses of the native functions ``run``, ``work`` and ``stop``."""
+    """Addresses of the native functions ``run``, ``work`` and ``stop``, and what keeps them in memory."""
 
     run: int
     work: int
     stop: int
+    owner: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class _Crew:
         for number in range(1, options.threads):
             worker = threading.Thread(
                 target=_live,
-                args=(self._memory, _WORK(code.work), number, options),
+                args=(self._memory, code, number, options),
                 name=f"sardonyx-worker-{number}",
                 daemon=True,
             )
@@ -240,8 +241,8 @@ class _Crew:
                 worker.join(_JOIN_SECONDS)
 
 
-def _live(memory: Memory, work: Callable[[int, int], int], number: int, options: TeamOptions) -> None:
-    """What a worker does; it keeps the memory, which it reads until it leaves."""
+def _live(memory: Memory, code: ExecutorCode, number: int, options: TeamOptions) -> None:
+    """What a worker does; it keeps the memory and the code, which it uses until it leaves."""
     if options.affinities:
         try:
             os.sched_setaffinity(0, options.affinities[number - 1])
@@ -253,7 +254,7 @@ def _live(memory: Memory, work: Callable[[int, int], int], number: int, options:
             options.on_start(number)
         except Exception as error:
             _LOGGER.error(f"the start callback of worker {number} raised {type(error).__name__}: {error}", "team")
-    work(memory.address, number)
+    _WORK(code.work)(memory.address, number)
 
 
 _LOGGER = Logger("runtime")
