@@ -190,6 +190,23 @@ def test_projections_of_one_input_are_one_product(biases: tuple[bool, bool, bool
     assert_agrees(model, after, X)
 
 
+def test_projections_are_found_behind_heads_and_factors() -> None:
+    constants: dict[str, np.ndarray[Any, Any]] = {"heads": np.array([0, 0, 2, 4]), "two": np.array(2, np.float32)}
+    nodes = []
+    for letter in "qkv":
+        constants[f"w{letter}"] = random(8, 8)
+        nodes.append(N("MatMul", ["x", f"w{letter}"], [f"{letter}p"]))
+        nodes.append(N("Mul", [f"{letter}p", "two"], [f"{letter}m"]))
+        nodes.append(N("Reshape", [f"{letter}m", "heads"], [f"{letter}h"]))
+        nodes.append(N("Transpose", [f"{letter}h"], [f"{letter}t"], perm=[0, 2, 1, 3]))
+    nodes += [N("Attention", ["qt", "kt", "vt"], ["a"], is_causal=1), N("Relu", ["a"], ["y"])]
+    model = make_model(nodes, SHAPE, ["y"], constants, opset=23)
+    after, reports = rewritten(model)
+    assert reports["QKVProjectionFusion"].changes == 1
+    assert operators(after).count("MatMul") == 1
+    assert_agrees(model, after, X)
+
+
 def test_a_projection_that_others_read_is_read_from_the_joint_one() -> None:
     model = _attention(extra=[N("Relu", ["qs"], ["r"])], outputs=("y", "r", "ks"))
     after, reports = rewritten(model)

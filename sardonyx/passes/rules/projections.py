@@ -19,6 +19,7 @@ _ATTENTIONS = (
     ("com.microsoft", "GroupQueryAttention"),
     ("", "Attention"),
 )
+_BETWEEN = frozenset({"Mul", "Reshape", "RotaryEmbedding", "Transpose"})
 _OPERANDS = 3  # queries, keys and values are the first inputs of all of them
 
 
@@ -39,6 +40,18 @@ class Projection:
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
         return (self.product,) if self.total is None else (self.total, self.product)
+
+
+def _before_heads(value: ir.Value | None) -> ir.Value | None:
+    """The value before what may stand between a projection and attention: split into heads, scaled, rotated."""
+    while value is not None:
+        node = value.producer()
+        if node is None or node.op_type not in _BETWEEN or value is not node.outputs[0]:
+            return value
+        if node.op_type == "Mul" and not is_constant(node.inputs[1]):
+            return value
+        value = node.inputs[0]
+    return None
 
 
 def projection_of(value: ir.Value | None) -> Projection | None:
@@ -96,7 +109,7 @@ class MergeProjections(Rule):
     def matches(self, node: ir.Node, context: Context) -> Iterator[Match]:
         by_source: dict[ir.Value | None, dict[ir.Value, Projection]] = {}
         for value in node.inputs[:_OPERANDS]:
-            projection = projection_of(value)
+            projection = projection_of(_before_heads(value))
             if projection is not None:
                 by_source.setdefault(projection.source, {})[projection.result] = projection
         for group in by_source.values():
