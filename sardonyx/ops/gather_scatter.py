@@ -7,10 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops.framework.facts import MAXIMUM_ELEMENTS, UNKNOWN, Dim, Fact
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 from sardonyx.ops.shape import axis_of
+
+
+def out_of_bounds(index: int, size: int, axis: int | None = None) -> str:
+    """The message for an index that is none of an axis."""
+    where = "" if axis is None else f" on axis {axis}"
+    return (
+        f"indices element out of data bounds, idx={index} must be within the inclusive range "
+        f"[{-size},{size - 1}]{where}"
+    )
 
 
 def checked(indices: Array, size: int, axis: int | None = None) -> Array:
@@ -18,12 +28,7 @@ def checked(indices: Array, size: int, axis: int | None = None) -> Array:
     if indices.size:
         low, high = int(indices.min()), int(indices.max())
         if low < -size or high >= size:
-            wrong = low if low < -size else high
-            where = "" if axis is None else f" on axis {axis}"
-            raise ValueError(
-                f"indices element out of data bounds, idx={wrong} must be within the inclusive range "
-                f"[{-size},{size - 1}]{where}"
-            )
+            raise ValueError(out_of_bounds(low if low < -size else high, size, axis))
         if low < 0:
             return np.where(indices < 0, indices + size, indices)
     return indices
@@ -33,8 +38,10 @@ def checked(indices: Array, size: int, axis: int | None = None) -> Array:
 class Gather(Operator):
     """Slices of the data along an axis, in the order and shape of the indices."""
 
-    host_reason = "NumPy's take is a copy at memory speed"
     axis: int = 0
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("gather", {"axis": self.axis}, self.run, inputs)
 
     def run(self, data: Array, indices: Array) -> Sequence[Value]:
         axis = axis_of(self.axis, data.ndim)
@@ -76,8 +83,10 @@ def _along(indices: Array, axis: int, size: int, data_shape: tuple[int, ...]) ->
 class GatherElements(Operator):
     """For each index, the element of the data at its place with the coordinate on the axis replaced."""
 
-    host_reason = "NumPy's indexing is a copy at memory speed"
     axis: int = 0
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("gather_elements", {"axis": self.axis}, self.run, inputs)
 
     def run(self, data: Array, indices: Array) -> Sequence[Value]:
         if data.ndim != indices.ndim:
@@ -94,8 +103,10 @@ class GatherElements(Operator):
 class GatherND(Operator):
     """Slices of the data whose leading coordinates, behind the batch axes, the last axis of the indices holds."""
 
-    host_reason = "NumPy's indexing is a copy at memory speed"
     batch_dims: int = 0
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("gather_nd", {"batch_dims": self.batch_dims}, self.run, inputs)
 
     def run(self, data: Array, indices: Array) -> Sequence[Value]:
         batch, depth = self.batch_dims, indices.shape[-1]

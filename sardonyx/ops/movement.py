@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.kernel.program import Host, Kernel, Template, View
+from sardonyx.kernel.program import Kernel, View
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import MAXIMUM_ELEMENTS, UNKNOWN, Dim, Fact, known, unknown_dim
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 from sardonyx.ops.shape import Viewing, axes_of, axis_of, unknown_shape
 
 
@@ -276,11 +276,9 @@ class Concatenation(Operator):
         return (np.concatenate(inputs, self.axis),)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
-        if any(dtype is None or dtype == np.dtype(object) for dtype in inputs):
-            return Host(self.run, "strings are Python objects")
         if len(inputs) == 1:
             return View(self._alone)
-        return Template("concat", {"axis": self.axis}, self.run)
+        return template_unless_text("concat", {"axis": self.axis}, self.run, inputs)
 
     def _alone(self, data: Array) -> Array:
         axis_of(self.axis, data.ndim)

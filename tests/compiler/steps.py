@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from sardonyx.compiler.binding import Argument, Binder, Bound, Buffer, Tensor
 from sardonyx.compiler.llvm.kernels.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
+from sardonyx.compiler.native.template import NativeKernel
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.team import FINISHED, TeamOptions, ThreadTeam
 
@@ -65,8 +66,13 @@ class Memory:
         memory = buffer.array if buffer.array is not None else self.place(buffer)
         return int(memory.__array_interface__["data"][0]) + argument.offset
 
-    def run(self, binder: Binder, *, one_by_one: bool = False) -> None:
-        """Every step of the binder; AssertionError where one wrote outside of a buffer."""
+    def run(self, binder: Binder, *, one_by_one: bool = False) -> list[str]:
+        """Every step of the binder; the faults that were noted, as their messages.
+
+        AssertionError where a step wrote outside of a buffer.
+        """
+        notes = self.place(binder._notes).view(np.int64).reshape(-1, 2)
+        notes[...] = 0
         for step in binder.steps:
             words = np.array([self.address(argument) for argument in step.arguments], np.int64)
             scratch = np.full(binder.scratch_bytes + 128, POISON, np.uint8)
@@ -80,6 +86,41 @@ class Memory:
         for _, room in self._rooms.values():
             assert (room[:GUARD] == POISON).all(), "a kernel wrote before a buffer"
             assert (room[len(room) - GUARD :] == POISON).all(), "a kernel wrote behind a buffer"
+        found = zip(binder.faults, notes.tolist(), strict=True)
+        return [fault.describe(number) for fault, (noted, number) in found if noted]
+
+
+def bind(
+    kernel: NativeKernel, arrays: Sequence[Array | None], variant: str = "", *, known: Collection[int] = ()
+) -> tuple[Binder, Memory, Sequence[Tensor | None]]:
+    """A kernel bound to arrays as inputs of a plan; those at the places `known` are constants."""
+    binder, memory = new_binder(variant), Memory()
+    tensors: list[Tensor | None] = []
+    for index, array in enumerate(arrays):
+        if array is None:
+            tensors.append(None)
+        elif index in known:
+            tensors.append(binder.constant(array))
+        else:
+            tensor = binder.external(index, array.dtype, array.shape)
+            memory.put(tensor, array)
+            tensors.append(tensor)
+    return binder, memory, kernel.bind(binder, tensors)
+
+
+def outputs_of(
+    kernel: NativeKernel,
+    arrays: Sequence[Array | None],
+    variant: str = "",
+    *,
+    known: Collection[int] = (),
+    one_by_one: bool = False,
+) -> list[Array]:
+    """What a kernel computes; AssertionError where it notes a fault."""
+    binder, memory, results = bind(kernel, arrays, variant, known=known)
+    faults = memory.run(binder, one_by_one=one_by_one)
+    assert not faults, faults
+    return [memory.read(result).copy() for result in results if result is not None]
 
 
 def run_plan(bound: Bound, inputs: Sequence[Array]) -> list[Array]:

@@ -15,7 +15,7 @@ from sardonyx import errors
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Expr, Input
-from sardonyx.kernel.program import Host, Kernel, Pointwise
+from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
 from sardonyx.ops.framework.facts import Fact, broadcast, tensor
 
 if TYPE_CHECKING:
@@ -100,6 +100,18 @@ class Operator:
     def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
         """What one run of the node does, from the facts of its values."""
         return Cost(_total(outputs, elements), _total([*filter(None, inputs), *outputs], nbytes))
+
+
+def template_unless_text(
+    name: str,
+    parameters: dict[str, Any],
+    run: Callable[..., Sequence[Value]],
+    inputs: Sequence[np.dtype[Any] | None],
+) -> Kernel:
+    """The template called `name`; a host call where an input holds strings."""
+    if any(dtype == np.dtype(object) for dtype in inputs):
+        return Host(run, "strings are Python objects")
+    return Template(name, parameters, run)
 
 
 class ControlFlow(Operator):

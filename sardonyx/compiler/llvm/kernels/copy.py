@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.walk import kernel_frame, places, runs, share
+from sardonyx.compiler.llvm.kernels.walk import Row, copy_blob, kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
 
@@ -41,27 +41,15 @@ def emit_rows(target: Target, spec: tuple[()]) -> str:
     """
     k, words = kernel_frame(target)
     source, destination = k.pointer(words.load(0), U8), k.pointer(words.load(1), U8)
-    row = words.load(4)
+    row = Row(k, 0, words.load(4))
     size, read_step, written_step = words.load(5), words.load(6), words.load(7)
     begin, end = share(k, words.load(2), words.load(3))
-    width = target.vector_bits // 8
-    mask = k.lanes_below(row, width) if target.has_masks else None
     with runs(k, begin, end, size) as (slower, first, last):
         read, written = places(k, slower, words.offset(9), words.load(8), 2)
         outer_source, outer_destination = source.offset(read), destination.offset(written)
         with k.loop(first, last) as index:
             from_, to = outer_source.offset(index * read_step), outer_destination.offset(index * written_step)
-            long = row >= width
-            with k.when(long):
-                rest = row - width
-                with k.loop(0, rest, width) as at:
-                    to.store(from_.load(at, width), at)
-                to.store(from_.load(rest, width), rest)  # overlaps what was copied before
-            with k.otherwise(long):
-                if mask is None:
-                    k.copy(to, from_, row)
-                else:
-                    to.store(from_.load(0, width, mask), 0, mask)
+            row.copy(from_, to)
     return k.finish()
 
 
@@ -156,7 +144,7 @@ def emit_blocks(target: Target, spec: BlockSpec) -> str:
             with k.loop(a_first, a_last) as i:
                 row_from, row_to = from_.offset(i * a.read_step), to.offset(i * a.written_step)
                 with k.loop(b_first, b_last) as j:
-                    _copy_blob(row_from.offset(j * b.read_step), row_to.offset(j * b.written_step), spec.blob)
+                    copy_blob(row_from.offset(j * b.read_step), row_to.offset(j * b.written_step), spec.blob)
         else:
             with k.loop(a_first, a_last, spec.tile) as i, k.loop(b_first, b_last, spec.tile) as j:
                 # The last tiles are moved back inside and copy some elements once more.
@@ -177,14 +165,6 @@ class _Axis:
 
     def __init__(self, words: Pointer, at: int) -> None:
         self.size, self.read_step, self.written_step, self.block = (words.load(at + i) for i in range(4))
-
-
-def _copy_blob(from_: Pointer, to: Pointer, nbytes: int) -> None:
-    if nbytes <= 8:
-        scalar = Type("u", 8 * nbytes)
-        to.cast(scalar).store(from_.cast(scalar).load(0, align=1), 0, align=1)
-    else:
-        to.store(from_.load(0, nbytes), 0)
 
 
 def _transpose_tile(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, PTR
+from sardonyx.compiler.llvm.types import I64, PTR, Type
 
 
 def kernel_frame(target: Target) -> tuple[Function, Pointer]:
@@ -53,3 +53,48 @@ def runs(k: Function, begin: Value, end: Value, size: Value) -> Iterator[tuple[V
         last = k.smaller(size, first + (end - item.get()))
         item.set(item.get() + (last - first))
         yield slower, first, last
+
+
+class Row:
+    """Contiguous bytes of a length known at run time, or of `blob` bytes; the tail's mask is made once."""
+
+    def __init__(self, k: Function, blob: int, nbytes: Value) -> None:
+        self._k = k
+        self._blob = blob
+        self._nbytes = nbytes
+        self._width = k.target.vector_bits // 8
+        self._mask = k.lanes_below(nbytes, self._width) if k.target.has_masks and not blob else None
+
+    def copy(self, from_: Pointer, to: Pointer) -> None:
+        """Copy from one place to another one that does not overlap it; both point to bytes."""
+        k, width = self._k, self._width
+        if self._blob:
+            copy_blob(from_, to, self._blob)
+            return
+        long = self._nbytes >= width
+        with k.when(long):
+            rest = self._nbytes - width
+            with k.loop(0, rest, width) as at:
+                to.store(from_.load(at, width), at)
+            to.store(from_.load(rest, width), rest)  # overlaps what was copied before
+        with k.otherwise(long):
+            if self._mask is None:
+                k.copy(to, from_, self._nbytes)
+            else:
+                to.store(from_.load(0, width, self._mask), 0, self._mask)
+
+
+def copy_blob(from_: Pointer, to: Pointer, nbytes: int) -> None:
+    """Copy 1 to 8 bytes (a power of two) as one number, more of them as a vector."""
+    if nbytes <= 8:
+        scalar = Type("u", 8 * nbytes)
+        to.cast(scalar).store(from_.cast(scalar).load(0, align=1), 0, align=1)
+    else:
+        to.store(from_.load(0, nbytes), 0)
+
+
+def note(k: Function, fault: Pointer, number: Value) -> None:
+    """Leave a number in the two words of a fault."""
+    words = fault.cast(I64)
+    words.store(number, 1)
+    words.store(1, 0)
