@@ -192,3 +192,16 @@ def walk(roots: Sequence[Expr]) -> list[Expr]:
             if isinstance(expr, Apply):
                 stack.extend((arg, False) for arg in reversed(expr.args))
     return order
+
+
+def substitute(roots: Sequence[Expr], replaced: Callable[[Input], Expr]) -> list[Expr]:
+    """The expressions with each `Input` replaced; shared parts stay shared."""
+    made: dict[int, Expr] = {}
+    for expr in walk(roots):
+        if isinstance(expr, Input):
+            made[id(expr)] = replaced(expr)
+        elif isinstance(expr, Apply):
+            made[id(expr)] = Apply(expr.dtype, expr.primitive, tuple(made[id(arg)] for arg in expr.args))
+        else:
+            made[id(expr)] = expr
+    return [made[id(root)] for root in roots]

@@ -13,7 +13,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm import integers, mathematics, trigonometry
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
+from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
 from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 
@@ -74,10 +74,22 @@ def emit_expression(k: Function, roots: Sequence[Expr], inputs: Sequence[Value])
     all values have as many lanes as the widest input, except that what depends on scalars alone stays a scalar.
     A subexpression that several places share is emitted once. Memory is not touched.
     """
-    values: dict[int, Value] = {}
+    values = emit_working(k, roots, inputs)
+    return [finished(k, value, root.dtype) for value, root in zip(values, roots, strict=True)]
+
+
+def emit_working(
+    k: Function, roots: Sequence[Expr], inputs: Sequence[Value], known: Mapping[int, Value] | None = None
+) -> list[Value]:
+    """As `emit_expression`, but the results have the working types of their dtypes.
+
+    Expressions whose values are `known` (by the id of the expression, in the working type) are not emitted.
+    """
+    values: dict[int, Value] = dict(known or {})
     for expr in walk(roots):
-        values[id(expr)] = emit_node(k, expr, inputs, values)
-    return [finished(k, values[id(root)], root.dtype) for root in roots]
+        if id(expr) not in values:
+            values[id(expr)] = emit_node(k, expr, inputs, values)
+    return [values[id(root)] for root in roots]
 
 
 def emit_node(k: Function, expr: Expr, inputs: Sequence[Value], values: Mapping[int, Value]) -> Value:
@@ -132,7 +144,7 @@ def _cast(k: Function, value: Value, expr: Apply) -> Value:
     if wanted in (F16, BF16):
         if value.type.scalar not in (F32, F64):
             value = value.to(F32)
-        return widened(narrowed(k, value, wanted), F32)
+        return from_bits(to_bits(k, value, wanted), wanted)
     return value.to(wanted)
 
 

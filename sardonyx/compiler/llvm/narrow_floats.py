@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.types import F16, F32, F64, U16, U32, Type
+from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, U16, U32, Type
 
 
 def widened(value: Value, wanted: Type) -> Value:
     """A value as `wanted`, its own scalar type or, for float16 and bfloat16, F32."""
     if value.type.scalar == wanted:
         return value
-    if value.type.scalar == F16 and not value.function.target.has_f16_converts:
-        return _widened_half(value.function, value).to(wanted)
+    if value.type.scalar in (F16, BF16):
+        return from_bits(value.bits_as(U16), value.type.scalar).to(wanted)
     return value.to(wanted)
 
 
 def narrowed(k: Function, value: Value, storage: Type) -> Value:
     """A value rounded to `storage`: once for float16, by way of F32 for bfloat16 (as `ml_dtypes` does)."""
-    source = value.type.scalar
-    if source == storage:
+    if value.type.scalar == storage:
         return value
-    if storage == F16:
-        single = _rounded_to_odd(k, value) if source == F64 else value.to(F32)
-        return single.to(F16) if k.target.has_f16_converts else _narrowed_half(k, single)
+    if storage in (F16, BF16):
+        return to_bits(k, value, storage).bits_as(storage)
     return value.to(storage)
+
+
+def from_bits(word: Value, storage: Type) -> Value:
+    """The F32 value of float16 or bfloat16 numbers given by their bits (U16)."""
+    if storage == BF16:
+        return (word.to(U32) << 16).bits_as(F32)
+    if word.function.target.has_f16_converts:
+        return word.bits_as(F16).to(F32)
+    return _widened_half(word)
+
+
+def to_bits(k: Function, value: Value, storage: Type) -> Value:
+    """The bits (U16) of a value rounded to float16 or bfloat16.
+
+    Code generators call library functions for values of these types, so as little as possible has them.
+    """
+    source = value.type.scalar
+    if storage == BF16:
+        return _narrowed_brain(k, value.to(F32))
+    single = _rounded_to_odd(k, value) if source == F64 else value.to(F32)
+    return single.to(F16).bits_as(U16) if k.target.has_f16_converts else _narrowed_half(k, single)
 
 
 def _rounded_to_odd(k: Function, value: Value) -> Value:
@@ -37,8 +56,8 @@ def _rounded_to_odd(k: Function, value: Value) -> Value:
     return k.select(inexact, towards_zero | 1, word).bits_as(F32)
 
 
-def _widened_half(k: Function, value: Value) -> Value:
-    word = value.bits_as(U16).to(U32)
+def _widened_half(half: Value) -> Value:
+    k, word = half.function, half.to(U32)
     # The exponent's offset is set right by a multiplication, which also makes denormal numbers normal.
     magnitude = ((word & 0x7FFF) << 13).bits_as(F32) * 2.0**112
     special = (word & 0x7FFF) >= 0x7C00
@@ -58,4 +77,10 @@ def _narrowed_half(k: Function, single: Value) -> Value:
     bits = k.select(magnitude < (113 << 23), denormal, normal)
     bits = k.select(magnitude >= 0x477FF000, k.constant(word.type, 0x7C00), bits)
     bits = k.select(magnitude > 0x7F800000, k.constant(word.type, 0x7E00), bits)
-    return (bits | ((word >> 16) & 0x8000)).to(U16).bits_as(F16)
+    return (bits | ((word >> 16) & 0x8000)).to(U16)
+
+
+def _narrowed_brain(k: Function, single: Value) -> Value:
+    word = single.bits_as(U32)
+    rounded = (word + ((word >> 16) & 1) + 0x7FFF) >> 16
+    return k.select(single.differs(single), (word >> 16) | 0x40, rounded).to(U16)

@@ -1,0 +1,131 @@
+"""How kernels that go over rows read and write operands: contiguous, broadcast along the row, or with a stride.
+
+The last elements of a row, fewer than a vector holds, are read and written under a mask where the target has masks for
+any element; elsewhere by way of a buffer on the stack, so that the same vector code computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits
+from sardonyx.compiler.llvm.types import BF16, BOOL, F16, U8, U16, Type
+
+Access = Literal["contiguous", "broadcast", "strided"]
+
+
+def lanes_for(k: Function, types: Sequence[Type]) -> int:
+    """The lanes of a vector register for the widest of some storage types; narrow floats are computed as F32."""
+    bits = max((32 if one in (F16, BF16) else one.bits for one in types), default=32)
+    return k.target.lanes(Type("u", max(8, bits)))
+
+
+def memory_type(scalar: Type) -> Type:
+    """The type with which elements are moved: not every target moves vectors of truth values or narrow floats."""
+    if scalar == BOOL:
+        return U8
+    return U16 if scalar in (F16, BF16) else scalar
+
+
+def _as_stored(k: Function, value: Value, scalar: Type) -> Value:
+    """A value of the working type as it lies in memory."""
+    if scalar == BOOL:
+        return value.to(U8)
+    return to_bits(k, value, scalar) if scalar in (F16, BF16) else value
+
+
+def _as_loaded(value: Value, scalar: Type) -> Value:
+    """A value read from memory in its working type."""
+    if scalar == BOOL:
+        return value.differs(0)
+    return from_bits(value, scalar) if scalar in (F16, BF16) else value
+
+
+class Operand:
+    """One operand along the current row; `stride` counts bytes and only matters to strided ones."""
+
+    def __init__(self, k: Function, scalar: Type, access: Access, stride: Value | None) -> None:
+        self.k = k
+        self.scalar = scalar
+        self.access = access
+        self.stride = stride
+        self.row: Pointer | None = None
+        self.value: Value | None = None
+
+    def start_row(self, address: Value) -> None:
+        """Begin a row at an address; a broadcast element is read here."""
+        self.row = Pointer(address, memory_type(self.scalar))
+        if self.access == "broadcast":
+            self.value = _as_loaded(self.row.load(0), self.scalar)
+
+    def load(self, index: Value, lanes: int) -> Value:
+        """`lanes` elements from `index` on; the one of the row, as a scalar, for a broadcast operand."""
+        assert self.row is not None
+        if self.access == "broadcast":
+            assert self.value is not None
+            return self.value
+        if self.access == "contiguous":
+            return _as_loaded(self.row.load(index, lanes), self.scalar)
+        return self._gathered(index, lanes, None)
+
+    def load_part(self, index: Value, lanes: int, count: Value) -> Value:
+        """`count` elements, fewer than `lanes`, from `index` on; the other lanes hold 0."""
+        assert self.row is not None
+        if self.access == "broadcast":
+            assert self.value is not None
+            return self.value
+        if lanes == 1:
+            return self.load(index, 1)
+        if self.access == "contiguous" and self.k.target.has_masks:
+            mask = self.k.lanes_below(count, lanes)
+            loaded = self.row.load(index, lanes, mask)
+        elif self.access == "contiguous":
+            loaded = self._through_buffer(index, lanes, count)
+        else:
+            loaded = self._gathered(index, lanes, count)
+        return _as_loaded(loaded, self.scalar)
+
+    def store(self, value: Value, index: Value, lanes: int, count: Value | None = None) -> None:
+        """Write `lanes` elements from `index` on, or only the first `count` of them."""
+        assert self.row is not None
+        stored = _as_stored(self.k, self.k.splat(value, lanes), self.scalar)
+        if self.access == "contiguous" and (count is None or lanes == 1):
+            self.row.store(stored, index)
+        elif self.access == "contiguous" and self.k.target.has_masks:
+            assert count is not None
+            self.row.store(stored, index, self.k.lanes_below(count, lanes))
+        else:
+            buffer = self.k.stack(memory_type(self.scalar), lanes)
+            buffer.store(stored)
+            with self.k.loop(0, lanes if count is None else count) as lane:
+                self._element(index + lane).store(buffer.load(lane))
+
+    def _element(self, index: Value) -> Pointer:
+        assert self.row is not None
+        if self.access == "contiguous":
+            return self.row.offset(index)
+        assert self.stride is not None
+        address = self.k.advance(self.row.address, index * self.stride, 1)
+        return Pointer(address, self.row.scalar)
+
+    def _gathered(self, index: Value, lanes: int, count: Value | None) -> Value:
+        """Elements a stride apart, one after the other: no instruction is faster for so few cache lines."""
+        if lanes == 1:
+            return _as_loaded(self._element(index).load(), self.scalar)
+        if count is not None:
+            return self._through_buffer(index, lanes, count)
+        value = self.k.undefined(memory_type(self.scalar).vector(lanes))
+        for lane in range(lanes):
+            value = self.k.insert(value, self._element(index + lane).load(), lane)
+        return _as_loaded(value, self.scalar)
+
+    def _through_buffer(self, index: Value, lanes: int, count: Value) -> Value:
+        """The first `count` of `lanes` elements by a buffer that is zero elsewhere, as they lie in memory."""
+        scalar = memory_type(self.scalar)
+        buffer = self.k.stack(scalar, lanes)
+        buffer.store(self.k.constant(scalar.vector(lanes), 0))
+        with self.k.loop(0, count) as lane:
+            buffer.store(self._element(index + lane).load(), lane)
+        return buffer.load(0, lanes)

@@ -1,0 +1,148 @@
+"""Pointwise kernels while binding: broadcasting, the iteration space, and how it is cut into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.expression import supported
+from sardonyx.compiler.llvm.kernels.pointwise import PointwiseSpec, emit_pointwise
+from sardonyx.compiler.native.rows import (
+    Axis,
+    access_of,
+    broadcast_steps,
+    elements_per_chunk,
+    is_small,
+    joined_axes,
+    space_size,
+    table_words,
+)
+from sardonyx.kernel.canonical import Canonical, canonical
+from sardonyx.kernel.cost import operations
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, substitute, walk
+from sardonyx.kernel.program import Pointwise
+
+# Expressions with fewer operations than this for an element gain from a loop of two vectors a turn.
+_UNROLLED_OPERATIONS = 12
+
+# Pieces of a row are whole vectors, whatever the dtype and the target.
+_PIECE_MULTIPLE = 64
+
+
+class PointwiseKernel:
+    """Expressions over the elements of tensors that broadcast against each other; each root is one output.
+
+    `Input(i)` in the roots has the dtype ``dtypes[i]`` and reads input `i`. ValueError where `supported` objects.
+    """
+
+    def __init__(self, roots: Sequence[Expr], dtypes: Sequence[np.dtype[Any]]) -> None:
+        problem = supported(roots)
+        if problem is not None:
+            raise ValueError(problem)
+        self.dtypes = tuple(dtypes)
+        self.body = canonical(roots)
+        self.operations = operations(Pointwise(self.dtypes, self.body.roots))
+        self._exponents = _inputs_as_exponents(self.body.roots)
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Add the step for these inputs and give the outputs; ValueError where the shapes do not broadcast."""
+        shape = _broadcast(inputs)
+        outputs = [binder.new(root.dtype, shape) for root in self.body.roots]
+        self.bind_into(binder, inputs, outputs)
+        return outputs
+
+    def bind_into(self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Add the step that writes existing tensors, all of the inputs' broadcast shape."""
+        shape = outputs[0].shape
+        if outputs[0].size == 0:
+            return
+        operands = [*inputs, *outputs]
+        steps = [broadcast_steps(tensor, len(shape)) for tensor in operands]
+        axes = joined_axes(shape, steps)
+        if not axes:
+            axes = [Axis(1, tuple(tensor.dtype.itemsize for tensor in operands))]
+        row = axes.pop()
+        nbytes = sum(tensor.dtype.itemsize for tensor, step in zip(operands, row.steps, strict=True) if step)
+        elements = space_size(axes) * row.size
+        wanted = (
+            elements if is_small(elements, nbytes, self.operations) else elements_per_chunk(nbytes, self.operations)
+        )
+        axes, fastest, piece, shrink = _cut(axes, row, wanted)
+        items = space_size(axes) * fastest.size
+        per_chunk = max(1, wanted // piece)
+        access = tuple(access_of(step, tensor.dtype.itemsize) for tensor, step in zip(operands, row.steps, strict=True))
+        spec = PointwiseSpec(
+            self._body_for(inputs),
+            tuple(dtype.name for dtype in self.dtypes),
+            access,
+            2 if self.operations < _UNROLLED_OPERATIONS else 1,
+        )
+        words = [items, per_chunk, row.size, piece, shrink, fastest.size, *fastest.steps, *row.steps]
+        binder.step(
+            emit_pointwise,
+            spec,
+            [*operands, *words, *table_words(axes)],
+            reads=tuple(inputs),
+            writes=tuple(outputs),
+            chunks=-(-items // per_chunk),
+            flops=float(self.operations) * elements,
+            nbytes=float(sum(_memory_bytes(tensor) for tensor in operands)),
+        )
+
+    def _body_for(self, inputs: Sequence[Tensor]) -> Canonical:
+        """The expressions with known exponents of powers in them: squares and roots cost far less than powers."""
+        known: dict[int, Expr] = {}
+        for index in self._exponents:
+            array = inputs[index].array
+            if array is not None and array.size == 1:
+                number = array.reshape(-1)[0].item()
+                if number in (-1, 0.5, 1, 2, 3):
+                    known[index] = Constant(self.dtypes[index], number)
+        if not known:
+            return self.body
+        return canonical(substitute(self.body.roots, lambda leaf: known.get(leaf.index, leaf)))
+
+
+def _cut(axes: list[Axis], row: Axis, wanted: int) -> tuple[list[Axis], Axis, int, int]:
+    """The slower axes, the fastest one over rows, the elements of a piece, and what a row loses from one to the next.
+
+    A row of more than `wanted` elements is cut in pieces, which become the fastest axis.
+    """
+    if row.size <= wanted:
+        fastest = axes[-1] if axes else Axis(1, tuple(0 for _ in row.steps))
+        return axes[:-1], fastest, row.size, 0
+    pieces = -(-row.size // wanted)
+    piece = -(-row.size // (_PIECE_MULTIPLE * pieces)) * _PIECE_MULTIPLE
+    return axes, Axis(-(-row.size // piece), tuple(piece * step for step in row.steps)), piece, piece
+
+
+def _inputs_as_exponents(roots: Sequence[Expr]) -> frozenset[int]:
+    """The inputs that are, directly or converted, exponents of powers."""
+    found = set()
+    for expr in walk(roots):
+        if isinstance(expr, Apply) and expr.primitive == "power":
+            exponent = expr.args[1]
+            while isinstance(exponent, Apply) and exponent.primitive == "cast":
+                exponent = exponent.args[0]
+            if isinstance(exponent, Input):
+                found.add(exponent.index)
+    return frozenset(found)
+
+
+def _broadcast(inputs: Sequence[Tensor]) -> tuple[int, ...]:
+    shapes = [tensor.shape for tensor in inputs]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"the shapes {', '.join(map(str, shapes))} do not broadcast to one shape") from None
+
+
+def _memory_bytes(tensor: Tensor) -> int:
+    """Bytes of the elements that a tensor really has in memory."""
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.strides, strict=True):
+        count *= size if stride else 1
+    return count * tensor.dtype.itemsize

@@ -1,0 +1,80 @@
+"""Iteration spaces of loops over elements: dimensions dropped, joined and ordered for kernels that go row by row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sardonyx.compiler.binding import SMALL_STEP_NS, Tensor
+from sardonyx.compiler.llvm.kernels.row_access import Access
+
+# Bytes that a core moves, and simple vector operations on elements that it does, in a nanosecond: rough figures by
+# which a step is cut into chunks.
+BYTES_PER_NS = 24.0
+OPERATIONS_PER_NS = 60.0
+
+# A chunk should take some time, or the threads meet at its counter too often, and should be small enough to balance.
+CHUNK_NS = 4000.0
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension of an iteration space: its size, and each operand's step in bytes."""
+
+    size: int
+    steps: tuple[int, ...]
+
+
+def broadcast_steps(tensor: Tensor, rank: int) -> tuple[int, ...]:
+    """Byte steps of a tensor along the dimensions of a space of that rank, 0 where it is broadcast."""
+    item = tensor.dtype.itemsize
+    own = [0 if size == 1 else stride * item for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
+    return (*(0 for _ in range(rank - len(own))), *own)
+
+
+def joined_axes(shape: Sequence[int], steps: Sequence[Sequence[int]]) -> list[Axis]:
+    """The axes of a space without those of size 1, neighbours joined where they are one run for every operand."""
+    axes: list[Axis] = []
+    for index, size in enumerate(shape):
+        if size == 1:
+            continue
+        axis = Axis(size, tuple(one[index] for one in steps))
+        if axes and all(outer == axis.size * inner for outer, inner in zip(axes[-1].steps, axis.steps, strict=True)):
+            axes[-1] = Axis(axes[-1].size * size, axis.steps)
+        else:
+            axes.append(axis)
+    return axes
+
+
+def access_of(step: int, itemsize: int) -> Access:
+    """How an operand with this byte step along the row is read."""
+    if step == 0:
+        return "broadcast"
+    return "contiguous" if step == itemsize else "strided"
+
+
+def elements_per_chunk(bytes_per_element: float, operations: float) -> int:
+    """How many elements of a step one chunk should take."""
+    return max(1, int(CHUNK_NS / _element_ns(bytes_per_element, operations)))
+
+
+def is_small(elements: int, bytes_per_element: float, operations: float) -> bool:
+    """Whether a step is not worth a second thread."""
+    return elements * _element_ns(bytes_per_element, operations) < 2 * SMALL_STEP_NS
+
+
+def _element_ns(bytes_per_element: float, operations: float) -> float:
+    return max(bytes_per_element / BYTES_PER_NS, operations / OPERATIONS_PER_NS, 1e-3)
+
+
+def table_words(axes: Sequence[Axis]) -> list[int]:
+    """Rank and rows of a kernel's table of dimensions, the fastest one first."""
+    words = [len(axes)]
+    for axis in reversed(axes):
+        words += [axis.size, *axis.steps]
+    return words
+
+
+def space_size(axes: Sequence[Axis]) -> int:
+    return math.prod(axis.size for axis in axes)
