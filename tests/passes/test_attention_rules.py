@@ -440,6 +440,32 @@ def test_another_diagonal_is_not_causal(diagonal: int) -> None:
     assert node.input[BIAS]
 
 
+def constant_shapes(opset: int, **softmax: int) -> Graph:
+    """Attention with a mask of two dimensions at any opset, its shapes constant."""
+    g = Graph(opset)
+    x = g.hidden()
+
+    def heads(perm: tuple[int, ...]) -> str:
+        split = g("Reshape", g.projected(x), g.constant([0, 0, HEADS, SIZE], np.int64))
+        return str(g("Transpose", split, perm=perm))
+
+    scores = g("Add", g("MatMul", heads((0, 2, 1, 3)), heads((0, 2, 3, 1))), g.input("m", ["s", "s"], g.normal(5, 5)))
+    result = g("MatMul", g("Softmax", scores, **softmax), heads((0, 2, 1, 3)))
+    merged = g("Reshape", g("Transpose", result, perm=[0, 2, 1, 3]), g.constant([0, 0, WIDTH], np.int64))
+    return g.finished(merged, x)
+
+
+@pytest.mark.parametrize("opset", [11, 12, 13, 18, 21])
+def test_every_opset_is_fused(opset: int) -> None:
+    (node,) = fused(constant_shapes(opset, axis=3))
+    assert node.input[BIAS]
+
+
+def test_the_axis_of_old_softmax_is_the_second_by_default() -> None:
+    fused(constant_shapes(13))
+    declined(constant_shapes(11), "the softmax is not over the last of four axes")
+
+
 # Near misses
 
 

@@ -13,6 +13,8 @@ from sardonyx.passes.base import Context
 from sardonyx.passes.rule import NearMissError
 from sardonyx.passes.rules.facts import permutation
 
+_NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
+
 SPLIT = (0, 2, 1, 3)  # (batch, length, heads, size) to (batch, heads, length, size), and back
 
 
@@ -71,6 +73,8 @@ def text(shape: Dims | None) -> str:
 def number(value: ir.Value | None) -> float | None:
     """The one element of a constant, else None."""
     if value is None or not is_constant(value) or value.const_value is None or value.const_value.size != 1:
+        return None
+    if value.const_value.dtype in _NO_NUMBERS:
         return None
     return float(array_of(value).reshape(()))
 
