@@ -59,7 +59,7 @@ class OneSegment:
         ]
         first = len(forms)
         results = [Form(*ready.outputs[place], first + place) for place in self.results]
-        call.prepare(ready.plan, forms, results, releases_lock=ready.releases_lock)
+        call.prepare(ready.plan, forms, results, note_count=2 * len(ready.faults), releases_lock=ready.releases_lock)
 
     def prepare_bound(self, call: FastCall, feeds: Mapping[str, Array], results: Sequence[Array]) -> None:
         """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit."""
@@ -69,7 +69,7 @@ class OneSegment:
         ready = self.segment.plan_for(tuple(array.shape for array in arrays))
         if not self._is_whole(ready) or len(results) != len(ready.outputs):
             return
-        addresses = [array.ctypes.data for array in arrays] + [0] * len(results)
+        addresses = [array.ctypes.data for array in arrays] + [0] * (len(results) + bool(ready.faults))
         for place, array in zip(self.results, results, strict=True):
             dtype, shape = ready.outputs[place]
             if not (_is_plain(array, dtype) and array.shape == shape and array.flags.writeable):
@@ -77,7 +77,7 @@ class OneSegment:
             if any(np.may_share_memory(array, other) for other in (*arrays, *results) if other is not array):
                 return
             addresses[len(arrays) + place] = array.ctypes.data
-        call.prepare(ready.plan, (), (), addresses, releases_lock=ready.releases_lock)
+        call.prepare(ready.plan, (), (), addresses, note_count=2 * len(ready.faults), releases_lock=ready.releases_lock)
 
     def _is_whole(self, ready: ReadyPlan) -> bool:
         """Whether native code makes every output as callers see it, and the caller takes each of them."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
-from sardonyx.compiler.binding import Array, Bound
+from sardonyx.compiler.binding import Array, Bound, Fault
 from sardonyx.compiler.llvm.kernels.call import emit_call
 from sardonyx.compiler.llvm.kernels.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.planner import Compilation
-from sardonyx.compiler.segment import Operation, Segment, build_segment, likely_shapes
+from sardonyx.compiler.segment import Operation, Segment, build_segment, failure, likely_shapes
 from sardonyx.runtime.fast_call import CallCode
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes, StepOrigin
@@ -57,6 +57,7 @@ class NativeSteps:
                 _outputs(bound, known, len(segment.outputs)),
                 known,
                 lambda: _origins(bound, compilation, self.provider),
+                tuple(_describer(fault) for fault in bound.faults),
                 _nanoseconds(bound),
             )
 
@@ -103,6 +104,11 @@ def _outputs(bound: Bound, known: dict[int, Array], count: int) -> tuple[tuple[n
     """Dtype and shape of every output of the segment, those known before the run in their places."""
     native = iter(bound.outputs)
     return tuple((known[index].dtype, known[index].shape) if index in known else next(native) for index in range(count))
+
+
+def _describer(fault: Fault) -> Callable[[int], errors.OnnxRuntimeError]:
+    """The error of the node whose kernel found something wrong."""
+    return lambda number: failure(fault.origin, ValueError(fault.describe(number)))
 
 
 def _nanoseconds(bound: Bound) -> float:

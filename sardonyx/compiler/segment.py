@@ -76,7 +76,7 @@ class Segment:
             try:
                 made = operation.bind(binder, given)
             except Exception as error:
-                raise _failure(operation, error) from error
+                raise failure(operation, error) from error
             values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
         known: dict[int, Array] = {}
         results = []
@@ -166,7 +166,7 @@ def _binding(
     if item.role == "view":
         view = item.kernel
         assert isinstance(view, View)
-        return lambda binder, inputs: apply_view(binder, view, [one for one in inputs if one is not None])
+        return lambda binder, inputs: apply_view(binder, view, inputs)
     native = item.native
     assert native is not None
     if not group.values:
@@ -228,8 +228,8 @@ def _label(group: Group) -> str:
     return "+".join(kinds[:6]) + ("+…" if len(kinds) > 6 else "")
 
 
-def _failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
-    """An error while binding, as the error of the node that it comes from."""
+def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
+    """An error of a kernel, while it is bound or runs, as the error of the node that it comes from."""
     node = (operation.group.anchor or operation.group.nodes[-1]).node
     kind: type[errors.OnnxRuntimeError] = errors.Fail
     text = " ".join(str(error).split()) or type(error).__name__

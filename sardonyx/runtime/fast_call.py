@@ -63,7 +63,9 @@ class State(enum.IntEnum):
     DECREF = 21
     SAVE_THREAD = 22
     RESTORE_THREAD = 23
-    COUNT = 24
+    NOTES = 24  # what kernels find wrong in this run
+    NOTE_COUNT = 25
+    COUNT = 26
 
 
 class InputColumn(enum.IntEnum):
@@ -119,7 +121,8 @@ class FastCall:
     """One plan in a lane of its own, callable without Python's help.
 
     `arrays(None, feeds)` gives a list of new arrays, `bound()` True; both give None where they decline, which they do
-    while another call is in progress and for whatever differs from what was prepared.
+    while another call is in progress, for whatever differs from what was prepared, and where a kernel found something
+    wrong; then the same run the long way tells what.
     """
 
     def __init__(self, code: CallCode, team: ThreadTeam, lanes: LanePool) -> None:
@@ -163,9 +166,12 @@ class FastCall:
         outputs: Sequence[Form],
         addresses: Sequence[int] = (),
         *,
+        note_count: int = 0,
         releases_lock: bool,
     ) -> None:
         """Serve this plan from now on; `addresses` are external ones that stay.
+
+        Where the plan takes notes (`note_count` words, its last base), a run that leaves one counts as declined.
 
         Nothing happens while the last plan is still running.
         """
@@ -180,7 +186,11 @@ class FastCall:
         input_table = (ctypes.c_int64 * max(1, len(inputs) * InputColumn.COUNT))()
         output_table = (ctypes.c_int64 * max(1, len(outputs) * OutputColumn.COUNT))()
         team, crew = self._team.shared_memory if plan.width > 1 else (0, None)
-        kept: list[Any] = [plan, crew, externals, input_table, output_table]
+        notes = (ctypes.c_int64 * max(1, note_count))()
+        if note_count:
+            externals[plan.base_count - 2] = ctypes.addressof(notes)
+        words[State.NOTES], words[State.NOTE_COUNT] = ctypes.addressof(notes), note_count
+        kept: list[Any] = [plan, crew, externals, input_table, output_table, notes]
         for index, form in enumerate(inputs):
             name, dims = sys.intern(form.name), _dims(form.shape)
             kept += [name, dims, form.dtype]

@@ -44,12 +44,15 @@ class ReadyPlan:
     """A native plan with what surrounds it: `outputs` in the segment's order, by dtype and shape.
 
     An output that was known before the run is an array in `known`, by its place. `origins` has an entry per step.
+    Where there are `faults`, things that kernels may find wrong, the plan's last base is an int64 array with a flag and
+    a number for each; the function at its place makes the error of the number.
     """
 
     plan: NativePlan
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     known: dict[int, Array]
     origins: Callable[[], Sequence[StepOrigin]]
+    faults: Sequence[Callable[[int], errors.OnnxRuntimeError]]
     nanoseconds: float  # a rough estimate of a run
 
     @property
@@ -102,7 +105,13 @@ class NativeSegment:
         outputs = _allocate(ready)
         bases = [_address(array) for array in arrays]
         bases += [_address(array) for index, array in enumerate(outputs) if index not in ready.known]
+        notes = np.zeros(2 * len(ready.faults), np.int64)
+        if ready.faults:
+            bases.append(_address(notes))
         self._run(ready, bases, context)
+        for index, describe in enumerate(ready.faults):
+            if notes[2 * index]:
+                raise describe(int(notes[2 * index + 1]))
         return outputs
 
     def _run(self, ready: ReadyPlan, addresses: list[int], context: RunContext) -> None:

@@ -61,6 +61,9 @@ class _Call:
     def run(self) -> None:
         """Run the plan, without the interpreter's lock where that pays."""
         k = self.k
+        notes = k.pointer(self.field(State.NOTES), I64)
+        with k.loop(0, self.field(State.NOTE_COUNT)) as index:
+            notes.store(0, index)
         releases = self.field(State.RELEASES_LOCK).differs(0)
         saved = k.variable(PTR, _null(k))
         with k.when(releases):
@@ -70,6 +73,15 @@ class _Call:
         k.call_address(self.address(State.RUN), I64, *(self.field(one) for one in fields), nothing, nothing)
         with k.when(releases):
             k.call_address(self.address(State.RESTORE_THREAD), None, saved.get())
+
+    def is_clean(self) -> Value:
+        """Whether no kernel of the last run noted anything wrong."""
+        k = self.k
+        notes = k.pointer(self.field(State.NOTES), I64)
+        found = k.variable(I64, 0)
+        with k.loop(0, self.field(State.NOTE_COUNT), 2) as index:
+            found.set(found.get() | notes.load(index))
+        return found.get().equals(0)
 
     def new_reference(self, which: State) -> Value:
         """A new reference to an object of the state."""
@@ -100,7 +112,12 @@ def _emit_arrays(target: Target) -> str:
             _hold_inputs(call, State.INCREF)
             call.run()
             _hold_inputs(call, State.DECREF)
-            result.set(outputs)
+            clean = call.is_clean()
+            with k.when(clean):
+                result.set(outputs)
+            with k.otherwise(clean):
+                k.call_address(call.address(State.DECREF), None, outputs)
+                result.set(call.new_reference(State.NONE))
         with k.otherwise(complete):  # no memory: NumPy has set the error, and the result is NULL
             k.call_address(call.address(State.DECREF), None, outputs)  # which takes NULL too
         call.set_busy(0)
@@ -118,7 +135,11 @@ def _emit_bound(target: Target) -> str:
     with k.when(ready):
         call.set_busy(1)
         call.run()
-        result.set(call.new_reference(State.TRUE))
+        clean = call.is_clean()
+        with k.when(clean):
+            result.set(call.new_reference(State.TRUE))
+        with k.otherwise(clean):
+            result.set(call.new_reference(State.NONE))
         call.set_busy(0)
     with k.otherwise(ready):
         result.set(call.new_reference(State.NONE))
