@@ -140,7 +140,16 @@ def at_least(a: Dim, b: Dim) -> bool:
     """Whether a >= b holds whatever sizes the symbols stand for, 0 included."""
     if isinstance(a, int) and isinstance(b, int):
         return a >= b
+    if isinstance(b, int) and _is_name(a):
+        return b <= 0
+    if isinstance(a, int) and _is_name(b):
+        return False
     return known(a) and known(b) and (a == b or _at_least(a, b))
+
+
+def _is_name(dim: Dim) -> bool:
+    """Whether a dimension is one symbol: the common case, for which algebra takes far too long."""
+    return not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier()
 
 
 def evaluate(dim: Dim, symbols: Mapping[str, int]) -> int | None:
