@@ -86,6 +86,7 @@ class Lane:
         self._scratch: Memory | None = None
         self._scratch_each = 0
         self._room = (0, 0, 0)  # words, steps, bases
+        self._fields: ctypes.Array[ctypes.c_int64]  # in the control memory, from the first reservation on
         self.threads = max(1, threads)
         self.address = 0
         self.arena = 0

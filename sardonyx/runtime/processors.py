@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 _QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
@@ -45,18 +47,19 @@ def parse_affinities(text: str) -> tuple[frozenset[int], ...]:
 
     Raises ValueError for text of another form.
     """
-    groups = []
-    for group in text.split(";"):
-        numbers: set[int] = set()
-        for item in group.split(","):
-            first, _, last = item.partition("-")
-            if not first.strip().isdigit() or (last and not last.strip().isdigit()):
-                raise ValueError(f"'{item}' of the affinities '{text}' is neither a processor nor a range of them")
-            numbers.update(range(int(first), int(last or first) + 1))
-        if not numbers or min(numbers) < 1:
-            raise ValueError(f"the group '{group}' of the affinities '{text}' names no processors; they count from 1")
-        groups.append(frozenset(number - 1 for number in numbers))
-    return tuple(groups)
+    return tuple(frozenset(_numbers(group, text)) for group in text.split(";"))
+
+
+def _numbers(group: str, text: str) -> Iterator[int]:
+    """The processors of one group, counted from 0."""
+    for item in group.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= first <= last:
+            raise ValueError(
+                f"'{item}' in the affinities '{text}' is neither a processor nor a range of them; they count from 1"
+            )
+        yield from range(first - 1, last)
 
 
 def _core(number: int) -> tuple[str, str]:

@@ -54,7 +54,7 @@ Condition = Callable[[str], Value]
 def executor_code(library: KernelLibrary) -> ExecutorCode:
     """The executor for the target of a library."""
     run, work, stop = (library.address(emit_executor, (part,)) for part in ("run", "work", "stop"))
-    return ExecutorCode(run, work, stop)
+    return ExecutorCode(run, work, stop, library)
 
 
 def emit_executor(target: Target, spec: tuple[str]) -> str:

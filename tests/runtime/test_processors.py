@@ -1,0 +1,88 @@
+"""Tests of the choice of processors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sardonyx.runtime import processors
+
+
+def _machine(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], allowed: set[int]) -> None:
+    """A machine of which the system shows these files only."""
+
+    def read_text(path: Path, *_: Any, **__: Any) -> str:
+        try:
+            return files[str(path)]
+        except KeyError:
+            raise FileNotFoundError(str(path)) from None
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(processors, "available_processors", lambda: frozenset(allowed))
+
+
+def _cores(of: dict[int, tuple[int, int]]) -> dict[str, str]:
+    files = {}
+    for number, (package, core) in of.items():
+        folder = f"/sys/devices/system/cpu/cpu{number}/topology"
+        files[f"{folder}/physical_package_id"] = f"{package}\n"
+        files[f"{folder}/core_id"] = f"{core}\n"
+    return files
+
+
+def test_there_is_one_thread_for_each_physical_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    siblings = _cores({0: (0, 0), 1: (0, 0), 2: (0, 1), 3: (0, 1), 4: (1, 0), 5: (1, 0)})
+    _machine(monkeypatch, siblings, {0, 1, 2, 3, 4, 5})
+    assert processors.default_threads() == 3
+
+
+def test_only_the_cores_that_the_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, _cores({i: (0, i) for i in range(8)}), {1, 5})
+    assert processors.default_threads() == 2
+
+
+@pytest.mark.parametrize(("text", "threads"), [("max 100000", 8), ("250000 100000", 3), ("50000 100000", 1)])
+def test_the_quota_of_the_control_group_is_respected(monkeypatch: pytest.MonkeyPatch, text: str, threads: int) -> None:
+    files = {**_cores({i: (0, i) for i in range(8)}), "/sys/fs/cgroup/cpu.max": text}
+    _machine(monkeypatch, files, set(range(8)))
+    assert processors.default_threads() == threads
+
+
+@pytest.mark.parametrize(("quota", "threads"), [("-1", 8), ("200000", 2)])
+def test_the_quota_of_an_older_control_group(monkeypatch: pytest.MonkeyPatch, quota: str, threads: int) -> None:
+    files = {
+        **_cores({i: (0, i) for i in range(8)}),
+        "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": quota,
+        "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+    }
+    _machine(monkeypatch, files, set(range(8)))
+    assert processors.default_threads() == threads
+
+
+def test_a_system_that_tells_nothing_has_as_many_cores_as_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, {}, {0, 1, 2})
+    assert processors.default_threads() == 3
+
+
+def test_the_team_stands_for_both_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, {}, set(range(8)))
+    assert processors.team_size(0) == 8
+    assert processors.team_size(2, 3) == 2
+    assert processors.team_size(2, 3, parallel=True) == 6
+    assert processors.team_size(4, 4, parallel=True) == 8
+    assert processors.team_size(20, 2, parallel=True) == 20
+    assert processors.team_size(2, 0, parallel=True) == 2
+
+
+def test_affinities_count_processors_from_one() -> None:
+    assert processors.parse_affinities("1,2;3-5") == (frozenset({0, 1}), frozenset({2, 3, 4}))
+    assert processors.parse_affinities("7") == (frozenset({6}),)
+    assert processors.parse_affinities("1-2,4;8") == (frozenset({0, 1, 3}), frozenset({7}))
+
+
+@pytest.mark.parametrize("text", ["", "a", "1;", "0", "0-2", "3-1", "5,3-1", "1,,2", "1-", "-1", "1-2-3", "1.5"])
+def test_affinities_of_another_form_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="affinities"):
+        processors.parse_affinities(text)

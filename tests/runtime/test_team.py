@@ -1,0 +1,501 @@
+"""Tests of the thread team: sharing, concurrency, forks, and the ends of teams and of the process."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.runtime.lanes import Lane, LanePool
+from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.processors import available_processors
+from sardonyx.runtime.team import FINISHED, ExecutorCode, TeamOptions, ThreadTeam, shared_team
+from tests.runtime.native_kernels import PlanMaker, Words, chain, chained, code, numbers
+
+POSIX_FORK = hasattr(os, "fork")
+PATIENCE = 30.0  # seconds after which something that should come has not come
+
+EXPECTED_LENGTH, EXPECTED_SIZE = 25, 24
+
+
+@pytest.fixture
+def team() -> Iterator[ThreadTeam]:
+    team = ThreadTeam(code(), TeamOptions(2))
+    yield team
+    team.close()
+
+
+def _run_and_check(team: ThreadTeam, seed: int = 0, plan: NativePlan | None = None, lane: Lane | None = None) -> None:
+    """One run of a chain, whose result is checked."""
+    source, target = numbers(EXPECTED_SIZE, seed), np.zeros(EXPECTED_SIZE, np.int64)
+    plan = plan or chain(EXPECTED_LENGTH, EXPECTED_SIZE, 2)
+    assert team.run(plan, lane or Lane(), (source.ctypes.data, target.ctypes.data)) == FINISHED
+    np.testing.assert_array_equal(target, chained(source, EXPECTED_LENGTH))
+
+
+def _meeting(chunks: int) -> tuple[NativePlan, Words, Words]:
+    """A step whose chunks wait for each other: (plan, count of begun chunks, which of them met all others)."""
+    maker = PlanMaker(3)
+    maker.add("meet", ((1, 0), chunks, (2, 0)), chunks)
+    return maker.plan(), np.zeros(1, np.int64), np.zeros(chunks, np.int64)
+
+
+class _Blocked:
+    """A run on a team, by another thread, that stays in its step until it is let go."""
+
+    def __init__(self, team: ThreadTeam) -> None:
+        maker = PlanMaker(3)
+        maker.add("meet", ((1, 0), 1000, (2, 0)), 2)
+        self._plan, self._count, self._met = maker.plan(), np.zeros(1, np.int64), np.zeros(2, np.int64)
+        self._thread = threading.Thread(target=self._run, args=(team,))
+
+    def _run(self, team: ThreadTeam) -> None:
+        self.status = team.run(self._plan, Lane(), (self._count.ctypes.data, self._met.ctypes.data))
+
+    def __enter__(self) -> _Blocked:
+        self._thread.start()
+        _wait_until(lambda: self._count[0] > 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._count[0] = 1000
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+        assert self.status == FINISHED
+        assert (self._met == 1).all()
+
+
+def _wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.001)
+
+
+def test_threads_of_a_team_work_at_the_same_time() -> None:
+    for threads in (2, 3, 5):
+        team = ThreadTeam(code(), TeamOptions(threads))
+        plan, count, met = _meeting(threads)
+        team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+        assert (met == 1).all()
+        assert len(team.workers) == threads - 1
+        team.close()
+
+
+def test_workers_start_with_the_first_run_that_has_use_for_them(team: ThreadTeam) -> None:
+    assert team.workers == ()
+    source, target = numbers(4), np.zeros(4, np.int64)
+    team.run(chain(3, 4, 4), Lane(), (source.ctypes.data, target.ctypes.data))
+    assert team.workers == ()
+    _run_and_check(team)
+    assert [worker.daemon for worker in team.workers] == [True]
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1 << 15])
+def test_a_team_of_an_impossible_size_is_refused(threads: int) -> None:
+    with pytest.raises(ValueError, match="threads"):
+        TeamOptions(threads)
+
+
+def test_there_is_one_affinity_for_each_worker() -> None:
+    with pytest.raises(ValueError, match="2 affinities for 1 workers"):
+        TeamOptions(2, affinities=(frozenset({0}), frozenset({1})))
+
+
+def test_a_run_that_finds_the_team_busy_is_done_alone(team: ThreadTeam) -> None:
+    with _Blocked(team):
+        for seed in range(5):
+            _run_and_check(team, seed)
+    _run_and_check(team)
+
+
+@pytest.mark.parametrize("spinning", [True, False])
+def test_sixteen_threads_at_once_on_one_team(spinning: bool) -> None:
+    team, pool, plan = ThreadTeam(code(), TeamOptions(3, spinning)), LanePool(3), chain(25, EXPECTED_SIZE, 1)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for turn in range(40):
+                with pool.lane() as lane:
+                    _run_and_check(team, seed + turn, plan, lane)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert failures == []
+    assert not any(thread.is_alive() for thread in threads)
+    team.close()
+
+
+def test_eight_teams_at_once() -> None:
+    teams = [ThreadTeam(code(), TeamOptions(2 + i % 3)) for i in range(8)]
+    failures: list[BaseException] = []
+
+    def work(team: ThreadTeam) -> None:
+        lane = Lane()
+        try:
+            for seed in range(40):
+                _run_and_check(team, seed, lane=lane)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(team,)) for team in teams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert failures == []
+    for team in teams:
+        team.close()
+
+
+def test_sessions_that_want_the_same_share_a_team() -> None:
+    one = shared_team(code(), TeamOptions(2))
+    assert shared_team(code(), TeamOptions(2)) is one
+    assert shared_team(code(), TeamOptions(3)) is not one
+    assert shared_team(code(), TeamOptions(2, spinning=False)) is not one
+    assert shared_team(code(), TeamOptions(2, affinities=(frozenset({0}),))) is not one
+
+
+def test_the_workers_end_when_nobody_holds_the_team() -> None:
+    team = shared_team(code(), TeamOptions(2, spin_seconds=0.01))
+    _run_and_check(team)
+    workers, gone = team.workers, weakref.ref(team)
+    del team
+    gc.collect()
+    assert gone() is None
+    for worker in workers:
+        worker.join(PATIENCE)
+        assert not worker.is_alive()
+
+
+@pytest.mark.parametrize("spinning", [True, False])
+def test_closing_ends_the_workers_and_leaves_a_team_of_one(spinning: bool) -> None:
+    team = ThreadTeam(code(), TeamOptions(3, spinning, spin_seconds=60.0))
+    _run_and_check(team)
+    crew = team.close()
+    assert crew is not None
+    crew.join()
+    assert not any(worker.is_alive() for worker in crew.workers)
+    _run_and_check(team)
+    assert team.workers == ()
+    assert team.close() is None
+
+
+def test_a_team_closed_during_a_run_finishes_it(team: ThreadTeam) -> None:
+    with _Blocked(team):
+        team.close()
+        _run_and_check(team)
+    _run_and_check(team)
+
+
+def test_a_team_that_gets_fewer_threads_works_with_those(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = threading.Thread.start
+
+    def refuse(self: threading.Thread) -> None:
+        if len(started) == 1:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    team = ThreadTeam(code(), TeamOptions(4))
+    _run_and_check(team)
+    assert team.threads == 2
+    assert len(team.workers) == 1
+    team.close()
+    started.append(threading.current_thread())
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("none")))
+    alone = ThreadTeam(code(), TeamOptions(4))
+    _run_and_check(alone)
+    assert alone.threads == 1
+
+
+def test_each_worker_calls_back_when_it_starts() -> None:
+    seen: list[tuple[int, str]] = []
+
+    def on_start(number: int) -> None:
+        seen.append((number, threading.current_thread().name))
+        if number == 2:
+            raise ValueError("no")
+
+    team = ThreadTeam(code(), TeamOptions(4, on_start=on_start))
+    plan, count, met = _meeting(4)
+    team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+    assert sorted(seen) == [(i, f"sardonyx-worker-{i}") for i in (1, 2, 3)]
+    assert (met == 1).all()  # the one whose callback raised works all the same
+    team.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system binds no threads")
+def test_workers_are_bound_to_their_processors() -> None:
+    processors = sorted(available_processors())
+    wanted = tuple(frozenset({processors[i % len(processors)]}) for i in range(2))
+    team = ThreadTeam(code(), TeamOptions(3, affinities=wanted))
+    plan, count, met = _meeting(3)
+    team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+    bound = [frozenset(os.sched_getaffinity(worker.native_id or 0)) for worker in team.workers]
+    assert tuple(bound) == wanted
+    assert available_processors() == frozenset(processors)
+    team.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system binds no threads")
+def test_processors_that_are_not_there_are_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    team = ThreadTeam(code(), TeamOptions(2, affinities=(frozenset({1000}),)))
+    plan, count, met = _meeting(2)
+    team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+    assert (met == 1).all()
+    assert "worker 1 cannot be bound to processors [1000]" in capfd.readouterr().err
+    team.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system binds no threads")
+def test_workers_that_roam_keep_the_affinity_of_the_process(team: ThreadTeam) -> None:
+    for seed in range(50):
+        _run_and_check(team, seed)
+        time.sleep(0.002)
+    (worker,) = team.workers
+    _wait_until(lambda: frozenset(os.sched_getaffinity(worker.native_id or 0)) == available_processors())
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_thousands_of_runs_take_no_memory_and_no_threads(team: ThreadTeam) -> None:
+    plan, pool = chain(10, EXPECTED_SIZE, 2), LanePool(2)
+    source, target = numbers(EXPECTED_SIZE), np.zeros(EXPECTED_SIZE, np.int64)
+    addresses = (source.ctypes.data, target.ctypes.data)
+
+    def run(times: int) -> tuple[int, int]:
+        for _ in range(times):
+            lane = pool.take()
+            team.run(plan, lane, addresses)
+            pool.give(lane)
+        return int(Path("/proc/self/statm").read_text().split()[1]), threading.active_count()
+
+    pages, threads = run(500)
+    pages_after, threads_after = run(10_000)
+    assert threads_after <= threads  # a worker of an earlier test may have ended
+    assert (pages_after - pages) * os.sysconf("SC_PAGE_SIZE") < 1 << 20
+    np.testing.assert_array_equal(target, chained(source, 10))
+
+
+@pytest.mark.parametrize("spinning", [True, False])
+def test_a_team_that_slept_takes_part_again(spinning: bool) -> None:
+    team = ThreadTeam(code(), TeamOptions(2, spinning))
+    for pause in (0.0, 0.01, 0.3):
+        time.sleep(pause)
+        plan, count, met = _meeting(2)
+        team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+        assert (met == 1).all()
+    team.close()
+
+
+def _in_child(check: Any) -> int:
+    """The exit status of a forked child that makes a check."""
+    child = os.fork()
+    if child == 0:
+        try:
+            check()
+            os._exit(0)
+        except BaseException:
+            logging.exception("in the child")
+            os._exit(1)
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    raise AssertionError("the child hangs")
+
+
+def _meets(team: ThreadTeam) -> None:
+    """The team has a worker of its own that takes part."""
+    plan, count, met = _meeting(2)
+    team.run(plan, Lane(), (count.ctypes.data, met.ctypes.data))
+    assert (met == 1).all()
+    assert all(worker.is_alive() for worker in team.workers)
+
+
+@pytest.mark.skipif(not POSIX_FORK, reason="the system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+class TestFork:
+    def test_a_child_starts_workers_of_its_own(self, team: ThreadTeam) -> None:
+        _run_and_check(team)
+
+        def check() -> None:
+            assert team.workers == ()
+            _run_and_check(team)
+            _meets(team)
+
+        assert _in_child(check) == 0
+        _meets(team)
+
+    def test_a_child_forked_during_a_run_does_not_hang(self, team: ThreadTeam) -> None:
+        _meets(team)
+        with _Blocked(team):
+            assert _in_child(lambda: _meets(team)) == 0
+        _run_and_check(team)
+
+    def test_a_child_forked_while_workers_spin(self) -> None:
+        team = ThreadTeam(code(), TeamOptions(2, spin_seconds=60.0))
+        _meets(team)
+        assert _in_child(lambda: _meets(team)) == 0
+        team.close()
+
+    def test_a_child_of_a_child(self, team: ThreadTeam) -> None:
+        _run_and_check(team)
+
+        def check() -> None:
+            _meets(team)
+            assert _in_child(lambda: _meets(team)) == 0
+
+        assert _in_child(check) == 0
+
+    def test_many_children_while_other_threads_run(self, team: ThreadTeam) -> None:
+        ended: list[bool] = []
+        failures: list[BaseException] = []
+
+        def work(seed: int) -> None:
+            lane = Lane()
+            try:
+                while not ended:
+                    _run_and_check(team, seed, lane=lane)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            statuses = [_in_child(lambda: _run_and_check(team, 5)) for _ in range(10)]
+        finally:
+            ended.append(True)
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert statuses == [0] * 10
+        assert failures == []
+
+    def test_multiprocessing_with_fork(self) -> None:
+        team = shared_team(code(), TeamOptions(2))
+        _run_and_check(team)
+        context = multiprocessing.get_context("fork")
+        children = [context.Process(target=_child_run, args=(seed,)) for seed in range(3)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(PATIENCE)
+        assert [child.exitcode for child in children] == [0, 0, 0]
+
+
+def _child_run(seed: int) -> None:
+    _run_and_check(shared_team(code(), TeamOptions(2)), seed)
+
+
+_PROGRAM = """
+import threading, time, os, sys, atexit
+from sardonyx.runtime.team import TeamOptions, ThreadTeam, shared_team
+from tests.runtime.native_kernels import code
+from tests.runtime.test_team import _run_and_check, _Blocked
+{body}
+print("end")
+"""
+
+
+def _program(body: str) -> str:
+    """What a program prints that ends with teams in some state; it must end by itself, without an error."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM.format(body=body)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(
+            "team = ThreadTeam(code(), TeamOptions(3, spin_seconds=600)); _run_and_check(team)", id="spinning"
+        ),
+        pytest.param(
+            "team = ThreadTeam(code(), TeamOptions(3, False)); _run_and_check(team); time.sleep(0.1)", id="asleep"
+        ),
+        pytest.param("team = ThreadTeam(code(), TeamOptions(3))", id="never run"),
+        pytest.param(
+            "team = ThreadTeam(code(), TeamOptions(2)); _run_and_check(team)\n"
+            "atexit._run_exitfuncs(); _run_and_check(team)",
+            id="run after the end",
+        ),
+        pytest.param(
+            "team = shared_team(code(), TeamOptions(2)); _run_and_check(team)\n"
+            "def forever():\n"
+            "    while True: _run_and_check(team)\n"
+            "threading.Thread(target=forever, daemon=True).start(); time.sleep(0.3)",
+            id="a daemon thread still runs",
+        ),
+        pytest.param(
+            "teams = [ThreadTeam(code(), TeamOptions(2)) for _ in range(5)]\n"
+            "for team in teams: _run_and_check(team)\n"
+            "import gc; teams.append(teams); del teams; gc.collect()",
+            id="teams in a cycle",
+        ),
+    ],
+)
+def test_the_process_ends(body: str) -> None:
+    assert _program(body) == "end\n"
+
+
+def test_a_child_of_multiprocessing_ends() -> None:
+    body = (
+        "import multiprocessing\n"
+        "team = shared_team(code(), TeamOptions(2)); _run_and_check(team)\n"
+        "child = multiprocessing.get_context('fork').Process(target=_run_and_check, args=(team,))\n"
+        "child.start(); child.join(); print(child.exitcode)"
+    )
+    assert _program(body) == "0\nend\n"
+
+
+def test_code_is_kept_as_long_as_a_team_uses_it() -> None:
+    class Owner:
+        pass
+
+    owner = Owner()
+    gone = weakref.ref(owner)
+    kept = ExecutorCode(code().run, code().work, code().stop, owner)
+    assert kept == code()
+    team = ThreadTeam(kept, TeamOptions(2))
+    del owner, kept
+    _run_and_check(team)
+    assert gone() is not None
+    crew = team.close()
+    assert crew is not None
+    crew.join()
+    del team, crew
+    gc.collect()
+    assert gone() is None
