@@ -1,0 +1,164 @@
+"""The commands that measure: their models, switches and profiles."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx as ort
+from benchmarks import ablation, gemm_shapes, isolated, options, small, startup, where
+from benchmarks.ablation import Switch
+
+# Isolated calls
+
+
+def environment_of(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def refuse(message: str) -> None:
+    raise ValueError(message)
+
+
+def end_now() -> None:
+    os._exit(3)
+
+
+def test_a_call_in_a_fresh_process() -> None:
+    assert isolated.call(environment_of, "SARDONYX_TEST", environment={"SARDONYX_TEST": "1"}) == "1"
+    assert "SARDONYX_TEST" not in os.environ
+    with pytest.raises(ValueError, match="no such thing"):
+        isolated.call(refuse, "no such thing")
+    with pytest.raises(isolated.DiedError, match="exit code 3"):
+        isolated.call(end_now)
+
+
+# Options
+
+
+def test_options_refuse_what_they_do_not_know() -> None:
+    assert options.counts("1, 2") == (1, 2)
+    for text in ("", "0", "many"):
+        with pytest.raises(argparse.ArgumentTypeError, match="numbers of threads"):
+            options.counts(text)
+    assert options.engines("torch sardonyx") == ("torch", "sardonyx")
+    with pytest.raises(argparse.ArgumentTypeError, match="no engine 'caffe'"):
+        options.engines("caffe")
+
+
+# Matrix products
+
+
+def test_shapes_are_spread_over_the_magnitudes() -> None:
+    found = np.array(gemm_shapes.shapes(200))
+    assert found.shape == (200, 3)
+    assert found.min() >= 1
+    assert found.max() <= gemm_shapes.LARGEST
+    assert 0.4 < (found < 64).mean() < 0.6  # half of a logarithmic scale
+    assert gemm_shapes.shapes(200) == gemm_shapes.shapes(200)
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_model_of_one_product(variable: bool) -> None:
+    text = gemm_shapes.model(5, 7, variable)
+    onnx.checker.check_model(text)
+    rng = np.random.default_rng(0)
+    feeds = {"a": rng.standard_normal((3, 7), dtype=np.float32)}
+    right = rng.standard_normal((7, 5), dtype=np.float32)
+    if variable:
+        feeds["b"] = right
+    else:
+        right = onnx.numpy_helper.to_array(onnx.load_from_string(text).graph.initializer[0])
+    (found,) = ort.InferenceSession(text, providers=["CPUExecutionProvider"]).run(None, feeds)
+    np.testing.assert_allclose(found, feeds["a"] @ right, rtol=1e-5, atol=1e-5)
+
+
+def test_summary_of_products() -> None:
+    rows = [
+        {"m": 1, "n": 1, "k": size, "threads": 1, "error": "", "ratio": ratio, "min_ratio": ratio}
+        for size, ratio in ((1, 0.5), (2, 2.0), (3, 4.0))
+    ]
+    rows.append({"m": 9, "n": 9, "k": 9, "threads": 1, "error": "no", "ratio": 0.0, "min_ratio": 0.0})
+    text = gemm_shapes.summary(rows)
+    assert "3 shapes: geometric mean 1.587" in text
+    assert "1 behind by their minima, 1 failed" in text
+    lines = [line for line in text.splitlines() if line.startswith("|     1")]
+    assert ["0.50" in lines[0], "2.00" in lines[1], "4.00" in lines[2]] == [True] * 3
+
+
+# Techniques
+
+
+def test_switches_from_the_command_line() -> None:
+    found = ablation.parsed("no spinning: session.intra_op.allow_spinning=0, -AttentionFusion")
+    assert found == Switch("no spinning", {"session.intra_op.allow_spinning": "0"}, ("AttentionFusion",))
+    for text in ("name", "name:", "name: nothing", ": =1"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            ablation.parsed(text)
+
+
+def test_switches_that_switch_nothing_are_noticed() -> None:
+    assert list(ablation.unknown(Switch("x", {"session.no_such": "1"}, ("NoSuchFusion",)))) == [
+        "there is no rewrite NoSuchFusion",
+        "there is no session config entry session.no_such",
+    ]
+    for switch in ablation.SWITCHES:
+        assert list(ablation.unknown(switch)) == []
+        assert switch.config or switch.without
+
+
+# Profiles
+
+
+def event(name: str, start: int, lasts: int, **arguments: str) -> dict:
+    return {"name": name, "ts": start, "dur": lasts, "args": arguments}
+
+
+def test_profile_counts_the_last_runs() -> None:
+    events = [
+        event("a_kernel_time", 1, 900, op_name="MatMul"),
+        event("model_run", 0, 1000),
+        event("a_kernel_time", 2001, 40, op_name="MatMul"),
+        event("b_kernel_time", 2041, 20, op_name="MatMul"),
+        event("c_kernel_time", 2061, 10, op_name="Unique", host_reason="data decides the size"),
+        event("model_run", 2000, 100),
+    ]
+    found = where.aggregate(events, 1, "kernel", 0.08)
+    assert found.milliseconds == pytest.approx({"MatMul": 0.06, "host Unique": 0.01})
+    assert found.calls == {"MatMul": 2, "host Unique": 1}
+    assert found.run_ms == pytest.approx(0.1)
+    by_node = where.aggregate(events, 1, "node", 0.08)
+    assert list(by_node.milliseconds) == ["MatMul a", "MatMul b", "host Unique c"]
+    lines = where.side_by_side({"one": found, "other": by_node}, top=1).splitlines()
+    assert "MatMul" in lines[1]
+    assert "85.7%" in lines[1]
+    assert "57.1%" in lines[1]
+    assert [line.split()[0] for line in lines[2:]] == ["others", "kernels", "between", "run", "unprofiled"]
+
+
+# Small calls and start-up
+
+
+@pytest.mark.parametrize("engine", ["sardonyx", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("call", list(small.MODELS))
+def test_small_calls_run(call: str, engine: str) -> None:
+    pytest.importorskip(engine)
+    (row,) = small.measure(call, [engine], 1, 2)
+    assert row.error == ""
+    assert row.calls >= 2
+
+
+def test_scripts_are_programs() -> None:
+    for engine in ("onnxruntime", "openvino", "sardonyx"):
+        compile(startup.script(engine) or "", engine, "exec")
+    assert startup.script("torch") is None
+
+
+def test_a_program_without_an_answer_is_an_error() -> None:
+    assert startup.until_answer("print(1)", [], {}) > 0
+    with pytest.raises(RuntimeError, match="KeyError: 5"):
+        startup.until_answer("{}[5]", [], {})
