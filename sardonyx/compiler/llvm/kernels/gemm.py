@@ -16,12 +16,19 @@ chunks, so results have the same bits for every one of these choices.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.gemm_epilogue import BATCH_DIMS, Place, TileEpilogue, TileRegion, apply_epilogue
-from sardonyx.compiler.llvm.kernels.gemm_micro import Panels, Rows, Tile, multiply_tile
+from sardonyx.compiler.llvm.kernels.gemm_epilogue import (
+    BATCH_DIMS,
+    EpilogueWriter,
+    Place,
+    TileEpilogue,
+    fits_registers,
+)
+from sardonyx.compiler.llvm.kernels.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.gemm_packing import copy_columns, copy_rows, pack_columns, pack_rows
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
@@ -280,18 +287,60 @@ class _Gemm:
             else:
                 panels = b
             unroll = spec.unroll if case == spec.rows else 1
-            multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
-        with k.when(block.final), k.loop(0, width) as which:
-            region = TileRegion(
-                tile.start.offset(which * self.panel),
-                given["tile_stride"],
-                rows,
-                chunk.row_start + row,
-                (panel + which) * self.panel,
-            )
-            apply_epilogue(
-                k, spec.epilogue, chunk.operands, chunk.outputs, region, spec.vectors, left - which * self.panel
-            )
+            values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
+            if case == spec.rows and fits_registers(spec.epilogue):
+                self._finish(chunk, panel, left, block.final, values, tile, chunk.row_start + row)
+            else:
+                store_tile(tile, values)
+        pending = block.final
+        if fits_registers(spec.epilogue):
+            pending = pending & (selector.differs(spec.rows) | self._is_cut(left))
+        with k.when(pending), k.loop(0, width) as which:
+            part = tile.start.offset(which * self.panel)
+
+            def over_rows(writer: EpilogueWriter) -> None:
+                writer.over_rows(part, given["tile_stride"], chunk.row_start + row, rows)
+
+            self._with_epilogue(chunk, panel + which, left - which * self.panel, over_rows)
+
+    def _is_cut(self, left: Value) -> Value:
+        """Whether the columns of a panel need masks that the target does not have."""
+        return left < self.panel if not self.k.target.has_masks else self.k.constant(BOOL, False)
+
+    def _finish(
+        self, chunk: _Chunk, panel: Value, left: Value, final: Value, values: Registers, tile: Tile, row: Value
+    ) -> None:
+        """The epilogue of a whole tile that is still in registers, or the tile's way to scratch."""
+        k, spec = self.k, self.spec
+        now = final & ~self._is_cut(left)
+        with k.when(now):
+            masks = self._masks(left) if k.target.has_masks else [None] * spec.vectors
+            writer = EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, masks)
+            vectors = range(spec.vectors)
+            writer.over_registers([[values[turn, 0, one] for one in vectors] for turn in range(spec.rows)], row)
+        with k.otherwise(now):
+            store_tile(tile, values)
+
+    def _masks(self, left: Value) -> list[Value | None]:
+        """For each vector of a panel, the columns that exist."""
+        lanes = self.lanes
+        return [self.k.lanes_below(left - vector * lanes, lanes) for vector in range(self.spec.vectors)]
+
+    def _with_epilogue(self, chunk: _Chunk, panel: Value, left: Value, write: Callable[[EpilogueWriter], None]) -> None:
+        """Write the epilogue of a panel, with masks: always where they are free, else for a panel that is cut."""
+        k, spec = self.k, self.spec
+
+        def with_masks(masks: Sequence[Value | None]) -> None:
+            write(EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, masks))
+
+        if k.target.has_masks:
+            with_masks(self._masks(left))
+            return
+        whole = left >= self.panel
+        with k.when(whole):
+            with_masks([None] * spec.vectors)
+        with k.otherwise(whole):
+            with_masks(self._masks(left))
 
     def _several(self, b: Panels, count: int) -> Panels:
         """`count` panels from the first on."""

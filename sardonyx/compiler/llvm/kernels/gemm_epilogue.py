@@ -93,81 +93,82 @@ class Place:
     stride: Value
 
 
-@dataclass(frozen=True)
-class TileRegion:
-    """Finished rows in scratch and where they belong: `rows` rows from (`row`, `column`) on."""
-
-    tile: Pointer
-    tile_stride: Value
-    rows: Value
-    row: Value
-    column: Value
+# Expressions of at most this many of these operations are evaluated while the tile is in registers: the code is
+# written out for every vector of it. Others take the loop over the rows, whose trip through the cache they outweigh.
+_CHEAP = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negative"})
+_FEW = 6
 
 
-def apply_epilogue(
-    k: Function,
-    epilogue: TileEpilogue,
-    operands: Sequence[Place],
-    outputs: Sequence[Place],
-    region: TileRegion,
-    vectors: int,
-    columns_left: Value,
-) -> None:
-    """Store the outputs of one panel's part of a tile; `columns_left` from its first column to the matrix's end."""
-    lanes = k.target.lanes(region.tile.scalar)
-    if k.target.has_masks:
-        masks = [k.lanes_below(columns_left - vector * lanes, lanes) for vector in range(vectors)]
-        _rows(k, epilogue, operands, outputs, region, masks)
-        return
-    whole = columns_left >= vectors * lanes
-    with k.when(whole):
-        _rows(k, epilogue, operands, outputs, region, [None] * vectors)
-    with k.otherwise(whole):
-        masks = [k.lanes_below(columns_left - vector * lanes, lanes) for vector in range(vectors)]
-        _rows(k, epilogue, operands, outputs, region, masks)
+def fits_registers(epilogue: TileEpilogue) -> bool:
+    """Whether the epilogue is worth writing out for a whole tile in registers."""
+    operations = [expr for expr in walk(epilogue.outputs) if isinstance(expr, Apply)]
+    return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
 
 
-def _rows(
-    k: Function,
-    epilogue: TileEpilogue,
-    operands: Sequence[Place],
-    outputs: Sequence[Place],
-    region: TileRegion,
-    masks: Sequence[Value | None],
-) -> None:
-    """The loop over the rows; what is the same in every row is loaded before it."""
-    lanes = k.target.lanes(region.tile.scalar)
+class EpilogueWriter:
+    """Writes the epilogue of one panel: its operands and outputs at their batch, the column it starts at, and a mask
+    for each of its vectors (None where all of it exists)."""
 
-    def load(operand: Operand, place: Place, row: Value, vector: int) -> Value:
-        mask = masks[vector]
+    def __init__(
+        self,
+        k: Function,
+        epilogue: TileEpilogue,
+        operands: Sequence[Place],
+        outputs: Sequence[Place],
+        column: Value,
+        masks: Sequence[Value | None],
+    ) -> None:
+        self.k = k
+        self.epilogue = epilogue
+        self.operands = tuple(zip(epilogue.operands, operands, strict=True))
+        self.outputs = outputs
+        self.column = column
+        self.masks = masks
+
+    def over_rows(self, tile: Pointer, stride: Value, row: Value, rows: Value) -> None:
+        """A loop over `rows` rows of a tile in memory, which are the rows from `row` on of the matrices."""
+        k = self.k
+        lanes = k.target.lanes(tile.scalar)
+        fixed = self._fixed(lanes)
+        with k.loop(0, rows) as turn:
+            line = tile.offset(turn * stride)
+            self._row(row + turn, [line.load(vector * lanes, lanes) for vector in range(len(self.masks))], fixed)
+
+    def over_registers(self, tile: Sequence[Sequence[Value]], row: Value) -> None:
+        """The same for a tile in registers, a sequence of vectors for each row."""
+        fixed = self._fixed(tile[0][0].type.lanes)
+        for turn, vectors in enumerate(tile):
+            self._row(row + turn, vectors, fixed)
+
+    def _fixed(self, lanes: int) -> dict[tuple[int, int], Value]:
+        """What is the same in every row, by operand and vector."""
+        return {
+            (index, vector): self._load(index, self.column, vector, lanes)
+            for index, (operand, _) in enumerate(self.operands)
+            if operand.addressing in ("row", "scalar")
+            for vector in range(len(self.masks))
+        }
+
+    def _load(self, index: int, row: Value, vector: int, lanes: int) -> Value:
+        operand, place = self.operands[index]
         if operand.addressing == "scalar":
-            value = k.splat(place.start.load(), lanes)
-        elif operand.addressing == "column":
-            value = k.splat(place.start.load(row * place.stride), lanes)
-        else:
-            line = place.start.offset(region.column)
-            if operand.addressing == "full":
-                line = line.offset(row * place.stride)
-            value = line.load(vector * lanes, lanes, mask)
-        return value
+            return self.k.splat(place.start.load(), lanes)
+        if operand.addressing == "column":
+            return self.k.splat(place.start.load(row * place.stride), lanes)
+        line = place.start.offset(self.column)
+        if operand.addressing == "full":
+            line = line.offset(row * place.stride)
+        return line.load(vector * lanes, lanes, self.masks[vector])
 
-    fixed = {
-        (index, vector): load(operand, place, region.row, vector)
-        for index, (operand, place) in enumerate(zip(epilogue.operands, operands, strict=True))
-        if operand.addressing in ("row", "scalar")
-        for vector in range(len(masks))
-    }
-    with k.loop(0, region.rows) as turn:
-        row = region.row + turn
-        line = region.tile.offset(turn * region.tile_stride)
-        for vector, mask in enumerate(masks):
-            values = [line.load(vector * lanes, lanes)]
-            for index, (operand, place) in enumerate(zip(epilogue.operands, operands, strict=True)):
+    def _row(self, row: Value, vectors: Sequence[Value], fixed: dict[tuple[int, int], Value]) -> None:
+        k = self.k
+        lanes = vectors[0].type.lanes
+        for vector, (accumulator, mask) in enumerate(zip(vectors, self.masks, strict=True)):
+            values = [accumulator]
+            for index in range(len(self.operands)):
                 known = fixed.get((index, vector))
-                values.append(load(operand, place, row, vector) if known is None else known)
-            results = values[:1]
-            if epilogue.outputs:
-                results = emit_expression(k, epilogue.outputs, values)
-            for result, place in zip(results, outputs, strict=True):
-                target = place.start.offset(row * place.stride).offset(region.column)
+                values.append(self._load(index, row, vector, lanes) if known is None else known)
+            results = emit_expression(k, self.epilogue.outputs, values) if self.epilogue.outputs else values[:1]
+            for result, place in zip(results, self.outputs, strict=True):
+                target = place.start.offset(row * place.stride).offset(self.column)
                 target.store(k.splat(result, lanes), vector * lanes, mask)

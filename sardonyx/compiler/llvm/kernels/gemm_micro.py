@@ -46,11 +46,21 @@ class Tile:
     stride: Value
     panel: int
 
+    def element(self, row: int, panel: int, vector: int, lanes: int) -> Pointer:
+        """Where a vector of it lies."""
+        return self.start.offset(self.stride * row).offset(panel * self.panel + vector * lanes)
+
+
+Registers = dict[tuple[int, int, int], Value]
+
 
 def multiply_tile(
     k: Function, product: Product, a: Rows, b: Panels, rows: int, words: Value, unroll: int, tile: Tile, fresh: Value
-) -> None:
-    """tile = (0 if `fresh`, else tile) + the first `rows` rows of A times the panels, over `words` words of K."""
+) -> Registers:
+    """(0 if `fresh`, else the tile) + the first `rows` rows of A times the panels, over `words` words of K.
+
+    The result's vectors by row, panel and number within the panel.
+    """
     lanes = k.target.lanes(product.accumulator)
     wide = product.accumulator.vector(lanes)
     places = [
@@ -58,12 +68,9 @@ def multiply_tile(
     ]
     accumulators = {place: k.variable(wide, 0) for place in places}
 
-    def element(row: int, panel: int, vector: int) -> Pointer:
-        return tile.start.offset(tile.stride * row).offset(panel * tile.panel + vector * lanes)
-
     with k.otherwise(fresh):
         for place in places:
-            accumulators[place].set(element(*place).load(0, lanes))
+            accumulators[place].set(tile.element(*place, lanes).load(0, lanes))
     steps = _Steps(k, product, a, b, rows)
     whole = words - words % unroll if unroll > 1 else words
     with k.loop(0, whole, unroll):
@@ -74,8 +81,13 @@ def multiply_tile(
         with k.loop(whole, words):
             steps.multiply(0, accumulators, last=False)
             steps.advance(1)
-    for place in places:
-        element(*place).store(accumulators[place].get())
+    return {place: variable.get() for place, variable in accumulators.items()}
+
+
+def store_tile(tile: Tile, values: Registers) -> None:
+    """Write a tile to its place in scratch."""
+    for (row, panel, vector), value in values.items():
+        tile.element(row, panel, vector, value.type.lanes).store(value)
 
 
 class _Steps:
