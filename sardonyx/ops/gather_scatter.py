@@ -152,8 +152,6 @@ def scatter(data: Array, place: tuple[Any, ...], updates: Array, reduction: str)
 class SameAsData(Operator):
     """An operator whose output looks like its first input."""
 
-    host_reason = "the data is copied and changed in places that the indices name"
-
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
         return [Fact(data.type, data.shape)]
@@ -164,6 +162,10 @@ class ScatterAlong(SameAsData):
 
     axis: int = 0
     reduction: str = "none"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"axis": self.axis, "reduction": self.reduction}
+        return template_unless_text("scatter_elements", parameters, self.run, inputs)
 
     def run(self, data: Array, indices: Array, updates: Array) -> Sequence[Value]:
         if not data.ndim == indices.ndim == updates.ndim or indices.shape != updates.shape:
@@ -191,6 +193,9 @@ class ScatterND(SameAsData):
     """The data with slices replaced whose leading coordinates the last axis of the indices holds."""
 
     reduction: str = "none"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("scatter_nd", {"reduction": self.reduction}, self.run, inputs)
 
     def run(self, data: Array, indices: Array, updates: Array) -> Sequence[Value]:
         depth = indices.shape[-1]
