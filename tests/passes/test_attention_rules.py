@@ -310,6 +310,17 @@ def test_keys_and_values_of_another_sequence() -> None:
     fused(g.finished(g.attended(scores, g.split(g.projected(y)), x), x))
 
 
+def test_keys_and_values_that_are_given_out_keep_their_heads() -> None:
+    g = Graph()
+    x = g.hidden()
+    keys, values = g.split(g.projected(x)), g.split(g.projected(x))
+    for name in (keys, values):
+        g.output(name, ["b", HEADS, "s", SIZE])
+    scores = g("MatMul", g.scaled(g.split(g.projected(x)), 0.5), g("Transpose", keys, perm=[0, 1, 3, 2]))
+    (node,) = fused(g.finished(g.attended(scores, values, x), x))
+    assert len(node.output) == 1
+
+
 def test_a_past_of_the_values_alone_leaves_four_dimensions() -> None:
     g = Graph()
     x = g.hidden(2, 3)
