@@ -1,12 +1,16 @@
 """Scaled dot-product attention of ONNX (opset 23): shapes with symbols and the work it does.
 
-ONNX's reference, which is vectorised, computes it.
+ONNX's reference, which is vectorised, is its meaning where no kernel is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, known, unknown_dim
 from sardonyx.ops.framework.fallback import Reference
 from sardonyx.ops.framework.inference import Inference
@@ -27,8 +31,25 @@ class Attention(Reference):
 
     q_num_heads: int = 0
     kv_num_heads: int = 0
+    is_causal: int = 0
+    scale: float | None = None
+    softcap: float = 0.0
+    left_window_size: int = -1
+    right_window_size: int = -1
 
     host_reason = "no kernel: run by onnx.reference"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {
+            "q_num_heads": self.q_num_heads,
+            "kv_num_heads": self.kv_num_heads,
+            "is_causal": self.is_causal,
+            "scale": self.scale,
+            "softcap": self.softcap,
+            "windows": (self.left_window_size, self.right_window_size),
+            "presents": (self.has_output(1), self.has_output(2)),
+        }
+        return Template("attention", parameters, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         q, k, v, _, past_key, past_value = (*inputs, None, None, None)[:6]
@@ -76,3 +97,16 @@ class Attention(Reference):
             return Cost(None, moved)
         scores = float(dims[0] * dims[1] * dims[2] * dims[4])
         return Cost(scores * (2 * dims[3] + 2 * dims[5] + 18), moved)
+
+
+@operator("RotaryEmbedding", since=23)
+class RotaryEmbedding(Reference):
+    """Channels turned in pairs by the angle of their position (Su et al. 2021)."""
+
+    num_heads: int = 0
+    rotary_embedding_dim: int = 0
+    interleaved: int = 0
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"num_heads": self.num_heads, "interleaved": self.interleaved}
+        return Template("rotary_embedding", parameters, self.run)

@@ -57,12 +57,13 @@ class Heads:
 
 
 def heads_of_rows(tensor: Tensor, heads: int, name: str, first: int = 0, size: int | None = None) -> Heads:
-    """`heads` heads from (batch, rows, width), the first of them at channel `first`; all of the width without a size."""
+    """`heads` heads from (batch, rows, width), the first at channel `first`; without a size, all of the width."""
     batch, rows, width = tensor.shape
     if size is None:
         if heads <= 0 or width % heads:
             raise ValueError(
-                f"input '{name}' of shape {tensor.shape} does not divide into {heads} heads of (batch, length, heads * size)"
+                f"input '{name}' of shape {tensor.shape} does not divide into {heads} heads of "
+                "(batch, length, heads * size)"
             )
         size = width // heads
     return Heads(tensor, batch, rows, heads, size, (tensor.strides[0], tensor.strides[1], size), first)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.attention_core import (
@@ -78,6 +79,21 @@ class Attention(Operator):
         if present is None and self.has_output(1):
             present = np.stack([k, v]).astype(x.dtype)
         return (output,) if present is None else (output, present)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if self.do_rotary:
+            return Host(self.run, "rotary embedding inside Attention")
+        if self.past_present_share_buffer:
+            return Host(self.run, "a cache of the longest length (past_present_share_buffer)")
+        parameters = {
+            "num_heads": self.num_heads,
+            "scale": self.scale or 0.0,
+            "mask_filter_value": MASK_FILTER_VALUE if self.mask_filter_value is None else self.mask_filter_value,
+            "unidirectional": self.unidirectional,
+            "hidden_sizes": self.hidden_sizes,
+            "present": self.has_output(1),
+        }
+        return Template("projected_attention", parameters, self.run)
 
     def hidden_sizes(self, columns: Dim) -> tuple[Any, Any, Any]:
         """The widths of queries, keys and values in the columns of the weights."""

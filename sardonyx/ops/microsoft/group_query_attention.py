@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import ml_dtypes
 import numpy as np
 
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.attention_core import (
@@ -95,6 +96,26 @@ class GroupQueryAttention(Operator):
     v_quant_type: str = "NONE"
     kv_cache_bit_width: int = 0
     sliding_window_cache: int = 0
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        problem = self.kernel_problem()
+        if problem:
+            return Host(self.run, problem)
+        names = ("num_heads", "kv_num_heads", "scale", "softcap", "causal", "local_window_size", "do_rotary",
+                 "rotary_interleaved", "smooth_softmax")  # fmt: skip
+        parameters = {name: getattr(self, name) for name in names}
+        parameters["presents"] = (self.has_output(1), self.has_output(2))
+        return Template("group_query_attention", parameters, self.run)
+
+    def kernel_problem(self) -> str:
+        """What this node's attributes ask for that the kernel does not have."""
+        if self.k_quant_type != "NONE" or self.v_quant_type != "NONE":
+            return "a quantised cache"
+        if self.sliding_window_cache:
+            return "a cache that evicts"
+        if not self.causal and self.local_window_size != -1:
+            return "a window without 'causal'"
+        return ""
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         given = padded(inputs, 16)

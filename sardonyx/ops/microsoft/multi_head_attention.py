@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.attention import MASK_FILTER_VALUE
@@ -134,6 +135,17 @@ class MultiHeadAttention(Operator):
         if not self.has_output(3):
             return output, present_k, present_v
         return output, present_k, present_v, visible_scores(attended.scores).astype(query.dtype)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        filter_value = MASK_FILTER_VALUE if self.mask_filter_value is None else self.mask_filter_value
+        parameters = {
+            "num_heads": self.num_heads,
+            "scale": self.scale or 0.0,
+            "mask_filter_value": filter_value,
+            "unidirectional": self.unidirectional,
+            "presents": (self.has_output(1), self.has_output(2)),
+        }
+        return Template("multi_head_attention", parameters, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         query, key, value, _, _, _, past_k, past_v, past_length, _ = padded(inputs, 10)

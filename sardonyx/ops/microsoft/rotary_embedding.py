@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import operator
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, SameAsFirst, expect_rank, same, wide
@@ -78,6 +79,10 @@ class RotaryEmbedding(HeadRotation):
     """
 
     inputs: ClassVar[str] = "input, position_ids, cos_cache, sin_cache"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"num_heads": self.num_heads, "interleaved": self.interleaved, "positions_first": True}
+        return Template("rotary_embedding", parameters, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, positions, cos, sin = inputs
