@@ -126,7 +126,7 @@ def build_segment(
                 if array is None:
                     inputs.append(value)
                 else:
-                    constants[known] = binder.constant(_aligned(array))
+                    constants[known] = binder.constant(array)
         return known
 
     operations = []
@@ -204,17 +204,12 @@ def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:
             return kept
         arrays = [None if tensor is None else tensor.array for tensor in inputs]
         found = call(_QUIET, arrays)
-        results = [binder.constant(_aligned(np.asarray(array))) for array in found]
+        results = [binder.constant(np.asarray(array)) for array in found]
         if not given:
             kept.extend(results)
         return results
 
     return compute
-
-
-def _aligned(array: Array) -> Array:
-    """The array where kernels can read it: elements at multiples of their size."""
-    return array if array.flags.aligned else array.copy()
 
 
 def _required(dtype: np.dtype[Any] | None) -> np.dtype[Any]:

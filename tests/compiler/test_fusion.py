@@ -1,0 +1,143 @@
+"""Which nodes share a kernel, and that sharing changes no result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import sardonyx as ort
+from sardonyx.runtime.native_segment import NativeSegment, StepOrigin
+
+Array = np.ndarray[Any, Any]
+
+
+def session(text: str, kernels: str = "") -> ort.InferenceSession:
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\nagraph {text}')
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("sardonyx.cpu.kernels", kernels)
+    return ort.InferenceSession(model.SerializeToString(), options)
+
+
+def origins(made: ort.InferenceSession, feeds: dict[str, Array]) -> list[StepOrigin]:
+    """The native steps of a session that is one segment."""
+    (step,) = made._sess._plan.steps
+    assert isinstance(step.call, NativeSegment)
+    names = step.call._names
+    return list(step.call.plan_for(tuple(feeds[name].shape for name in names)).origins())
+
+
+def groups(text: str, feeds: dict[str, Array]) -> list[list[str]]:
+    """The nodes of each kernel; the results are compared with those of NumPy on the way."""
+    made = session(text)
+    expected = session(text, "numpy").run(None, feeds)
+    for found, wanted in zip(made.run(None, feeds), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-5)
+    return [origin.arguments["nodes"] for origin in origins(made, feeds)]
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_a_chain_of_pointwise_nodes_is_one_kernel() -> None:
+    text = """(float[n, 7] x) => (float[n, 7] y) {
+        [a] a = Exp(x)
+        [b] b = Add(a, x)
+        [c] y = Tanh(b)
+    }"""
+    assert groups(text, {"x": random(5, 7)}) == [["a", "b", "c"]]
+
+
+def test_two_branches_that_meet_are_one_kernel() -> None:
+    text = """(float[n, 7] x, float[n, 7] z) => (float[n, 7] y) {
+        [a] a = Sigmoid(x)
+        [b] b = Tanh(z)
+        [c] y = Mul(a, b)
+    }"""
+    (nodes,) = groups(text, {"x": random(5, 7), "z": random(5, 7, seed=1)})
+    assert sorted(nodes) == ["a", "b", "c"]
+
+
+def test_a_value_that_leaves_the_graph_stays_an_output_of_the_kernel() -> None:
+    text = """(float[n] x) => (float[n] a, float[n] y) {
+        [a] a = Exp(x)
+        [b] y = Neg(a)
+    }"""
+    assert groups(text, {"x": random(33)}) == [["a", "b"]]
+
+
+def test_other_shapes_are_other_kernels() -> None:
+    text = """(float[1, 7] x, float[n, 7] z) => (float[n, 7] y) {
+        [a] a = Exp(x)
+        [b] y = Add(a, z)
+    }"""
+    assert groups(text, {"x": random(1, 7), "z": random(5, 7)}) == [["a"], ["b"]]
+
+
+def test_a_node_between_keeps_two_kernels_apart() -> None:
+    """c needs the product, which needs a: joining a and c would make the product wait for itself."""
+    text = """(float[4, 4] x) => (float[4, 4] y) {
+        [a] a = Exp(x)
+        [m] m = MatMul(a, a)
+        [t] t = Transpose(m)
+        [c] y = Sub(a, t)
+    }"""
+    assert groups(text, {"x": random(4, 4)}) == [["a"], ["m"], ["c"]]
+
+
+def test_the_epilogue_of_a_product_takes_bias_activation_and_residual() -> None:
+    text = """(float[n, 8] x, float[8, 8] w, float[8] b) => (float[n, 8] y) {
+        [m] m = MatMul(x, w)
+        [add] p = Add(m, b)
+        [act] q = Gelu(p)
+        [res] y = Add(q, x)
+    }"""
+    assert groups(text, {"x": random(5, 8), "w": random(8, 8, seed=1), "b": random(8, seed=2)}) == [
+        ["m", "add", "act", "res"]
+    ]
+
+
+def test_a_product_read_before_and_after_its_bias_gives_both() -> None:
+    text = """(float[n, 8] x, float[8, 8] w, float[8] b) => (float[n, 8] m, float[n, 8] y) {
+        [m] m = MatMul(x, w)
+        [add] y = Add(m, b)
+    }"""
+    assert groups(text, {"x": random(5, 8), "w": random(8, 8, seed=1), "b": random(8, seed=2)}) == [["m", "add"]]
+
+
+def test_the_sum_of_two_products_is_in_the_epilogue_of_the_second() -> None:
+    text = """(float[n, 8] x, float[8, 8] v, float[8, 8] w) => (float[n, 8] y) {
+        [p] p = MatMul(x, v)
+        [q] q = MatMul(x, w)
+        [s] y = Add(p, q)
+    }"""
+    feeds = {"x": random(5, 8), "v": random(8, 8, seed=1), "w": random(8, 8, seed=2)}
+    assert groups(text, feeds) == [["p"], ["q", "s"]]
+
+
+@pytest.mark.parametrize("length", [30, 200])
+def test_long_chains_are_cut_into_kernels_of_bounded_size(length: int) -> None:
+    lines = [f"[n{i}] v{i + 1} = Add(v{i}, v{i})" for i in range(length)]
+    body = "\n".join(lines)
+    text = f"(float[4] v0) => (float[4] v{length}) {{ {body} }}"
+    found = groups(text, {"v0": np.full(4, 2.0**-120, np.float32)}) if length < 100 else None
+    if found is None:
+        scaled = text.replace("Add(", "Mul(")
+        found = groups(scaled, {"v0": np.ones(4, np.float32)})
+    assert sum(map(len, found)) == length
+    assert len(found) == -(-length // 96)
+
+
+def test_what_shapes_alone_decide_is_no_kernel() -> None:
+    text = """(float[n, 8] x) => (float[m] y) {
+        [s] s = Shape(x)
+        [c] c = Constant <value_ints = [-1]> ()
+        [r] r = Reshape(x, c)
+        [k] k = Cast <to = 1> (s)
+        [e] y = Exp(r)
+    }"""
+    assert groups(text, {"x": random(3, 8)}) == [["e"]]
