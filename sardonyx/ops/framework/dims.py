@@ -133,6 +133,10 @@ def compare(a: Dim, b: Dim) -> int | None:
         return None
     if a == b:
         return 0
+    if isinstance(b, int) and (b < 0 or _is_name(a)) and not isinstance(a, int) and _never_negative(a._expr):
+        return 1 if b < 0 else None
+    if isinstance(a, int) and (a < 0 or _is_name(b)) and not isinstance(b, int) and _never_negative(b._expr):
+        return -1 if a < 0 else None
     return _sign(a, b)
 
 
@@ -144,7 +148,16 @@ def at_least(a: Dim, b: Dim) -> bool:
         return b <= 0
     if isinstance(a, int) and _is_name(b):
         return False
-    return known(a) and known(b) and (a == b or _at_least(a, b))
+    if not known(a) or not known(b):
+        return False
+    return a == b or (b == 0 and not isinstance(a, int) and _never_negative(a._expr)) or _at_least(a, b)
+
+
+def _never_negative(expression: Any) -> bool:
+    """Whether an expression is put together from sizes without subtracting."""
+    if expression.is_Symbol or expression.is_Integer:
+        return bool(expression.is_Symbol or expression >= 0)
+    return type(expression).__name__ in ("Add", "Mul", "Min", "Max") and all(map(_never_negative, expression.args))
 
 
 def _is_name(dim: Dim) -> bool:
@@ -208,7 +221,7 @@ def _floor_divide(a: Dim, b: Dim) -> Dim:
     import sympy
 
     quotient = sympy.cancel(sympy.sympify(_expression(a)) / sympy.sympify(_expression(b)))
-    return _plain(sympy.floor(quotient))
+    return _plain(quotient if quotient.is_integer else sympy.floor(quotient))
 
 
 @functools.lru_cache(maxsize=_CACHED)
@@ -222,7 +235,9 @@ def _modulo(a: Dim, b: Dim) -> Dim:
 def _minimum(a: Dim, b: Dim) -> Dim:
     import sympy
 
-    return _plain(sympy.Min(_expression(a), _expression(b)))
+    # A number above 1 and one symbol are as simple as they can be; finding that out loads a good part of sympy.
+    simple = (isinstance(a, int) and a > 1 and _is_name(b)) or (isinstance(b, int) and b > 1 and _is_name(a))
+    return _plain(sympy.Min(_expression(a), _expression(b), evaluate=not simple))
 
 
 @functools.lru_cache(maxsize=_CACHED)
