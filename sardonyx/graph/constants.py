@@ -48,7 +48,7 @@ def tensor_of(array: Array, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs in a node's attributes."""
-    for attribute in node.attributes.values():
+    for attribute in node.attributes.data.values():  # `data`: every pass asks this of every node
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
