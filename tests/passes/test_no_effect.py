@@ -1,20 +1,11 @@
-"""Slice, Expand and Concat that change nothing; and that what inference knows stays true while a model is rewritten."""
+"""Slice, Expand and Concat that change nothing."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import onnx
-import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.ops.framework.facts import Fact
-from sardonyx.ops.framework.inference import infer_model
-from sardonyx.passes import pipeline
-from sardonyx.passes.base import Context, Level
-from sardonyx.passes.node_index import NodeIndex
 from tests.passes.agreement import assert_agrees
 from tests.passes.models import make_model, operators, rewritten
 
@@ -127,63 +118,3 @@ def test_declared_shapes_inside_a_loop_prove_nothing() -> None:
     model = make_model(nodes, {"x": [1]}, ["y"], constants)
     after, _ = rewritten(model)
     assert_agrees(model, after, {"x": np.ones(1, np.float32)})
-
-
-def shown(fact: Fact | None) -> tuple[Any, ...]:
-    assert fact is not None
-    return (
-        str(fact.type),
-        None if fact.shape is None else tuple(map(str, fact.shape)),
-        None if fact.elements is None else tuple(map(str, fact.elements)),
-    )
-
-
-def _sizes_by_floats() -> onnx.ModelProto:
-    """A shape whose sizes come from arithmetic of floats, which only folding works out."""
-    nodes = [
-        N("Cast", ["root"], ["real"], to=TensorProto.FLOAT),
-        N("Sqrt", ["real"], ["half"]),
-        N("Cast", ["half"], ["whole"], to=TensorProto.INT64),
-        N("Concat", ["minus", "whole"], ["target"], axis=0),
-        N("Reshape", ["x", "target"], ["r"]),
-        N("Shape", ["r"], ["t"]),
-        N("Gather", ["t", "one"], ["last"], axis=0),
-        N("ConstantOfShape", ["last"], ["zeros"]),
-        N("Add", ["r", "zeros"], ["y"]),
-    ]
-    constants = {"root": np.array([16]), "minus": np.array([-1]), "one": np.array([1])}
-    return make_model(nodes, {"x": ["n", 8]}, ["y"], constants)
-
-
-def test_what_folding_learns_is_known_behind_it_at_once() -> None:
-    model = _sizes_by_floats()
-    after, _ = rewritten(model)
-    assert operators(after) == ["Reshape", "Add"]
-    assert_agrees(model, after, {"x": RNG.standard_normal((2, 8)).astype(np.float32)})
-
-
-@pytest.mark.parametrize("make", [_sizes_by_floats])
-def test_facts_after_the_rewrites_are_those_of_a_new_inference(make: Any) -> None:
-    model = ir.from_proto(make())
-    inference = infer_model(model)
-    pipeline.apply(model, Level.ALL, (), inference)
-    fresh = infer_model(model)
-    values = [value for node in model.graph for value in node.outputs]
-    assert values
-    for value in values:
-        assert shown(inference.facts.get(value)) == shown(fresh.facts.get(value))
-
-
-def test_the_index_knows_added_nodes_and_forgets_removed_ones() -> None:
-    model = ir.from_proto(make_model([N("Relu", ["x"], ["a"]), N("Neg", ["a"], ["y"])], SHAPE, ["y"]))
-    context = Context(model, infer_model(model))
-    relu, neg = model.graph
-    assert context.index.find([("", "Neg"), ("", "Relu")]) == [neg, relu]
-    again = ir.node("Relu", [relu.outputs[0]], version=17)
-    model.graph.insert_before(neg, again)
-    context.added(again)
-    assert context.index.find([("", "Relu")]) == [relu, again]
-    assert shown(context.inference.facts[again.outputs[0]]) == (str(ir.TensorType(ir.DataType.FLOAT)), ("n", "m"), None)
-    model.graph.remove(again, safe=True)
-    assert context.index.find([("", "Relu")]) == [relu]
-    assert NodeIndex(model.graph).find([("", "Exp")]) == []
