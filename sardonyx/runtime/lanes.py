@@ -129,7 +129,7 @@ class Lane:
         control = Memory(starts[-1], "the steps of a plan")
         fields = control.words(LaneField.COUNT)
         if self._control is not None:
-            fields[:] = self._fields[:]
+            ctypes.memmove(fields, self._fields, ctypes.sizeof(fields))
         fields[LaneField.WORDS] = control.address + starts[1]
         fields[LaneField.COUNTERS] = control.address + starts[2]
         fields[LaneField.BASES] = control.address + starts[3]

@@ -169,11 +169,14 @@ class ThreadTeam:
     def close(self) -> _Crew | None:
         """End the workers, which are returned; later runs, and the rest of one in progress, are their callers'."""
         with self._lock:
-            crew, self._crew, self._address, self._is_ready = self._crew, None, 0, True
-            if crew is not None:
-                self._finalizer.detach()
-        if crew is not None:
-            crew.stop()
+            self._is_ready = True
+            if not self._address:
+                return None
+            self._address = 0
+            self._finalizer.detach()
+        crew = self._crew  # stays, as a run in progress uses its memory
+        assert crew is not None
+        crew.stop()
         return crew
 
     @property
@@ -188,14 +191,14 @@ class ThreadTeam:
 
     @property
     def workers(self) -> tuple[threading.Thread, ...]:
-        """The worker threads that were started."""
+        """The worker threads that the team has now."""
         crew = self._crew
-        return tuple(crew.workers) if crew is not None else ()
+        return tuple(crew.workers) if crew is not None and self._address else ()
 
     def _forget_workers(self) -> None:
         """In a forked child, which has none of its parent's threads: start anew with the next run."""
         self._lock = threading.Lock()
-        if self._crew is not None:
+        if self._address:
             self._finalizer.detach()
             self._crew, self._address = None, 0
             self.threads, self._is_ready = self.options.threads, False

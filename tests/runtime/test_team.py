@@ -100,7 +100,8 @@ def test_workers_start_with_the_first_run_that_has_use_for_them(team: ThreadTeam
     team.run(chain(3, 4, 4), Lane(), (source.ctypes.data, target.ctypes.data))
     assert team.workers == ()
     _run_and_check(team)
-    assert [worker.daemon for worker in team.workers] == [True]
+    started: tuple[threading.Thread, ...] = team.workers
+    assert [worker.daemon for worker in started] == [True]
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1 << 15])
@@ -207,7 +208,7 @@ def test_a_team_closed_during_a_run_finishes_it(team: ThreadTeam) -> None:
 
 
 def test_a_team_that_gets_fewer_threads_works_with_those(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
+    started: list[threading.Thread] = []
     start = threading.Thread.start
 
     def refuse(self: threading.Thread) -> None:

@@ -152,7 +152,8 @@ def _emit_run(target: Target) -> str:
     status = k.variable(I64, 0)
     shared = k.variable(BOOL, False)
     width = run.plan.load(int(PlanField.WIDTH))
-    with k.when((width > 1) & k["team"].differs(0)):
+    # A run that is terminated already does not become the workers', who would begin it before the caller looks.
+    with k.when((width > 1) & k["team"].differs(0) & ~_terminated(k, run)):
         busy = _Team(k, k["team"]).word(TeamField.BUSY)
         with k.when(atomics.load(busy, "monotonic").equals(0)):
             shared.set(atomics.exchange_if(busy, 0, 1, "acquire"))
