@@ -99,9 +99,7 @@ def x86_64_targets(flags: frozenset[str], caches: Caches, system: str = "linux")
         more = [name for name, there in (("avx512vnni", vnni), ("avx512bf16", bf16)) if there]
         if amx:
             tiles = (*_AVX512, *more, "amx-tile", "amx-bf16", "amx-int8")
-            targets["amx"] = replace(
-                plain, name="amx", features=tiles, has_vnni=vnni, has_bf16_dot=bf16, has_amx=True
-            )
+            targets["amx"] = replace(plain, name="amx", features=tiles, has_vnni=vnni, has_bf16_dot=bf16, has_amx=True)
         if more:
             targets["avx512vnni"] = replace(
                 plain, name="avx512vnni", features=(*_AVX512, *more), has_vnni=vnni, has_bf16_dot=bf16
@@ -115,7 +113,11 @@ def x86_64_targets(flags: frozenset[str], caches: Caches, system: str = "linux")
 
 def aarch64_targets(caches: Caches, system: str = "linux") -> dict[str, Target]:
     """NEON, which every AArch64 CPU has."""
-    triple = {"linux": "aarch64-unknown-linux-gnu", "darwin": "arm64-apple-darwin", "windows": "aarch64-pc-windows-msvc"}
+    triple = {
+        "linux": "aarch64-unknown-linux-gnu",
+        "darwin": "arm64-apple-darwin",
+        "windows": "aarch64-pc-windows-msvc",
+    }
     neon = Target("neon", triple[system], ("neon", "fp-armv8"), 128, 32, True, False, True, caches=caches)
     return {"neon": neon}
 
