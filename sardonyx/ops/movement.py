@@ -335,17 +335,23 @@ class Concat(Concatenation):
     axis: int
 
 
+def repeat_counts(repeats: Array, rank: int) -> list[int]:
+    """How often each axis is repeated; ValueError where there is no count for one, or a negative one."""
+    times: list[int] = repeats.ravel().tolist()
+    if len(times) != rank or any(count < 0 for count in times):
+        raise ValueError(f"Tile needs one count for each of {rank} axes, none negative, not {times}")
+    return times
+
+
 @operator("Tile", since=6)
 class Tile(Operator):
     """The input repeated along each axis as often as the second input says."""
 
-    host_reason = "the repetitions are copied"
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("tile", {}, self.run, inputs)
 
     def run(self, data: Array, repeats: Array) -> Sequence[Value]:
-        times = repeats.ravel().tolist()
-        if len(times) != data.ndim or any(count < 0 for count in times):
-            raise ValueError(f"Tile needs one count for each of {data.ndim} axes, none negative, not {times}")
-        return (np.tile(data, times),)
+        return (np.tile(data, repeat_counts(repeats, data.ndim)),)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data, repeats = inputs[0] or UNKNOWN, inputs[1] or UNKNOWN

@@ -7,35 +7,53 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 from sardonyx.ops.shape import axes_of, unknown_shape
 
 _MODES: dict[str, Any] = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
+Widths = tuple[tuple[int, int], ...]
+
+
+def frame_of(shape: Sequence[int], pads: Sequence[int], axes: Sequence[int], mode: str) -> tuple[Widths, Widths]:
+    """What is cut from each axis before and after, and what is added there.
+
+    ValueError for an unknown mode, too few pads, pads that cut more than there is, and modes that repeat what is not
+    there: a reflection reaches no further than the other end.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"mode '{mode}' of Pad is none of {', '.join(_MODES)}")
+    if len(pads) != 2 * len(axes):
+        raise ValueError(f"Pad needs two numbers for each of {len(axes)} axes, not {len(pads)} numbers")
+    cut, added = [(0, 0)] * len(shape), [(0, 0)] * len(shape)
+    for place, axis in enumerate(axes):
+        before, after = pads[place], pads[place + len(axes)]
+        left = shape[axis] + min(before, 0) + min(after, 0)
+        if left < 0:
+            raise ValueError(
+                f"the negative pads {before} and {after} leave nothing of axis {axis} of size {shape[axis]}"
+            )
+        cut[axis] = max(-before, 0), max(-after, 0)
+        width = added[axis] = max(before, 0), max(after, 0)
+        short = left == 0 or (mode == "reflect" and max(width) > left - 1)
+        if mode != "constant" and any(width) and short:
+            raise ValueError(f"mode {mode} cannot pad axis {axis} of size {left} by {max(width)}")
+    return tuple(cut), tuple(added)
+
+
 class Padding(Operator):
     """What both forms of Pad share: all pads before the axes come first, then all behind them."""
 
-    host_reason = "NumPy copies the data into its frame"
     mode: str = "constant"
 
     def padded(self, data: Array, pads: Sequence[int], axes: Sequence[int], filling: Any) -> Array:
-        if self.mode not in _MODES:
-            raise ValueError(f"mode '{self.mode}' of Pad is none of {', '.join(_MODES)}")
-        if len(pads) != 2 * len(axes):
-            raise ValueError(f"Pad needs two numbers for each of {len(axes)} axes, not {len(pads)} numbers")
-        crop = [slice(None)] * data.ndim
-        widths = [(0, 0)] * data.ndim
-        for place, axis in enumerate(axes):
-            before, after = pads[place], pads[place + len(axes)]
-            size = data.shape[axis]
-            if size + min(before, 0) + min(after, 0) < 0:
-                raise ValueError(f"the negative pads {before} and {after} leave nothing of axis {axis} of size {size}")
-            crop[axis] = slice(max(-before, 0), size - max(-after, 0))
-            widths[axis] = (max(before, 0), max(after, 0))
+        cut, widths = frame_of(data.shape, pads, axes, self.mode)
+        crop = [slice(before, size - after) for size, (before, after) in zip(data.shape, cut, strict=True)]
         inner = data[tuple(crop)]
         if not any(before or after for before, after in widths):
             return inner
@@ -44,15 +62,7 @@ class Padding(Operator):
             inside = tuple(slice(w[0], w[0] + d) for d, w in zip(inner.shape, widths, strict=True))
             result[inside] = inner
             return result
-        self._check_source(inner, widths)
         return np.asarray(np.pad(inner, widths, mode=_MODES[self.mode]))
-
-    def _check_source(self, inner: Array, widths: Sequence[tuple[int, int]]) -> None:
-        """What is repeated must exist; a reflection reaches no further than the other end."""
-        for axis, (size, width) in enumerate(zip(inner.shape, widths, strict=True)):
-            limit = size - 1 if self.mode == "reflect" else None
-            if any(width) and (size == 0 or (limit is not None and max(width) > limit)):
-                raise ValueError(f"mode {self.mode} cannot pad axis {axis} of size {size} by {max(width)}")
 
     def inferred(self, data: Fact, pads: Sequence[Dim] | None, axes: Sequence[int] | None) -> Fact:
         if data.shape is None:
@@ -74,6 +84,10 @@ class OldPad(Padding):
     pads: tuple[int, ...]
     value: float = 0.0
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"mode": self.mode, "pads": self.pads, "value": self.value}
+        return template_unless_text("pad", parameters, self.run, inputs)
+
     def run(self, data: Array) -> Sequence[Value]:
         return (self.padded(data, self.pads, range(data.ndim), self.value),)
 
@@ -85,6 +99,9 @@ class OldPad(Padding):
 @operator("Pad", since=11)
 class Pad(Padding):
     """Pads along all axes, or from opset 18 along those that the fourth input names."""
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("pad", {"mode": self.mode}, self.run, inputs)
 
     def run(self, data: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Sequence[Value]:
         places = range(data.ndim) if axes is None else axes_of(axes.ravel().tolist(), data.ndim)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 from sardonyx.ops.shape import axes_of, axis_of
 
 
@@ -69,6 +71,29 @@ class ReverseSequence(_SameShape):
         return (data[entry[:, None], source.T],)
 
 
+Widths = tuple[tuple[int, int], ...]
+
+
+def centred(shape: Sequence[int], axes: Sequence[int], wanted: Sequence[int]) -> tuple[Widths, Widths]:
+    """What is cut from each axis before and after, and what is added, so that the axes get the wanted sizes.
+
+    ValueError where there is no size for each axis, or a negative one.
+    """
+    if len(wanted) != len(axes):
+        raise ValueError(f"shape must have one size for each of {len(axes)} axes, got {list(wanted)}")
+    if any(size < 0 for size in wanted):
+        raise ValueError(f"shape must not hold a negative size, got {list(wanted)}")
+    cut, added = [(0, 0)] * len(shape), [(0, 0)] * len(shape)
+    for axis, size in zip(axes, wanted, strict=True):
+        excess = abs(size - shape[axis])
+        sides = (excess // 2, excess - excess // 2)
+        if size < shape[axis]:
+            cut[axis] = sides
+        else:
+            added[axis] = sides
+    return tuple(cut), tuple(added)
+
+
 @operator("CenterCropPad", since=18)
 class CenterCropPad(Operator):
     """The middle of the input with the given sizes, zeros around it where they are larger.
@@ -76,25 +101,16 @@ class CenterCropPad(Operator):
     An odd excess leaves one element more at the end: cut from it or padded onto it.
     """
 
-    host_reason = "NumPy's copy runs at memory speed"
     axes: tuple[int, ...] | None = None
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("center_crop_pad", {"axes": self.axes}, self.run, inputs)
+
     def run(self, data: Array, shape: Array) -> Sequence[Value]:
-        places = self._places(data.ndim)
-        if shape.shape != (len(places),):
-            raise ValueError(f"shape must have one size for each of {len(places)} axes, got {shape.tolist()}")
-        sizes = list(data.shape)
-        source: list[slice] = [slice(None)] * data.ndim
-        target: list[slice] = [slice(None)] * data.ndim
-        for axis, wanted in zip(places, shape.tolist(), strict=True):
-            if wanted < 0:
-                raise ValueError(f"shape must not hold a negative size, got {shape.tolist()}")
-            kept = min(wanted, data.shape[axis])
-            sizes[axis] = wanted
-            begin = (data.shape[axis] - kept) // 2
-            source[axis] = slice(begin, begin + kept)
-            begin = (wanted - kept) // 2
-            target[axis] = slice(begin, begin + kept)
+        cut, added = centred(data.shape, self._places(data.ndim), shape.ravel().tolist())
+        sizes = [size - sum(less) + sum(more) for size, less, more in zip(data.shape, cut, added, strict=True)]
+        source = [slice(before, size - after) for size, (before, after) in zip(data.shape, cut, strict=True)]
+        target = [slice(before, size - after) for size, (before, after) in zip(sizes, added, strict=True)]
         result = np.zeros(sizes, data.dtype)
         result[tuple(target)] = data[tuple(source)]
         return (result,)

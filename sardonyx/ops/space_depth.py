@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 
 # The axes of (n, c, rows, b, columns, b) that SpaceToDepth joins.
 _ORDERS = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
@@ -16,16 +20,57 @@ _ORDERS = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
 class _Blocks(Operator):
     """What both directions share: input (n, c, h, w) and the size of a block."""
 
-    host_reason = "NumPy's transpose is a copy at memory speed"
     blocksize: int
+    mode: str = "DCR"
 
     def checked(self, shape: Sequence[Dim]) -> Sequence[Dim]:
         """The shape itself; ValueError where it cannot be split into blocks."""
-        if self.blocksize < 1:
-            raise ValueError(f"blocksize must be at least 1, not {self.blocksize}")
-        if len(shape) != 4:
-            raise ValueError(f"the input must have 4 dimensions (n, c, h, w), not {len(shape)}")
+        check_blocks(len(shape), self.blocksize)
         return shape
+
+
+def check_blocks(rank: int, blocksize: int) -> None:
+    """ValueError where a tensor of this rank cannot be split into blocks of this size."""
+    if blocksize < 1:
+        raise ValueError(f"blocksize must be at least 1, not {blocksize}")
+    if rank != 4:
+        raise ValueError(f"the input must have 4 dimensions (n, c, h, w), not {rank}")
+
+
+# What a rearrangement is: the shape that splits the axes, their order, and the shape of the result.
+Rearrangement = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def depth_to_space_axes(shape: Sequence[int], b: int, mode: str) -> Rearrangement:
+    """DepthToSpace with blocks of `b` by `b`; ValueError for a shape or a mode that it does not take."""
+    check_blocks(len(shape), b)
+    n, c, h, w = shape
+    depth, rest = divmod(c, b * b)
+    if rest:
+        raise ValueError(f"{c} channels do not divide by the square of blocksize {b}")
+    result = (n, depth, h * b, w * b)
+    if mode == "DCR":
+        return (n, b, b, depth, h, w), (0, 3, 4, 1, 5, 2), result
+    if mode == "CRD":
+        return (n, depth, b, b, h, w), (0, 1, 4, 2, 5, 3), result
+    raise ValueError(f"mode must be DCR or CRD, not '{mode}'")
+
+
+def space_to_depth_axes(shape: Sequence[int], b: int, mode: str) -> Rearrangement:
+    """SpaceToDepth with blocks of `b` by `b`; ValueError for a shape or a mode that it does not take."""
+    check_blocks(len(shape), b)
+    n, c, h, w = shape
+    if h % b or w % b:
+        raise ValueError(f"a plane of {h} by {w} does not divide into blocks of {b} by {b}")
+    if mode not in _ORDERS:
+        raise ValueError(f"mode must be DCR or CRD, not '{mode}'")
+    return (n, c, h // b, b, w // b, b), _ORDERS[mode], (n, c * b * b, h // b, w // b)
+
+
+def _rearranged(data: Array, axes: Rearrangement) -> Array:
+    split, order, shape = axes
+    result = data.reshape(split).transpose(order).reshape(shape)
+    return result.copy() if np.may_share_memory(result, data) else result
 
 
 @operator("DepthToSpace")
@@ -35,22 +80,12 @@ class DepthToSpace(_Blocks):
     Mode DCR counts channels as (row, column, depth), CRD as (depth, row, column).
     """
 
-    mode: str = "DCR"
-
     def run(self, data: Array) -> Sequence[Value]:
-        self.checked(data.shape)
-        n, c, h, w = data.shape
-        b = self.blocksize
-        depth, rest = divmod(c, b * b)
-        if rest:
-            raise ValueError(f"{c} channels do not divide by the square of blocksize {b}")
-        if self.mode == "DCR":
-            blocks = data.reshape(n, b, b, depth, h, w).transpose(0, 3, 4, 1, 5, 2)
-        elif self.mode == "CRD":
-            blocks = data.reshape(n, depth, b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
-        else:
-            raise ValueError(f"mode must be DCR or CRD, not '{self.mode}'")
-        return (blocks.reshape(n, depth, h * b, w * b).copy() if b == 1 else blocks.reshape(n, depth, h * b, w * b),)
+        return (_rearranged(data, depth_to_space_axes(data.shape, self.blocksize, self.mode)),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"blocksize": self.blocksize, "mode": self.mode}
+        return template_unless_text("depth_to_space", parameters, self.run, inputs)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
@@ -71,19 +106,12 @@ class SpaceToDepth(_Blocks):
     Channels count as (row, column, depth) in mode DCR, as (depth, row, column) in mode CRD, which opset 28 adds.
     """
 
-    mode: str = "DCR"
-
     def run(self, data: Array) -> Sequence[Value]:
-        self.checked(data.shape)
-        n, c, h, w = data.shape
-        b = self.blocksize
-        if h % b or w % b:
-            raise ValueError(f"a plane of {h} by {w} does not divide into blocks of {b} by {b}")
-        if self.mode not in _ORDERS:
-            raise ValueError(f"mode must be DCR or CRD, not '{self.mode}'")
-        blocks = data.reshape(n, c, h // b, b, w // b, b).transpose(_ORDERS[self.mode])
-        result = blocks.reshape(n, c * b * b, h // b, w // b)
-        return (result.copy() if b == 1 else result,)
+        return (_rearranged(data, space_to_depth_axes(data.shape, self.blocksize, self.mode)),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"blocksize": self.blocksize, "mode": self.mode}
+        return template_unless_text("space_to_depth", parameters, self.run, inputs)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN

@@ -6,14 +6,9 @@ from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.copy import copy_into
+from sardonyx.compiler.native.slices import part_of
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.shape import axis_of
-
-
-def part_of(tensor: Tensor, axis: int, first: int, size: int) -> Tensor:
-    """The elements from `first` on, `size` of them, along an axis."""
-    shape = (*tensor.shape[:axis], size, *tensor.shape[axis + 1 :])
-    return tensor.reshaped(shape, tensor.strides, first * tensor.strides[axis] * tensor.dtype.itemsize)
 
 
 @template("concat")
