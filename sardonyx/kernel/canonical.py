@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowLength, walk
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ def canonical(roots: Sequence[Expr]) -> Canonical:
 
 def _rebuilt(expr: Expr, shared: Sequence[Expr], numbers: dict[int, int]) -> Expr:
     """The node over the shared objects of its arguments."""
+    if isinstance(expr, Reduce):
+        return Reduce(expr.dtype, expr.kind, shared[numbers[id(expr.arg)]])
     if not isinstance(expr, Apply):
         return expr
     return Apply(expr.dtype, expr.primitive, tuple(shared[numbers[id(arg)]] for arg in expr.args))
@@ -57,6 +59,10 @@ def _spelled(expr: Expr, numbers: dict[int, int]) -> str:
         return f"i{expr.index}:{expr.dtype}"
     if isinstance(expr, Constant):
         return f"c{_number(expr)}:{expr.dtype}"
+    if isinstance(expr, RowLength):
+        return f"n:{expr.dtype}"
+    if isinstance(expr, Reduce):
+        return f"reduce_{expr.kind}({numbers[id(expr.arg)]}):{expr.dtype}"
     assert isinstance(expr, Apply)
     return f"{expr.primitive}({','.join(str(numbers[id(arg)]) for arg in expr.args)}):{expr.dtype}"
 

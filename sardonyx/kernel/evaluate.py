@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.dtypes import NARROW_FLOATS
-from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
-from sardonyx.kernel.program import Pointwise
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowLength, walk
+from sardonyx.kernel.program import Pointwise, Reduction, is_row_value
 
 Array = np.ndarray[Any, Any]
 
@@ -186,6 +186,37 @@ def evaluate(kernel: Pointwise, inputs: Sequence[Array]) -> list[Array]:
             values[id(expr)] = _value(expr, inputs, values)
         shape = np.broadcast_shapes(*(array.shape for array in inputs))
         return [_finish(values[id(expr)], expr, shape) for expr in kernel.outputs]
+
+
+_REDUCTIONS: dict[str, Any] = {
+    "sum": np.add,
+    "product": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "bound": np.maximum,
+}
+
+
+def evaluate_reduction(kernel: Reduction, inputs: Sequence[Array], axes: Sequence[int]) -> list[Array]:
+    """Run a reduction whose rows extend along `axes` of the inputs' broadcast shape.
+
+    Outputs that are values of rows keep those axes with size 1. A row without elements has no maximum: ValueError.
+    """
+    values: dict[int, Array] = {}
+    shape = np.broadcast_shapes(*(array.shape for array in inputs))
+    over = tuple(axis % len(shape) for axis in axes)
+    kept = tuple(1 if axis in over else size for axis, size in enumerate(shape))
+    with np.errstate(all="ignore"):
+        for expr in walk(kernel.outputs):
+            if isinstance(expr, Reduce):
+                elements = np.broadcast_to(values[id(expr.arg)], shape)
+                combined = _REDUCTIONS[expr.kind].reduce(elements, axis=over, keepdims=True)
+                values[id(expr)] = np.asarray(combined, working_dtype(expr.dtype))
+            elif isinstance(expr, RowLength):
+                values[id(expr)] = np.asarray(math.prod(shape[axis] for axis in over), working_dtype(expr.dtype))
+            else:
+                values[id(expr)] = _value(expr, inputs, values)
+        return [_finish(values[id(expr)], expr, kept if is_row_value(expr) else shape) for expr in kernel.outputs]
 
 
 def _value(expr: Expr, inputs: Sequence[Array], values: dict[int, Array]) -> Array:

@@ -7,7 +7,7 @@ the same dtype, except that a Python number takes the dtype of the other operand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,6 +98,29 @@ class Apply(Expr):
     args: tuple[Expr, ...] = field(default=())
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Reduce(Expr):
+    """An expression combined over all elements of the current row of a `Reduction`: a value of the row.
+
+    `kind` is one of `REDUCTIONS`.
+    """
+
+    dtype: np.dtype[Any]
+    kind: str
+    arg: Expr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RowLength(Expr):
+    """How many elements the current row of a `Reduction` has."""
+
+    dtype: np.dtype[Any]
+
+
+# ``bound`` is a maximum that may be any number where an element is NaN.
+REDUCTIONS = frozenset({"sum", "product", "maximum", "minimum", "bound"})
+
+
 # Primitives whose result is a truth value, whatever they compare.
 COMPARISONS = frozenset({"less", "less_equal", "equal", "isnan", "isinf", "logical_and", "logical_or", "logical_xor"})
 
@@ -177,8 +200,30 @@ tanh = _named("tanh")
 trunc = _named("trunc")
 
 
-def walk(roots: Sequence[Expr]) -> list[Expr]:
-    """Every expression reachable from `roots` once, arguments before users."""
+def reduce(kind: str, arg: Expr) -> Expr:
+    """`arg` combined over the current row; ValueError for an unknown kind."""
+    if kind not in REDUCTIONS:
+        raise ValueError(f"{kind} is no kind of reduction: {', '.join(sorted(REDUCTIONS))}")
+    return Reduce(arg.dtype, kind, arg)
+
+
+def mean(arg: Expr) -> Expr:
+    """The mean of `arg` over the current row."""
+    return reduce("sum", arg) / RowLength(arg.dtype)
+
+
+def arguments(expr: Expr) -> tuple[Expr, ...]:
+    """The expressions that an expression is made of directly."""
+    if isinstance(expr, Apply):
+        return expr.args
+    return (expr.arg,) if isinstance(expr, Reduce) else ()
+
+
+def walk(roots: Sequence[Expr], leaves: Container[int] = ()) -> list[Expr]:
+    """Every expression reachable from `roots` once, arguments before users.
+
+    Those whose id is among `leaves` are not entered.
+    """
     order: list[Expr] = []
     seen: set[int] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
@@ -189,8 +234,8 @@ def walk(roots: Sequence[Expr]) -> list[Expr]:
         elif id(expr) not in seen:
             seen.add(id(expr))
             stack.append((expr, True))
-            if isinstance(expr, Apply):
-                stack.extend((arg, False) for arg in reversed(expr.args))
+            if id(expr) not in leaves:
+                stack.extend((arg, False) for arg in reversed(arguments(expr)))
     return order
 
 
@@ -202,6 +247,8 @@ def substitute(roots: Sequence[Expr], replaced: Callable[[Input], Expr]) -> list
             made[id(expr)] = replaced(expr)
         elif isinstance(expr, Apply):
             made[id(expr)] = Apply(expr.dtype, expr.primitive, tuple(made[id(arg)] for arg in expr.args))
+        elif isinstance(expr, Reduce):
+            made[id(expr)] = Reduce(expr.dtype, expr.kind, made[id(expr.arg)])
         else:
             made[id(expr)] = expr
     return [made[id(root)] for root in roots]

@@ -1,6 +1,6 @@
 """The kinds of kernels that a provider executes.
 
-`Pointwise` is a loop over an expression, `Template` a kernel known by name, `View` a new description of the same
+`Pointwise` is a loop over an expression, `Reduction` one over rows of elements, `Template` a kernel known by name, `View` a new description of the same
 memory, `Host` a call into Python: the universal fallback, which always carries the reason why no kernel was made.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.expr import Expr, Input, Reduce, arguments
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,26 @@ class Pointwise:
 
     inputs: tuple[np.dtype[Any], ...]
     outputs: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Expressions over rows: `Reduce` in them combines the elements of a row.
+
+    Inputs broadcast as those of `Pointwise` do; the dimensions that make up a row are chosen when it is applied. An
+    output is an element of the common shape, or a value of the row (`is_row_value`): then that shape without, or with
+    1 in place of, the row's dimensions.
+    """
+
+    inputs: tuple[np.dtype[Any], ...]
+    outputs: tuple[Expr, ...]
+
+
+def is_row_value(expr: Expr) -> bool:
+    """Whether an expression is the same for all elements of a row: no input enters it but through a `Reduce`."""
+    if isinstance(expr, Reduce):
+        return True
+    return not isinstance(expr, Input) and all(is_row_value(arg) for arg in arguments(expr))
 
 
 @dataclass(frozen=True)

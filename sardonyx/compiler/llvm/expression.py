@@ -86,7 +86,7 @@ def emit_working(
     Expressions whose values are `known` (by the id of the expression, in the working type) are not emitted.
     """
     values: dict[int, Value] = dict(known or {})
-    for expr in walk(roots):
+    for expr in walk(roots, values):
         if id(expr) not in values:
             values[id(expr)] = emit_node(k, expr, inputs, values)
     return [values[id(root)] for root in roots]

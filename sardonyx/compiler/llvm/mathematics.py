@@ -177,6 +177,13 @@ def _scaled(k: Function, p: Value, reduced: _Reduced, adjust: int = 0) -> Value:
     """p * 2^(n + adjust) with one rounding, also where that is infinite or denormal."""
     of = format_of(p)
     lanes, bits = p.type.lanes, p.type.lanes * p.type.bits
+    if "avx512vl" in k.target.features and bits > 512:
+        halves = [range(lanes // 2), range(lanes // 2, lanes)]
+        parts = [
+            _scaled(k, k.shuffle(p, None, half), _Reduced(*(k.shuffle(one, None, half) for one in reduced)), adjust)
+            for half in halves
+        ]
+        return k.shuffle(*parts, range(lanes))
     if "avx512vl" in k.target.features and bits in (128, 256, 512):
         n = reduced.n + float(adjust) if adjust else reduced.n
         letter = "s" if p.type.bits == 32 else "d"
