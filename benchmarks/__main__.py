@@ -76,7 +76,6 @@ def measure(chosen: argparse.Namespace, models: tuple[str, ...]) -> None:
     kept.data["versions"] = report.versions(chosen.engines)
     print(", ".join(f"{engine} {version}" for engine, version in kept.data["versions"].items()))
     request = Request(chosen.zoo, models, tuple(kept.data["versions"]), chosen.threads, chosen.quick, kept)
-    report.ceilings(kept, chosen.threads)
     for name in chosen.parts:
         PARTS[name](request)
     print(f"\n{summaries.render(kept.data)}\n\nkept in {chosen.json}")
@@ -91,8 +90,9 @@ def measure(chosen: argparse.Namespace, models: tuple[str, ...]) -> None:
 def measure_models(request: Request) -> None:
     budget = Budget(runs=3) if request.quick else Budget()
     settings = compare.Settings(request.zoo, request.engines, budget)
-    ceilings = report.ceilings(request.kept, request.threads)
-    rows = compare.measure_all(request.models, request.threads, settings, ceilings)
+    rows = compare.measure_all(
+        request.models, request.threads, settings, report.ceilings(request.kept, request.threads)
+    )
     request.kept.put("models", rows, {"seconds": budget.seconds, "runs": budget.runs})
 
 

@@ -37,6 +37,9 @@ class Switch:
 
 
 SWITCHES = (
+    Switch("native kernels", {"sardonyx.cpu.kernels": "numpy"}),
+    Switch("instructions beyond AVX2", {"sardonyx.cpu.kernels": "avx2"}),
+    Switch("spinning threads", {"session.intra_op.allow_spinning": "0"}),
     Switch("fused attention", without=("AttentionFusion",)),
     Switch("queries, keys and values in one product", without=("QKVProjectionFusion",)),
     Switch("layer normalisation in one pass", without=("LayerNormFusionL2", "SkipLayerNormFusion")),

@@ -162,5 +162,6 @@ ENGINES: Mapping[str, Engine] = {
     "torch": Torch(),
     "torch-compile": Torch(compile_module=True),
     OURS: OnnxRuntime(OURS),
+    "sardonyx-bf16": OnnxRuntime(OURS, {"sardonyx.cpu.precision": "bfloat16"}),
 }
-DEFAULT_ENGINES = (BASELINE, "openvino", "openvino-bf16", "torch", OURS)
+DEFAULT_ENGINES = (BASELINE, "openvino", "openvino-bf16", "torch", OURS, "sardonyx-bf16")

@@ -4,7 +4,8 @@
 
 Arithmetic: chains of multiply-adds that stay in registers, enough of them to hide the latency. Reading: the sum of a
 buffer that fits the second cache, the third, or neither; the best of several ways to walk it. Each figure is the best
-of several repetitions: a ceiling is what the machine can do, not what it does while something else runs.
+of several repetitions. Arithmetic is timed by the threads' own time, so that another process on the same cores does not
+count; reading by the clock on the wall, and only right where nothing else runs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ SECONDS = 0.03  # one repetition
 REPETITIONS = 7
 STREAM_VECTORS = 4  # vectors that each stream takes in one turn of the loop
 
+Rates = dict[int, dict[str, float]]
 Kernel = Callable[[Sequence[int]], None]
 
 
@@ -39,8 +41,8 @@ Kernel = Callable[[Sequence[int]], None]
 class Floors:
     """Ceilings by number of threads: Gop/s (a multiply-add is two) by arithmetic, GB/s by place."""
 
-    compute: dict[int, dict[str, float]] = field(default_factory=dict)
-    read: dict[int, dict[str, float]] = field(default_factory=dict)
+    compute: Rates = field(default_factory=dict)
+    read: Rates = field(default_factory=dict)
     l3: int = 0  # bytes of the third cache
 
     def flops(self, threads: int, arithmetic: str = "f32") -> float:
@@ -127,13 +129,14 @@ def measure_compute(name: str, threads: int) -> float:
     target = library().target
     kernel = load(emit_products, name)
     sets = [product_arrays(name, target) for _ in range(threads)]
-    operations = 2 * CHAINS * target.lanes(ARITHMETIC[name].accumulator) * ARITHMETIC[name].products * threads
+    operations = 2 * CHAINS * target.lanes(ARITHMETIC[name].accumulator) * ARITHMETIC[name].products
 
-    def seconds(turns: int) -> float:
-        return together([lambda s=arrays: kernel([*map(address, s), turns]) for arrays in sets])
+    def seconds(turns: int) -> list[float]:
+        return together([lambda s=arrays: kernel([*map(address, s), turns]) for arrays in sets], time.thread_time)[1]
 
-    turns = enough(seconds)
-    return operations * turns / min(seconds(turns) for _ in range(REPETITIONS)) / 1e9
+    turns = enough(lambda turns: max(seconds(turns)))
+    rounds = [seconds(turns) for _ in range(REPETITIONS)]
+    return max(sum(operations * turns / one for one in found) for found in rounds) / 1e9
 
 
 # Reading
@@ -198,7 +201,7 @@ def measure_read(place: str, threads: int, walks: Iterable[tuple[int, int]] = WA
 
         def seconds(turns: int, kernel: Kernel = kernel) -> float:
             pairs = zip(parts, results, strict=True)
-            return together([lambda p=p, r=r: kernel([address(p), share, turns, address(r)]) for p, r in pairs])
+            return together([lambda p=p, r=r: kernel([address(p), share, turns, address(r)]) for p, r in pairs])[0]
 
         turns = enough(seconds)
         best = max(best, 4.0 * share * threads * turns / min(seconds(turns) for _ in range(REPETITIONS)))
@@ -225,16 +228,23 @@ def address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
-def together(calls: Sequence[Callable[[], None]]) -> float:
-    """Seconds from the first start to the last end of calls that run at the same time, one on each thread."""
+def together(
+    calls: Sequence[Callable[[], object]], clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, list[float]]:
+    """Seconds from the first start to the last end of calls that run at the same time, one on each thread.
+
+    Also what each of them took by `clock`; by a thread's own time, what others do on its core does not count.
+    """
     barrier = threading.Barrier(len(calls))
-    starts, ends = [0.0] * len(calls), [0.0] * len(calls)
+    starts, ends, own = ([0.0] * len(calls) for _ in range(3))
 
     def work(index: int) -> None:
         barrier.wait()
+        began = clock()
         starts[index] = time.perf_counter()
         calls[index]()
         ends[index] = time.perf_counter()
+        own[index] = clock() - began
 
     others = [threading.Thread(target=work, args=(index,)) for index in range(1, len(calls))]
     for thread in others:
@@ -242,7 +252,7 @@ def together(calls: Sequence[Callable[[], None]]) -> float:
     work(0)
     for thread in others:
         thread.join()
-    return max(ends) - min(starts)
+    return max(ends) - min(starts), own
 
 
 def enough(seconds: Callable[[int], float]) -> int:

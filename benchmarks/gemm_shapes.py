@@ -23,6 +23,7 @@ from benchmarks.tables import Column, Table, geomean
 from benchmarks.turns import Budget, difference, looped, take_turns, timed
 
 LARGEST = 4096
+LARGE = 512
 SEED = 200
 LOOP_SECONDS = 0.005
 WORST = 10
@@ -162,10 +163,13 @@ def summary(rows: Iterable[dict]) -> str:
     for threads in sorted({row["threads"] for row in rows}):
         good = [row for row in rows if row["threads"] == threads and not row["error"]]
         behind = sum(row["min_ratio"] < 1 for row in good)
+        failed = sum(1 for row in rows if row["threads"] == threads and row["error"])
+        large = [row["fma_share"] for row in good if min(row["m"], row["n"], row["k"]) >= LARGE]
+        share = f", share of the peak from {LARGE} cubed on {min(large):.0%} to {max(large):.0%}" if large else ""
         lines.append(
             f"\n{threads} threads, {len(good)} shapes: geometric mean {geomean(row['ratio'] for row in good):.3f} "
             f"(of minima {geomean(row['min_ratio'] for row in good):.3f}), {behind} behind by their minima, "
-            f"{sum(1 for row in rows if row['threads'] == threads and row['error'])} failed. The worst:\n"
+            f"{failed} failed{share}. The worst:\n"
         )
         lines.append(TABLE.text(sorted(good, key=lambda row: row["min_ratio"])[:WORST]))
     return "\n".join(lines)

@@ -59,10 +59,8 @@ class Report:
 
 
 def ceilings(kept: Report, threads: Iterable[int]) -> Floors:
-    """The machine's ceilings: those of the report, measured first where it has none for a number of threads."""
-    found = kept.floors
-    if found is None or set(threads) - set(found.compute):
-        kept.floors = found = isolated.call(measure_floors, tuple(threads))
+    """The machine's ceilings, measured now and kept: its clock changes from one hour to the next."""
+    kept.floors = found = isolated.call(measure_floors, tuple(threads))
     return found
 
 
