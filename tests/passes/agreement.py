@@ -19,7 +19,7 @@ def outputs_of(model: onnx.ModelProto, feeds: Mapping[str, Array], level: int = 
     options = sardonyx.SessionOptions()
     options.graph_optimization_level = sardonyx.GraphOptimizationLevel(level)
     session = sardonyx.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(feeds))
+    return list(session.run(None, dict(feeds)))
 
 
 def outputs_of_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
@@ -29,7 +29,7 @@ def outputs_of_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Array]) -
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(feeds))
+    return list(session.run(None, dict(feeds)))
 
 
 def assert_agrees(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -61,7 +62,7 @@ FACTORED_TANH: dict[str, list[Sequence[str]]] = {
 }
 
 
-def _model(steps: Sequence[Sequence[str]], opset: int = 17, constants: dict | None = None) -> onnx.ModelProto:
+def _model(steps: Sequence[Sequence[str]], opset: int = 17, constants: dict[str, Any] | None = None) -> onnx.ModelProto:
     nodes = [N(kind, list(names[:-1]), [names[-1]], name=f"{kind}_{names[-1]}") for kind, *names in steps]
     return make_model(nodes, SHAPE, ["y"], constants or CONSTANTS, opset=opset)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -108,7 +109,7 @@ def test_rms_normalization_in_parts(square: str, root: str, opset: int) -> None:
     ],
 )
 def test_what_is_no_normalization_of_rows(
-    centred: bool, axes: list[int], keepdims: int, constants: dict, reason: str
+    centred: bool, axes: list[int], keepdims: int, constants: dict[str, Any], reason: str
 ) -> None:
     model = _norm("mul", "div", "scale", centred=centred, axes=axes, keepdims=keepdims)
     for name, array in constants.items():
@@ -215,7 +216,7 @@ def test_a_sum_that_is_an_output_keeps_its_name() -> None:
         ({"x": [2, 1, 8], "z": [2, 1, 8]}, {"axis": 1}, TensorProto.FLOAT, "more than the last dimension"),
     ],
 )
-def test_residuals_that_stay_apart(inputs: dict, attributes: dict, dtype: int, reason: str) -> None:
+def test_residuals_that_stay_apart(inputs: dict[str, Any], attributes: dict[str, Any], dtype: int, reason: str) -> None:
     kind = helper.tensor_dtype_to_np_dtype(dtype)
     scale = np.ones((1, 8) if attributes else 8, kind)
     nodes = [N("Add", ["x", "z"], ["total"]), N("LayerNormalization", ["total", "scale"], ["y"], **attributes)]

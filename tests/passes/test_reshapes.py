@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -14,7 +17,7 @@ RNG = np.random.default_rng(11)
 N = helper.make_node
 
 
-def _heads(rest: list[str], allowzero: int = 0) -> list:
+def _heads(rest: list[str], allowzero: int = 0) -> list[onnx.NodeProto]:
     """Reshape of (batch, length, 12) to what `rest` names, the sizes taken from the shape of x."""
     nodes = [N("Shape", ["x"], ["shape"])]
     for index, name in enumerate(("batch", "length", "width")):
@@ -62,7 +65,7 @@ def test_sizes_that_are_copied_need_no_arithmetic(rest: list[str], target: list[
         (["batch", "four", "length", "three"], {"x": ["batch", "length", 12]}, "what is left over is not defined"),
     ],
 )
-def test_sizes_that_cannot_be_copied_stay_computed(rest: list[str], inputs: dict, reason: str) -> None:
+def test_sizes_that_cannot_be_copied_stay_computed(rest: list[str], inputs: dict[str, Any], reason: str) -> None:
     model = make_model(_heads(rest), inputs, ["y"], HEADS)
     after, reports = rewritten(model)
     assert "Shape" in operators(after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -60,7 +61,7 @@ def test_a_transpose_with_other_readers_stays_for_them() -> None:
     assert_agrees(model, after, X)
 
 
-def _batched(flat: list[int], back: list[int]) -> list:
+def _batched() -> list[onnx.NodeProto]:
     return [
         N("Reshape", ["x", "flat"], ["a"]),
         N("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
@@ -71,7 +72,7 @@ def _batched(flat: list[int], back: list[int]) -> list:
 
 def test_a_transpose_of_a_batch_needs_no_reshapes() -> None:
     constants = {"flat": np.array([-1, 3, 4]), "back": np.array([-1, 5, 4, 3])}
-    model = make_model(_batched([], []), {"x": ["n", 5, 3, 4]}, ["y"], constants)
+    model = make_model(_batched(), {"x": ["n", 5, 3, 4]}, ["y"], constants)
     after, reports = rewritten(model)
     assert operators(after) == ["Transpose", "Relu"]
     assert reports["BatchedTransposeFusion"].changes == 1
@@ -87,9 +88,7 @@ def test_a_transpose_of_a_batch_needs_no_reshapes() -> None:
     ],
 )
 def test_reshapes_that_mix_axes_stay(flat: list[int], back: list[int], reason: str) -> None:
-    model = make_model(
-        _batched(flat, back), {"x": ["n", 5, 3, 4]}, ["y"], {"flat": np.array(flat), "back": np.array(back)}
-    )
+    model = make_model(_batched(), {"x": ["n", 5, 3, 4]}, ["y"], {"flat": np.array(flat), "back": np.array(back)})
     after, reports = rewritten(model)
     assert operators(after) == ["Reshape", "Transpose", "Reshape", "Relu"]
     assert any(reason in text for text in reports["BatchedTransposeFusion"].declined)
@@ -145,7 +144,7 @@ def test_orders_that_do_not_cancel_stay(
     if second:
         nodes.append(N("Transpose", ["z"], ["b"], perm=second))
     nodes += [N("Add", ["a", "b"], ["s"]), N("Transpose", ["s"], ["y"], perm=outer)]
-    inputs: dict[str, list[int | str]] = {"x": [3, 3, 3]} | ({"z": [3, 3, 3]} if second else {})
+    inputs: dict[str, list[int | str]] = {name: [3, 3, 3] for name in ("xz" if second else "x")}
     model = make_model(nodes, inputs, ["y"], {} if constant is None else {"b": constant})
     after, reports = rewritten(model)
     assert operators(after).count("Transpose") == (3 if second else 2)
