@@ -86,6 +86,30 @@ def test_axes_as_an_attribute_or_an_input(opset: int) -> None:
     assert_agrees(model, after, X)
 
 
+@pytest.mark.parametrize("reciprocal", [True, False])
+@pytest.mark.parametrize("square", SQUARES)
+def test_layer_normalization_as_tensorflow_writes_it(square: str, reciprocal: bool) -> None:
+    nodes = [
+        N("ReduceMean", ["x"], ["mean"], axes=[-1]),
+        N("Sub", ["x", "mean"], ["d"]),
+        *SQUARES[square],
+        N("ReduceMean", ["q"], ["v"], axes=[-1]),
+        N("Add", ["v", "epsilon"], ["w"]),
+        N("Sqrt", ["w"], ["r"]),
+        N("Reciprocal", ["r"], ["i"]) if reciprocal else N("Div", ["one", "r"], ["i"]),
+        N("Mul", ["i", "scale"], ["f"]),
+        N("Mul", ["x", "f"], ["xf"]),
+        N("Mul", ["mean", "f"], ["mf"]),
+        N("Sub", ["bias", "mf"], ["rest"]),
+        N("Add", ["xf", "rest"], ["y"]),
+    ]
+    model = make_model(nodes, SHAPE, ["y"], CONSTANTS, opset=17)
+    after, reports = rewritten(model)
+    assert operators(after) == ["LayerNormalization"]
+    assert reports["LayerNormFusionL2"].changes == 1
+    assert_agrees(model, after, X)
+
+
 @pytest.mark.parametrize("root", ROOTS)
 @pytest.mark.parametrize("square", SQUARES)
 @pytest.mark.parametrize("opset", [17, 23])

@@ -30,6 +30,19 @@ def _centred_forms() -> tuple[OpPattern, ...]:
     return tuple(form for square in squares for form in _divided(centred, square))
 
 
+def _folded_forms() -> tuple[OpPattern, ...]:
+    """x * f + (bias - mean(x) * f) with f = scale / sqrt(mean((x - mean(x))^2) + epsilon), as TensorFlow writes it."""
+    mean = op.ReduceMean("x", "axes?")
+    centred = op.Sub("x", mean)
+    forms = []
+    for square in (op.Pow(centred, 2.0), op.Mul(centred, centred)):
+        deviation = op.Sqrt(op.Add(op.ReduceMean(square, "square_axes?"), "epsilon!"))
+        for inverse in (op.Reciprocal(deviation), op.Div(1.0, deviation)):
+            factor = op.Mul(inverse, "scale")
+            forms.append(op.Add(op.Mul("x", factor), op.Sub("bias", op.Mul(mean, factor))))
+    return tuple(forms)
+
+
 def _plain_forms() -> tuple[OpPattern, ...]:
     """x / sqrt(mean(x^2) + epsilon)."""
     return tuple(form for square in (op.Pow("x", 2.0), op.Mul("x", "x")) for form in _divided("x", square))
@@ -78,9 +91,10 @@ class FuseLayerNormalization(AnchoredRule):
         *(op.Add(op.Mul(form, "scale"), "bias") for form in _centred_forms()),
         *(op.Mul(form, "scale") for form in _centred_forms()),
         *_centred_forms(),
+        *_folded_forms(),
     )
     anchor = "Sqrt"
-    reach = 4
+    reach = 5
 
     def check(self, m: Match) -> str | None:
         reason = _normalization_reason(m)
