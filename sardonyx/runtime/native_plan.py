@@ -57,6 +57,7 @@ class PlanField(enum.IntEnum):
     EXTERNALS = 9  # how many addresses a caller gives: all bases but the arena
     WIDTH = 10  # how many threads find work at once in the widest phase
     SERIAL = 11  # different for every plan of the process
+    WAKE_AFTER = 12  # nanoseconds of a run after which it wakes workers that sleep
     COUNT = 16
 
 
@@ -74,6 +75,10 @@ STEP_WORDS = int(StepColumn.COUNT)
 PHASE_WORDS = int(PhaseColumn.COUNT)
 FIXUP_WORDS = 3
 
+# What it costs a caller to wake a worker on an idle core, and how long a run is of which the worker does a good part.
+_WAKE_NANOSECONDS = 20_000
+_WORTH_WAKING = 100_000
+
 
 @dataclass(frozen=True, eq=False)
 class NativePlan:
@@ -88,6 +93,8 @@ class NativePlan:
     base_count: the arena and all external addresses.
     labels: one for each step, for profiles and messages.
     owners: what has to live as long as the plan, such as the arrays of constants and the kernels.
+    nanoseconds: an estimate of what one thread takes for all of it. Where it is short, workers that sleep are woken
+        only if the run lasts about as long as it takes to wake them; otherwise, or without an estimate, at once.
     width: how many threads find work at once in the widest phase; 1 for a plan that the caller does alone.
 
     Raises ValueError where a table contradicts itself.
@@ -101,6 +108,7 @@ class NativePlan:
     base_count: int
     labels: tuple[str, ...]
     owners: tuple[Any, ...] = ()
+    nanoseconds: int | None = None
     width: int = field(init=False)
     header: Words = field(init=False, repr=False)
     address: int = field(init=False, repr=False)  # of the header
@@ -126,6 +134,8 @@ class NativePlan:
         header[PlanField.EXTERNALS] = self.base_count - 1
         header[PlanField.WIDTH] = _width(steps, phases)
         header[PlanField.SERIAL] = next(_SERIALS)
+        if self.nanoseconds is not None and self.nanoseconds < _WORTH_WAKING:
+            header[PlanField.WAKE_AFTER] = _WAKE_NANOSECONDS
         for array in (words, fixups, steps, phases, header):
             array.flags.writeable = False
         put = object.__setattr__

@@ -131,7 +131,7 @@ class PlanMaker:
             else:
                 self.words.append(argument)
 
-    def plan(self, arena_bytes: int = 0, scratch_bytes: int = 0) -> NativePlan:
+    def plan(self, arena_bytes: int = 0, scratch_bytes: int = 0, nanoseconds: int | None = None) -> NativePlan:
         return NativePlan(
             np.array(self.words, np.int64),
             np.array(self.fixups, np.int64).reshape(-1, 3),
@@ -140,6 +140,7 @@ class PlanMaker:
             scratch_bytes,
             self.bases,
             tuple(f"step {i}" for i in range(len(self.steps))),
+            nanoseconds=nanoseconds,
         )
 
 

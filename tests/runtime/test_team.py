@@ -309,6 +309,39 @@ def test_a_team_that_slept_takes_part_again(spinning: bool) -> None:
     team.close()
 
 
+def _times_asleep(worker: threading.Thread) -> int:
+    """How often a thread has gone to sleep."""
+    text = Path(f"/proc/self/task/{worker.native_id}/status").read_text()
+    return int(text.split("voluntary_ctxt_switches:")[1].split()[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
+def test_a_short_run_lets_sleepers_sleep_and_a_long_one_wakes_them() -> None:
+    """The plan says that it is short; what it does in one step lasts longer than waking takes, or does not."""
+    team = ThreadTeam(code(), TeamOptions(2, spinning=False))
+    _meets(team)
+    (worker,) = team.workers
+    maker = PlanMaker(2)
+    maker.add("who", ((1, 0),), 4)
+    short = maker.plan(nanoseconds=1000)
+    count, met = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    maker = PlanMaker(3)
+    maker.add("mix", ((0, 0), (0, 80), 10, 1_000_000), 10)  # milliseconds
+    maker.add("meet", ((1, 0), 2, (2, 0)), 2)
+    long = maker.plan(160, nanoseconds=1000)
+    time.sleep(0.01)
+    before = _times_asleep(worker)
+    for _ in range(50):
+        time.sleep(0.001)
+        threads = np.zeros(4, np.int64)
+        team.run(short, Lane(), (threads.ctypes.data,))
+        assert (threads != 0).all()
+    assert _times_asleep(worker) - before < 50  # a run that the system interrupts is long, too
+    team.run(long, Lane(), (count.ctypes.data, met.ctypes.data))
+    assert (met == 1).all()
+    team.close()
+
+
 def _in_child(check: Any) -> int:
     """The exit status of a forked child that makes a check."""
     child = os.fork()

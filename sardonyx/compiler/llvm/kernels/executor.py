@@ -161,7 +161,7 @@ def _emit_run(target: Target) -> str:
     with k.when(is_shared):
         team = _Team(k, k["team"])
         _open(k, team, run, width)
-        _walk_as_caller(k, team, run, status)
+        _walk_as_caller(k, team, run, status, _Alarm(k, team, run))
         atomics.update("and", team.word(TeamField.STATE), ~OPEN, "seq_cst")
         team.wait(lambda order: (atomics.load(team.word(TeamField.STATE), order) & ACTIVE).equals(0))
         atomics.store(team.word(TeamField.BUSY), 0, "release")
@@ -230,7 +230,7 @@ def _walk_alone(k: Function, run: _Run, status: Variable) -> None:
 
 
 def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
-    """Offer the run to the workers, of which no more than find work are woken and let in."""
+    """Offer the run to the workers, of which no more than find work are let in."""
     size = run.plan.load(int(PlanField.STEP_COUNT)) * COUNTER_WORDS
     with k.loop(0, size, _DONE) as i:  # the two words of a counter that are used
         run.counters.store(0, i)
@@ -243,13 +243,38 @@ def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
     state = team.word(TeamField.STATE)
     generation = (atomics.load(state, "monotonic") >> GENERATION_SHIFT) + 1
     atomics.update("xchg", state, (generation << GENERATION_SHIFT) | OPEN, "seq_cst")
-    with k.when(atomics.load(team.word(TeamField.SLEEPERS), "seq_cst") > 0):
-        signal = team.futex(TeamField.SIGNAL)
+
+
+class _Alarm:
+    """Wakes workers that sleep, as soon as the run has lasted long enough to be worth it.
+
+    Made when the run is open: a worker that goes to sleep after that looks for an open run first.
+    """
+
+    def __init__(self, k: Function, team: _Team, run: _Run) -> None:
+        self.k, self._team = k, team
+        self._due = k.variable(I64, 0)  # when it rings; 0 once it has, or where nobody sleeps
+        with k.when(atomics.load(team.word(TeamField.SLEEPERS), "seq_cst") > 0):
+            delay = run.plan.load(int(PlanField.WAKE_AFTER))
+            with k.when(delay.equals(0)):
+                self._ring()
+            with k.otherwise(delay.equals(0)):
+                self._due.set(system.nanoseconds(k) + delay)
+
+    def look(self) -> None:
+        """To be called often, by the caller."""
+        k = self.k
+        with k.when(self._due.get().differs(0)), k.when(system.nanoseconds(k) >= self._due.get()):
+            self._due.set(0)
+            self._ring()
+
+    def _ring(self) -> None:
+        signal = self._team.futex(TeamField.SIGNAL)
         atomics.update("add", signal, 1, "seq_cst")
-        system.wake(signal, (threads - 1).to(I32))
+        system.wake(signal, atomics.load(self._team.word(TeamField.LIMIT), "monotonic").to(I32))
 
 
-def _walk_as_caller(k: Function, team: _Team, run: _Run, status: Variable) -> None:
+def _walk_as_caller(k: Function, team: _Team, run: _Run, status: Variable, alarm: _Alarm) -> None:
     """All phases; the caller also keeps the time, tells late workers where to start, and ends a run that shall end."""
     scratch = run.scratch(k.constant(I64, 0))
     with k.loop(0, run.plan.load(int(PlanField.PHASE_COUNT))) as number:
@@ -260,6 +285,7 @@ def _walk_as_caller(k: Function, team: _Team, run: _Run, status: Variable) -> No
         phase = run.phase(number)
         with k.loop(phase.load(int(PhaseColumn.FIRST)), phase.load(int(PhaseColumn.END))) as index:
             _stamp(k, index)
+            alarm.look()
             with k.when(status.get().equals(0) & _terminated(k, run)):
                 status.set(1)
                 _abandon(k, team, run, index)
@@ -274,7 +300,7 @@ def _walk_as_caller(k: Function, team: _Team, run: _Run, status: Variable) -> No
                     atomics.update("xchg", run.counter(index, _DONE), target, "seq_cst")
                     team.notify()
                 with k.otherwise(own):
-                    _claim(k, team, run, index, scratch)
+                    _claim(k, team, run, index, scratch, alarm)
     # The last phase has no barrier behind it.
     with k.when(status.get().equals(0)):
         _pass_barrier(k, team, run, run.plan.load(int(PlanField.PHASE_COUNT)))
@@ -311,7 +337,7 @@ def _pass_barrier(k: Function, team: _Team, run: _Run, number: Value) -> None:
             team.wait(lambda order: atomics.load(done, order) >= target)
 
 
-def _claim(k: Function, team: _Team, run: _Run, index: Value, scratch: Value) -> None:
+def _claim(k: Function, team: _Team, run: _Run, index: Value, scratch: Value, alarm: _Alarm | None = None) -> None:
     """Do chunks of a step until all are claimed."""
     step = run.step(index)
     chunks = step.load(int(StepColumn.CHUNKS))
@@ -326,6 +352,8 @@ def _claim(k: Function, team: _Team, run: _Run, index: Value, scratch: Value) ->
             end = k.smaller(begin.get() + size, chunks)
             run.call(step, begin.get(), end, scratch)
             finished.set(finished.get() + (end - begin.get()))
+            if alarm is not None:
+                alarm.look()
             begin.set(atomics.load(following, "monotonic"))
     with k.when(finished.get() > 0):
         before = atomics.update("add", run.counter(index, _DONE), finished.get(), "seq_cst")
