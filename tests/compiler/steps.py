@@ -50,6 +50,11 @@ class Memory:
         """Fill a value's elements."""
         self.read(tensor)[...] = values
 
+    def share(self, buffer: Buffer, other: Buffer) -> None:
+        """Let a buffer be the memory of another of the same size."""
+        self.place(other)
+        self._rooms[id(buffer)] = self._rooms[id(other)]
+
     def read(self, tensor: Tensor) -> Array:
         """A value's elements, as an array over its memory."""
         item = tensor.dtype.itemsize

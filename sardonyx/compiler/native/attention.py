@@ -233,7 +233,8 @@ class AttentionKernel(NativeKernel):
             dtype = None if mask.dtype is None else numpy_dtype(mask.dtype)
             if dtype is None or dtype.name not in ("bool", "float16", "float32", "float64", "bfloat16"):
                 return f"an attn_mask of {dtype}"
-            if dtype == np.float64 and given[0] is not None and numpy_dtype(given[0].dtype) != dtype:
+            query = given[0]
+            if dtype == np.float64 and (query is None or query.dtype is None or numpy_dtype(query.dtype) != dtype):
                 return "an attn_mask wider than the operands"
         return dtype_reason([given[0], given[1], given[2], given[4], given[5]])
 

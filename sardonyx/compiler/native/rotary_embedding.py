@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,12 +16,14 @@ from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 
+Given = TypeVar("Given")
+
 
 @template("rotary_embedding")
 class RotaryEmbeddingKernel(NativeKernel):
     """Parameters: `num_heads` (0: from the caches), `interleaved`, and `positions_first` (com.microsoft's inputs)."""
 
-    def _ordered(self, inputs: Sequence[object | None]) -> list[object | None]:
+    def _ordered(self, inputs: Sequence[Given | None]) -> list[Given | None]:
         """The inputs as (input, cosines, sines, positions)."""
         given = [*inputs, *[None] * (4 - len(inputs))]
         if self.parameters.get("positions_first"):
@@ -28,14 +31,17 @@ class RotaryEmbeddingKernel(NativeKernel):
         return given
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        given: Sequence[Fact | None] = self._ordered(inputs)  # type: ignore[assignment]
+        given = self._ordered(inputs)
         positions = given[3]
         if positions is not None and (positions.dtype is None or numpy_dtype(positions.dtype) != np.int64):
             return "positions that are not int64"
         return dtype_reason(given[:3])
 
     def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
-        x, cosine, sine, positions = self._ordered(padded(inputs, 4))  # type: ignore[misc]
+        x, cosine, sine, positions = self._ordered(padded(inputs, 4))
+        assert x is not None
+        assert cosine is not None
+        assert sine is not None
         x = packed_last(binder, x)
         cosine, sine = contiguous(binder, cosine), contiguous(binder, sine)
         rank = len(x.shape)

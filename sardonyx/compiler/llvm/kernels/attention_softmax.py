@@ -32,11 +32,11 @@ def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: V
     table.sums.store(k.fma(table.sums.load(index), factor, total), index)
     accumulator = table.accumulator(index)
     with k.when(here.first):
-        for at, _ in frame.pieces(frame.spec.value_size):
-            accumulator.store(k.constant(sums.type, 0.0), at)
+        for column, _ in frame.pieces(frame.spec.value_size):
+            accumulator.store(k.constant(sums.type, 0.0), column)
     with k.otherwise(here.first):
-        for at, _ in frame.pieces(frame.spec.value_size):
-            accumulator.store(accumulator.load(at, frame.lanes) * factor, at)
+        for column, _ in frame.pieces(frame.spec.value_size):
+            accumulator.store(accumulator.load(column, frame.lanes) * factor, column)
 
 
 def _add_biases(

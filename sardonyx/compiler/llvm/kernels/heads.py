@@ -169,8 +169,8 @@ class _Turn:
 def emit_carry(target: Target, lengths: str) -> str:
     """A kernel that brings each entry's past into the present cache and clears what follows the new rows.
 
-    A chunk is a head of an entry. An entry whose number in `lengths` is not from `least` to `most` is a fault. Where both caches are the same memory there is nothing to do. `lengths` is the
-    dtype of each entry's keys with the new rows.
+    A chunk is a head of an entry. `lengths` is the dtype of each entry's keys with the new rows; a number that is not
+    from `least` to `most` is noted as a fault. Where both caches are the same memory there is nothing to bring.
     """
     k, words = kernel_frame(target)
     given = {name: words.load(index) for index, name in enumerate(CARRY_ARGUMENTS)}
