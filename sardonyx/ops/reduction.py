@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
@@ -234,7 +235,9 @@ class Cumulative(Operator):
     exclusive: int = 0
     reverse: int = 0
 
-    host_reason = "the running total of NumPy: no native kernel"
+    def cumulative(self, *, product: bool) -> Kernel:
+        parameters = {"exclusive": self.exclusive, "reverse": self.reverse, "product": product}
+        return Template("cumulative", parameters, self.run)
 
     def accumulate(self, function: Callable[..., Any], start: int, x: Array, axis: Array) -> Array:
         (where,) = normalized_axes([int(axis.reshape(()))], x.ndim)
@@ -258,6 +261,9 @@ class Cumulative(Operator):
 class CumSum(Cumulative):
     """The running sum."""
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.cumulative(product=False)
+
     def run(self, x: Array, axis: Array) -> Sequence[Value]:
         return (self.accumulate(np.cumsum, 0, x, axis),)
 
@@ -265,6 +271,9 @@ class CumSum(Cumulative):
 @operator("CumProd")
 class CumProd(Cumulative):
     """The running product."""
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.cumulative(product=True)
 
     def run(self, x: Array, axis: Array) -> Sequence[Value]:
         return (self.accumulate(np.cumprod, 1, x, axis),)
