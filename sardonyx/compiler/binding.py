@@ -270,7 +270,7 @@ class Binder:
             buffer = tensor.buffer
             whole = buffer.kind == "arena" and tensor.offset == 0 and tensor.nbytes == buffer.nbytes
             if not (whole and buffer.home is None and tensor.is_contiguous):
-                self.label = "copy"
+                self.label, self.origin = "copy", None
                 tensor = copy(self, tensor)
                 buffer = tensor.buffer
             buffer.kind, buffer.index = "output", index

@@ -32,7 +32,7 @@ def tile_shape(target: Target, product: str = "f32") -> Shape:
     """
     del product
     spare = 4 if target.has_fma else 5
-    return Shape(min(_MOST_ROWS, (target.registers - spare) // 2), 2, 4)
+    return Shape(min(_MOST_ROWS, (target.registers - spare) // 2), 2, 1)
 
 
 def panel_columns(target: Target, product: str = "f32") -> int:
@@ -74,6 +74,7 @@ class Blocking:
     """
 
     row_block: int
+    strip: int
     k_block: int
     group: int
     row_blocks: int
@@ -117,20 +118,25 @@ def choose_blocking(target: Target, problem: Problem) -> Blocking:
     caches = target.caches
     few = problem.m <= shape.rows  # B is read once: blocks of K would only store tiles in between
     per_k = panel * word // product.depth
-    most_k = problem.k if few else max(64, caches.l1 // per_k)
-    if few and problem.b == "columns":
-        most_k = max(64, caches.l1 // per_k)
-    unit = max(product.depth, 4)
-    k_block, k_blocks = _cut(problem.k, most_k, unit)
-    most_rows = max(shape.rows, caches.l2 // 3 // (k_block * word // product.depth) // shape.rows * shape.rows)
-    row_block, row_blocks = _cut(problem.m, min(most_rows, 20 * shape.rows), shape.rows)
     panels = max(1, panels_of(problem.n, panel))
-    group = _group(problem, panels, row_blocks, min(row_block, problem.m), panel, shape)
+    b_copy = int(problem.b == "rows" and _copies_b(problem, shape))
+    # A B that stays in the second cache is swept for each tile of rows, so that results are written line after line.
+    swept = problem.b != "columns" and not b_copy and panels * per_k * problem.k <= caches.l2 // 2
+    most_k = problem.k if (few and problem.b != "columns") or swept else max(64, caches.l1 // per_k)
+    k_block, k_blocks = _cut(problem.k, most_k, max(product.depth, 4))
+    if swept:
+        most_rows = int(_CHUNK_FLOPS // max(1, 2 * problem.k * panels * panel)) // shape.rows * shape.rows
+        row_block, row_blocks = _cut(problem.m, max(shape.rows, most_rows), shape.rows)
+    else:
+        most_rows = max(shape.rows, caches.l2 // 3 // (k_block * word // product.depth) // shape.rows * shape.rows)
+        row_block, row_blocks = _cut(problem.m, min(most_rows, 20 * shape.rows), shape.rows)
+    group = _group(problem, panels, row_blocks, min(row_block, problem.m), panel)
+    if swept and not few:
+        group = panels
     groups = -(-panels // group)
     a_copy = _a_copy(target, problem, row_block, k_block, few)
     rows_of_copy = row_block if problem.a == "rows" else -(-k_block // product.depth)
     a_bytes = _lines(a_copy * rows_of_copy * word)
-    b_copy = int(problem.b == "rows" and _copies_b(problem, shape))
     b_bytes = 0 if problem.b == "packed" else _lines((-(-k_block // product.depth) + 16) * panel * word)
     tile_keep = int(k_blocks > 1)
     tile_stride = panel * group if tile_keep else 4 * panel
@@ -138,6 +144,7 @@ def choose_blocking(target: Target, problem: Problem) -> Blocking:
     tile_bytes = max(tile_rows, 1) * (tile_stride + 4 * panel) * product.accumulator.nbytes
     return Blocking(
         row_block=row_block,
+        strip=shape.rows if swept else row_block,
         k_block=k_block,
         group=group,
         row_blocks=row_blocks,
@@ -156,18 +163,20 @@ def choose_blocking(target: Target, problem: Problem) -> Blocking:
 
 # Columns of a chunk: enough to repay the copy of A's block, few enough that partial sums stay in the second cache.
 _GROUP_COLUMNS = 512
+# Work of a chunk beyond which smaller ones, which share out better among threads, cost nothing (some 60 us of a core).
+_CHUNK_FLOPS = 16e6
+# Bytes of B of a chunk that is bound by memory.
+_CHUNK_BYTES = 512 << 10
 
 
-def _group(problem: Problem, panels: int, row_blocks: int, rows: int, panel: int, shape: Shape) -> int:
-    """Panels of a chunk: at most `_GROUP_COLUMNS` columns, and about four chunks for each thread."""
+def _group(problem: Problem, panels: int, row_blocks: int, rows: int, panel: int) -> int:
+    """Panels of a chunk, such that all chunks have about the same number."""
     most = max(1, _GROUP_COLUMNS // panel)
-    if problem.threads > 1:
-        others = problem.batch * row_blocks
-        wanted = -(-4 * problem.threads // others)
-        most = min(most, max(1, panels // wanted))
+    per_panel = 2.0 * max(1, rows) * panel * max(1, problem.k)
+    enough = max(1, int(_CHUNK_FLOPS // per_panel))
     if rows <= 3:
-        most = max(4, most)
-    count = -(-panels // most)
+        enough = max(4, _CHUNK_BYTES // (panel * max(1, problem.k) * 4) // 4 * 4)
+    count = -(-panels // min(most, enough))
     return -(-panels // count)
 
 

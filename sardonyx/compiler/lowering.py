@@ -39,6 +39,11 @@ class Lowered:
     native: NativeKernel | None = None
     reason: str = ""
 
+    @property
+    def reads_shapes(self) -> bool:
+        """Whether only the shape of its input matters."""
+        return self.node.op_type in SHAPE_READERS and self.node.domain == ""
+
 
 def lower_node(node: ir.Node, inference: Inference) -> tuple[Operator, Kernel | None]:
     """The operator of a node and its kernel for the dtypes that inference found; no kernel for control flow."""
@@ -80,10 +85,9 @@ def classify(
     results = [inference.fact(value) if value.name != "" else None for value in node.outputs]
     if not all(_is_array(fact) for fact in (*facts, *results) if fact is not None):
         return Lowered(node, operator, kernel, "host", reason=_reason(kernel, "not a tensor of numbers"))
-    if node.op_type in SHAPE_READERS and node.domain == "":
-        return Lowered(node, operator, kernel, "known")
-    if node.op_type not in _RANDOM and all(is_known(value) for value in inputs):
-        return Lowered(node, operator, kernel, "known")
+    lowered = Lowered(node, operator, kernel, "known")
+    if lowered.reads_shapes or (node.op_type not in _RANDOM and all(is_known(value) for value in inputs)):
+        return lowered
     if isinstance(kernel, View):
         if all(is_known(value) for value in inputs[1:]):
             return Lowered(node, operator, kernel, "view")

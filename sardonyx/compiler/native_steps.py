@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,15 @@ from sardonyx.compiler.llvm.kernels.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.planner import Compilation
-from sardonyx.compiler.segment import Operation, Segment, build_segment, failure, likely_shapes
+from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure, likely_shapes
 from sardonyx.runtime.fast_call import CallCode
 from sardonyx.runtime.lanes import LanePool
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes, StepOrigin
+from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Step
 from sardonyx.runtime.processors import parse_affinities, team_size
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.team import TeamOptions, ThreadTeam, shared_team
+from sardonyx.runtime.trace import Work, type_shape
 
 # What a symbolic dimension is taken for when kernels are compiled and weights packed ahead of the first run.
 LIKELY_SIZE = 16
@@ -38,25 +39,64 @@ class NativeSteps:
         self.team: ThreadTeam = shared_team(executor_code(self.library), _team_options(settings))
         self.lanes = LanePool(self.team.threads)
 
+    def _work(self, bound: BoundOperation | None, compilation: Compilation, extra: Mapping[str, Any]) -> Work:
+        """What a profile says of a step; copies to the outputs belong to no node."""
+        if bound is None:
+            return Work("outputs", "Copy", self.provider, -1, 0, 0, 0, [], [], extra)
+        group = bound.operation.group
+        nodes = [item.node for item in group.nodes]
+        leading = group.anchor.node if group.anchor is not None else nodes[-1]
+        inputs = [tensor for tensor in bound.inputs if tensor is not None]
+        outputs = [tensor for tensor in bound.outputs if tensor is not None]
+        constant = sum(tensor.nbytes for tensor in inputs if tensor.buffer.kind == "constant")
+        return Work(
+            compilation.node_name(leading),
+            leading.op_type,
+            self.provider,
+            compilation.node_index(leading),
+            sum(tensor.nbytes for tensor in inputs) - constant,
+            constant,
+            sum(tensor.nbytes for tensor in outputs),
+            [type_shape(tensor.dtype, tensor.shape) for tensor in inputs],
+            [type_shape(tensor.dtype, tensor.shape) for tensor in outputs],
+            {"nodes": [compilation.node_name(node) for node in nodes], **extra} if len(nodes) > 1 else extra,
+        )
+
     def _call_code(self) -> CallCode:
         return CallCode(self.library.address(emit_call, ("arrays",)), self.library.address(emit_call, ("bound",)))
 
-    def step(self, items: Sequence[Lowered], compilation: Compilation) -> Step:
-        """One step for all of these nodes; kernels are compiled and constants packed here, not in the first run."""
+    def step(
+        self, items: Sequence[Lowered], borrowed: Sequence[Lowered], lent: Container[ir.Value], compilation: Compilation
+    ) -> Step:
+        """One step for all of `items`; kernels are compiled and constants packed here, not in the first run.
+
+        `borrowed` are nodes of other steps whose results are worked out again while binding, `lent` the values that
+        such nodes read, in whatever step.
+        """
         inside = {item.node for item in items}
 
         def is_read_outside(value: ir.Value) -> bool:
-            return value.is_graph_output() or any(use.node not in inside for use in value.uses())
+            if value.producer() not in inside:
+                return False
+            return value.is_graph_output() or value in lent or any(use.node not in inside for use in value.uses())
 
-        segment = build_segment(items, compilation.inference, self.library, compilation.constant, is_read_outside)
+        segment = build_segment(
+            [*borrowed, *items], compilation.inference, self.library, compilation.constant, is_read_outside
+        )
 
         def make_plan(shapes: Shapes) -> ReadyPlan:
-            bound, known = segment.bind(shapes)
+            try:
+                bound, known = segment.bind(shapes)
+            except OperationError as error:
+                raise BindingError(error.cause, self._work(error.bound, compilation, {})) from error
             return ReadyPlan(
                 bound.plan,
                 _outputs(bound, known, len(segment.outputs)),
                 known,
-                lambda: _origins(bound, compilation, self.provider),
+                lambda: [
+                    self._work(step.origin, compilation, {"kernel": step.label, "flops": step.flops})
+                    for step in bound.steps
+                ],
                 tuple(_describer(fault) for fault in bound.faults),
                 _nanoseconds(bound),
             )
@@ -96,7 +136,7 @@ def _make_ready(segment: Segment, compilation: Compilation) -> None:
     shapes = likely_shapes(segment.inputs, compilation.inference, LIKELY_SIZE)
     try:
         segment.bind(shapes)
-    except errors.OnnxRuntimeError:
+    except OperationError:
         return
 
 
@@ -108,32 +148,9 @@ def _outputs(bound: Bound, known: dict[int, Array], count: int) -> tuple[tuple[n
 
 def _describer(fault: Fault) -> Callable[[int], errors.OnnxRuntimeError]:
     """The error of the node whose kernel found something wrong."""
-    return lambda number: failure(fault.origin, ValueError(fault.describe(number)))
+    return lambda number: failure(fault.origin.operation, ValueError(fault.describe(number)))
 
 
 def _nanoseconds(bound: Bound) -> float:
     """A rough estimate of a run on one thread: 50 operations or 20 bytes in a nanosecond, and 100 ns for a step."""
     return sum(100 + step.flops / 50 + step.bytes / 20 for step in bound.steps)
-
-
-def _origins(bound: Bound, compilation: Compilation, provider: str) -> list[StepOrigin]:
-    """What profiles say of the steps of a plan."""
-    origins = []
-    for step in bound.steps:
-        operation: Operation = step.origin
-        nodes = [item.node for item in operation.group.nodes] if operation is not None else []
-        leading = operation.group.anchor.node if operation is not None and operation.group.anchor else None
-        node = leading or (nodes[-1] if nodes else None)
-        arguments = {
-            "kernel": step.label,
-            "nodes": [compilation.node_name(one) for one in nodes],
-            "flops": step.flops,
-            "bytes": step.bytes,
-        }
-        if node is None:
-            origins.append(StepOrigin(step.label, step.label, -1, provider, arguments))
-        else:
-            origins.append(
-                StepOrigin(compilation.node_name(node), node.op_type, compilation.node_index(node), provider, arguments)
-            )
-    return origins

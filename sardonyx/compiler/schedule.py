@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -34,6 +34,27 @@ def split(items: Sequence[Lowered]) -> list[list[Lowered]]:
         left = rest
         on_host = not on_host
     return turns
+
+
+def borrowed(turn: Sequence[Lowered], known: Mapping[ir.Value, Lowered]) -> list[Lowered]:
+    """Known nodes of earlier turns whose results this turn needs while binding, in an order in which they can run.
+
+    They are worked out again, from shapes that the turn's own inputs have; `known` has the maker of each known value.
+    """
+    own = set(turn)
+    found: dict[Lowered, None] = {}
+
+    def visit(item: Lowered) -> None:
+        for value in item.node.inputs:
+            maker = known.get(value) if value is not None else None
+            if maker is not None and maker not in own and maker not in found:
+                if not maker.reads_shapes:
+                    visit(maker)
+                found[maker] = None
+
+    for item in turn:
+        visit(item)
+    return list(found)
 
 
 def read_by(node: ir.Node) -> list[ir.Value]:

@@ -18,7 +18,7 @@ from sardonyx.compiler.binding import Array, Binder, Bound, Tensor
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.library import KernelLibrary
-from sardonyx.compiler.lowering import SHAPE_READERS, Lowered
+from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.copy import copy
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.template import Epilogue
@@ -46,6 +46,24 @@ class Operation:
     label: str
 
 
+@dataclass(eq=False, slots=True)
+class BoundOperation:
+    """An operation in one plan, with the values that it reads and makes there."""
+
+    operation: Operation
+    inputs: Tensors
+    outputs: Tensors = ()
+
+
+class OperationError(Exception):
+    """An operation that cannot be bound: `cause` is the error of its node."""
+
+    def __init__(self, cause: errors.OnnxRuntimeError, bound: BoundOperation) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+        self.bound = bound
+
+
 @dataclass
 class Segment:
     """The operations of a segment in order, over numbered values.
@@ -64,7 +82,7 @@ class Segment:
     def bind(self, shapes: Sequence[Sequence[int]]) -> tuple[Bound, dict[int, Array]]:
         """The native plan for inputs of these shapes, and those outputs (by place) that are known already.
 
-        Typed errors that name the node whose rule the shapes break.
+        OperationError where the shapes break the rule of a node.
         """
         binder = Binder(self.library)
         values: dict[int, Tensor | None] = dict(self._constants)
@@ -72,11 +90,12 @@ class Segment:
             values[self._numbers[value]] = binder.external(index, dtype, shape)
         for operation in self.operations:
             given = [None if number < 0 else values[number] for number in operation.inputs]
-            binder.label, binder.origin = operation.label, operation
+            bound = BoundOperation(operation, given)
+            binder.label, binder.origin = operation.label, bound
             try:
-                made = operation.bind(binder, given)
+                made = bound.outputs = operation.bind(binder, given)
             except Exception as error:
-                raise failure(operation, error) from error
+                raise OperationError(failure(operation, error), bound) from error
             values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
         known: dict[int, Array] = {}
         results = []
@@ -184,7 +203,7 @@ def _binding(
 def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:
     """A node whose result follows from shapes and constants: it is computed while binding."""
     node = item.node
-    if node.op_type in SHAPE_READERS and node.domain == "":
+    if item.reads_shapes:
         run = item.operator.run
 
         def read_shape(binder: Binder, inputs: Tensors) -> Tensors:

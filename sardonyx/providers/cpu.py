@@ -11,7 +11,7 @@ from sardonyx.compiler.control_flow import control_flow
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.lowering import Lowered, classify, lower_node
 from sardonyx.compiler.planner import Compilation
-from sardonyx.compiler.schedule import split
+from sardonyx.compiler.schedule import borrowed, split
 from sardonyx.graph.partition import Claims, Partition
 from sardonyx.kernel.program import Host, Pointwise, Template, View
 from sardonyx.ops.framework.inference import Inference
@@ -66,10 +66,13 @@ class CPUExecutionProvider(ExecutionProvider):
 
     def _compiled(self, native: NativeSteps, items: Sequence[Lowered], compilation: Compilation) -> list[Step]:
         """Steps for a partition: segments where something in them is native, single nodes elsewhere."""
+        known = {value: item for item in items if item.role == "known" for value in item.node.outputs}
         steps: list[Step] = []
-        for turn in split(items):
+        turns = [(turn, borrowed(turn, known)) for turn in split(items)]
+        lent = {value for _, again in turns for item in again for value in item.node.inputs if value is not None}
+        for turn, again in turns:
             if any(item.role == "native" for item in turn):
-                steps.append(native.step(turn, compilation))
+                steps.append(native.step(turn, again, lent, compilation))
             else:
                 steps.extend(self._step(item, compilation) for item in turn)
         return steps

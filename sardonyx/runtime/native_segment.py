@@ -19,7 +19,7 @@ from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.team import TERMINATED as STOPPED
 from sardonyx.runtime.team import ThreadTeam
-from sardonyx.runtime.trace import Trace
+from sardonyx.runtime.trace import Trace, Work
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
@@ -28,30 +28,28 @@ Shapes = tuple[tuple[int, ...], ...]
 MOST_PLANS = 256
 
 
-@dataclass(frozen=True, eq=False)
-class StepOrigin:
-    """What a profile says of a native step."""
+class BindingError(Exception):
+    """A node does not take the shapes that it is given: `cause` is the error for the caller, `work` names the node."""
 
-    name: str
-    op_type: str
-    node_index: int
-    provider: str
-    arguments: dict[str, Any]
+    def __init__(self, cause: errors.OnnxRuntimeError, work: Work) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+        self.work = work
 
 
 @dataclass(frozen=True, eq=False)
 class ReadyPlan:
     """A native plan with what surrounds it: `outputs` in the segment's order, by dtype and shape.
 
-    An output that was known before the run is an array in `known`, by its place. `origins` has an entry per step.
-    Where there are `faults`, things that kernels may find wrong, the plan's last base is an int64 array with a flag and
-    a number for each; the function at its place makes the error of the number.
+    An output that was known before the run is an array in `known`, by its place. `works` tells of each step what a
+    profile says. Where there are `faults`, things that kernels may find wrong, the plan's last base is an int64 array
+    with a flag and a number for each; the function at its place makes the error of the number.
     """
 
     plan: NativePlan
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     known: dict[int, Array]
-    origins: Callable[[], Sequence[StepOrigin]]
+    works: Callable[[], Sequence[Work]]
     faults: Sequence[Callable[[int], errors.OnnxRuntimeError]]
     nanoseconds: float  # a rough estimate of a run
 
@@ -94,6 +92,16 @@ class NativeSegment:
                     self._plans.popitem(last=False)
         return ready
 
+    def _plan_traced(self, shapes: Shapes, trace: Trace | None) -> ReadyPlan:
+        """The plan for these shapes; where a node does not take them, the trace shows that node."""
+        start = 0 if trace is None else trace.now()
+        try:
+            return self.plan_for(shapes)
+        except BindingError as error:
+            if trace is not None:
+                trace.node(error.work, start, trace.now())
+            raise error.cause from error
+
     def fast_call(self) -> FastCall:
         """A way into this segment's plans that needs no Python."""
         return FastCall(self._call_code(), self._team, self._lanes)
@@ -101,7 +109,8 @@ class NativeSegment:
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> list[Array]:
         """New arrays for the outputs; typed errors for inputs that are missing or of another type than was planned."""
         arrays = self._checked(inputs)
-        ready = self.plan_for(tuple([array.shape for array in arrays]))
+        shapes = tuple([array.shape for array in arrays])
+        ready = self._plans.get(shapes) or self._plan_traced(shapes, context.trace)
         outputs = _allocate(ready)
         bases = [_address(array) for array in arrays]
         bases += [_address(array) for index, array in enumerate(outputs) if index not in ready.known]
@@ -158,12 +167,6 @@ def _address(array: Array) -> int:
 
 def _record(trace: Trace, ready: ReadyPlan, times: Array) -> None:
     """One event for each native step, as the caller's thread saw it."""
-    for index, origin in enumerate(ready.origins()):
-        arguments = {
-            "op_name": origin.op_type,
-            "provider": origin.provider,
-            "node_index": str(origin.node_index),
-            **origin.arguments,
-        }
-        start, end = int(times[index]), int(times[index + 1])
-        trace.event("Node", f"{origin.name}_kernel_time", start, arguments, max(start, end))
+    for index, work in enumerate(ready.works()):
+        start = int(times[index])
+        trace.node(work, start, max(start, int(times[index + 1])))

@@ -12,7 +12,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,25 @@ _C_NAMES = {"float32": "float", "float64": "double", "object": "string"}
 
 # What onnxruntime counts for one element of a string tensor: the size of a std::string.
 _STRING_BYTES = 32
+
+
+TypeShapes = list[dict[str, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a profile tells of one step: which node, and the sizes and shapes of what it read and wrote."""
+
+    name: str
+    op_type: str
+    provider: str
+    node_index: int
+    activation_bytes: int
+    parameter_bytes: int
+    output_bytes: int
+    inputs: TypeShapes
+    outputs: TypeShapes
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Trace:
@@ -85,20 +105,39 @@ class Trace:
         constant_bytes = sum(
             _nbytes(value) for slot, value in zip(step.inputs, inputs, strict=True) if slot in constants
         )
+        extra = {"host_reason": step.reason} if step.reason else {}
+        self.node(
+            Work(
+                step.name,
+                step.op_type,
+                step.provider,
+                step.node_index,
+                sum(map(_nbytes, inputs)) - constant_bytes,
+                constant_bytes,
+                sum(map(_nbytes, outputs)),
+                _type_shapes(inputs),
+                _type_shapes(outputs),
+                extra,
+            ),
+            start,
+            end,
+        )
+
+    def node(self, work: Work, start: int, end: int) -> None:
+        """Record what one node, or several that share a kernel, did."""
         arguments = {
-            "op_name": step.op_type,
-            "provider": step.provider,
-            "node_index": str(step.node_index),
-            "activation_size": str(sum(map(_nbytes, inputs)) - constant_bytes),
-            "parameter_size": str(constant_bytes),
-            "output_size": str(sum(map(_nbytes, outputs))),
-            "input_type_shape": _type_shapes(inputs),
-            "output_type_shape": _type_shapes(outputs),
+            "op_name": work.op_type,
+            "provider": work.provider,
+            "node_index": str(work.node_index),
+            "activation_size": str(work.activation_bytes),
+            "parameter_size": str(work.parameter_bytes),
+            "output_size": str(work.output_bytes),
+            "input_type_shape": work.inputs,
+            "output_type_shape": work.outputs,
             "thread_scheduling_stats": self._scheduling(),
+            **work.extra,
         }
-        if step.reason:
-            arguments["host_reason"] = step.reason
-        self.event("Node", f"{step.name}_kernel_time", start, arguments, end)
+        self.event("Node", f"{work.name}_kernel_time", start, arguments, end)
 
     def _scheduling(self) -> Any:
         """The form in which onnxruntime reports its pool; a session without one reports an empty string."""
@@ -136,10 +175,11 @@ def _nbytes(value: Any) -> int:
     return sum(map(_nbytes, value)) if isinstance(value, list) else 0
 
 
-def _type_shapes(values: Sequence[Any]) -> list[dict[str, list[int]]]:
-    """The tensors among `values` as one-key objects: the C name of the element type to the shape."""
-    return [
-        {_C_NAMES.get(value.dtype.name, value.dtype.name.replace("_", "")): list(value.shape)}
-        for value in values
-        if isinstance(value, np.ndarray)
-    ]
+def type_shape(dtype: np.dtype[Any], shape: Sequence[int]) -> dict[str, list[int]]:
+    """A tensor as a one-key object: the C name of the element type to the shape."""
+    return {_C_NAMES.get(dtype.name, dtype.name.replace("_", "")): list(shape)}
+
+
+def _type_shapes(values: Sequence[Any]) -> TypeShapes:
+    """The tensors among `values`."""
+    return [type_shape(value.dtype, value.shape) for value in values if isinstance(value, np.ndarray)]
