@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sardonyx.kernel.expr import Apply, walk
+from collections.abc import Container, Sequence
+
+from sardonyx.kernel.expr import Apply, Expr, walk
 from sardonyx.kernel.program import Pointwise
 
 # Floating-point operations of a primitive in a vectorised rendering: the length of its polynomial and of the range
@@ -36,5 +38,10 @@ _WEIGHTS = {
 
 def operations(kernel: Pointwise) -> int:
     """Operations for one element of the output; at least one, for a kernel that only copies."""
-    applied = (expr for expr in walk(kernel.outputs) if isinstance(expr, Apply))
-    return max(1, sum(_WEIGHTS.get(expr.primitive, 1) for expr in applied))
+    return max(1, weight(kernel.outputs))
+
+
+def weight(roots: Sequence[Expr], leaves: Container[int] = ()) -> int:
+    """Operations that computing the roots takes; what is among `leaves` (by id) is there already."""
+    applied = (expr for expr in walk(roots, leaves) if isinstance(expr, Apply) and id(expr) not in leaves)
+    return sum(_WEIGHTS.get(expr.primitive, 1) for expr in applied)

@@ -1,7 +1,8 @@
 """The kinds of kernels that a provider executes.
 
-`Pointwise` is a loop over an expression, `Reduction` one over rows of elements, `Template` a kernel known by name, `View` a new description of the same
-memory, `Host` a call into Python: the universal fallback, which always carries the reason why no kernel was made.
+`Pointwise` is a loop over an expression, `Reduction` one over rows of elements, `Template` a kernel known by name,
+`View` a new description of the same memory, `Host` a call into Python: the universal fallback, which always carries
+the reason why no kernel was made.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from sardonyx.compiler.llvm import integers, mathematics, trigonometry
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
 from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, Type, type_of
-from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, walk
 
 _FLOAT_FUNCTIONS: Mapping[str, Callable[[Function, Value], Value]] = {
     **mathematics.FUNCTIONS,
@@ -59,6 +59,8 @@ def supported(roots: Sequence[Expr]) -> str | None:
     for expr in walk(roots):
         if type_of(expr.dtype) is None:
             return f"{expr.dtype} has no native arithmetic"
+        if isinstance(expr, Reduce) and expr.dtype == np.bool_ and expr.kind in ("sum", "product"):
+            return f"{expr.kind} over rows of {expr.dtype} has no vector code"
         if isinstance(expr, Apply):
             dtype = expr.args[-1].dtype  # the first operand of `where` is a condition
             known = {"b": _ON_TRUTH, "i": _ON_INTEGERS, "u": _ON_INTEGERS}.get(dtype.kind, _ON_FLOATS)

@@ -15,10 +15,10 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.expression import emit_node, emit_working
-from sardonyx.compiler.llvm.kernels.row_access import Access, Operand, lanes_for
+from sardonyx.compiler.llvm.kernels.row_access import Access, Operand, lanes_for, types_within
 from sardonyx.compiler.llvm.kernels.walk import kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import Type, type_of
+from sardonyx.compiler.llvm.types import type_of
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 
@@ -43,7 +43,7 @@ def emit_pointwise(target: Target, spec: PointwiseSpec) -> str:
         scalar = type_of(dtype)
         assert scalar is not None
         scalars.append(scalar)
-    lanes = lanes_for(k, [*scalars, *_inner_types(spec.body.roots)])
+    lanes = lanes_for(target, [*scalars, *types_within(spec.body.roots)])
     bases = [k.pointer(words.load(index), scalar) for index, scalar in enumerate(scalars)]
     items, per_chunk, row, piece, shrink, fastest = (words.load(count + index) for index in range(6))
     steps = [words.load(count + 6 + index) for index in range(count)]
@@ -61,11 +61,6 @@ def emit_pointwise(target: Target, spec: PointwiseSpec) -> str:
                 operand.start_row(k.advance(start, item * step, 1))
             _emit_row(k, spec, operands, k.smaller(piece, row - item * shrink), lanes)
     return k.finish()
-
-
-def _inner_types(roots: Sequence[Expr]) -> list[Type]:
-    found = {type_of(expr.dtype) for expr in walk(roots)}
-    return [one for one in found if one is not None]
 
 
 def _emit_row(k: Function, spec: PointwiseSpec, operands: Sequence[Operand], count: Value, lanes: int) -> None:

@@ -11,15 +11,23 @@ from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits
-from sardonyx.compiler.llvm.types import BF16, BOOL, F16, U8, U16, Type
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BF16, BOOL, F16, U8, U16, Type, type_of
+from sardonyx.kernel.expr import Expr, walk
 
 Access = Literal["contiguous", "broadcast", "strided"]
 
 
-def lanes_for(k: Function, types: Sequence[Type]) -> int:
+def lanes_for(target: Target, types: Sequence[Type]) -> int:
     """The lanes of a vector register for the widest of some storage types; narrow floats are computed as F32."""
     bits = max((32 if one in (F16, BF16) else one.bits for one in types), default=32)
-    return k.target.lanes(Type("u", max(8, bits)))
+    return target.lanes(Type("u", max(8, bits)))
+
+
+def types_within(roots: Sequence[Expr]) -> list[Type]:
+    """The types of all values of expressions."""
+    found = {type_of(expr.dtype) for expr in walk(roots)}
+    return [one for one in found if one is not None]
 
 
 def memory_type(scalar: Type) -> Type:
@@ -29,14 +37,14 @@ def memory_type(scalar: Type) -> Type:
     return U16 if scalar in (F16, BF16) else scalar
 
 
-def _as_stored(k: Function, value: Value, scalar: Type) -> Value:
+def as_stored(k: Function, value: Value, scalar: Type) -> Value:
     """A value of the working type as it lies in memory."""
     if scalar == BOOL:
         return value.to(U8)
     return to_bits(k, value, scalar) if scalar in (F16, BF16) else value
 
 
-def _as_loaded(value: Value, scalar: Type) -> Value:
+def as_loaded(value: Value, scalar: Type) -> Value:
     """A value read from memory in its working type."""
     if scalar == BOOL:
         return value.differs(0)
@@ -58,7 +66,7 @@ class Operand:
         """Begin a row at an address; a broadcast element is read here."""
         self.row = Pointer(address, memory_type(self.scalar))
         if self.access == "broadcast":
-            self.value = _as_loaded(self.row.load(0), self.scalar)
+            self.value = as_loaded(self.row.load(0), self.scalar)
 
     def load(self, index: Value, lanes: int) -> Value:
         """`lanes` elements from `index` on; the one of the row, as a scalar, for a broadcast operand."""
@@ -67,7 +75,7 @@ class Operand:
             assert self.value is not None
             return self.value
         if self.access == "contiguous":
-            return _as_loaded(self.row.load(index, lanes), self.scalar)
+            return as_loaded(self.row.load(index, lanes), self.scalar)
         return self._gathered(index, lanes, None)
 
     def load_part(self, index: Value, lanes: int, count: Value) -> Value:
@@ -85,12 +93,12 @@ class Operand:
             loaded = self._through_buffer(index, lanes, count)
         else:
             loaded = self._gathered(index, lanes, count)
-        return _as_loaded(loaded, self.scalar)
+        return as_loaded(loaded, self.scalar)
 
     def store(self, value: Value, index: Value, lanes: int, count: Value | None = None) -> None:
         """Write `lanes` elements from `index` on, or only the first `count` of them."""
         assert self.row is not None
-        stored = _as_stored(self.k, self.k.splat(value, lanes), self.scalar)
+        stored = as_stored(self.k, self.k.splat(value, lanes), self.scalar)
         if self.access == "contiguous" and (count is None or lanes == 1):
             self.row.store(stored, index)
         elif self.access == "contiguous" and self.k.target.has_masks:
@@ -113,13 +121,13 @@ class Operand:
     def _gathered(self, index: Value, lanes: int, count: Value | None) -> Value:
         """Elements a stride apart, one after the other: no instruction is faster for so few cache lines."""
         if lanes == 1:
-            return _as_loaded(self._element(index).load(), self.scalar)
+            return as_loaded(self._element(index).load(), self.scalar)
         if count is not None:
             return self._through_buffer(index, lanes, count)
         value = self.k.undefined(memory_type(self.scalar).vector(lanes))
         for lane in range(lanes):
             value = self.k.insert(value, self._element(index + lane).load(), lane)
-        return _as_loaded(value, self.scalar)
+        return as_loaded(value, self.scalar)
 
     def _through_buffer(self, index: Value, lanes: int, count: Value) -> Value:
         """The first `count` of `lanes` elements by a buffer that is zero elsewhere, as they lie in memory."""

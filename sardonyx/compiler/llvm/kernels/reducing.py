@@ -1,0 +1,48 @@
+"""The kinds of `Reduce` on vectors: where they begin, how two values are combined, and the lanes of one."""
+
+from __future__ import annotations
+
+import math
+
+from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.types import BOOL, Type
+
+
+def neutral(k: Function, kind: str, type_: Type) -> Value:
+    """The value that changes nothing when it is combined."""
+    if kind == "sum":
+        return k.constant(type_, 0)
+    if kind == "product":
+        return k.constant(type_, 1)
+    lowest = kind in ("maximum", "bound")
+    if type_.is_float:
+        return k.constant(type_, -math.inf if lowest else math.inf)
+    if type_.scalar == BOOL:
+        return k.constant(type_, not lowest)
+    if type_.is_signed:
+        return k.constant(type_, -(1 << (type_.bits - 1)) if lowest else (1 << (type_.bits - 1)) - 1)
+    return k.constant(type_, 0 if lowest else (1 << type_.bits) - 1)
+
+
+def combined(k: Function, kind: str, left: Value, right: Value) -> Value:
+    """Two values as one."""
+    if kind == "sum":
+        return left + right
+    if kind == "product":
+        return left * right
+    if left.type.scalar == BOOL:
+        return left & right if kind == "minimum" else left | right
+    if kind == "bound":
+        return k.faster_larger(left, right) if left.type.is_float else k.larger(left, right)
+    return k.larger(left, right) if kind == "maximum" else k.smaller(left, right)
+
+
+def folded(k: Function, kind: str, vector: Value) -> Value:
+    """All lanes as one scalar: halves are combined until one lane is left."""
+    while vector.type.lanes > 2:
+        half = vector.type.lanes // 2
+        low, high = k.shuffle(vector, None, range(half)), k.shuffle(vector, None, range(half, 2 * half))
+        vector = combined(k, kind, low, high)
+    if vector.type.lanes == 1:
+        return vector
+    return combined(k, kind, k.extract(vector, 0), k.extract(vector, 1))

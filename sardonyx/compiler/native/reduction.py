@@ -1,0 +1,216 @@
+"""Reductions while binding: which dimensions make the rows, how vectors run, and how the work is cut into chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.expression import supported
+from sardonyx.compiler.llvm.kernels.reduction import ReductionSpec, emit_reduction
+from sardonyx.compiler.llvm.kernels.row_access import lanes_for, types_within
+from sardonyx.compiler.native.rows import (
+    Axis,
+    access_of,
+    broadcast_steps,
+    elements_per_chunk,
+    is_small,
+    space_size,
+    table_words,
+)
+from sardonyx.kernel.canonical import canonical
+from sardonyx.kernel.cost import weight
+from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.program import is_row_value
+
+# Intermediates are kept for a later pass while a row of them stays in the second cache.
+_MOST_SCRATCH = 128 << 10
+
+# A vector is as many registers wide as leaves few lanes empty at the end.
+_WIDTHS = (4, 2)
+_FULL_ENOUGH = 8
+
+
+class ReductionKernel:
+    """Expressions with reductions over rows; `Input(i)` reads input `i`, of dtype ``dtypes[i]``.
+
+    ValueError where `supported` objects.
+    """
+
+    def __init__(self, roots: Sequence[Expr], dtypes: Sequence[np.dtype[Any]]) -> None:
+        problem = supported(roots)
+        if problem is not None:
+            raise ValueError(problem)
+        self.dtypes = tuple(dtypes)
+        self.body = canonical(roots)
+        self.of_rows = tuple(is_row_value(root) for root in self.body.roots)
+        self.operations = max(1, weight(self.body.roots))
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
+        """Add the step and give the outputs; rows extend along `axes` of the inputs' broadcast shape.
+
+        Outputs that are values of rows keep those axes with size 1.
+        """
+        shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
+        reduced = {axis % len(shape) for axis in axes} if shape else set()
+        kept_shape = tuple(1 if axis in reduced else size for axis, size in enumerate(shape))
+        outputs = [
+            binder.new(root.dtype, kept_shape if of_row else shape)
+            for root, of_row in zip(self.body.roots, self.of_rows, strict=True)
+        ]
+        if math.prod(kept_shape) and (math.prod(shape) or any(self.of_rows)):
+            self._step(binder, inputs, outputs, shape, reduced)
+        return outputs
+
+    def _step(
+        self,
+        binder: Binder,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        shape: tuple[int, ...],
+        reduced: set[int],
+    ) -> None:
+        operands = [*inputs, *outputs]
+        space = _Space.of(shape, [broadcast_steps(tensor, len(shape)) for tensor in operands], reduced)
+        count = len(inputs)
+        is_output_element = [False] * count + [not of_row for of_row in self.of_rows]
+        space = space.with_row([t.dtype.itemsize if e else 0 for t, e in zip(operands, is_output_element, strict=True)])
+        fixed = tuple(
+            not element and all(axis.steps[index] == 0 for axis in space.reduced)
+            for index, element in enumerate(is_output_element)
+        )
+        vector = space.reduced[-1] if space.form == "rows" else space.kept[-1]
+        access = tuple(
+            access_of(step, tensor.dtype.itemsize) for tensor, step in zip(operands, vector.steps, strict=True)
+        )
+        spec = self._spec(binder, space, access, fixed)
+        lanes = spec.lanes(binder.target)
+        length = space_size(space.reduced)
+        words, items, rows_per_item = space.words(lanes)
+        scratch = spec.passes().kept_count * 8 * space.padded_row(lanes) if spec.keeps else 0
+        elements = space_size(space.kept) * length
+        nbytes = float(sum(tensor.dtype.itemsize for tensor, one in zip(operands, fixed, strict=True) if not one))
+        wanted = (
+            elements if is_small(elements, nbytes, self.operations) else elements_per_chunk(nbytes, self.operations)
+        )
+        per_chunk = max(1, wanted // max(1, length * rows_per_item))
+        header = [items, per_chunk, vector.size, length, space_size(space.reduced[:-1])]
+        binder.step(
+            emit_reduction,
+            spec,
+            [*operands, *header, *words],
+            reads=tuple(inputs),
+            writes=tuple(outputs),
+            chunks=-(-items // per_chunk),
+            scratch=scratch,
+            flops=float(self.operations) * elements,
+            nbytes=float(sum(tensor.nbytes for tensor in operands)),
+        )
+
+    def _spec(self, binder: Binder, space: _Space, access: tuple[Any, ...], fixed: tuple[bool, ...]) -> ReductionSpec:
+        names = tuple(dtype.name for dtype in self.dtypes)
+        runs = len(space.reduced) > 1
+        spec = ReductionSpec(self.body, names, access, fixed, space.form, 1, runs, True)
+        lanes = lanes_for(binder.target, [*spec.types(), *types_within(self.body.roots)])
+        size = (space.reduced if space.form == "rows" else space.kept)[-1].size
+        width = _width(size, lanes)
+        passes = spec.passes()
+        scratch = passes.kept_count * 8 * space.padded_row(lanes * width)
+        keeps = 0 < scratch <= _MOST_SCRATCH
+        return ReductionSpec(self.body, names, access, fixed, space.form, width, runs, keeps)
+
+
+def _width(size: int, lanes: int) -> int:
+    for width in _WIDTHS:
+        wide = width * lanes
+        if size >= wide and (size % wide == 0 or size >= _FULL_ENOUGH * wide):
+            return width
+    return 1
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The axes of an iteration space: those that are kept and those of a row, each slowest first.
+
+    Vectors run along the last axis of a row (`rows`) or along the last kept one (`columns`).
+    """
+
+    kept: list[Axis]
+    reduced: list[Axis]
+    form: Literal["rows", "columns"]
+
+    @staticmethod
+    def of(shape: Sequence[int], steps: Sequence[Sequence[int]], reduced: set[int]) -> _Space:
+        """Axes of size 1 are dropped, neighbours of one kind joined where they are one run for every operand."""
+        axes: list[tuple[bool, Axis]] = []
+        for index, size in enumerate(shape):
+            if size == 1:
+                continue
+            kind, axis = index in reduced, Axis(size, tuple(one[index] for one in steps))
+            if axes and axes[-1][0] == kind:
+                before = axes[-1][1]
+                if all(outer == size * inner for outer, inner in zip(before.steps, axis.steps, strict=True)):
+                    axes[-1] = kind, Axis(before.size * size, axis.steps)
+                    continue
+            axes.append((kind, axis))
+        kept, rows = [axis for kind, axis in axes if not kind], [axis for kind, axis in axes if kind]
+        fastest = _fastest([axis for _, axis in axes])
+        if fastest is None or fastest in rows or not kept:
+            return _Space(kept, _last(rows, fastest), "rows")
+        return _Space(_last(kept, fastest), rows, "columns")
+
+    def with_row(self, steps: Sequence[int]) -> _Space:
+        """The space with a row of one element where it has no reduced axes; then vectors run along that."""
+        if self.reduced:
+            return self
+        return _Space(self.kept, [Axis(1, tuple(steps))], "rows")
+
+    def padded_row(self, lanes: int) -> int:
+        """Elements that an intermediate of one item takes in scratch memory."""
+        if self.form == "columns":
+            return space_size(self.reduced) * lanes
+        row = self.reduced[-1].size
+        return space_size(self.reduced[:-1]) * (-(-row // lanes) * lanes)
+
+    def words(self, lanes: int) -> tuple[list[int], int, int]:
+        """The kernel's arguments that follow the sizes; the number of items, and the rows of one."""
+        nothing = tuple(0 for _ in self.reduced[-1].steps)
+        depth: list[int] = []
+        if self.form == "rows":
+            vector, outer, rows = self.reduced[-1], self.kept, 1
+            fastest = outer[-1] if outer else Axis(1, nothing)
+            slower = outer[:-1]
+        else:
+            vector, slower, rows = self.kept[-1], self.kept[:-1], lanes
+            fastest = Axis(-(-vector.size // lanes), tuple(lanes * step for step in vector.steps))
+            depth = [self.reduced[-1].size, *self.reduced[-1].steps]
+        table = table_words(slower)
+        steps = [*fastest.steps, *vector.steps, *depth]
+        first = len(nothing) + _HEADER_WORDS + len(steps)
+        words = [fastest.size, first + len(table), *steps, *table, *table_words(self.reduced[:-1])]
+        return words, space_size(slower) * fastest.size, rows
+
+
+# Words between the addresses and the steps.
+_HEADER_WORDS = 7
+
+
+def _fastest(axes: Sequence[Axis]) -> Axis | None:
+    """The axis along which the operand with most elements moves least; the last of equals."""
+    if not axes:
+        return None
+    weights = [math.prod(axis.size for axis in axes if axis.steps[operand]) for operand in range(len(axes[0].steps))]
+    main = weights.index(max(weights))
+    moving = [axis for axis in axes if axis.steps[main]]
+    return min(reversed(moving), key=lambda axis: abs(axis.steps[main]), default=axes[-1])
+
+
+def _last(axes: Sequence[Axis], chosen: Axis | None) -> list[Axis]:
+    """The axes with `chosen` moved to the end."""
+    if chosen is None:
+        return list(axes)
+    return [*(axis for axis in axes if axis is not chosen), chosen]
