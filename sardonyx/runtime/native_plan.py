@@ -58,6 +58,7 @@ class PlanField(enum.IntEnum):
     WIDTH = 10  # how many threads find work at once in the widest phase
     SERIAL = 11  # different for every plan of the process
     WAKE_AFTER = 12  # nanoseconds of a run after which it wakes workers that sleep
+    FLUSH_DENORMALS = 13  # 1 where denormal numbers are read and written as zero
     COUNT = 16
 
 
@@ -95,6 +96,7 @@ class NativePlan:
     owners: what has to live as long as the plan, such as the arrays of constants and the kernels.
     nanoseconds: an estimate of what one thread takes for all of it. Where it is short, workers that sleep are woken
         only if the run lasts about as long as it takes to wake them; otherwise, or without an estimate, at once.
+    flush_denormals: kernels read and write denormal numbers as zero, whichever thread they run on.
     width: how many threads find work at once in the widest phase; 1 for a plan that the caller does alone.
 
     Raises ValueError where a table contradicts itself.
@@ -109,6 +111,7 @@ class NativePlan:
     labels: tuple[str, ...]
     owners: tuple[Any, ...] = ()
     nanoseconds: int | None = None
+    flush_denormals: bool = False
     width: int = field(init=False)
     header: Words = field(init=False, repr=False)
     address: int = field(init=False, repr=False)  # of the header
@@ -134,6 +137,7 @@ class NativePlan:
         header[PlanField.EXTERNALS] = self.base_count - 1
         header[PlanField.WIDTH] = _width(steps, phases)
         header[PlanField.SERIAL] = next(_SERIALS)
+        header[PlanField.FLUSH_DENORMALS] = int(self.flush_denormals)
         if self.nanoseconds is not None and self.nanoseconds < _WORTH_WAKING:
             header[PlanField.WAKE_AFTER] = _WAKE_NANOSECONDS
         for array in (words, fixups, steps, phases, header):

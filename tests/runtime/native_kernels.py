@@ -14,7 +14,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer
 from sardonyx.compiler.llvm.kernels.executor import executor_code
 from sardonyx.compiler.llvm.library import KERNEL, library
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, PTR
+from sardonyx.compiler.llvm.types import F32, I64, PTR
 from sardonyx.runtime.native_plan import NativePlan, StepFlag
 from sardonyx.runtime.team import ExecutorCode
 
@@ -103,7 +103,14 @@ def _put(k: Function, arguments: Pointer) -> None:
     atomics.store(k.pointer(arguments.load(0), I64), arguments.load(1), "seq_cst")
 
 
-_BODIES = {"mix": _mix, "scratch": _through_scratch, "who": _who, "meet": _meet, "put": _put}
+def _halve(k: Function, arguments: Pointer) -> None:
+    """(source, target): half of each float32."""
+    source, target = (k.pointer(arguments.load(i), F32) for i in range(2))
+    with k.loop(k["begin"], k["end"]) as i:
+        target.store(source.load(i) * 0.5, i)
+
+
+_BODIES = {"halve": _halve, "mix": _mix, "scratch": _through_scratch, "who": _who, "meet": _meet, "put": _put}
 
 
 @dataclass
@@ -131,7 +138,13 @@ class PlanMaker:
             else:
                 self.words.append(argument)
 
-    def plan(self, arena_bytes: int = 0, scratch_bytes: int = 0, nanoseconds: int | None = None) -> NativePlan:
+    def plan(
+        self,
+        arena_bytes: int = 0,
+        scratch_bytes: int = 0,
+        nanoseconds: int | None = None,
+        flush_denormals: bool = False,
+    ) -> NativePlan:
         return NativePlan(
             np.array(self.words, np.int64),
             np.array(self.fixups, np.int64).reshape(-1, 3),
@@ -141,6 +154,7 @@ class PlanMaker:
             self.bases,
             tuple(f"step {i}" for i in range(len(self.steps))),
             nanoseconds=nanoseconds,
+            flush_denormals=flush_denormals,
         )
 
 

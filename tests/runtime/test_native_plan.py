@@ -262,6 +262,22 @@ def test_a_team_stays_usable_when_runs_are_terminated_at_any_moment(team: Thread
     assert TERMINATED in statuses
 
 
+def test_denormal_numbers_are_zero_where_the_plan_says_so(team: ThreadTeam) -> None:
+    """In every thread, during the run, and only then."""
+    count = 4000
+    source = np.full(count, np.finfo(np.float32).tiny)  # its half is denormal
+    maker = PlanMaker(3)
+    maker.add("halve", ((1, 0), (2, 0)), count)
+    kept, flushed, lane = maker.plan(), maker.plan(flush_denormals=True), Lane()
+    half = np.float32(source[0]) * np.float32(0.5)
+    assert half > 0
+    for plan, expected in [(kept, half), (flushed, 0), (kept, half)] * 10:
+        target = np.ones(count, np.float32)
+        team.run(plan, lane, (source.ctypes.data, target.ctypes.data))
+        np.testing.assert_array_equal(target, np.full(count, expected, np.float32))
+        assert source[0] * np.float32(0.5) == half
+
+
 def test_the_executor_without_futexes_gives_the_same_results() -> None:
     """The variant for other systems, as far as this one can run it."""
     target = dataclasses.replace(host_target("portable"), triple="x86_64-unknown-freebsd")

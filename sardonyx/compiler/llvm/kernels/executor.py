@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 from sardonyx.compiler.llvm import atomics, system
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.float_mode import denormals
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I8, I32, I64, PTR
@@ -120,6 +121,9 @@ class _Run:
     def _at(self, table: Pointer, field: int) -> Pointer:
         return self.k.pointer(table.load(int(field)), I64)
 
+    def flushes_denormals(self) -> Value:
+        return self.plan.load(int(PlanField.FLUSH_DENORMALS)).differs(0)
+
     def step(self, index: Value) -> Pointer:
         return self.steps.offset(index * STEP_WORDS)
 
@@ -158,15 +162,16 @@ def _emit_run(target: Target) -> str:
         with k.when(atomics.load(busy, "monotonic").equals(0)):
             shared.set(atomics.exchange_if(busy, 0, 1, "acquire"))
     is_shared = shared.get()
-    with k.when(is_shared):
-        team = _Team(k, k["team"])
-        _open(k, team, run, width)
-        _walk_as_caller(k, team, run, status, _Alarm(k, team, run))
-        atomics.update("and", team.word(TeamField.STATE), ~OPEN, "seq_cst")
-        team.wait(lambda order: (atomics.load(team.word(TeamField.STATE), order) & ACTIVE).equals(0))
-        atomics.store(team.word(TeamField.BUSY), 0, "release")
-    with k.otherwise(is_shared):
-        _walk_alone(k, run, status)
+    with denormals(k, run.flushes_denormals()):
+        with k.when(is_shared):
+            team = _Team(k, k["team"])
+            _open(k, team, run, width)
+            _walk_as_caller(k, team, run, status, _Alarm(k, team, run))
+            atomics.update("and", team.word(TeamField.STATE), ~OPEN, "seq_cst")
+            team.wait(lambda order: (atomics.load(team.word(TeamField.STATE), order) & ACTIVE).equals(0))
+            atomics.store(team.word(TeamField.BUSY), 0, "release")
+        with k.otherwise(is_shared):
+            _walk_alone(k, run, status)
     _stamp(k, run.plan.load(int(PlanField.STEP_COUNT)))
     k.give(status.get())
     return k.finish()
@@ -439,7 +444,8 @@ def _take_part(k: Function, team: _Team) -> None:
     """One run as a worker that has joined it; leaving releases the lane to the caller."""
     plan, lane = (k.pointer(team.word(field).load(), I64).address for field in (TeamField.PLAN, TeamField.LANE))
     run = _Run(k, plan, lane)
-    _walk_as_worker(k, team, run, run.scratch(k["index"]))
+    with denormals(k, run.flushes_denormals()):
+        _walk_as_worker(k, team, run, run.scratch(k["index"]))
     atomics.update("sub", team.word(TeamField.STATE), 1, "seq_cst")
     team.notify()
 
