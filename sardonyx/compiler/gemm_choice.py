@@ -105,102 +105,142 @@ def _cut(total: int, most: int, unit: int) -> tuple[int, int]:
     return block, max(1, -(-total // block))
 
 
-def choose_blocking(target: Target, problem: Problem) -> Blocking:
+@dataclass(frozen=True)
+class Tuning:
+    """The numbers of the cost model that a machine may want otherwise; the defaults were measured on AVX-512 machines.
+
+    panel_l1           a block of K of one panel takes at most this many nearest caches
+    rows_l2            A's block of rows and K takes at most this share of the second cache
+    swept_l2           a B of at most this share of the second cache is swept for each tile of rows
+    group_columns      columns of a chunk at most, so that partial sums stay in the second cache
+    chunk_flops        work of a chunk: the least and the most
+    chunk_bytes        bytes of B of a chunk that is bound by memory
+    bad_stride         A is copied where its rows are a multiple of so many bytes apart; 0 for never
+    prefetch           bytes ahead that a product of few rows asks for; 0 leaves it to the machine
+    """
+
+    panel_l1: float = 2.0
+    rows_l2: float = 0.4
+    swept_l2: float = 0.5
+    group_columns: int = 512
+    chunk_flops: tuple[float, float] = (4e6, 16e6)
+    chunk_bytes: int = 512 << 10
+    bad_stride: int = 0
+    prefetch: int = 0
+
+
+def choose_blocking(target: Target, problem: Problem, tuning: Tuning = Tuning()) -> Blocking:
     """The blocking of a multiplication.
 
-    A block of K times a panel of B fills about the nearest cache, from which each tile of rows streams it; a block
-    of rows times a block of K takes a third of the second cache, beside the panels that pass through.
+    A B that stays in the second cache is swept for each tile of rows, so that results are written line after line.
+    Of a larger one, a block of K of a panel comes to the nearer caches and is used by a block of rows of A, which
+    stays in the second cache for all panels of the chunk.
     """
-    product = PRODUCTS[problem.product]
-    shape = tile_shape(target, problem.product)
-    panel = panel_columns(target, problem.product)
-    word = product.word.nbytes
-    caches = target.caches
-    few = problem.m <= shape.rows  # B is read once: blocks of K would only store tiles in between
-    per_k = panel * word // product.depth
-    panels = max(1, panels_of(problem.n, panel))
-    b_copy = int(problem.b == "rows" and _copies_b(problem, shape))
-    # A B that stays in the second cache is swept for each tile of rows, so that results are written line after line.
-    swept = problem.b != "columns" and not b_copy and panels * per_k * problem.k <= caches.l2 // 2
-    most_k = problem.k if (few and problem.b != "columns") or swept else max(64, caches.l1 // per_k)
-    k_block, k_blocks = _cut(problem.k, most_k, max(product.depth, 4))
-    if swept:
-        most_rows = int(_CHUNK_FLOPS // max(1, 2 * problem.k * panels * panel)) // shape.rows * shape.rows
-        row_block, row_blocks = _cut(problem.m, max(shape.rows, most_rows), shape.rows)
-    else:
-        most_rows = max(shape.rows, caches.l2 // 3 // (k_block * word // product.depth) // shape.rows * shape.rows)
-        row_block, row_blocks = _cut(problem.m, min(most_rows, 20 * shape.rows), shape.rows)
-    group = _group(problem, panels, row_blocks, min(row_block, problem.m), panel)
-    if swept and not few:
-        group = panels
-    groups = -(-panels // group)
-    a_copy = _a_copy(target, problem, row_block, k_block, few)
-    rows_of_copy = row_block if problem.a == "rows" else -(-k_block // product.depth)
-    a_bytes = _lines(a_copy * rows_of_copy * word)
-    b_bytes = 0 if problem.b == "packed" else _lines((-(-k_block // product.depth) + 16) * panel * word)
-    tile_keep = int(k_blocks > 1)
-    tile_stride = panel * group if tile_keep else 4 * panel
-    tile_rows = -(-min(row_block, problem.m) // shape.rows) * shape.rows if tile_keep else shape.rows
-    tile_bytes = max(tile_rows, 1) * (tile_stride + 4 * panel) * product.accumulator.nbytes
-    return Blocking(
-        row_block=row_block,
-        strip=shape.rows if swept else row_block,
-        k_block=k_block,
-        group=group,
-        row_blocks=row_blocks,
-        groups=groups,
-        chunks=problem.batch * row_blocks * groups if problem.m and problem.n else 0,
-        a_copy=a_copy,
-        b_copy=b_copy,
-        b_scratch=a_bytes,
-        tile_scratch=a_bytes + b_bytes,
-        tile_stride=tile_stride,
-        tile_keep=tile_keep,
-        prefetch=0,
-        scratch=a_bytes + b_bytes + _lines(tile_bytes),
-    )
+    return _Choice(target, problem, tuning).blocking()
 
 
-# Columns of a chunk: enough to repay the copy of A's block, few enough that partial sums stay in the second cache.
-_GROUP_COLUMNS = 512
-# Work of a chunk beyond which smaller ones, which share out better among threads, cost nothing (some 60 us of a core).
-_CHUNK_FLOPS = 16e6
-# Bytes of B of a chunk that is bound by memory.
-_CHUNK_BYTES = 512 << 10
+class _Choice:
+    def __init__(self, target: Target, problem: Problem, tuning: Tuning) -> None:
+        self.problem, self.tuning = problem, tuning
+        self.product = PRODUCTS[problem.product]
+        self.tile = tile_shape(target, problem.product)
+        self.caches = target.caches
+        self.lanes = target.lanes(self.product.word)
+        self.panel = panel_columns(target, problem.product)
+        self.panels = max(1, panels_of(problem.n, self.panel))
+        self.word = self.product.word.nbytes
+        self.flops = 2.0 * problem.batch * problem.m * problem.n * problem.k
+
+    def blocking(self) -> Blocking:
+        problem, depth, panel = self.problem, self.product.depth, self.panel
+        few = problem.m <= self.tile.rows  # B is read once: blocks of K would only store tiles in between
+        b_copy = self._copies_b()
+        swept = self._is_swept(b_copy)
+        whole = (few and problem.b != "columns") or swept
+        per_k = panel * self.word // depth
+        most_k = problem.k if whole else max(64, int(self.tuning.panel_l1 * self.caches.l1) // per_k)
+        k_block, k_blocks = _cut(problem.k, most_k, max(depth, 4))
+        row_block, row_blocks = _cut(problem.m, self._most_rows(k_block, swept), self.tile.rows)
+        group = self.panels if swept and not few else self._group(min(row_block, problem.m))
+        groups = -(-self.panels // group)
+        a_copy = self._a_copy(row_block, k_block, few)
+        lines = row_block if problem.a == "rows" else -(-k_block // depth)
+        a_bytes = _lines(a_copy * lines * self.word)
+        b_bytes = 0 if problem.b == "packed" else _lines(-(-k_block // depth) * panel * self.word)
+        tile_keep = int(k_blocks > 1)
+        tile_stride = panel * group if tile_keep else _MOST_PANELS * panel
+        tile_rows = row_block if tile_keep else self.tile.rows
+        tile_bytes = _lines(tile_rows * tile_stride * self.product.accumulator.nbytes)
+        return Blocking(
+            row_block=row_block,
+            strip=self.tile.rows if swept else row_block,
+            k_block=k_block,
+            group=group,
+            row_blocks=row_blocks,
+            groups=groups,
+            chunks=problem.batch * row_blocks * groups if problem.m and problem.n else 0,
+            a_copy=a_copy,
+            b_copy=int(b_copy),
+            b_scratch=a_bytes,
+            tile_scratch=a_bytes + b_bytes,
+            tile_stride=tile_stride,
+            tile_keep=tile_keep,
+            prefetch=self.tuning.prefetch if few else 0,
+            scratch=a_bytes + b_bytes + tile_bytes,
+        )
+
+    def _copies_b(self) -> bool:
+        """Whether panels of a row-major B are worth copying: many rows read them, or their lines collide in caches."""
+        problem = self.problem
+        if problem.b != "rows":
+            return False
+        collides = problem.b_stride_bytes % _COLLIDING == 0 and problem.k > _COLLIDING_LINES
+        return problem.m >= 4 * self.tile.rows or (problem.m > self.tile.rows and collides)
+
+    def _is_swept(self, b_copy: bool) -> bool:
+        nbytes = self.panels * self.panel * self.word * self.problem.k // self.product.depth
+        return self.problem.b != "columns" and not b_copy and nbytes <= self.tuning.swept_l2 * self.caches.l2
+
+    def _chunk_flops(self) -> float:
+        """Work of a chunk: an eighth of all, within limits."""
+        least, most = self.tuning.chunk_flops
+        return min(most, max(least, self.flops / 8))
+
+    def _most_rows(self, k_block: int, swept: bool) -> int:
+        """Rows of a block at most, a multiple of the tile's."""
+        if swept:
+            most = int(self._chunk_flops() // max(1, 2 * self.problem.k * self.panels * self.panel))
+        else:
+            most = int(self.tuning.rows_l2 * self.caches.l2) // (k_block * self.word // self.product.depth)
+        return max(1, most // self.tile.rows) * self.tile.rows
+
+    def _group(self, rows: int) -> int:
+        """Panels of a chunk, such that all chunks have about the same number."""
+        k, tuning = max(1, self.problem.k), self.tuning
+        if rows <= 3:
+            panel_bytes = self.panel * k * self.word // self.product.depth
+            enough = max(1, tuning.chunk_bytes // (panel_bytes * _MOST_PANELS)) * _MOST_PANELS
+        else:
+            enough = max(1, round(self._chunk_flops() / (2.0 * max(1, rows) * self.panel * k)))
+        most = max(1, tuning.group_columns // self.panel)
+        count = -(-self.panels // min(most, enough))
+        return -(-self.panels // count)
+
+    def _a_copy(self, row_block: int, k_block: int, few: bool) -> int:
+        """The row stride in words of the copy of A's block; 0 where A is read as it lies."""
+        problem, tuning = self.problem, self.tuning
+        wanted = tuning.bad_stride and problem.a_stride_bytes % tuning.bad_stride == 0 and not few
+        if not (self.product.copies_a or wanted):
+            return 0
+        across = -(-k_block // self.product.depth) if problem.a == "rows" else row_block
+        stride = max(1, -(-across // self.lanes)) * self.lanes
+        # An odd number of cache lines spreads the rows over all sets.
+        per_line = _LINE // self.word
+        return stride + per_line if stride // per_line % 2 == 0 else stride
 
 
-def _group(problem: Problem, panels: int, row_blocks: int, rows: int, panel: int) -> int:
-    """Panels of a chunk, such that all chunks have about the same number."""
-    most = max(1, _GROUP_COLUMNS // panel)
-    per_panel = 2.0 * max(1, rows) * panel * max(1, problem.k)
-    enough = max(1, int(_CHUNK_FLOPS // per_panel))
-    if rows <= 3:
-        enough = max(4, _CHUNK_BYTES // (panel * max(1, problem.k) * 4) // 4 * 4)
-    count = -(-panels // min(most, enough))
-    return -(-panels // count)
-
-
-# Rows of A whose distance is a multiple of this many bytes fall into few sets of the nearest cache.
-_BAD_STRIDE = 2048
-
-
-def _a_copy(target: Target, problem: Problem, row_block: int, k_block: int, few: bool) -> int:
-    """The row stride in words of the copy of A's block; 0 where A is read as it lies."""
-    product = PRODUCTS[problem.product]
-    lanes = target.lanes(product.word)
-    needed = product.copies_a
-    bad = problem.a_stride_bytes % _BAD_STRIDE == 0 and not few and problem.m > 4
-    if problem.a == "columns":
-        bad = problem.a_stride_bytes % _BAD_STRIDE == 0 and problem.k > 16
-    if not (needed or bad) or not problem.k:
-        return lanes if needed else 0
-    across = -(-k_block // product.depth) if problem.a == "rows" else row_block
-    stride = -(-across // lanes) * lanes
-    # An odd number of cache lines spreads the rows over all sets.
-    per_line = _LINE // product.word.nbytes
-    return stride + per_line if stride // per_line % 2 == 0 else stride
-
-
-def _copies_b(problem: Problem, shape: Shape) -> bool:
-    """Whether panels of a row-major B are worth copying: many rows read them, or their rows collide in the cache."""
-    return problem.m >= 4 * shape.rows or (problem.m > shape.rows and problem.b_stride_bytes % _BAD_STRIDE == 0)
+# Lines a multiple of this many bytes apart share few sets of the caches, which hold so many of them.
+_COLLIDING = 2048
+_COLLIDING_LINES = 64
+# Panels that are multiplied at once for few rows, at most.
+_MOST_PANELS = 4

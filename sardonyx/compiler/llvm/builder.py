@@ -606,6 +606,14 @@ class Function:
             f"call void @{name}(ptr {target.address.name}, ptr {source.address.name}, i64 {nbytes.name}, i1 false)"
         )
 
+    def keep_order(self) -> None:
+        """No access of memory is moved across this place, in either direction; it costs no instruction."""
+        self.line('call void asm sideeffect "", "~{memory}"()')
+
+    def opaque(self, value: Value) -> Value:
+        """The same integer or address, in a register, of which LLVM does not know how it was computed."""
+        return self.emit(value.type, f'call {value.type} asm "", "=r,0"({value.type} {value.name})')
+
     def stack(self, scalar: Type, count: int, align: int = 64) -> Pointer:
         """Room for `count` elements on the stack, the same for every turn of a loop."""
         self._count += 1

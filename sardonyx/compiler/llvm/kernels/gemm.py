@@ -70,6 +70,7 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     batch1, batch2                sizes of the two inner batch axes
     row_block, k_block, group     rows, elements of K (a multiple of the product's depth) and panels of a chunk
     row_blocks, groups            how many there are
+    strip                         rows (a multiple of the tile's) that see all panels of a chunk before the next
     a_copy                        row stride in words of the copy of A in scratch; 0 to read A where it lies
     b_copy                        whether panels of B are copied to scratch (B in rows; transposed B always is)
     b_scratch, tile_scratch       byte offsets in scratch
@@ -80,7 +81,7 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     names = ["a", "b", "m", "n", "k", "a_stride", "b_stride"]
     names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
     names += [f"b_batch{axis}" for axis in range(BATCH_DIMS)]
-    names += ["batch1", "batch2", "row_block", "k_block", "group", "row_blocks", "groups", "a_copy", "b_copy"]
+    names += ["batch1", "batch2", "row_block", "strip", "k_block", "group", "row_blocks", "groups", "a_copy", "b_copy"]
     names += ["b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch"]
     return (*names, *spec.epilogue.argument_names())
 
@@ -215,7 +216,12 @@ class _Gemm:
         return _Block(k_start, elements, self._words(elements), rows, k_start.equals(0), final)
 
     def _panels(self, chunk: _Chunk, block: _Block) -> None:
-        """Every panel of the group: several at once for few rows, else one by one."""
+        """Every panel of the group for a strip of rows after the other; several at once for few rows."""
+        k = self.k
+        with k.loop(0, chunk.rows, self.given["strip"]) as begin:
+            self._strip(chunk, block, begin, minimum(k, begin + self.given["strip"], chunk.rows))
+
+    def _strip(self, chunk: _Chunk, block: _Block, begin: Value, end: Value) -> None:
         k = self.k
         number = k.variable(I64, chunk.first_panel)
         with k.loop_while(lambda: number.get() < chunk.last_panel):
@@ -228,7 +234,7 @@ class _Gemm:
             if self.spec.b == "columns":  # transposed panel by panel
                 width = k.constant(I64, 1)
             b = self._panel_of_b(chunk, block, panel, left, width)
-            with k.loop(0, chunk.rows, self.spec.rows) as row:
+            with k.loop(begin, end, self.spec.rows) as row:
                 self._tile(chunk, block, b, panel, left, width, row)
             number.set(panel + width)
 
@@ -294,7 +300,7 @@ class _Gemm:
                 store_tile(tile, values)
         pending = block.final
         if fits_registers(spec.epilogue):
-            pending = pending & (selector.differs(spec.rows) | self._is_cut(left))
+            pending = pending & (selector.differs(spec.rows) | (left < self.panel))
         with k.when(pending), k.loop(0, width) as which:
             part = tile.start.offset(which * self.panel)
 
@@ -303,20 +309,16 @@ class _Gemm:
 
             self._with_epilogue(chunk, panel + which, left - which * self.panel, over_rows)
 
-    def _is_cut(self, left: Value) -> Value:
-        """Whether the columns of a panel need masks that the target does not have."""
-        return left < self.panel if not self.k.target.has_masks else self.k.constant(BOOL, False)
-
     def _finish(
         self, chunk: _Chunk, panel: Value, left: Value, final: Value, values: Registers, tile: Tile, row: Value
     ) -> None:
-        """The epilogue of a whole tile that is still in registers, or the tile's way to scratch."""
+        """The epilogue of a tile that is still in registers, if all its columns exist, or its way to scratch."""
         k, spec = self.k, self.spec
-        now = final & ~self._is_cut(left)
+        now = final & (left >= self.panel)
+        vectors = range(spec.vectors)
         with k.when(now):
-            masks = self._masks(left) if k.target.has_masks else [None] * spec.vectors
-            writer = EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, masks)
-            vectors = range(spec.vectors)
+            whole = [None for _ in vectors]
+            writer = EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, whole)
             writer.over_registers([[values[turn, 0, one] for one in vectors] for turn in range(spec.rows)], row)
         with k.otherwise(now):
             store_tile(tile, values)
@@ -327,15 +329,12 @@ class _Gemm:
         return [self.k.lanes_below(left - vector * lanes, lanes) for vector in range(self.spec.vectors)]
 
     def _with_epilogue(self, chunk: _Chunk, panel: Value, left: Value, write: Callable[[EpilogueWriter], None]) -> None:
-        """Write the epilogue of a panel, with masks: always where they are free, else for a panel that is cut."""
+        """Write the epilogue of a panel twice: masks, whose stores may cost several times more, are for cut ones."""
         k, spec = self.k, self.spec
 
         def with_masks(masks: Sequence[Value | None]) -> None:
             write(EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, masks))
 
-        if k.target.has_masks:
-            with_masks(self._masks(left))
-            return
         whole = left >= self.panel
         with k.when(whole):
             with_masks([None] * spec.vectors)

@@ -13,8 +13,8 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.gemm_product import Product
 from sardonyx.compiler.llvm.types import I64, PTR
 
-# Rows that are addressed from one pointer: at 0, 1 … 5 strides from it, which x86 does with three registers.
-_ROWS_OF_A_POINTER = 6
+# Rows that are addressed from one pointer: at 0, 1 and 2 strides from it.
+_ROWS_OF_A_POINTER = 3
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ def multiply_tile(
     whole = words - words % unroll if unroll > 1 else words
     with k.loop(0, whole, unroll):
         for step in range(unroll):
+            if step:
+                k.keep_order()
             steps.multiply(step, accumulators, last=step == unroll - 1)
         steps.advance(unroll)
     if unroll > 1:
@@ -97,7 +99,10 @@ class _Steps:
         self.k, self.product, self.a, self.b, self.rows = k, product, a, b, rows
         self.lanes = k.target.lanes(product.accumulator)
         if a.along_k:
-            self.row_offsets: list[Value | int] = [a.stride * row for row in range(min(rows, _ROWS_OF_A_POINTER))]
+            # LLVM would chain the sums of strides, and then keep words of several steps because of the chains.
+            self.row_offsets: list[Value | int] = [
+                k.opaque(a.stride * row) if row else 0 for row in range(min(rows, _ROWS_OF_A_POINTER))
+            ]
             starts = [
                 a.start.offset(a.stride * first) if first else a.start for first in range(0, rows, _ROWS_OF_A_POINTER)
             ]
