@@ -84,6 +84,23 @@ class NativeSteps:
             [*borrowed, *items], compilation.inference, self.library, compilation.constant, is_read_outside
         )
 
+        call = self._native(segment, compilation)
+        _make_ready(segment, compilation)
+        first = items[0].node
+        return Step(
+            name=compilation.node_name(first),
+            op_type=first.op_type,
+            provider=self.provider,
+            kind="segment",
+            inputs=compilation.slots(segment.inputs),
+            outputs=compilation.slots(segment.outputs),
+            call=call,
+            node_index=compilation.node_index(first),
+        )
+
+    def _native(self, segment: Segment, compilation: Compilation) -> NativeSegment:
+        """A segment as what the executor calls."""
+
         def make_plan(shapes: Shapes) -> ReadyPlan:
             try:
                 bound, known = segment.bind(shapes)
@@ -101,20 +118,12 @@ class NativeSteps:
                 _nanoseconds(bound),
             )
 
+        def restricted(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
+            part = segment.restricted(places)
+            return self._native(part, compilation), [segment.inputs.index(value) for value in part.inputs]
+
         names = [value.name or "" for value in segment.inputs]
-        call = NativeSegment(make_plan, segment.input_dtypes, names, self.team, self.lanes, self._call_code)
-        _make_ready(segment, compilation)
-        first = items[0].node
-        return Step(
-            name=compilation.node_name(first),
-            op_type=first.op_type,
-            provider=self.provider,
-            kind="segment",
-            inputs=compilation.slots(segment.inputs),
-            outputs=compilation.slots(segment.outputs),
-            call=call,
-            node_index=compilation.node_index(first),
-        )
+        return NativeSegment(make_plan, segment.input_dtypes, names, self.team, self.lanes, self._call_code, restricted)
 
 
 def _team_options(settings: RunSettings) -> TeamOptions:

@@ -7,7 +7,7 @@ tensors that have shapes and no contents, computes what follows from shapes alon
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,28 @@ class Segment:
             else:
                 results.append(tensor)
         return binder.finish(results, len(self.inputs), copy), known
+
+    def restricted(self, places: Sequence[int]) -> Segment:
+        """The segment that makes only the outputs at these places, with the same kernels."""
+        outputs = tuple(self.outputs[place] for place in places)
+        wanted = {self._numbers[value] for value in outputs}
+        kept: list[Operation] = []
+        for operation in reversed(self.operations):
+            if wanted.intersection(operation.outputs):
+                kept.append(operation)
+                wanted.update(operation.inputs)
+        pairs = [
+            (value, dtype)
+            for value, dtype in zip(self.inputs, self.input_dtypes, strict=True)
+            if self._numbers[value] in wanted
+        ]
+        return replace(
+            self,
+            operations=tuple(reversed(kept)),
+            inputs=tuple(value for value, _ in pairs),
+            input_dtypes=tuple(dtype for _, dtype in pairs),
+            outputs=outputs,
+        )
 
 
 def build_segment(

@@ -70,8 +70,14 @@ class NativeSegment:
         team: ThreadTeam,
         lanes: LanePool,
         call_code: Callable[[], CallCode],
+        restricted: Callable[[Sequence[int]], tuple[NativeSegment, Sequence[int]]],
     ) -> None:
-        """`make_plan` binds the segment to shapes; `dtypes` and `names` are those of its inputs."""
+        """`make_plan` binds the segment to shapes; `dtypes` and `names` are those of its inputs.
+
+        `restricted` gives the segment that makes only the outputs at some places, and the places of its inputs among
+        those of this one.
+        """
+        self.restricted = restricted
         self._make_plan = make_plan
         self.dtypes = tuple(dtypes)
         self._call_code = call_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sardonyx.runtime.native_segment import NativeSegment
 from sardonyx.runtime.plan import ABSENT, Plan, Step
 
 
@@ -13,10 +14,25 @@ def needed_for(plan: Plan, outputs: tuple[int, ...]) -> Plan:
     kept: list[Step] = []
     for step in reversed(plan.steps):
         if wanted.intersection(step.outputs):
+            step = _part_of(step, wanted)
             kept.append(step)
             wanted.update(slot for slot in step.inputs if slot != ABSENT)
     kept.reverse()
     return replace(plan, steps=_with_releases(kept, {*outputs, *plan.constants}), outputs=outputs)
+
+
+def _part_of(step: Step, wanted: set[int]) -> Step:
+    """The step without what it does for other outputs than those wanted; only a segment can be divided."""
+    places = [place for place, slot in enumerate(step.outputs) if slot in wanted]
+    if not isinstance(step.call, NativeSegment) or len(places) == len(step.outputs):
+        return step
+    call, inputs = step.call.restricted(places)
+    return replace(
+        step,
+        call=call,
+        inputs=tuple(step.inputs[place] for place in inputs),
+        outputs=tuple(step.outputs[place] for place in places),
+    )
 
 
 def _with_releases(steps: list[Step], stay: set[int]) -> tuple[Step, ...]:
