@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
+from sardonyx.graph.constants import Array
+from sardonyx.ops.framework.facts import UNKNOWN
 from sardonyx.passes.base import Level
 from sardonyx.passes.rule import Match, OpPattern, Rule, op
 from sardonyx.passes.rules.facts import permutation, swaps_last_two
@@ -76,12 +80,14 @@ class FuseFactor(Rule):
         factor, product = m.constant("factor"), self._product(m)
         if factor is None or factor.size != 1:
             return ""
-        result = m.context.inference.facts[product.outputs[0]]
+        result = m.context.inference.facts.get(product.outputs[0], UNKNOWN)
         if result.dtype not in _FLOATS:
             return "only floating-point numbers of 32 and 64 bits have such a product in onnxruntime"
-        if factor.dtype.itemsize == 0 or (self._divides(m) and float(factor.reshape(())) == 0.0):
-            return "it divides by zero"
-        ranks = [m.context.inference.facts[value].rank for value in product.inputs if value is not None]
+        with np.errstate(all="ignore"):
+            alpha = np.float32(self._alpha(m, factor))
+        if not np.isfinite(alpha):
+            return "it divides by zero, or its factor is too large for an attribute"
+        ranks = [m.context.inference.facts.get(value, UNKNOWN).rank for value in product.inputs if value is not None]
         if any(rank is None or rank < 2 for rank in ranks):
             return "an operand is no matrix"
         scaled = m.fact("x").rank if m.optional("x") is not None else result.rank
@@ -93,15 +99,17 @@ class FuseFactor(Rule):
     def _product(m: Match) -> ir.Node:
         return next(node for node in m.nodes if node.op_type in ("MatMul", "FusedMatMul"))
 
-    @staticmethod
-    def _divides(m: Match) -> bool:
-        return any(node.op_type == "Div" for node in m.nodes)
+    def _alpha(self, m: Match, constant: Array) -> float:
+        """What the product is multiplied by, with the constant taken in; infinite for a division by zero."""
+        factor = float(constant.reshape(()))
+        if any(node.op_type == "Div" for node in m.nodes):
+            factor = 1.0 / factor if factor else math.inf
+        return float(m.attribute(self._product(m), "alpha", 1.0)) * factor
 
     def rewrite(self, m: Match) -> ir.Node:
         product, constant = self._product(m), m.constant("factor")
         assert constant is not None
-        factor = float(constant.reshape(()))
-        alpha = m.attribute(product, "alpha", 1.0) * (1.0 / factor if self._divides(m) else factor)
+        alpha = self._alpha(m, constant)
         inputs = [self._unscaled(m, value) for value in product.inputs]
         return _fused(m, product, inputs, alpha=alpha)
 
