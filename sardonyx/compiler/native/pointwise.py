@@ -45,6 +45,7 @@ class PointwiseKernel:
         self.dtypes = tuple(dtypes)
         self.body = canonical(roots)
         self.operations = operations(Pointwise(self.dtypes, self.body.roots))
+        self._names = tuple(dtype.name for dtype in self.dtypes)
         self._exponents = _inputs_as_exponents(self.body.roots)
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -76,7 +77,7 @@ class PointwiseKernel:
         access = tuple(access_of(step, tensor.dtype.itemsize) for tensor, step in zip(operands, row.steps, strict=True))
         spec = PointwiseSpec(
             self._body_for(inputs),
-            tuple(dtype.name for dtype in self.dtypes),
+            self._names,
             access,
             2 if self.operations < _UNROLLED_OPERATIONS else 1,
         )

@@ -12,7 +12,9 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.llvm.kernels.reduction import ReductionSpec, emit_reduction
-from sardonyx.compiler.llvm.kernels.row_access import lanes_for, types_within
+from sardonyx.compiler.llvm.kernels.row_access import Access, lanes_for, types_within
+from sardonyx.compiler.llvm.kernels.row_passes import RowPasses
+from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.rows import (
     Axis,
     access_of,
@@ -24,7 +26,7 @@ from sardonyx.compiler.native.rows import (
 )
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
-from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.expr import Expr, Input
 from sardonyx.kernel.program import is_row_value
 
 # Intermediates are kept for a later pass while a row of them stays in the second cache.
@@ -49,6 +51,10 @@ class ReductionKernel:
         self.body = canonical(roots)
         self.of_rows = tuple(is_row_value(root) for root in self.body.roots)
         self.operations = max(1, weight(self.body.roots))
+        self._names = tuple(dtype.name for dtype in self.dtypes)
+        self._all_values = [*self.body.roots, *(Input(dtype, 0) for dtype in self.dtypes)]
+        self._lanes: dict[str, int] = {}
+        self._kept: dict[tuple[bool, ...], int] = {}
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
         """Add the step and give the outputs; rows extend along `axes` of the inputs' broadcast shape.
@@ -87,11 +93,9 @@ class ReductionKernel:
         access = tuple(
             access_of(step, tensor.dtype.itemsize) for tensor, step in zip(operands, vector.steps, strict=True)
         )
-        spec = self._spec(binder, space, access, fixed)
-        lanes = spec.lanes(binder.target)
+        spec, lanes, scratch = self._spec(binder.target, space, access, fixed)
         length = space_size(space.reduced)
         words, items, rows_per_item = space.words(lanes)
-        scratch = spec.passes().kept_count * 8 * space.padded_row(lanes) if spec.keeps else 0
         elements = space_size(space.kept) * length
         nbytes = float(sum(tensor.dtype.itemsize for tensor, one in zip(operands, fixed, strict=True) if not one))
         wanted = (
@@ -111,17 +115,23 @@ class ReductionKernel:
             nbytes=float(sum(tensor.nbytes for tensor in operands)),
         )
 
-    def _spec(self, binder: Binder, space: _Space, access: tuple[Any, ...], fixed: tuple[bool, ...]) -> ReductionSpec:
-        names = tuple(dtype.name for dtype in self.dtypes)
-        runs = len(space.reduced) > 1
-        spec = ReductionSpec(self.body, names, access, fixed, space.form, 1, runs, True)
-        lanes = lanes_for(binder.target, [*spec.types(), *types_within(self.body.roots)])
-        size = (space.reduced if space.form == "rows" else space.kept)[-1].size
-        width = _width(size, lanes)
-        passes = spec.passes()
-        scratch = passes.kept_count * 8 * space.padded_row(lanes * width)
+    def _spec(
+        self, target: Target, space: _Space, access: tuple[Access, ...], fixed: tuple[bool, ...]
+    ) -> tuple[ReductionSpec, int, int]:
+        """The kernel for a space, the lanes of its vectors, and the bytes of scratch memory that it uses."""
+        lanes = self._lanes.get(target.name)
+        if lanes is None:
+            lanes = lanes_for(target, types_within(self._all_values))
+            self._lanes[target.name] = lanes
+        width = _width((space.reduced if space.form == "rows" else space.kept)[-1].size, lanes)
+        kept = self._kept.get(fixed)
+        if kept is None:
+            kept = self._kept[fixed] = RowPasses(self.body.roots, fixed[: len(self.dtypes)], True).kept_count
+        scratch = kept * 8 * space.padded_row(lanes * width)
         keeps = 0 < scratch <= _MOST_SCRATCH
-        return ReductionSpec(self.body, names, access, fixed, space.form, width, runs, keeps)
+        runs = len(space.reduced) > 1
+        spec = ReductionSpec(self.body, self._names, access, fixed, space.form, width, runs, keeps)
+        return spec, lanes * width, scratch if keeps else 0
 
 
 def _width(size: int, lanes: int) -> int:
