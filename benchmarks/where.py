@@ -4,8 +4,8 @@
 
 MODEL is a name of the zoo, or a file with a folder `test_data_set_0` beside it. Both sessions are profiled (see
 docs/profiling.md), one after the other; runs that warm up do not count. A line holds milliseconds of one run, the
-share of all kernels, and how many there are. `between` is what a run takes beside its kernels. Profiling itself costs
-a little for each kernel, in both engines; `unprofiled` is the median of runs without it.
+share of all kernels, and how many there are (means over the runs). `between` is what a run takes beside its kernels.
+Profiling itself costs a little for each kernel, in both engines; `unprofiled` is the median of runs without it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def aggregate(events: Sequence[Mapping[str, Any]], runs: int, by: str, unprofile
     return Profile(
         {key: value / runs / 1e3 for key, value in micros.most_common()},
         {key: round(value / runs) for key, value in calls.items()},
-        statistics.median(event["dur"] for event in whole) / 1e3,
+        statistics.fmean(event["dur"] for event in whole) / 1e3,
         unprofiled_ms,
     )
 
