@@ -117,6 +117,27 @@ class Form:
     name: str = ""
 
 
+class _Memory:
+    """What native code reads in a call; the callables keep it, however long they live."""
+
+    def __init__(self) -> None:
+        self.words = (ctypes.c_int64 * State.COUNT)()
+        self.tables: list[Any] = []  # what the words point to
+        self.lane: Lane | None = None  # taken from a pool while there is a plan
+        self._definitions: list[_MethodDef] = []
+
+    def callable(self, name: str, address: int) -> Callable[..., Any]:
+        """A built-in function whose code is at an address."""
+        definition = _MethodDef(name.encode(), address, _METH_FASTCALL, None)
+        self._definitions.append(definition)
+        make = ctypes.pythonapi.PyCFunction_NewEx
+        make.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+        make.restype = ctypes.py_object
+        place = ctypes.addressof(self.words).to_bytes(8, sys.byteorder)
+        # The last argument is meant for a module; the function holds on to it.
+        return make(ctypes.addressof(definition), place, self)  # type: ignore[no-any-return]
+
+
 class FastCall:
     """One plan in a lane of its own, callable without Python's help.
 
@@ -128,11 +149,8 @@ class FastCall:
     def __init__(self, code: CallCode, team: ThreadTeam, lanes: LanePool) -> None:
         self._team = team
         self._lanes = lanes
-        self._lane: Lane | None = None  # taken from the pool while there is a plan
-        self._tables: list[Any] = []
-        self._words = (ctypes.c_int64 * State.COUNT)()
-        self._kept: list[Any] = []
-        words = self._words
+        self._memory = memory = _Memory()
+        self._words = words = memory.words
         words[State.RUN] = team.run_address
         words[State.NONE], words[State.TRUE] = id(None), id(True)
         words[State.DICT], words[State.ARRAY] = id(dict), id(np.ndarray)
@@ -147,17 +165,12 @@ class FastCall:
             (State.RESTORE_THREAD, "PyEval_RestoreThread"),
         ):
             words[field] = _python_function(name)
-        self._self = ctypes.addressof(words).to_bytes(8, sys.byteorder)
-        self.arrays = self._callable("run", code.arrays)
-        self.bound = self._callable("run_bound", code.bound)
+        self.arrays = memory.callable("run", code.arrays)
+        self.bound = memory.callable("run_bound", code.bound)
 
-    def _callable(self, name: str, address: int) -> Callable[..., Any]:
-        definition = _MethodDef(name.encode(), address, _METH_FASTCALL, None)
-        self._kept.append(definition)
-        make = ctypes.pythonapi.PyCFunction_NewEx
-        make.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-        make.restype = ctypes.py_object
-        return make(ctypes.addressof(definition), self._self, None)  # type: ignore[no-any-return]
+    def __del__(self) -> None:
+        if hasattr(self, "_memory"):
+            self.close()
 
     def prepare(
         self,
@@ -178,7 +191,7 @@ class FastCall:
         if not self.close():
             return
         words = self._words
-        lane = self._lane = self._lanes.take()
+        lane = self._memory.lane = self._lanes.take()
         lane.prepare(plan, self._team.threads)
         if plan.width > 1:
             self._team.start()
@@ -209,7 +222,7 @@ class FastCall:
         words[State.INPUTS], words[State.INPUT_COUNT] = ctypes.addressof(input_table), len(inputs)
         words[State.OUTPUTS], words[State.OUTPUT_COUNT] = ctypes.addressof(output_table), len(outputs)
         words[State.RELEASES_LOCK] = int(releases_lock)
-        self._tables = kept
+        self._memory.tables = kept
         words[State.OPEN] = 1
 
     def close(self) -> bool:
@@ -217,7 +230,7 @@ class FastCall:
         self._words[State.OPEN] = 0
         if self._words[State.BUSY]:
             return False
-        lane, self._lane = self._lane, None
+        lane, self._memory.lane = self._memory.lane, None
         if lane is not None:
             self._lanes.give(lane)
         return True
