@@ -45,9 +45,7 @@ class Group:
     def takes_pointwise(self) -> bool:
         if self.shape is None:
             return False
-        if self.anchor is None:
-            return bool(self.values)
-        return self.anchor.native is not None and self.anchor.native.takes_epilogue
+        return bool(self.values)
 
     @property
     def operations(self) -> int:
@@ -142,7 +140,8 @@ class _Fusion:
         if item.role == "native" and isinstance(item.kernel, Pointwise):
             return Group([item], shape, self._expressions(item, {}))
         group = Group([item], shape, anchor=item)
-        if item.native is not None and item.native.takes_epilogue:
+        named = [value for value in item.node.outputs if value.name != ""]
+        if item.native is not None and item.native.takes_epilogue and named == [first]:
             dtype = self.dtype_of(first)
             if dtype is not None:
                 group.values = {first: self._leaf(first, dtype)}
