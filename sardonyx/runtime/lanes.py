@@ -19,7 +19,10 @@ from sardonyx.runtime.memory import require
 from sardonyx.runtime.native_plan import NativePlan
 
 ALIGNMENT = 64
-COUNTER_WORDS = 8  # a cache line for the counters of each step: different steps never share one
+# The counters of a step: a cache line for the chunks that are done, and one for the claims of each part of the step.
+MOST_PARTS = 4
+LINE_WORDS = 8
+COUNTER_WORDS = LINE_WORDS * (1 + MOST_PARTS)
 
 _HUGE = 2 << 20
 # Scratch memory of neighbours starts at different places of a page: strides of 4096 bytes meet in one cache set.

@@ -32,6 +32,7 @@ class StepColumn(enum.IntEnum):
     CLAIM = 3  # how many chunks a thread takes at once, at least 1
     FLAGS = 4  # `StepFlag`s
     TARGET = 5  # filled in by the plan: the count at which the step is done, never 0
+    CLAIMS = 6  # filled in by the plan: how many claims the step is made of
     COUNT = 8
 
 
@@ -89,7 +90,7 @@ class NativePlan:
     fixups: int64[m, 3], rows (word, base, offset): words[word] = bases[base] + offset before a run. bases[0] is the
         arena, then come the caller's inputs and then the caller's outputs.
     steps: int64[s, 8], columns as in `StepColumn`. The plan has a copy of them in which it fills in what follows
-        from the rest: `TARGET`, and the flag `CALLER` of steps that nobody else could share.
+        from the rest: `TARGET`, `CLAIMS` and the flag `CALLER` of steps that nobody else could share.
     arena_bytes, scratch_bytes: what a run needs, the latter for every thread.
     base_count: the arena and all external addresses.
     labels: one for each step, for profiles and messages.
@@ -185,6 +186,7 @@ def _phases(steps: Words) -> Words:
     """
     flags = steps[:, StepColumn.FLAGS]
     steps[:, StepColumn.TARGET] = np.maximum(steps[:, StepColumn.CHUNKS], 1)
+    steps[:, StepColumn.CLAIMS] = -(-steps[:, StepColumn.CHUNKS] // steps[:, StepColumn.CLAIM])
     flags[steps[:, StepColumn.CHUNKS] == 0] |= int(StepFlag.CALLER)
     begins = (flags & int(StepFlag.BARRIER)) != 0
     begins[:1] = True
@@ -192,17 +194,12 @@ def _phases(steps: Words) -> Words:
     phases = np.zeros((len(first), PHASE_WORDS), np.int64)
     phases[:, PhaseColumn.FIRST] = first
     phases[:, PhaseColumn.END] = np.append(first[1:], len(steps))
-    single = (phases[:, PhaseColumn.END] - first == 1) & (_claims(steps)[first] <= 1)
+    single = (phases[:, PhaseColumn.END] - first == 1) & (steps[first, StepColumn.CLAIMS] <= 1)
     flags[first[single]] |= int(StepFlag.CALLER)
     shared = (flags & int(StepFlag.CALLER)) == 0
     if len(first):
         phases[:, PhaseColumn.SHARED] = np.logical_or.reduceat(shared, first)
     return phases
-
-
-def _claims(steps: Words) -> Words:
-    """How many claims each step is made of."""
-    return np.asarray(-(-steps[:, StepColumn.CHUNKS] // steps[:, StepColumn.CLAIM]), np.int64)
 
 
 def _width(steps: Words, phases: Words) -> int:
@@ -211,5 +208,5 @@ def _width(steps: Words, phases: Words) -> int:
         return 1
     own = (steps[:, StepColumn.FLAGS] & int(StepFlag.CALLER)) != 0
     first = phases[:, PhaseColumn.FIRST]
-    shared = np.add.reduceat(np.where(own, 0, _claims(steps)), first)
+    shared = np.add.reduceat(np.where(own, 0, steps[:, StepColumn.CLAIMS]), first)
     return max(1, int((shared + np.logical_or.reduceat(own, first)).max()))

@@ -53,6 +53,7 @@ class TeamField(enum.IntEnum):
     PLAN = 32  # the run that is open
     LANE = 33
     LIMIT = 34  # how many workers it lets in
+    PARTS = 35  # into how many parts its steps are divided
     THREADS = 40  # what does not change
     SPIN = 41  # nanoseconds
     PATIENCE = 42

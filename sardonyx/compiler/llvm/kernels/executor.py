@@ -31,7 +31,7 @@ from sardonyx.compiler.llvm.float_mode import denormals
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I8, I32, I64, PTR
-from sardonyx.runtime.lanes import COUNTER_WORDS, LaneField
+from sardonyx.runtime.lanes import COUNTER_WORDS, LINE_WORDS, MOST_PARTS, LaneField
 from sardonyx.runtime.native_plan import (
     FIXUP_WORDS,
     PHASE_WORDS,
@@ -43,8 +43,8 @@ from sardonyx.runtime.native_plan import (
 )
 from sardonyx.runtime.team import ACTIVE, GENERATION_SHIFT, OPEN, ExecutorCode, TeamField
 
-# What a counter of a step holds: the next chunk to claim, and how many are finished.
-_NEXT, _DONE = 0, 4
+# Where the counters of a step are: the chunks that are finished, and the claims made in the first of its parts.
+_DONE, _CLAIMED = 0, LINE_WORDS
 _EVERYBODY = 0x7FFFFFFF
 _CLOCK_EVERY = 64  # turns of an idle worker between two looks at the clock
 _YIELDS = 64  # how often a waiting thread gives way before it sleeps
@@ -144,6 +144,15 @@ class _Run:
         self.k.call_pointer(function.address, arguments.address, begin, end, scratch)
 
 
+class _Participant:
+    """A thread in a run: its scratch memory, and the part of every step that it begins with."""
+
+    def __init__(self, k: Function, team: _Team, run: _Run, number: Value) -> None:
+        self.scratch = run.scratch(number)
+        self.parts = team.word(TeamField.PARTS).load()
+        self.part = number % self.parts
+
+
 def _emit_run(target: Target) -> str:
     k = Function(
         KERNEL,
@@ -236,11 +245,12 @@ def _walk_alone(k: Function, run: _Run, status: Variable) -> None:
 
 def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
     """Offer the run to the workers, of which no more than find work are let in."""
-    size = run.plan.load(int(PlanField.STEP_COUNT)) * COUNTER_WORDS
-    with k.loop(0, size, _DONE) as i:  # the two words of a counter that are used
-        run.counters.store(0, i)
-    run.progress.store(0)
     threads = k.smaller(width, team.word(TeamField.THREADS).load())
+    parts = k.smaller(threads, MOST_PARTS)
+    with k.loop(0, run.plan.load(int(PlanField.STEP_COUNT))) as step, k.loop(0, parts + 1) as line:
+        run.counters.store(0, step * COUNTER_WORDS + line * LINE_WORDS)
+    run.progress.store(0)
+    team.word(TeamField.PARTS).store(parts)
     for field, value in ((TeamField.PLAN, run.plan.address), (TeamField.LANE, run.lane.address)):
         team.word(field).store(k.emit(I64, f"ptrtoint ptr {value.name} to i64"))
     atomics.store(team.word(TeamField.LIMIT), threads - 1, "monotonic")
@@ -281,7 +291,7 @@ class _Alarm:
 
 def _walk_as_caller(k: Function, team: _Team, run: _Run, status: Variable, alarm: _Alarm) -> None:
     """All phases; the caller also keeps the time, tells late workers where to start, and ends a run that shall end."""
-    scratch = run.scratch(k.constant(I64, 0))
+    me = _Participant(k, team, run, k.constant(I64, 0))
     with k.loop(0, run.plan.load(int(PlanField.PHASE_COUNT))) as number:
         with k.when(status.get().equals(0)):
             _pass_barrier(k, team, run, number)
@@ -300,18 +310,18 @@ def _walk_as_caller(k: Function, team: _Team, run: _Run, status: Variable, alarm
                 with k.when(own):
                     chunks = step.load(int(StepColumn.CHUNKS))
                     with k.when(chunks > 0):
-                        run.call(step, k.constant(I64, 0), chunks, scratch)
+                        run.call(step, k.constant(I64, 0), chunks, me.scratch)
                     target = step.load(int(StepColumn.TARGET))
                     atomics.update("xchg", run.counter(index, _DONE), target, "seq_cst")
                     team.notify()
                 with k.otherwise(own):
-                    _claim(k, team, run, index, scratch, alarm)
+                    _claim(k, team, run, index, me, alarm)
     # The last phase has no barrier behind it.
     with k.when(status.get().equals(0)):
         _pass_barrier(k, team, run, run.plan.load(int(PlanField.PHASE_COUNT)))
 
 
-def _walk_as_worker(k: Function, team: _Team, run: _Run, scratch: Value) -> None:
+def _walk_as_worker(k: Function, team: _Team, run: _Run, me: _Participant) -> None:
     """The phases in which there is work to share, from the one that the caller was last seen in."""
     number = k.variable(I64, atomics.load(run.progress, "acquire"))
     with k.loop_while(lambda: number.get() < run.plan.load(int(PlanField.PHASE_COUNT))):
@@ -321,7 +331,7 @@ def _walk_as_worker(k: Function, team: _Team, run: _Run, scratch: Value) -> None
             with k.loop(phase.load(int(PhaseColumn.FIRST)), phase.load(int(PhaseColumn.END))) as index:
                 own = _is_for_caller(run.step(index))
                 with k.otherwise(own):
-                    _claim(k, team, run, index, scratch)
+                    _claim(k, team, run, index, me)
         number.set(number.get() + 1)
 
 
@@ -342,24 +352,33 @@ def _pass_barrier(k: Function, team: _Team, run: _Run, number: Value) -> None:
             team.wait(lambda order: atomics.load(done, order) >= target)
 
 
-def _claim(k: Function, team: _Team, run: _Run, index: Value, scratch: Value, alarm: _Alarm | None = None) -> None:
-    """Do chunks of a step until all are claimed."""
+def _claim(k: Function, team: _Team, run: _Run, index: Value, me: _Participant, alarm: _Alarm | None = None) -> None:
+    """Do chunks of a step until all are claimed: those of one's own part first, then what others have left of theirs.
+
+    The parts are stretches of chunks. Where steps divide the same rows a thread finds what it wrote in its own cache,
+    and claims of different parts do not take a cache line from each other.
+    """
     step = run.step(index)
-    chunks = step.load(int(StepColumn.CHUNKS))
+    chunks, claims = step.load(int(StepColumn.CHUNKS)), step.load(int(StepColumn.CLAIMS))
     size = step.load(int(StepColumn.CLAIM))
-    following = run.counter(index, _NEXT)
     finished = k.variable(I64, 0)
-    # A look first: a step that is given away needs no write, which would take the word from other cores.
-    begin = k.variable(I64, atomics.load(following, "monotonic"))
-    with k.loop_while(lambda: begin.get() < chunks):
-        begin.set(atomics.update("add", following, size, "monotonic"))
-        with k.when(begin.get() < chunks):
-            end = k.smaller(begin.get() + size, chunks)
-            run.call(step, begin.get(), end, scratch)
-            finished.set(finished.get() + (end - begin.get()))
-            if alarm is not None:
-                alarm.look()
-            begin.set(atomics.load(following, "monotonic"))
+    with k.loop(0, me.parts) as turn:
+        part = me.part + turn
+        part = k.select(part >= me.parts, part - me.parts, part)
+        first, end = part * claims / me.parts, (part + 1) * claims / me.parts
+        counter = run.counter(index, _CLAIMED).offset(part * LINE_WORDS)
+        # A look first: a part that is given away needs no write, which would take the line from other cores.
+        number = k.variable(I64, first + atomics.load(counter, "monotonic"))
+        with k.loop_while(lambda: number.get() < end):
+            number.set(first + atomics.update("add", counter, 1, "monotonic"))
+            with k.when(number.get() < end):
+                begin = number.get() * size
+                until = k.smaller(begin + size, chunks)
+                run.call(step, begin, until, me.scratch)
+                finished.set(finished.get() + (until - begin))
+                if alarm is not None:
+                    alarm.look()
+                number.set(first + atomics.load(counter, "monotonic"))
     with k.when(finished.get() > 0):
         before = atomics.update("add", run.counter(index, _DONE), finished.get(), "seq_cst")
         with k.when(before + finished.get() >= step.load(int(StepColumn.TARGET))):
@@ -368,10 +387,13 @@ def _claim(k: Function, team: _Team, run: _Run, index: Value, scratch: Value, al
 
 def _abandon(k: Function, team: _Team, run: _Run, first: Value) -> None:
     """Mark the steps from `first` on as given away, and only then as done: workers run through and begin nothing."""
-    for which in (_NEXT, _DONE):
-        with k.loop(first, run.plan.load(int(PlanField.STEP_COUNT))) as index:
-            target = run.step(index).load(int(StepColumn.TARGET))
-            atomics.update("xchg", run.counter(index, which), target, "seq_cst")
+    count = run.plan.load(int(PlanField.STEP_COUNT))
+    with k.loop(first, count) as index, k.loop(0, MOST_PARTS) as part:
+        claims = run.step(index).load(int(StepColumn.CLAIMS))
+        atomics.update("xchg", run.counter(index, _CLAIMED).offset(part * LINE_WORDS), claims, "seq_cst")
+    with k.loop(first, count) as index:
+        target = run.step(index).load(int(StepColumn.TARGET))
+        atomics.update("xchg", run.counter(index, _DONE), target, "seq_cst")
     team.notify()
 
 
@@ -445,7 +467,7 @@ def _take_part(k: Function, team: _Team) -> None:
     plan, lane = (k.pointer(team.word(field).load(), I64).address for field in (TeamField.PLAN, TeamField.LANE))
     run = _Run(k, plan, lane)
     with denormals(k, run.flushes_denormals()):
-        _walk_as_worker(k, team, run, run.scratch(k["index"]))
+        _walk_as_worker(k, team, run, _Participant(k, team, run, k["index"]))
     atomics.update("sub", team.word(TeamField.STATE), 1, "seq_cst")
     team.notify()
 
