@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -113,15 +113,36 @@ def measure_all(
     print(TABLE.head())
     for name in models:
         for count in threads:
-            try:
-                rows, todo = isolated.call(measure, name, count, settings)
-            except isolated.DiedError as error:
-                rows, todo = [Timing(name, engine, count, error=str(error)) for engine in settings.engines], None
+            rows, todo = measure_apart(name, count, settings)
             for row in rows:
                 if todo is not None and not row.error:
                     rate(row, todo, ceilings)
                 print(TABLE.line(asdict(row)), flush=True)
                 yield row
+
+
+def measure_apart(name: str, threads: int, settings: Settings) -> tuple[list[Timing], work.Work | None]:
+    """All engines on one model, in a fresh process. If that dies, the engines that live alone are measured again."""
+    try:
+        return isolated.call(measure, name, threads, settings)
+    except isolated.DiedError as error:
+        if len(settings.engines) == 1:
+            return [Timing(name, settings.engines[0], threads, error=str(error))], None
+    dead, alive = [], []
+    for engine in settings.engines:
+        alone = replace(settings, engines=(engine,), budget=Budget(runs=1, turn_seconds=0.0))
+        rows, _ = measure_apart(name, threads, alone)
+        if rows[0].error:
+            dead += rows
+        else:
+            alive.append(engine)
+    if not alive:
+        return dead, None
+    try:
+        rows, todo = isolated.call(measure, name, threads, replace(settings, engines=tuple(alive)))
+    except isolated.DiedError as error:
+        return dead + [Timing(name, engine, threads, error=f"together, {error}") for engine in alive], None
+    return rows + dead, todo
 
 
 def measure(name: str, threads: int, settings: Settings) -> tuple[list[Timing], work.Work]:

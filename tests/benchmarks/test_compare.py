@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from benchmarks import compare, turns, work
+from benchmarks import compare, isolated, turns, work
 from benchmarks.compare import Timing
 from benchmarks.floors import Floors
 from benchmarks.work import Work
@@ -109,3 +109,24 @@ def test_weights_that_a_run_reads(tmp_path: Path) -> None:
     inputs = {"ids": np.zeros(2, np.int64), "x": np.zeros((2, 4), np.float32)}
     outputs = {"y": np.zeros((2, 4), np.float32), "z": np.zeros((2, 5), np.float32)}
     assert work.of_model(tmp_path, inputs, outputs) == Work(40.0, 96, 16 + 32 + 32 + 40)
+
+
+def test_an_engine_that_dies_does_not_take_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def call(function: object, name: str, threads: int, settings: compare.Settings) -> tuple[list[Timing], Work]:
+        asked.append(settings.engines)
+        if "deadly" in settings.engines:
+            raise isolated.DiedError("the process died of SIGSEGV")
+        return [Timing(name, engine, threads, median_ms=1.0) for engine in settings.engines], Work(1.0, 1, 1)
+
+    monkeypatch.setattr(isolated, "call", call)
+    settings = compare.Settings(Path(), ("a", "deadly", "b"), turns.Budget())
+    found, todo = compare.measure_apart("m", 1, settings)
+    assert [(row.engine, row.error) for row in found] == [
+        ("a", ""),
+        ("b", ""),
+        ("deadly", "the process died of SIGSEGV"),
+    ]
+    assert todo is not None
+    assert asked == [("a", "deadly", "b"), ("a",), ("deadly",), ("b",), ("a", "b")]
