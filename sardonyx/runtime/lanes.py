@@ -19,10 +19,10 @@ from sardonyx.runtime.memory import require
 from sardonyx.runtime.native_plan import NativePlan
 
 ALIGNMENT = 64
-# The counters of a step: a cache line for the chunks that are done, and one for the claims of each part of the step.
-MOST_PARTS = 4
+# The counters of a plan: for each step a cache line with the chunks that are done; then for each part of the steps a
+# row with a word for each step, the claims made in it, in whole cache lines. Threads begin with different parts.
+MOST_PARTS = 16
 LINE_WORDS = 8
-COUNTER_WORDS = LINE_WORDS * (1 + MOST_PARTS)
 
 _HUGE = 2 << 20
 # Scratch memory of neighbours starts at different places of a page: strides of 4096 bytes meet in one cache set.
@@ -125,7 +125,8 @@ class Lane:
 
     def _grow_control(self, room: tuple[int, int, int]) -> None:
         words, steps, bases = (max(new, old) for new, old in zip(room, self._room, strict=True))
-        parts = [_WORD * count for count in (LaneField.COUNT, words, COUNTER_WORDS * steps, bases)]
+        counters = LINE_WORDS * steps + MOST_PARTS * (steps + LINE_WORDS - 1)
+        parts = [_WORD * count for count in (LaneField.COUNT, words, counters, bases)]
         starts = [0]
         for nbytes in parts:
             starts.append(starts[-1] + -(-nbytes // ALIGNMENT) * ALIGNMENT)

@@ -31,7 +31,7 @@ from sardonyx.compiler.llvm.float_mode import denormals
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I8, I32, I64, PTR
-from sardonyx.runtime.lanes import COUNTER_WORDS, LINE_WORDS, MOST_PARTS, LaneField
+from sardonyx.runtime.lanes import LINE_WORDS, MOST_PARTS, LaneField
 from sardonyx.runtime.native_plan import (
     FIXUP_WORDS,
     PHASE_WORDS,
@@ -43,8 +43,6 @@ from sardonyx.runtime.native_plan import (
 )
 from sardonyx.runtime.team import ACTIVE, GENERATION_SHIFT, OPEN, ExecutorCode, TeamField
 
-# Where the counters of a step are: the chunks that are finished, and the claims made in the first of its parts.
-_DONE, _CLAIMED = 0, LINE_WORDS
 _EVERYBODY = 0x7FFFFFFF
 _CLOCK_EVERY = 64  # turns of an idle worker between two looks at the clock
 _YIELDS = 64  # how often a waiting thread gives way before it sleeps
@@ -115,7 +113,10 @@ class _Run:
         self.words = self._at(self.lane, LaneField.WORDS)
         self.steps = self._at(self.plan, PlanField.STEPS)
         self.phases = self._at(self.plan, PlanField.PHASES)
-        self.counters = self._at(self.lane, LaneField.COUNTERS)
+        self._done = self._at(self.lane, LaneField.COUNTERS)
+        self.step_count = self.plan.load(int(PlanField.STEP_COUNT))
+        self.row = (self.step_count + (LINE_WORDS - 1)) & -LINE_WORDS
+        self.claims = self._done.offset(self.step_count * LINE_WORDS)
         self.progress = self.lane.offset(int(LaneField.PROGRESS))
 
     def _at(self, table: Pointer, field: int) -> Pointer:
@@ -130,8 +131,19 @@ class _Run:
     def phase(self, index: Value) -> Pointer:
         return self.phases.offset(index * PHASE_WORDS)
 
-    def counter(self, step: Value, which: int) -> Pointer:
-        return self.counters.offset(step * COUNTER_WORDS + which)
+    def done(self, step: Value) -> Pointer:
+        """How many chunks of a step are finished."""
+        return self._done.offset(step * LINE_WORDS)
+
+    def claimed(self, step: Value, part: Value) -> Pointer:
+        """How many claims were made in a part of a step."""
+        return self.claims.offset(part * self.row + step)
+
+    def clear_counters(self, parts: Value) -> None:
+        with self.k.loop(0, self.step_count) as step:
+            self.done(step).store(0)
+        with self.k.loop(0, parts * self.row, LINE_WORDS) as word:
+            self.claims.store(self.k.constant(I64.vector(LINE_WORDS), 0), word)
 
     def scratch(self, thread: Value) -> Value:
         """The scratch memory of a participant."""
@@ -181,7 +193,7 @@ def _emit_run(target: Target) -> str:
             atomics.store(team.word(TeamField.BUSY), 0, "release")
         with k.otherwise(is_shared):
             _walk_alone(k, run, status)
-    _stamp(k, run.plan.load(int(PlanField.STEP_COUNT)))
+    _stamp(k, run.step_count)
     k.give(status.get())
     return k.finish()
 
@@ -226,15 +238,14 @@ def _terminated(k: Function, run: _Run) -> Value:
 def _walk_alone(k: Function, run: _Run, status: Variable) -> None:
     """Every step whole, one after the other; nothing of a team is touched."""
     scratch = run.scratch(k.constant(I64, 0))
-    count = run.plan.load(int(PlanField.STEP_COUNT))
     index = k.variable(I64, 0)
-    with k.loop_while(lambda: index.get() < count):
+    with k.loop_while(lambda: index.get() < run.step_count):
         now = index.get()
         _stamp(k, now)
         ended = _terminated(k, run)
         with k.when(ended):
             status.set(1)
-            index.set(count)
+            index.set(run.step_count)
         with k.otherwise(ended):
             step = run.step(now)
             chunks = step.load(int(StepColumn.CHUNKS))
@@ -247,8 +258,7 @@ def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
     """Offer the run to the workers, of which no more than find work are let in."""
     threads = k.smaller(width, team.word(TeamField.THREADS).load())
     parts = k.smaller(threads, MOST_PARTS)
-    with k.loop(0, run.plan.load(int(PlanField.STEP_COUNT))) as step, k.loop(0, parts + 1) as line:
-        run.counters.store(0, step * COUNTER_WORDS + line * LINE_WORDS)
+    run.clear_counters(parts)
     run.progress.store(0)
     team.word(TeamField.PARTS).store(parts)
     for field, value in ((TeamField.PLAN, run.plan.address), (TeamField.LANE, run.lane.address)):
@@ -312,7 +322,7 @@ def _walk_as_caller(k: Function, team: _Team, run: _Run, status: Variable, alarm
                     with k.when(chunks > 0):
                         run.call(step, k.constant(I64, 0), chunks, me.scratch)
                     target = step.load(int(StepColumn.TARGET))
-                    atomics.update("xchg", run.counter(index, _DONE), target, "seq_cst")
+                    atomics.update("xchg", run.done(index), target, "seq_cst")
                     team.notify()
                 with k.otherwise(own):
                     _claim(k, team, run, index, me, alarm)
@@ -348,7 +358,7 @@ def _pass_barrier(k: Function, team: _Team, run: _Run, number: Value) -> None:
         before = run.phase(number - 1)
         with k.loop(before.load(int(PhaseColumn.FIRST)), before.load(int(PhaseColumn.END))) as index:
             target = run.step(index).load(int(StepColumn.TARGET))
-            done = run.counter(index, _DONE)
+            done = run.done(index)
             team.wait(lambda order: atomics.load(done, order) >= target)
 
 
@@ -366,7 +376,7 @@ def _claim(k: Function, team: _Team, run: _Run, index: Value, me: _Participant, 
         part = me.part + turn
         part = k.select(part >= me.parts, part - me.parts, part)
         first, end = part * claims / me.parts, (part + 1) * claims / me.parts
-        counter = run.counter(index, _CLAIMED).offset(part * LINE_WORDS)
+        counter = run.claimed(index, part)
         # A look first: a part that is given away needs no write, which would take the line from other cores.
         number = k.variable(I64, first + atomics.load(counter, "monotonic"))
         with k.loop_while(lambda: number.get() < end):
@@ -380,20 +390,19 @@ def _claim(k: Function, team: _Team, run: _Run, index: Value, me: _Participant, 
                     alarm.look()
                 number.set(first + atomics.load(counter, "monotonic"))
     with k.when(finished.get() > 0):
-        before = atomics.update("add", run.counter(index, _DONE), finished.get(), "seq_cst")
+        before = atomics.update("add", run.done(index), finished.get(), "seq_cst")
         with k.when(before + finished.get() >= step.load(int(StepColumn.TARGET))):
             team.notify()
 
 
 def _abandon(k: Function, team: _Team, run: _Run, first: Value) -> None:
     """Mark the steps from `first` on as given away, and only then as done: workers run through and begin nothing."""
-    count = run.plan.load(int(PlanField.STEP_COUNT))
-    with k.loop(first, count) as index, k.loop(0, MOST_PARTS) as part:
+    with k.loop(first, run.step_count) as index, k.loop(0, MOST_PARTS) as part:
         claims = run.step(index).load(int(StepColumn.CLAIMS))
-        atomics.update("xchg", run.counter(index, _CLAIMED).offset(part * LINE_WORDS), claims, "seq_cst")
-    with k.loop(first, count) as index:
+        atomics.update("xchg", run.claimed(index, part), claims, "seq_cst")
+    with k.loop(first, run.step_count) as index:
         target = run.step(index).load(int(StepColumn.TARGET))
-        atomics.update("xchg", run.counter(index, _DONE), target, "seq_cst")
+        atomics.update("xchg", run.done(index), target, "seq_cst")
     team.notify()
 
 
