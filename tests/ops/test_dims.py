@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 import pytest
+import sympy
 
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, known, unknown_dim
@@ -73,3 +74,17 @@ def test_compare() -> None:
 def test_free_symbols() -> None:
     assert dims.free_symbols(dims.add(P, S)) == {"past", "seq"}
     assert dims.free_symbols(3) == frozenset()
+
+
+def test_short_cuts_say_what_the_algebra_says() -> None:
+    s, t = ir.SymbolicDim("s"), ir.SymbolicDim("t")
+    sizes = [-1, 0, 1, 512, s, t, dims.add(s, t), dims.multiply(s, 3), dims.subtract(s, 3), dims.minimum(512, s)]
+    for a in sizes:
+        for b in sizes:
+            if isinstance(a, int) and isinstance(b, int):
+                continue
+            assert dims.at_least(a, b) == (a == b or dims._at_least(a, b)), (a, b)
+            assert dims.compare(a, b) == (0 if a == b else dims._sign(a, b)), (a, b)
+    for number in (0, 1, 2, 512):
+        assert dims.minimum(number, s) == dims._plain(sympy.Min(number, s._expr))
+        assert dims.minimum(s, number) == dims.minimum(number, s)
