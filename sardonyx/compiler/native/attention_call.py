@@ -125,6 +125,7 @@ class Attention:
             self.value.size,
             0,
             tuple(bias.tensor.dtype.name for bias in self.biases),
+            False,
             self.left is not None,
             self.right is not None,
             "" if self.lengths is None else self.lengths.dtype.name,
@@ -133,7 +134,14 @@ class Attention:
         )
         rows = 1 << max(0, self.rows_of_a_key_head - 1).bit_length()
         few = rows <= min(FEW_ROWS, binder.target.lanes(wide.compute_type))
-        return replace(wide, few_rows=rows) if few else wide
+        return replace(wide, few_rows=rows) if few else replace(wide, folded=self._shares_biases)
+
+    @property
+    def _shares_biases(self) -> bool:
+        """Whether every bias is the same for all rows of a key head."""
+        alone = self.query.heads == self.key.heads
+        steps = [bias.steps() for bias in self.biases]
+        return bool(steps) and all(row == 0 and (alone or head == 0) for _, head, row in steps) and not self.softcap
 
     @property
     def rows_of_a_key_head(self) -> int:
@@ -182,7 +190,7 @@ class Attention:
             0 if self.sink is None else self.sink,
         ]
         arguments += [int(key.rows > KEYS), scratch.room, scratch.state_at, scratch.accumulators_at]
-        arguments += [scratch.keys_at, scratch.values_at]
+        arguments += [scratch.keys_at, scratch.values_at, scratch.columns_at]
         for bias in self.biases:
             arguments += [bias.tensor, *bias.steps(), float_word(bias.masked)]
         read = [query.tensor, key.tensor, self.value.tensor, *(bias.tensor for bias in self.biases)]
@@ -197,7 +205,26 @@ class Attention:
             chunks=units * groups,
             scratch=scratch.nbytes,
             flops=2.0 * scores * (query.size + self.value.size),
+            nbytes=self._nbytes(),
+            detail=lambda: self._detail(spec, group_rows),
         )
+
+    def _nbytes(self) -> float:
+        """Bytes of what is read and written, which may be parts of tensors."""
+        heads = (self.query, self.key, self.value, self.output)
+        elements = sum(one.batch * one.rows * one.heads * one.size for one in heads)
+        biases = sum(bias.tensor.nbytes for bias in self.biases)
+        return float(elements * self.query.tensor.dtype.itemsize + biases)
+
+    def _detail(self, spec: AttentionSpec, group_rows: int) -> str:
+        """The sizes, which form of the kernel, and what is done to the scores."""
+        query, key = self.query, self.key
+        form = f"form for {spec.few_rows} rows" if spec.few_rows else f"{group_rows} rows a chunk"
+        heads = f"{query.heads}" if query.heads == key.heads else f"{query.heads} over {key.heads}"
+        words = [f"{query.batch} x {heads} heads, {query.rows} x {key.rows} x {query.size} {spec.storage}", form]
+        words += ["causal"] if self.right == 0 else []
+        words += [f"{len(self.biases)} masks or biases"] if self.biases else []
+        return ", ".join(words)
 
 
 def _group_rows(rows: int, units: int, keys: int, block: int) -> int:

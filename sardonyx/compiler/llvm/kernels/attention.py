@@ -63,7 +63,8 @@ class _Kernel:
         self.k, self.spec, self.given = frame.k, frame.spec, frame.given
         self.form = FewRows(frame) if frame.spec.few_rows else Blocks(frame)
         given, k = self.given, self.k
-        self.scale = given["scale"].bits_as(F64).to(frame.compute)
+        unit = 1.0 if frame.spec.softcap else frame.unit  # a soft cap brings the unit itself
+        self.scale = (given["scale"].bits_as(F64) * unit).to(frame.compute)
         self.key = k.pointer(given["key"], frame.storage)
         self.value = k.pointer(given["value"], frame.storage)
 
@@ -86,10 +87,22 @@ class _Kernel:
                 count,
                 first=start.equals(0),
                 last=start + KEYS >= key_end,
+                biases=self._shared_biases(batch, head, start),
             )
             self.form.prepare(here)
             with k.loop(begin, end, self.frame.rows) as row:
                 self._rows(here, visible, batch, head, row, begin, end)
+
+    def _shared_biases(self, batch: Value, head: Value, start: Value) -> tuple[Value, ...]:
+        """The addresses of the biases of a key head, from the key `start` on, where they are folded."""
+        given, addresses = self.given, []
+        for number, name in enumerate(self.spec.biases if self.spec.folded else ()):
+            scalar = type_of(np.dtype(name))
+            assert scalar is not None
+            place = batch * given[f"bias_batch{number}"] + start
+            place = place + head * given["group_heads"] * given[f"bias_head{number}"]
+            addresses.append(given[f"bias{number}"] + place * scalar.nbytes)
+        return tuple(addresses)
 
     def _visible(self, batch: Value) -> _Visible:
         k, given = self.k, self.given
@@ -173,7 +186,7 @@ class _Kernel:
 
         place = batch * given["output_batch"] + query * given["output_row"] + head * given["output_head"]
         words = {"output": address("output", place, self.frame.storage.nbytes), "low": low, "high": high}
-        for number, name in enumerate(self.spec.biases):
+        for number, name in enumerate(() if self.spec.folded else self.spec.biases):
             scalar = type_of(np.dtype(name))
             assert scalar is not None
             place = (
@@ -188,4 +201,4 @@ class _Kernel:
         if not self.spec.sink:
             return None
         sinks: Pointer = self.k.pointer(self.given["sink"], self.frame.compute)
-        return sinks.load(head)
+        return sinks.load(head) * self.frame.unit

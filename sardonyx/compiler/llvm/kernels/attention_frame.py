@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from sardonyx.compiler.llvm.kernels.attention_spec import (
     AttentionSpec,
     fixed_layout,
 )
-from sardonyx.compiler.llvm.types import I64
+from sardonyx.compiler.llvm.types import F64, I64
 
 
 class Frame:
@@ -29,6 +30,11 @@ class Frame:
         self.table = k.pointer("scratch", I64)
         self.queries = self.scratch(k.constant(I64, layout.queries_at))
         self.scores = self.scratch(k.constant(I64, layout.scores_at))
+        self.maxima = self.scratch(k.constant(I64, layout.maxima_at))
+        # Scores count in these units; see `attention_softmax`.
+        self.unit = 1.0 if self.compute == F64 else math.log2(math.e)
+        # Whether the product itself gives the maxima, because nothing happens to its scores later.
+        self.is_fused = not (spec.few_rows or spec.limited or spec.softcap or (spec.biases and not spec.folded))
 
     def scratch(self, at: Value) -> Pointer:
         """A place in scratch, `at` bytes from its start, as elements of the type that is computed in."""
@@ -36,6 +42,10 @@ class Frame:
 
     def score_row(self, index: Value | int) -> Pointer:
         return self.scores.offset(index * SCORES_STRIDE)
+
+    def maximum(self, index: Value | int) -> Pointer:
+        """The maxima of a row, lane by lane."""
+        return self.maxima.offset(index * self.lanes)
 
     def pieces(self, size: int) -> Iterator[tuple[int, Value | None]]:
         """The vectors that cover `size` elements: where each starts, and the mask of the last where it is not full."""
@@ -47,7 +57,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class Block:
-    """A block of keys and values: where its first ones are, the number of its first key, how many there are."""
+    """A block of keys and values: where its first ones are, the number of its first key, how many there are.
+
+    `biases` are the addresses of what all rows add to the scores of these keys, where biases are folded.
+    """
 
     keys: Pointer
     values: Pointer
@@ -55,6 +68,7 @@ class Block:
     count: Value
     first: Value
     last: Value
+    biases: tuple[Value, ...] = ()
 
 
 class RowTable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.attention_frame import Block, Frame, RowTable
+from sardonyx.compiler.llvm.kernels.attention_softmax import Bias
 from sardonyx.compiler.llvm.kernels.attention_spec import SCORES_STRIDE, round_up, tile_rows
 from sardonyx.compiler.llvm.kernels.gemm_packing import transpose
 from sardonyx.compiler.llvm.types import I64
@@ -24,13 +25,27 @@ class Blocks:
         self.tile = tile_rows(frame.k.target)
         self.key_panels = frame.scratch(self.given["keys_at"])
         self.value_panels = frame.scratch(self.given["values_at"])
+        self.columns = frame.scratch(self.given["columns_at"])
         self.padded_head = round_up(frame.spec.head_size, frame.lanes)
         self.value_vectors = round_up(frame.spec.value_size, frame.lanes) // frame.lanes
 
     def prepare(self, here: Block) -> None:
-        """Pack a block of keys and values."""
+        """Pack a block of keys and values, and the biases that all rows share."""
         self._pack_keys(here)
         self._pack_values(here)
+        if here.biases:
+            self._add_up_biases(here)
+
+    def _add_up_biases(self, here: Block) -> None:
+        """What is added to the scores of each key; -inf behind the last one."""
+        k, frame, lanes = self.k, self.frame, self.frame.lanes
+        biases = [Bias(frame, number) for number in range(len(here.biases))]
+        with k.loop(0, here.count, lanes) as at:
+            mask = k.lanes_below(here.count - at, lanes)
+            total: Value = k.constant(frame.compute.vector(lanes), 0.0)
+            for bias, address in zip(biases, here.biases, strict=True):
+                total = total + bias.values(k.pointer(address, bias.scalar), at, mask)
+            self.columns.store(k.select(mask, total * frame.unit, float("-inf")), at)
 
     def padded(self, count: Value) -> Value:
         """Rows that the tiles for `count` rows touch."""
@@ -90,13 +105,19 @@ class Blocks:
     def scores(self, here: Block, count: Value, low: Value, high: Value) -> None:
         """The products of the rows of queries and the keys [low, high), where `low` begins a panel."""
         k, frame = self.k, self.frame
+        if frame.is_fused:
+            for row in range(frame.rows):
+                frame.maximum(row).store(k.constant(frame.compute.vector(frame.lanes), float("-inf")))
         first, end = low // frame.panel, (high + (frame.panel - 1)) // frame.panel
         with k.loop(first, end) as panel:
             keys = self.key_panels.offset(panel * (self.padded_head * frame.panel))
             scores = frame.scores.offset(panel * frame.panel)
+            columns = self.columns.offset(panel * frame.panel)
             wide = here.count - panel * frame.panel > frame.lanes
 
-            def tiles(vectors: int, keys: Pointer = keys, scores: Pointer = scores) -> None:
+            def tiles(
+                vectors: int, keys: Pointer = keys, scores: Pointer = scores, columns: Pointer = columns
+            ) -> None:
                 for rows, row in self._tiles(count):
                     self._multiply(
                         rows,
@@ -107,7 +128,8 @@ class Blocks:
                         k.constant(I64, frame.spec.head_size),
                         scores.offset(row * SCORES_STRIDE),
                         SCORES_STRIDE,
-                        fresh=True,
+                        columns=columns,
+                        first_row=row,
                     )
 
             with k.when(wide):
@@ -132,7 +154,6 @@ class Blocks:
                     steps,
                     table.accumulator(row).offset(panel * frame.panel),
                     frame.accumulator_stride,
-                    fresh=False,
                 )
 
         whole, rest = divmod(self.value_vectors, 2)
@@ -162,14 +183,20 @@ class Blocks:
         result: Pointer,
         result_stride: int,
         *,
-        fresh: bool,
+        columns: Pointer | None = None,
+        first_row: Value | None = None,
     ) -> None:
-        """result (+)= left @ right over `steps`: a tile of rows and vectors."""
+        """result += left @ right over `steps`: a tile of rows and vectors.
+
+        With `columns`, the result is that of scores: it starts from 0, what every row adds comes last, and the maxima
+        of the rows from `first_row` on take part.
+        """
         k, lanes = self.k, self.frame.lanes
         wide = self.frame.compute.vector(lanes)
         places = [(row, vector) for row in range(rows) for vector in range(vectors)]
+        is_new = columns is not None
         accumulators = {
-            (row, vector): k.variable(wide, 0.0 if fresh else result.load(row * result_stride + vector * lanes, lanes))
+            (row, vector): k.variable(wide, 0.0 if is_new else result.load(row * result_stride + vector * lanes, lanes))
             for row, vector in places
         }
 
@@ -189,5 +216,18 @@ class Blocks:
                 step(at, ahead)
         with k.loop(whole, steps) as at:
             step(at, 0)
-        for row, vector in places:
-            result.store(accumulators[row, vector].get(), row * result_stride + vector * lanes)
+        added = None
+        if columns is not None and self.frame.spec.folded:
+            added = [columns.load(vector * lanes, lanes) for vector in range(vectors)]
+        maxima = self.frame.maximum(first_row) if self.frame.is_fused and first_row is not None else None
+        for row in range(rows):
+            totals = [accumulators[row, vector].get() for vector in range(vectors)]
+            if added is not None:
+                totals = [total + one for total, one in zip(totals, added, strict=True)]
+            for vector, total in enumerate(totals):
+                result.store(total, row * result_stride + vector * lanes)
+            if maxima is not None:
+                best = maxima.load(row * lanes, lanes)
+                for total in totals:
+                    best = k.faster_larger(total, best)
+                maxima.store(best, row * lanes)

@@ -25,7 +25,7 @@ ARGUMENTS = (
     *("queries", "keys", "group_heads", "key_heads", "groups", "group_rows"),
     *("scale", "softcap", "left", "right", "offset"),
     *("lengths", "length_add", "from_end", "sink"),
-    *("keep", "room", "state_at", "accumulators_at", "keys_at", "values_at"),
+    *("keep", "room", "state_at", "accumulators_at", "keys_at", "values_at", "columns_at"),
 )
 
 # For each bias: a row for each query. `bias_masked` is what a truth value or a number <= 0 of a mask adds.
@@ -43,6 +43,7 @@ class AttentionSpec:
     - `storage`: dtype of queries, keys, values and output; float16 and bfloat16 are computed in float32.
     - `few_rows`: 0, or the number of rows (a power of two) that a key head has at most: the form for decoding.
     - `biases`: dtypes of what is added to the scores, in order; bool and integers are masks.
+    - `folded`: whether each bias is the same for all rows of a key head, so that it is added with the products.
     - `left`, `right`: whether queries see only keys near their own position.
     - `lengths`: dtype of the number of keys of each batch entry, or "".
     - `softcap`: scores are cap * tanh(score / cap).
@@ -54,11 +55,17 @@ class AttentionSpec:
     value_size: int
     few_rows: int = 0
     biases: tuple[str, ...] = ()
+    folded: bool = False
     left: bool = False
     right: bool = False
     lengths: str = ""
     softcap: bool = False
     sink: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Whether rows differ in the keys that they see."""
+        return self.left or self.right or bool(self.lengths)
 
     @property
     def storage_type(self) -> Type:
@@ -99,6 +106,7 @@ class Layout:
     accumulator_stride: int
     queries_at: int
     scores_at: int
+    maxima_at: int
     end: int
 
 
@@ -111,8 +119,9 @@ def fixed_layout(target: Target, spec: AttentionSpec) -> Layout:
     accumulator_stride = round_up(spec.value_size, lanes) + 16
     queries_at = rows * ROW_BYTES
     scores_at = round_up(queries_at + rows * query_stride * compute.nbytes, 64)
-    end = round_up(scores_at + rows * SCORES_STRIDE * compute.nbytes, 64)
-    return Layout(rows, lanes, query_stride, accumulator_stride, queries_at, scores_at, end)
+    maxima_at = round_up(scores_at + rows * SCORES_STRIDE * compute.nbytes, 64)
+    end = maxima_at + rows * lanes * compute.nbytes
+    return Layout(rows, lanes, query_stride, accumulator_stride, queries_at, scores_at, maxima_at, end)
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,7 @@ class Scratch:
     accumulators_at: int
     keys_at: int
     values_at: int
+    columns_at: int
     nbytes: int
 
 
@@ -136,7 +146,7 @@ def scratch_layout(target: Target, spec: AttentionSpec, keys: int, group_rows: i
     accumulators_at = round_up(fixed.end + 2 * kept * nbytes, 64)
     keys_at = round_up(accumulators_at + kept * fixed.accumulator_stride * nbytes, 64)
     if spec.few_rows:
-        return Scratch(room, fixed.end, accumulators_at, keys_at, keys_at, keys_at)
+        return Scratch(room, fixed.end, accumulators_at, keys_at, keys_at, keys_at, keys_at)
     values_at = keys_at + room * round_up(spec.head_size, fixed.lanes) * nbytes
-    end = values_at + room * round_up(spec.value_size, fixed.lanes) * nbytes
-    return Scratch(room, fixed.end, accumulators_at, keys_at, values_at, end)
+    columns_at = values_at + room * round_up(spec.value_size, fixed.lanes) * nbytes
+    return Scratch(room, fixed.end, accumulators_at, keys_at, values_at, columns_at, columns_at + room * nbytes)
