@@ -13,6 +13,9 @@ waits for a worker that sleeps, or that the system has taken off its core betwee
 closes the team and waits until the participants have left. The chunk of work is the same whoever does it, so results
 do not depend on the number of threads.
 
+The chunks of a step are divided into parts, one for each thread (of many threads several share one). A thread claims
+in its own part before it takes from others, so it finds in its cache what it wrote in the step before.
+
 Memory order. A participant sees what the run prepared because it joins by an ``acquire`` of the state that the
 caller stored after it. It sees the results of a phase because it reads (``acquire``) the count to which their
 writers added (``release``, as part of ``seq_cst``); what those writers saw of earlier phases comes with it. Claims
