@@ -15,6 +15,8 @@ from sardonyx.compiler.llvm.kernels.copy import (
     emit_pieces,
     emit_rows,
 )
+from sardonyx.compiler.llvm.kernels.interleave import COUNTS, STEPS, StridedSpec, ZipSpec, emit_strided, emit_zip
+from sardonyx.compiler.llvm.kernels.transpose import StagedSpec, emit_staged_transpose
 from sardonyx.compiler.llvm.library import Emit
 
 # Bytes that one chunk of the grid moves: a few microseconds of work.
@@ -22,6 +24,10 @@ CHUNK_BYTES = 64 << 10
 LARGEST_BLOB = 64
 # Rows of fewer bytes than this are copied by a loop over rows, longer ones in pieces by the system's memcpy.
 LONG_ROW = 16 << 10
+# Rows whose distance is a multiple of this many bytes share few sets of a cache.
+CONFLICT = 1024
+# Elements by which blocks that are transposed aside are high and wide, by the size of an element.
+_SIDES = {1: 128, 2: 128, 4: 64, 8: 32}
 
 
 class Axis(NamedTuple):
@@ -140,25 +146,51 @@ class _Move:
         if abs(a.read) >= abs(b.read) and rest:
             a = rest[-1]  # the source is read in the destination's order anyway
         outer = [axis for axis in rest if axis is not a]
-        tile = self._tile(a, b, blob)
-        side = max(tile, 64 if blob <= 4 else 32)
-        a_block, b_block = (side, side) if abs(a.read) < abs(b.read) else (min(a.size, 16), 16 * side)
-        a_blocks, b_blocks = -(-a.size // a_block), -(-b.size // b_block)
-        items = math.prod(axis.size for axis in outer) * a_blocks * b_blocks
-        words = [*a, a_block, *b, b_block, a_blocks, b_blocks, *table(outer)]
-        nbytes = min(a.size, a_block) * min(b.size, b_block) * blob
-        self._step(emit_blocks, BlockSpec(blob, tile), items, nbytes, words)
+        small = blob <= 8 and b.written == blob
+        if small and any(b.read == step * blob for step in STEPS):
+            self._by_blocks(emit_strided, StridedSpec(blob, b.read // blob), (a, 16), (b, 1024), outer)
+        elif small and b.size in COUNTS and a.read == blob and a.written == b.size * blob:
+            self._by_blocks(emit_zip, ZipSpec(blob, b.size), (a, 2048), (b, b.size), outer)
+        elif small and a.read == blob:
+            self._transpose(a, b, outer, blob)
+        elif abs(a.read) < abs(b.read):
+            self._by_blocks(emit_blocks, BlockSpec(blob), (a, 32), (b, 32), outer)
+        else:
+            self._by_blocks(emit_blocks, BlockSpec(blob), (a, 16), (b, 1024), outer)
 
-    def _tile(self, a: Axis, b: Axis, blob: int) -> int:
-        """The side of the squares that are transposed in registers; 1 where that cannot be done."""
-        if not (blob <= 8 and a.read == blob and b.written == blob):
-            return 1
-        tile = min(16, self.binder.target.vector_bits // (8 * blob))
+    def _transpose(self, a: Axis, b: Axis, outer: list[Axis], blob: int) -> None:
+        """The source is contiguous along a, the destination along b."""
+        target = self.binder.target
+        tile = min(16, target.vector_bits // (8 * blob))
         while tile > min(a.size, b.size):
             tile //= 2
-        return tile
+        conflicts = b.read % CONFLICT == 0 or a.written % CONFLICT == 0
+        if conflicts and self.nbytes > target.caches.l2 // 2 and min(a.size, b.size) >= _SIDES[blob]:
+            staged = StagedSpec(blob, tile, _SIDES[blob])
+            self._by_blocks(
+                emit_staged_transpose, staged, (a, staged.side), (b, staged.side), outer, scratch=staged.scratch
+            )
+        else:
+            self._by_blocks(emit_blocks, BlockSpec(blob, tile), (a, 64), (b, 64), outer)
 
-    def _step(self, emit: Emit, spec: object, items: int, item_bytes: int, words: list[int]) -> None:
+    def _by_blocks(
+        self,
+        emit: Emit,
+        spec: object,
+        a: tuple[Axis, int],
+        b: tuple[Axis, int],
+        outer: list[Axis],
+        scratch: int = 0,
+    ) -> None:
+        """A step over blocks of two axes, each given with its block."""
+        (a_axis, a_block), (b_axis, b_block) = a, b
+        a_blocks, b_blocks = -(-a_axis.size // a_block), -(-b_axis.size // b_block)
+        items = math.prod(axis.size for axis in outer) * a_blocks * b_blocks
+        words = [*a_axis, a_block, *b_axis, b_block, a_blocks, b_blocks, *table(outer)]
+        per_item = self.nbytes // max(1, items)
+        self._step(emit, spec, items, per_item, words, scratch)
+
+    def _step(self, emit: Emit, spec: object, items: int, item_bytes: int, words: list[int], scratch: int = 0) -> None:
         per_chunk = max(1, CHUNK_BYTES // max(1, item_bytes))
         self.binder.step(
             emit,
@@ -167,5 +199,7 @@ class _Move:
             reads=(self.source,),
             writes=(self.destination,),
             chunks=-(-items // per_chunk),
+            scratch=scratch,
             nbytes=2.0 * self.nbytes,
+            detail=f"{items} pieces of {item_bytes} bytes",
         )

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.walk import Row, copy_blob, kernel_frame, places, runs, share
+from sardonyx.compiler.llvm.kernels.transpose import transpose_tile
+from sardonyx.compiler.llvm.kernels.walk import Axis, Row, copy_blob, kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, U8, Type
+from sardonyx.compiler.llvm.types import U8, Type
 
 
 def emit_pieces(target: Target, spec: tuple[()]) -> str:
@@ -129,7 +130,7 @@ def emit_blocks(target: Target, spec: BlockSpec) -> str:
     """
     k, words = kernel_frame(target)
     source, destination = k.pointer(words.load(0), U8), k.pointer(words.load(1), U8)
-    a, b = _Axis(words, 4), _Axis(words, 8)
+    a, b = Axis(words, 4), Axis(words, 8)
     a_blocks, b_blocks = words.load(12), words.load(13)
     begin, end = share(k, words.load(2), words.load(3))
     with k.loop(begin, end) as item:
@@ -149,73 +150,7 @@ def emit_blocks(target: Target, spec: BlockSpec) -> str:
             with k.loop(a_first, a_last, spec.tile) as i, k.loop(b_first, b_last, spec.tile) as j:
                 # The last tiles are moved back inside and copy some elements once more.
                 i, j = k.smaller(i, a.size - spec.tile), k.smaller(j, b.size - spec.tile)
-                _transpose_tile(
-                    k,
-                    from_.offset(i * spec.blob + j * b.read_step),
-                    b.read_step,
-                    to.offset(i * a.written_step + j * spec.blob),
-                    a.written_step,
-                    spec,
-                )
+                corner_from = from_.offset(i * spec.blob + j * b.read_step)
+                corner_to = to.offset(i * a.written_step + j * spec.blob)
+                transpose_tile(k, corner_from, b.read_step, corner_to, a.written_step, spec.blob, spec.tile)
     return k.finish()
-
-
-class _Axis:
-    """Four argument words that describe a dimension."""
-
-    def __init__(self, words: Pointer, at: int) -> None:
-        self.size, self.read_step, self.written_step, self.block = (words.load(at + i) for i in range(4))
-
-
-def _transpose_tile(
-    k: Function, from_: Pointer, read_step: Value, to: Pointer, written_step: Value, spec: BlockSpec
-) -> None:
-    """A square of elements: its rows lie `read_step` bytes apart in the source, its columns in the destination."""
-    scalar = Type("u", 8 * spec.blob)
-    rows = [
-        from_.offset(k.constant(I64, index) * read_step).cast(scalar).load(0, spec.tile, align=1)
-        for index in range(spec.tile)
-    ]
-    for index, column in enumerate(transposed(k, rows)):
-        to.offset(k.constant(I64, index) * written_step).cast(scalar).store(column, 0, align=1)
-
-
-def transposed(k: Function, rows: list[Value]) -> list[Value]:
-    """The columns of a square matrix that is given by its rows, one vector each.
-
-    First the squares of 128 bits by 128 bits are transposed by interleaving within each lane of 128 bits, then the
-    lanes are, by taking even and odd ones of two vectors: both are single instructions on x86.
-    """
-    count = len(rows)
-    in_lane = min(count, max(1, 128 // rows[0].type.bits))
-    groups = [_interleaved(k, rows[at : at + in_lane]) for at in range(0, count, in_lane)]
-    columns: list[Value] = [rows[0]] * count
-    for place in range(in_lane):
-        lanes = _lanes_transposed(k, [group[place] for group in groups], in_lane)
-        columns[place::in_lane] = lanes
-    return columns
-
-
-def _interleaved(k: Function, rows: list[Value]) -> list[Value]:
-    """Squares within each lane transposed: log2 steps, each of which interleaves the first half with the second."""
-    size, half, width = len(rows), len(rows) // 2, rows[0].type.lanes
-    low = [at + i + side for at in range(0, width, size) for i in range(half) for side in (0, width)]
-    high = [lane + half for lane in low]
-    for _ in range(size.bit_length() - 1):
-        pairs = list(zip(rows[:half], rows[half:], strict=True))
-        rows = [k.shuffle(one, other, lanes) for one, other in pairs for lanes in (low, high)]
-    return rows
-
-
-def _lanes_transposed(k: Function, rows: list[Value], lane: int) -> list[Value]:
-    """The square matrix whose elements are the lanes, of `lane` elements each, of some vectors, transposed."""
-    if len(rows) == 1:
-        return rows
-    width = rows[0].type.lanes
-    even = [at + i for at in range(0, 2 * width, 2 * lane) for i in range(lane)]
-    odd = [index + lane for index in even]
-    pairs = list(zip(rows[::2], rows[1::2], strict=True))
-    halves = [
-        _lanes_transposed(k, [k.shuffle(one, other, lanes) for one, other in pairs], lane) for lanes in (even, odd)
-    ]
-    return [row for pair in zip(*halves, strict=True) for row in pair]

@@ -55,6 +55,13 @@ def runs(k: Function, begin: Value, end: Value, size: Value) -> Iterator[tuple[V
         yield slower, first, last
 
 
+class Axis:
+    """Four argument words that describe a dimension."""
+
+    def __init__(self, words: Pointer, at: int) -> None:
+        self.size, self.read_step, self.written_step, self.block = (words.load(at + i) for i in range(4))
+
+
 class Row:
     """Contiguous bytes of a length known at run time, or of `blob` bytes; the tail's mask is made once."""
 
