@@ -35,6 +35,18 @@ def tile_shape(target: Target, product: str = "f32") -> Shape:
     return Shape(min(_MOST_ROWS, (target.registers - spare) // 2), 2, 1)
 
 
+def asks_ahead(target: Target) -> bool:
+    """Whether the weights of a few rows, which are read by several panels at once, are worth prefetching.
+
+    A core's own prefetchers keep up with memory where the last cache is small and near; behind a large one, spread
+    over many cores, requests by software double what one core reads.
+    """
+    return target.caches.l3 > _NEAR_L3
+
+
+_NEAR_L3 = 64 << 20
+
+
 def panel_columns(target: Target, product: str = "f32") -> int:
     """Columns of a panel of packed B."""
     return tile_shape(target, product).vectors * target.lanes(PRODUCTS[product].accumulator)
@@ -116,7 +128,7 @@ class Tuning:
     chunk_flops        work of a chunk: the least and the most
     chunk_bytes        bytes of B of a chunk that is bound by memory
     bad_stride         A is copied where its rows are a multiple of so many bytes apart; 0 for never
-    prefetch           bytes ahead that a product of few rows asks for; 0 leaves it to the machine
+    prefetch           bytes ahead that a product of few rows asks for; twice as many where memory is far
     """
 
     panel_l1: float = 2.0
@@ -126,7 +138,7 @@ class Tuning:
     chunk_flops: tuple[float, float] = (4e6, 16e6)
     chunk_bytes: int = 512 << 10
     bad_stride: int = 0
-    prefetch: int = 0
+    prefetch: int = 8 << 10
 
 
 def choose_blocking(target: Target, problem: Problem, tuning: Tuning = Tuning()) -> Blocking:
@@ -145,6 +157,7 @@ class _Choice:
         self.product = PRODUCTS[problem.product]
         self.tile = tile_shape(target, problem.product)
         self.caches = target.caches
+        self.is_far = asks_ahead(target)
         self.lanes = target.lanes(self.product.word)
         self.panel = panel_columns(target, problem.product)
         self.panels = max(1, panels_of(problem.n, self.panel))
@@ -185,9 +198,15 @@ class _Choice:
             tile_scratch=a_bytes + b_bytes,
             tile_stride=tile_stride,
             tile_keep=tile_keep,
-            prefetch=self.tuning.prefetch if few else 0,
+            prefetch=self._prefetch(few, swept),
             scratch=a_bytes + b_bytes + tile_bytes,
         )
+
+    def _prefetch(self, few: bool, swept: bool) -> int:
+        """Words ahead: a fixed distance where B is read once, the next panel where tiles of rows share one."""
+        if few:
+            return self.tuning.prefetch // self.word * (2 if self.is_far else 1)
+        return 0 if swept else self.panel * -(-self.problem.k // self.product.depth)
 
     def _copies_b(self) -> bool:
         """Whether panels of a row-major B are worth copying: many rows read them, or their lines collide in caches."""
@@ -217,7 +236,7 @@ class _Choice:
     def _group(self, rows: int) -> int:
         """Panels of a chunk, such that all chunks have about the same number."""
         k, tuning = max(1, self.problem.k), self.tuning
-        if rows <= 3:
+        if rows <= _MOST_PANELS:
             panel_bytes = self.panel * k * self.word // self.product.depth
             enough = max(1, tuning.chunk_bytes // (panel_bytes * _MOST_PANELS)) * _MOST_PANELS
         else:

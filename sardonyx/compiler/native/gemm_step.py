@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product as grid
 
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
-from sardonyx.compiler.gemm_choice import Blocking, Problem, choose_blocking, packed_words, tile_shape
+from sardonyx.compiler.gemm_choice import Blocking, Problem, asks_ahead, choose_blocking, packed_words, tile_shape
 from sardonyx.compiler.llvm.kernels.gemm import GemmSpec, Layout, argument_names, emit_gemm
 from sardonyx.compiler.llvm.kernels.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
@@ -85,7 +86,16 @@ def multiply(
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
     )
     tile = tile_shape(binder.target, product)
-    spec = GemmSpec(product, a_layout, b_layout, tile.rows, tile.vectors, tile.unroll, TileEpilogue(kinds, outputs))
+    spec = GemmSpec(
+        product,
+        a_layout,
+        b_layout,
+        tile.rows,
+        tile.vectors,
+        tile.unroll,
+        asks_ahead(binder.target),
+        TileEpilogue(kinds, outputs),
+    )
     known = _Known(
         spec=spec,
         sizes={"m": rows.size, "n": size_n, "k": size_k, "b_stride": b_stride}
@@ -95,6 +105,7 @@ def multiply(
     )
     inner, outer = axes[-1 - BATCH_DIMS : -1], axes[: -1 - BATCH_DIMS]
     share = math.prod(axis.size for axis in outer)
+    nbytes = float(sum(tensor.nbytes for tensor in (a, b_tensor, *operands, *results)))
     for index in grid(*(range(axis.size) for axis in outer)):
         offsets = [
             sum(at * axis.steps[one] for at, axis in zip(index, outer, strict=True)) for one in range(len(matrices))
@@ -109,7 +120,19 @@ def multiply(
             chunks=blocking.chunks,
             scratch=blocking.scratch,
             flops=2.0 * size_k * math.prod(shape) / share,
+            nbytes=nbytes / share,
+            detail=partial(_detail, spec, problem, blocking),
         )
+
+
+def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking) -> str:
+    """The sizes, the tile in rows and registers, how the product is cut into chunks, and the operands' layouts."""
+    sizes = f"{problem.m}x{problem.k}x{problem.n}" + (f" ({problem.batch} of them)" if problem.batch > 1 else "")
+    layouts = (
+        f"A {problem.a}{' copied' if blocking.a_copy else ''}, B {problem.b}{' copied' if blocking.b_copy else ''}"
+    )
+    cut = f"{blocking.row_block} rows, k {blocking.k_block}, {blocking.group} panels a chunk"
+    return f"{sizes} {spec.product}, tile {spec.rows}x{spec.vectors}, {cut}, {layouts}"
 
 
 @dataclass(frozen=True, eq=False)

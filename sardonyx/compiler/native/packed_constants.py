@@ -26,9 +26,9 @@ _SMALL = 1 << 20
 
 
 def aligned_empty(count: int, dtype: np.dtype[np.generic]) -> Array:
-    """An uninitialised vector whose first element lies at a multiple of a cache line."""
-    room = np.empty(count * dtype.itemsize + ALIGNMENT, np.uint8)
-    start = -int(room.__array_interface__["data"][0]) % ALIGNMENT
+    """An uninitialised vector whose first element lies at a multiple of two cache lines."""
+    room = np.empty(count * dtype.itemsize + 2 * ALIGNMENT, np.uint8)
+    start = -int(room.__array_interface__["data"][0]) % (2 * ALIGNMENT)
     return room[start : start + count * dtype.itemsize].view(dtype)
 
 

@@ -17,7 +17,7 @@ chunks, so results have the same bits for every one of these choices.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
@@ -43,7 +43,7 @@ class GemmSpec:
 
     `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M).
     `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector
-    registers.
+    registers. `few_prefetch`: B is asked for ahead of time also for so few rows that several panels are read at once.
     """
 
     product: str = "f32"
@@ -51,7 +51,8 @@ class GemmSpec:
     b: Layout = "packed"
     rows: int = 12
     vectors: int = 2
-    unroll: int = 4
+    unroll: int = 1
+    few_prefetch: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
     def panel(self, target: Target) -> int:
@@ -76,7 +77,7 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     b_scratch, tile_scratch       byte offsets in scratch
     tile_stride                   elements between rows of the tiles in scratch
     tile_keep                     whether all tiles of a chunk are kept (1), for several blocks of K, or one (0)
-    prefetch                      bytes ahead of the panel in use that are asked for; 0 for none
+    prefetch                      words ahead of those in use, in packed panels, that are asked for
     """
     names = ["a", "b", "m", "n", "k", "a_stride", "b_stride"]
     names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
@@ -133,8 +134,11 @@ class _Gemm:
         self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         self.scratch = k.pointer("scratch", self.product.word)
         # Few rows leave registers for several panels at once: how many, by the number of rows.
-        most = target.registers // 2 // spec.vectors
-        self.wide = {rows: min(4, most // rows) for rows in (1, 2, 3) if rows < spec.rows and most // rows > 1}
+        self.wide = {}
+        for rows in range(1, spec.rows):
+            fits = [count for count in (4, 2) if (rows + 1) * count * spec.vectors + 1 <= target.registers]
+            if fits:
+                self.wide[rows] = fits[0]
 
     def text(self) -> str:
         k = self.k
@@ -244,7 +248,7 @@ class _Gemm:
         if spec.b == "packed":
             start = chunk.b.offset(panel * self._words(given["k"]) * self.panel)
             start = start.offset((block.k_start // product.depth if product.depth > 1 else block.k_start) * self.panel)
-            return Panels((start,), spec.vectors, (None,) * spec.vectors, self.panel)
+            return Panels((start,), spec.vectors, (None,) * spec.vectors, self.panel, given["prefetch"])
         copied = k.pointer(k.advance(k["scratch"], given["b_scratch"], 1), product.word)
         column, stride = panel * self.panel, given["b_stride"]
         if spec.b == "columns":
@@ -287,11 +291,13 @@ class _Gemm:
         for case in k.choose(selector, cases):
             height = case % 100
             if case > narrow_case:
-                panels = Panels(b.starts, 1, b.masks[:1], b.stride)
+                panels = Panels(b.starts, 1, b.masks[:1], b.stride, b.prefetch)
             elif case > wide_case:
                 panels = self._several(b, self.wide[height])
             else:
                 panels = b
+            if height in self.wide and not spec.few_prefetch:
+                panels = replace(panels, prefetch=None)
             unroll = spec.unroll if case == spec.rows else 1
             values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
             if case == spec.rows and fits_registers(spec.epilogue):
@@ -348,4 +354,4 @@ class _Gemm:
         else:
             apart = self.panel
         starts = tuple(b.starts[0].offset(apart * number) if number else b.starts[0] for number in range(count))
-        return Panels(starts, b.vectors, (None,) * b.vectors, b.stride)
+        return Panels(starts, b.vectors, (None,) * b.vectors, b.stride, b.prefetch)

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.kernels.gemm_product import Product
 from sardonyx.compiler.llvm.types import I64, PTR
+
+# Bytes of a cache line.
+_LINE = 64
+
+_FEWER_REQUESTS = 6
 
 # Rows that are addressed from one pointer: at 0, 1 and 2 strides from it.
 _ROWS_OF_A_POINTER = 3
@@ -35,7 +40,7 @@ class Panels:
     vectors: int
     masks: tuple[Value | None, ...]
     stride: Value | int
-    prefetch: Value | None = None  # bytes ahead of what is read
+    prefetch: Value | None = None  # words ahead of what is read, to be asked for
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,11 @@ def multiply_tile(
         for step in range(unroll):
             if step:
                 k.keep_order()
-            steps.multiply(step, accumulators, last=step == unroll - 1)
+            steps.multiply(step, accumulators)
         steps.advance(unroll)
     if unroll > 1:
         with k.loop(whole, words):
-            steps.multiply(0, accumulators, last=False)
+            steps.multiply(0, accumulators)
             steps.advance(1)
     return {place: variable.get() for place, variable in accumulators.items()}
 
@@ -120,7 +125,7 @@ class _Steps:
         line = k.pointer(self.a_pointers[row // _ROWS_OF_A_POINTER].get(), self.product.word)
         return line.offset(self.row_offsets[row % _ROWS_OF_A_POINTER]).load(step)
 
-    def multiply(self, step: int, accumulators: dict[tuple[int, int, int], object], *, last: bool) -> None:
+    def multiply(self, step: int, accumulators: dict[tuple[int, int, int], Variable]) -> None:
         """Step number `step` from where the pointers are."""
         k, b = self.k, self.b
         vectors: dict[tuple[int, int], Value] = {}
@@ -128,14 +133,17 @@ class _Steps:
             line = k.pointer(variable.get(), self.product.word).offset(self._b_offset(step))
             for vector in range(b.vectors):
                 vectors[panel, vector] = line.load(vector * self.lanes, self.lanes, b.masks[vector])
-            if b.prefetch is not None and (last or len(b.starts) > 1):
-                line.cast(line.scalar).offset(0)
-                k.pointer(k.advance(line.address, b.prefetch, 1), self.product.word).prefetch(0, level=2)
+            if b.prefetch is not None:
+                ahead = line.offset(b.prefetch)
+                # Loads are what few rows are bound by: one request for two lines, which machines fetch in pairs.
+                apart = _LINE if self.rows > _FEWER_REQUESTS else 2 * _LINE
+                for first in range(0, b.vectors * self.lanes * line.scalar.nbytes, apart):
+                    ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
         for row in range(self.rows):
             word = self._a_word(row, step)
             for (panel, vector), value in vectors.items():
                 variable = accumulators[row, panel, vector]
-                variable.set(self.product.multiply(k, word, value, variable.get()))  # type: ignore[attr-defined]
+                variable.set(self.product.multiply(k, word, value, variable.get()))
 
     def _b_offset(self, step: int) -> Value | int:
         return self.b.stride * step
