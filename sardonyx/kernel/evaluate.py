@@ -197,10 +197,23 @@ _REDUCTIONS: dict[str, Any] = {
 }
 
 
+def _of_nothing(kind: str, dtype: np.dtype[Any]) -> Any:
+    """What a row without elements is reduced to."""
+    if kind in ("sum", "product"):
+        return dtype.type(kind == "product")
+    highest = kind == "minimum"
+    if dtype.kind == "b":
+        return highest
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max if highest else np.iinfo(dtype).min
+    return np.inf if highest else -np.inf
+
+
 def evaluate_reduction(kernel: Reduction, inputs: Sequence[Array], axes: Sequence[int]) -> list[Array]:
     """Run a reduction whose rows extend along `axes` of the inputs' broadcast shape.
 
-    Outputs that are values of rows keep those axes with size 1. A row without elements has no maximum: ValueError.
+    Outputs that are values of rows keep those axes with size 1. The maximum of a row without elements is the lowest
+    number of its dtype, the minimum the highest.
     """
     values: dict[int, Array] = {}
     shape = np.broadcast_shapes(*(array.shape for array in inputs))
@@ -210,7 +223,8 @@ def evaluate_reduction(kernel: Reduction, inputs: Sequence[Array], axes: Sequenc
         for expr in walk(kernel.outputs):
             if isinstance(expr, Reduce):
                 elements = np.broadcast_to(values[id(expr.arg)], shape)
-                combined = _REDUCTIONS[expr.kind].reduce(elements, axis=over, keepdims=True)
+                start = _of_nothing(expr.kind, elements.dtype)
+                combined = _REDUCTIONS[expr.kind].reduce(elements, axis=over, keepdims=True, initial=start)
                 values[id(expr)] = np.asarray(combined, working_dtype(expr.dtype))
             elif isinstance(expr, RowLength):
                 values[id(expr)] = np.asarray(math.prod(shape[axis] for axis in over), working_dtype(expr.dtype))

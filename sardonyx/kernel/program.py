@@ -37,6 +37,19 @@ class Reduction:
     outputs: tuple[Expr, ...]
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """How a `Reduction` goes over tensors of given shapes.
+
+    `inputs` are the shapes under which its inputs are read, the same elements in the same order; `axes` are the
+    dimensions of their broadcast shape that make the rows; `outputs` are the shapes of the results.
+    """
+
+    inputs: tuple[tuple[int, ...], ...]
+    axes: tuple[int, ...]
+    outputs: tuple[tuple[int, ...], ...]
+
+
 def is_row_value(expr: Expr) -> bool:
     """Whether an expression is the same for all elements of a row: no input enters it but through a `Reduce`."""
     if isinstance(expr, Reduce):

@@ -10,11 +10,26 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel import expr as k
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.program import Arrangement, Host, Kernel
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
 from sardonyx.ops.reduction import normalized_axes, reduced_shape
+from sardonyx.ops.row_kernels import (
+    Contents,
+    Shapes,
+    affine,
+    given,
+    is_computable,
+    leaves,
+    row_arrangement,
+    rows_template,
+    shortened,
+)
+from sardonyx.ops.row_kernels import standardized as standardized_rows
 
 
 def _wide(x: Array) -> Array:
@@ -42,6 +57,28 @@ class Normalization(Operator):
         count = elements(outputs[0])
         return Cost(None if count is None else self.operations * count, super().cost(inputs, outputs).bytes)
 
+    def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
+        """The outputs as expressions over rows, from the inputs in the dtypes in which they are computed."""
+        raise NotImplementedError
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        """The shapes under which inputs are read and outputs given."""
+        raise NotImplementedError
+
+    def lower_rows(self, inputs: Sequence[np.dtype[Any] | None], result: np.dtype[Any] | None = None) -> Kernel:
+        """The kernel that `rows` and `arranged` describe; the first output has the dtype of the first input."""
+        if not all(dtype is None or is_computable(dtype) for dtype in inputs) or inputs[0] is None:
+            return Host(self.run, self.host_reason)
+        first, *others = self.rows(*leaves(inputs))
+        assert first is not None
+        outputs = [first.cast(result or inputs[0]), *others]
+        return rows_template(inputs, outputs[: max(1, self.wanted_outputs)], self.arranged, self.run)
+
+
+def _check_channels(shape: tuple[int, ...], scale: tuple[int, ...]) -> None:
+    if len(shape) < 1 or (len(shape) > 1 and scale != (shape[1],)):
+        raise ValueError(f"scale has shape {scale}, expected one number for each channel of the input {shape}")
+
 
 @operator("BatchNormalization")
 class BatchNormalization(Normalization):
@@ -58,6 +95,23 @@ class BatchNormalization(Normalization):
 
     operations = 2
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if self.training_mode or self.has_output(1) or not self.spatial:
+            return Host(self.run, "statistics of the batch: no native kernel")
+        return self.lower_rows(inputs)
+
+    def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
+        x, scale, bias, mean, variance = (one for one in inputs if one is not None)
+        factor = scale.cast(x.dtype) / k.sqrt(variance.cast(x.dtype) + self.epsilon)
+        return [x * factor + (bias.cast(x.dtype) - mean.cast(x.dtype) * factor)]
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        _check_channels(shape, given(shapes[1]))
+        channels = (-1, *(1,) * (max(len(shape), 2) - 2))
+        parameters = [(math.prod(given(one)), *channels[1:]) for one in shapes[1:]]
+        return Arrangement((shape, *parameters), (), (shape,))
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, mean, variance = inputs[0], inputs[3], inputs[4]
         assert x is not None
@@ -68,10 +122,8 @@ class BatchNormalization(Normalization):
 
     def run(self, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Sequence[Value]:
         wide = _wide(x)
-        if x.ndim < 1 or (self.spatial and x.ndim > 1 and scale.shape != (x.shape[1],)):
-            raise ValueError(
-                f"scale has shape {scale.shape}, expected one number for each channel of the input {x.shape}"
-            )
+        if x.ndim < 1 or self.spatial:
+            _check_channels(x.shape, scale.shape)
         if not self.spatial:
             return (self._normalized(wide, *(_wide(p)[None] for p in (scale, bias, mean, variance))).astype(x.dtype),)
         rank, dtype = max(x.ndim, 2), wide.dtype
@@ -103,11 +155,26 @@ class InstanceNormalization(Normalization):
 
     epsilon: float = 1e-5
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_rows(inputs)
+
+    def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
+        x, scale, bias = inputs
+        assert x is not None
+        return [affine(standardized_rows(x, self.epsilon)[0], scale, bias)]
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape, scale, bias = map(given, shapes)
+        self._check(shape, scale, bias)
+        space = (*shape[:2], math.prod(shape[2:]))
+        return Arrangement((space, (*scale, 1), (*bias, 1)), (2,), (shape,))
+
+    def _check(self, shape: tuple[int, ...], scale: tuple[int, ...], bias: tuple[int, ...]) -> None:
+        if len(shape) < 3 or scale != (shape[1],) or bias != (shape[1],):
+            raise ValueError(f"scale {scale} and bias {bias} must have one number for each channel of {shape}")
+
     def run(self, x: Array, scale: Array, bias: Array) -> Sequence[Value]:
-        if x.ndim < 3 or scale.shape != (x.shape[1],) or bias.shape != (x.shape[1],):
-            raise ValueError(
-                f"scale {scale.shape} and bias {bias.shape} must have one number for each channel of {x.shape}"
-            )
+        self._check(x.shape, scale.shape, bias.shape)
         wide = _wide(x)
         y = standardized(wide, tuple(range(2, x.ndim)), self.epsilon)
         y = y * _per_channel(scale, x.ndim, wide.dtype) + _per_channel(bias, x.ndim, wide.dtype)
@@ -130,10 +197,31 @@ class GroupNorm(Normalization):
 
     def grouped(self, x: Array) -> Array:
         """The input as (N, groups, channels in a group, elements of a map), in the dtype to compute in."""
-        if x.ndim < 2 or x.shape[1] % self.num_groups:
-            raise ValueError(f"the channels of {x.shape} do not divide into {self.num_groups} groups")
-        shape = (x.shape[0], self.num_groups, x.shape[1] // self.num_groups, math.prod(x.shape[2:]))
-        return _wide(x).reshape(shape)
+        return _wide(x).reshape(self.space(x.shape))
+
+    def space(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """That shape; ValueError where the channels cannot be grouped."""
+        if len(shape) < 2 or shape[1] % self.num_groups:
+            raise ValueError(f"the channels of {shape} do not divide into {self.num_groups} groups")
+        return shape[0], self.num_groups, shape[1] // self.num_groups, math.prod(shape[2:])
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_rows(inputs)
+
+    def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
+        x, scale, bias = inputs
+        assert x is not None
+        return [affine(standardized_rows(x, self.epsilon)[0], scale, bias)]
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape, scale, bias = map(given, shapes)
+        space = self.space(shape)
+        of_channels = self.version >= 21
+        parameter = (*space[1:3], 1) if of_channels else (space[1], 1, 1)
+        if any(one != (math.prod(parameter),) for one in (scale, bias)):
+            owner = "channel" if of_channels else "group"
+            raise ValueError(f"scale {scale} and bias {bias} must have one number for each {owner} of {shape}")
+        return Arrangement((space, parameter, parameter), (2, 3), (shape,))
 
 
 @operator("GroupNormalization", since=18)
@@ -175,6 +263,25 @@ class LayerNormalization(Normalization):
         statistics = Fact(ir.TensorType(ir.DataType(self.stash_type)), shape)
         return [Fact(x.type, x.shape), statistics, statistics][: max(self.wanted_outputs, 1)]
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_rows(inputs)
+
+    def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
+        x, scale, *bias = inputs
+        assert x is not None
+        y, mean, inverse = standardized_rows(x, self.epsilon)
+        stash = numpy_dtype(ir.DataType(self.stash_type))
+        statistics = [mean.cast(stash), inverse.cast(stash)]
+        wanted = [one if self.has_output(index) else None for index, one in enumerate(statistics, 1)]
+        return [affine(y, scale, bias[0] if bias else None), *wanted]
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = tuple(range(normalized_axes([self.axis], len(shape))[0], len(shape)))
+        statistics = shortened(shape, axes)
+        more = [statistics for index in (1, 2) if self.has_output(index)]
+        return row_arrangement(shapes, shape, axes, more)
+
     def run(self, x: Array, scale: Array, bias: Array | None = None) -> Sequence[Value]:
         (axis,) = normalized_axes([self.axis], x.ndim)
         axes = tuple(range(axis, x.ndim))
@@ -200,6 +307,19 @@ class RMSNormalization(Normalization):
 
     operations = 5
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_rows(inputs, inputs[1])
+
+    def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
+        x, scale = inputs
+        assert x is not None
+        return [affine(standardized_rows(x, self.epsilon, centred=False)[0], scale, None)]
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = tuple(range(normalized_axes([self.axis], len(shape))[0], len(shape)))
+        return row_arrangement(shapes, shape, axes)
+
     def run(self, x: Array, scale: Array) -> Sequence[Value]:
         (axis,) = normalized_axes([self.axis], x.ndim)
         wide = _wide(x)
@@ -223,9 +343,27 @@ class LpNormalization(Normalization):
 
     operations = 3
 
-    def run(self, x: Array) -> Sequence[Value]:
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_rows(inputs)
+
+    def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
+        (x,) = inputs
+        assert x is not None
+        total = k.reduce("sum", x * x if self.p == 2 else k.absolute(x))
+        norm = k.sqrt(total) if self.p == 2 else total
+        return [x / k.where(norm.equals(0), 1, norm)]
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        self._check()
+        shape = given(shapes[0])
+        return Arrangement((shape,), normalized_axes([self.axis], len(shape)), (shape,))
+
+    def _check(self) -> None:
         if self.p not in (1, 2):
             raise ValueError(f"p must be 1 or 2, not {self.p}")
+
+    def run(self, x: Array) -> Sequence[Value]:
+        self._check()
         (axis,) = normalized_axes([self.axis], x.ndim)
         wide = _wide(x)
         norm = np.linalg.norm(wide, ord=self.p, axis=axis, keepdims=True)
@@ -237,6 +375,19 @@ class MeanVarianceNormalization(Normalization):
     """(x - mean) / (standard deviation + 1e-9) over axes."""
 
     axes: tuple[int, ...] = (0, 2, 3)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_rows(inputs)
+
+    def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
+        (x,) = inputs
+        assert x is not None
+        centred = x - k.mean(x)
+        return [centred / (k.sqrt(k.mean(centred * centred)) + 1e-9)]
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        return Arrangement((shape,), normalized_axes(self.axes, len(shape)), (shape,))
 
     def run(self, x: Array) -> Sequence[Value]:
         axes = normalized_axes(self.axes, x.ndim)

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel import expr as k
 from sardonyx.kernel.evaluate import working_dtype
-from sardonyx.kernel.program import Kernel, Template
+from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.program import Arrangement, Host, Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
+from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, log_sum_exp, rows_template, shortened
 
 
 def normalized_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -49,6 +52,27 @@ class Reduction(Operator):
         """The reduction of `x`, with the reduced dimensions kept as ones."""
         raise NotImplementedError
 
+    def of_row(self, x: Expr) -> Expr:
+        """The same of the elements of a row."""
+        raise NotImplementedError
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        x = inputs[0]
+        if x is None or not is_computable(x):
+            return Host(self.run, self.host_reason)
+        known = (1,) if len(inputs) > 1 and inputs[1] is not None else ()
+        result = self.of_row(Input(x, 0).cast(working_dtype(x))).cast(x)
+        return rows_template([x], [result], self._arranged, self.run, known)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = contents[1] if len(contents) > 1 else None
+        resolved = self._resolved(None if axes is None else [int(axis) for axis in axes.ravel()], len(shape))
+        result = tuple(int(size) for size in shortened(shape, resolved))
+        if not self.keepdims:
+            result = tuple(size for axis, size in enumerate(shape) if axis not in resolved)
+        return Arrangement((shape,), resolved, (result,))
+
     def _resolved(self, given: Sequence[int] | None, rank: int) -> tuple[int, ...]:
         axes = tuple(self.axes or ()) if given is None else tuple(given)
         if axes:
@@ -79,6 +103,11 @@ class Reduction(Operator):
         return Cost(None if x is None else elements(x), super().cost(inputs, outputs).bytes)
 
 
+def _real(x: Expr) -> Expr:
+    """Integers as float64, floats as they are."""
+    return x.cast(np.float64) if x.dtype.kind in "iu" else x
+
+
 def _sum(x: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(x.sum(axis=axes, keepdims=True, dtype=x.dtype))
 
@@ -87,6 +116,9 @@ def _sum(x: Array, axes: tuple[int, ...]) -> Array:
 class ReduceSum(Reduction):
     """The sum; 0 of nothing."""
 
+    def of_row(self, x: Expr) -> Expr:
+        return k.reduce("sum", x)
+
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         return _sum(x, axes)
 
@@ -94,6 +126,9 @@ class ReduceSum(Reduction):
 @operator("ReduceMean")
 class ReduceMean(Reduction):
     """The mean; of integers, truncated."""
+
+    def of_row(self, x: Expr) -> Expr:
+        return k.mean(x.cast(np.float64) if x.dtype.kind in "iu" else x)
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         if x.dtype.kind in "iu":
@@ -104,6 +139,9 @@ class ReduceMean(Reduction):
 @operator("ReduceProd")
 class ReduceProd(Reduction):
     """The product; 1 of nothing."""
+
+    def of_row(self, x: Expr) -> Expr:
+        return k.reduce("product", x)
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(x.prod(axis=axes, keepdims=True, dtype=x.dtype))
@@ -121,6 +159,9 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
 class ReduceMax(Reduction):
     """The largest element; of nothing, the lowest value of the dtype."""
 
+    def of_row(self, x: Expr) -> Expr:
+        return k.reduce("maximum", x)
+
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(x.max(axis=axes, keepdims=True, initial=_limits(x.dtype)[0]))
 
@@ -128,6 +169,9 @@ class ReduceMax(Reduction):
 @operator("ReduceMin")
 class ReduceMin(Reduction):
     """The smallest element; of nothing, the highest value of the dtype."""
+
+    def of_row(self, x: Expr) -> Expr:
+        return k.reduce("minimum", x)
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.asarray(x.min(axis=axes, keepdims=True, initial=_limits(x.dtype)[1]))
@@ -137,6 +181,9 @@ class ReduceMin(Reduction):
 class ReduceL1(Reduction):
     """The sum of magnitudes."""
 
+    def of_row(self, x: Expr) -> Expr:
+        return k.reduce("sum", k.absolute(x))
+
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         return _sum(np.abs(x), axes)
 
@@ -144,6 +191,10 @@ class ReduceL1(Reduction):
 @operator("ReduceL2")
 class ReduceL2(Reduction):
     """The square root of the sum of squares."""
+
+    def of_row(self, x: Expr) -> Expr:
+        wide = _real(x)
+        return k.sqrt(k.reduce("sum", wide * wide))
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         wide = x.astype(np.float64) if x.dtype.kind in "iu" else x
@@ -154,6 +205,9 @@ class ReduceL2(Reduction):
 class ReduceSumSquare(Reduction):
     """The sum of squares."""
 
+    def of_row(self, x: Expr) -> Expr:
+        return k.reduce("sum", x * x)
+
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         return _sum(x * x, axes)
 
@@ -162,6 +216,9 @@ class ReduceSumSquare(Reduction):
 class ReduceLogSum(Reduction):
     """The logarithm of the sum; minus infinity of nothing."""
 
+    def of_row(self, x: Expr) -> Expr:
+        return k.log(k.reduce("sum", _real(x)))
+
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         return np.log(_sum(x.astype(np.float64) if x.dtype.kind in "iu" else x, axes))
 
@@ -169,6 +226,9 @@ class ReduceLogSum(Reduction):
 @operator("ReduceLogSumExp")
 class ReduceLogSumExp(Reduction):
     """The logarithm of the sum of exponentials, which do not overflow; minus infinity of nothing."""
+
+    def of_row(self, x: Expr) -> Expr:
+        return log_sum_exp(_real(x))
 
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         wide = x.astype(np.float64) if x.dtype.kind in "iu" else x

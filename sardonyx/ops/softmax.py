@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.program import Arrangement, Host, Kernel
+from sardonyx.ops import row_kernels
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
 from sardonyx.ops.reduction import normalized_axes
+from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, rows_template
 
 # Operations for each element: the maximum, the difference, an exponential, the sum and the quotient.
 _OPERATIONS = 18
@@ -53,11 +57,29 @@ class Normalizing(Operator):
     def function(self, x: Array, axis: int) -> Array:
         raise NotImplementedError
 
+    def of_row(self, x: Expr) -> Expr | None:
+        """The same as an expression over the elements of a row, where there is one."""
+        return None
+
     def run(self, x: Array) -> Sequence[Value]:
         (axis,) = normalized_axes([self.axis], x.ndim) if x.ndim else (0,)
         wide = np.atleast_1d(x.astype(working_dtype(x.dtype), copy=False))
         with np.errstate(all="ignore"):
             return (self.function(wide, axis).astype(x.dtype, copy=False).reshape(x.shape),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        (x,) = inputs
+        if x is None or not is_computable(x):
+            return Host(self.run, self.host_reason)
+        result = self.of_row(Input(x, 0).cast(working_dtype(x)))
+        if result is None:
+            return Host(self.run, self.host_reason)
+        return rows_template(inputs, [result.cast(x)], self.arranged, self.run)
+
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = normalized_axes([self.axis], len(shape)) if shape else (0,)
+        return Arrangement((shape or (1,),), axes, (shape,))
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x = inputs[0]
@@ -85,18 +107,27 @@ class Flattening(Normalizing):
         with np.errstate(all="ignore"):
             return (self.function(matrix, 1).astype(x.dtype, copy=False).reshape(x.shape),)
 
+    def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axis = self.axis + len(shape) if self.axis < 0 else self.axis
+        if not 0 <= axis <= len(shape):
+            raise ValueError(f"axis {self.axis} is out of range for a tensor of rank {len(shape)}")
+        return Arrangement(((math.prod(shape[:axis]), math.prod(shape[axis:])),), (1,), (shape,))
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         assert inputs[0] is not None
         return [Fact(inputs[0].type, inputs[0].shape)]
 
 
-def _register(op_type: str, function: Any) -> None:
+def _register(op_type: str, function: Any, of_row: Callable[[Expr], Expr] | None = None) -> None:
     """Both forms of an operator."""
     for base, since in ((Flattening, 1), (Normalizing, 13)):
-        members = {"function": lambda self, x, axis: function(x, axis), "__doc__": function.__doc__}
+        members: dict[str, Any] = {"function": lambda self, x, axis: function(x, axis), "__doc__": function.__doc__}
+        if of_row is not None:
+            members["of_row"] = lambda self, x: of_row(x)
         operator(op_type, since=since)(type(op_type, (base,), {**members, "__module__": __name__}))
 
 
-_register("Softmax", softmax)
-_register("LogSoftmax", log_softmax)
+_register("Softmax", softmax, row_kernels.softmax)
+_register("LogSoftmax", log_softmax, row_kernels.log_softmax)
 _register("Hardmax", hardmax)

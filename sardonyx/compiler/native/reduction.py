@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,8 @@ from sardonyx.compiler.llvm.kernels.reduction import ReductionSpec, emit_reducti
 from sardonyx.compiler.llvm.kernels.row_access import Access, lanes_for, types_within
 from sardonyx.compiler.llvm.kernels.row_passes import RowPasses
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.native.copy import contiguous
+from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows import (
     Axis,
     access_of,
@@ -24,10 +26,13 @@ from sardonyx.compiler.native.rows import (
     space_size,
     table_words,
 )
+from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.compiler.native.view import reshaped_strides
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
-from sardonyx.kernel.expr import Expr, Input
-from sardonyx.kernel.program import is_row_value
+from sardonyx.kernel.expr import Expr, Input, Reduce, RowLength, walk
+from sardonyx.kernel.program import Arrangement, Reduction, is_row_value
+from sardonyx.ops.framework.facts import Fact
 
 # Intermediates are kept for a later pass while a row of them stays in the second cache.
 _MOST_SCRATCH = 128 << 10
@@ -35,6 +40,62 @@ _MOST_SCRATCH = 128 << 10
 # A vector is as many registers wide as leaves few lanes empty at the end.
 _WIDTHS = (4, 2)
 _FULL_ENOUGH = 8
+
+
+@template("reduction")
+class ReductionTemplate(NativeKernel):
+    """A node's reduction: its inputs are read under the shapes that the operator arranges.
+
+    A program without reductions is a loop over elements.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.program: Reduction = parameters["program"]
+        self.operands: tuple[int, ...] = parameters["operands"]
+        self.positions: tuple[int, ...] = parameters["outputs"]
+        self.arrange: Callable[..., Arrangement] = parameters["arrange"]
+        self.known_inputs = parameters["known"]
+        self._loops: PointwiseKernel | None = None
+        self._kernel: ReductionKernel | None = None
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        return supported(self.program.outputs)
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        shapes = [None if tensor is None else tensor.shape for tensor in inputs]
+        contents = [None if tensor is None else tensor.array for tensor in inputs]
+        arrangement = self.arrange(shapes, contents)
+        read = []
+        for position, shape in zip(self.operands, arrangement.inputs, strict=True):
+            tensor = inputs[position]
+            assert tensor is not None
+            read.append(read_as(binder, tensor, shape))
+        made = self._run(binder, read, arrangement.axes)
+        results: list[Tensor | None] = [None] * (max(self.positions) + 1)
+        for position, tensor, shape in zip(self.positions, made, arrangement.outputs, strict=True):
+            results[position] = tensor.reshaped(shape)
+        return results
+
+    def _run(self, binder: Binder, inputs: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
+        roots, dtypes = self.program.outputs, self.program.inputs
+        if not any(isinstance(expr, Reduce | RowLength) for expr in walk(roots)):
+            if self._loops is None:
+                self._loops = PointwiseKernel(roots, dtypes)
+            return self._loops.bind(binder, inputs)
+        if self._kernel is None:
+            self._kernel = ReductionKernel(roots, dtypes)
+        return self._kernel.bind(binder, inputs, axes)
+
+
+def read_as(binder: Binder, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The elements of a tensor in the same order under another shape; a copy only where strides cannot express it."""
+    if tensor.shape == shape:
+        return tensor
+    if tensor.is_contiguous:
+        return tensor.reshaped(shape)
+    strides = reshaped_strides(tensor.shape, tensor.strides, shape)
+    return contiguous(binder, tensor).reshaped(shape) if strides is None else tensor.reshaped(shape, strides)
 
 
 class ReductionKernel:
@@ -113,6 +174,7 @@ class ReductionKernel:
             scratch=scratch,
             flops=float(self.operations) * elements,
             nbytes=float(sum(tensor.nbytes for tensor in operands)),
+            detail=f"{elements // length if length else 0} x {length} by {space.form}, {self.operations} operations",
         )
 
     def _spec(

@@ -41,7 +41,7 @@ class NativeKernel:
     takes_epilogue: ClassVar[bool] = False
 
     # Inputs (by index) whose contents must be known when the plan is made: constants, or made from shapes.
-    known_inputs: ClassVar[tuple[int, ...]] = ()
+    known_inputs: tuple[int, ...] = ()
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self.parameters = parameters

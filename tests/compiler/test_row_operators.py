@@ -1,0 +1,168 @@
+"""Operators whose kernel is a reduction: the native kernel and the evaluator against the operator's own NumPy."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from sardonyx.compiler.native.reduction import ReductionTemplate
+from sardonyx.kernel.evaluate import evaluate_reduction
+from sardonyx.kernel.program import Template
+from sardonyx.ops.framework.operator import find_class
+from sardonyx.ops.framework.registry import load_families
+from tests.compiler.steps import Memory, new_binder
+from tests.compiler.test_pointwise_kernel import random, tensor_like
+from tests.compiler.vector_calls import VARIANTS
+
+load_families()
+
+
+def operator_for(op_type, version, attributes, arrays, outputs=1, domain=""):
+    inputs = [None if array is None else ir.Value(name=f"i{i}") for i, array in enumerate(arrays)]
+    names = outputs if isinstance(outputs, list) else [f"o{i}" for i in range(outputs)]
+    node = ir.node(op_type, inputs, attributes=attributes, domain=domain,
+                   outputs=[ir.Value(name=name) for name in names])  # fmt: skip
+    cls = find_class(domain, op_type, version)
+    assert cls is not None
+    return cls(node, version)
+
+
+def check(op_type, arrays, attributes=None, *, version=23, outputs=1, domain="", variant="", rtol=2e-5, atol=2e-5):
+    operator = operator_for(op_type, version, attributes or {}, arrays, outputs, domain)
+    kernel = operator.lower([None if array is None else array.dtype for array in arrays])
+    assert isinstance(kernel, Template)
+    assert kernel.name == "reduction"
+    native = ReductionTemplate(kernel.parameters)
+    assert native.declines([], []) is None
+    binder, memory = new_binder(variant), Memory()
+    tensors = []
+    for index, array in enumerate(arrays):
+        if array is None:
+            tensors.append(None)
+        elif index in native.known_inputs:
+            tensors.append(binder.constant(array))
+        else:
+            tensor = tensor_like(array)
+            memory.put(tensor, array)
+            tensors.append(tensor)
+    results = native.bind(binder, tensors)
+    memory.run(binder)
+    expected = operator.run(*arrays)
+    names = outputs if isinstance(outputs, list) else ["o"] * outputs
+    for index, (name, result) in enumerate(zip(names, results, strict=True)):
+        assert (result is not None) == (name != "")
+        if result is not None:
+            wanted = expected[index]
+            assert (result.shape, result.dtype) == (wanted.shape, wanted.dtype)
+            np.testing.assert_allclose(
+                memory.read(result).astype(float), wanted.astype(float), rtol=rtol, atol=atol, err_msg=f"output {index}"
+            )
+    _check_evaluator(native, arrays, expected, rtol, atol)
+
+
+def _check_evaluator(native, arrays, expected, rtol, atol):
+    arrangement = native.arrange([None if a is None else a.shape for a in arrays], arrays)
+    read = [arrays[i].reshape(shape) for i, shape in zip(native.operands, arrangement.inputs, strict=True)]
+    for position, array in zip(
+        native.positions, evaluate_reduction(native.program, read, arrangement.axes), strict=True
+    ):
+        np.testing.assert_allclose(
+            array.astype(float).ravel(), expected[position].astype(float).ravel(), rtol=rtol, atol=atol
+        )
+
+
+REDUCTIONS = ["ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2",
+              "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"]  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.int64])
+def test_reductions(op_type, dtype):
+    x = np.abs(random((3, 4, 17), 1, dtype)) + np.asarray(1, dtype)
+    if op_type == "ReduceProd":
+        x = np.minimum(x, np.asarray(2, dtype))
+    tolerance = {2: 1.7e-2}.get(np.dtype(dtype).itemsize, 1e-5)
+    check(op_type, [x, np.array([-1])], rtol=tolerance)
+    check(op_type, [x, np.array([0, 2])], {"keepdims": 0}, rtol=tolerance)
+
+
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+def test_reductions_of_everything_and_of_nothing(op_type):
+    x = np.abs(random((3, 4), 1)) + 0.1
+    check(op_type, [x])
+    check(op_type, [x], {"keepdims": 0})
+    check(op_type, [x], {"noop_with_empty_axes": 1})
+    check(op_type, [x, np.zeros(0, np.int64)], {"noop_with_empty_axes": 1})
+    check(op_type, [np.asarray(x[0, 0])])
+
+
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+def test_axes_as_an_attribute(op_type):
+    check(op_type, [np.abs(random((3, 5, 4), 1)) + 0.1], {"axes": [1]}, version=11)
+
+
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMax", "ReduceMin", "ReduceLogSumExp", "ReduceProd"])
+def test_empty_sets(op_type):
+    check(op_type, [np.zeros((3, 0, 2), np.float32), np.array([1])])
+    check(op_type, [np.zeros((0, 3), np.float32), np.array([1])])
+
+
+def test_log_sum_exp_of_infinities():
+    x = np.array([[-np.inf, -np.inf], [np.inf, 1], [1000, 1000], [np.nan, 1]], np.float32)
+    check("ReduceLogSumExp", [x, np.array([1])])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_softmax(op_type, variant):
+    for version in (11, 13):
+        for axis in (-1, 0, 1, 2):
+            check(op_type, [random((3, 5, 34), 2)], {"axis": axis}, version=version, variant=variant)
+    check(op_type, [random((3, 40), 2, np.float16)], variant=variant, rtol=2e-3)
+    check(op_type, [random((2, 3), 2, np.float64)], variant=variant)
+    check(op_type, [random((), 2)], variant=variant)
+    check(op_type, [random((0, 3), 2)], variant=variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_layer_normalization(variant):
+    x, scale, bias = random((2, 6, 48), 1), random((48,), 2), random((48,), 3)
+    for outputs in (1, 3, ["y", "", "inverse"]):
+        check("LayerNormalization", [x, scale, bias], outputs=outputs, variant=variant)
+    check("LayerNormalization", [x, scale], variant=variant)
+    check("LayerNormalization", [x, random((6, 48), 2), random((6, 48), 3)], {"axis": 1}, variant=variant)
+    half = [array.astype(np.float16) for array in (x, scale, bias)]
+    check("LayerNormalization", half, outputs=3, variant=variant, rtol=1e-2, atol=1e-2)
+    check("RMSNormalization", [x, scale], variant=variant)
+
+
+def test_statistics_and_channels():
+    x, scale, bias = random((2, 12, 5, 6), 1), random((12,), 2), random((12,), 3)
+    mean, variance = random((12,), 4), np.abs(random((12,), 5)) + 0.1
+    check("BatchNormalization", [x, scale, bias, mean, variance])
+    check("BatchNormalization", [x[:, :, 0, 0], scale, bias, mean, variance])
+    check("InstanceNormalization", [x, scale, bias])
+    check("GroupNormalization", [x, scale, bias], {"num_groups": 3}, version=21)
+    check("GroupNormalization", [x, scale[:3], bias[:3]], {"num_groups": 3}, version=18)
+    check("MeanVarianceNormalization", [x])
+    for p in (1, 2):
+        check("LpNormalization", [np.concatenate([x, 0 * x])], {"p": p, "axis": 1})
+
+
+@pytest.mark.parametrize(("op_type", "arrays", "attributes", "message"), [
+    ("InstanceNormalization", [(2, 3, 4), (2,), (3,)], {}, "one number for each channel"),
+    ("GroupNormalization", [(2, 7, 4), (7,), (7,)], {"num_groups": 3}, "do not divide into 3 groups"),
+    ("LayerNormalization", [(2, 3), (4,)], {}, "does not broadcast"),
+    ("LayerNormalization", [(2, 3), (3,)], {"axis": 2}, "out of range"),
+    ("Softmax", [(2, 3)], {"axis": 5}, "out of range"),
+    ("ReduceSum", [(2, 3)], {"axes": [2]}, "out of range"),
+])  # fmt: skip
+def test_shapes_that_break_the_rule(op_type, arrays, attributes, message):
+    values = [random(shape) for shape in arrays]
+    version = 11 if op_type == "ReduceSum" else 21
+    operator = operator_for(op_type, version, attributes, values)
+    kernel = operator.lower([value.dtype for value in values])
+    with pytest.raises(ValueError, match=message):
+        ReductionTemplate(kernel.parameters).bind(new_binder(), [tensor_like(value) for value in values])
