@@ -63,8 +63,7 @@ class _Kernel:
         self.k, self.spec, self.given = frame.k, frame.spec, frame.given
         self.form = FewRows(frame) if frame.spec.few_rows else Blocks(frame)
         given, k = self.given, self.k
-        unit = 1.0 if frame.spec.softcap else frame.unit  # a soft cap brings the unit itself
-        self.scale = (given["scale"].bits_as(F64) * unit).to(frame.compute)
+        self.scale = given["scale"].bits_as(F64).to(frame.compute)
         self.key = k.pointer(given["key"], frame.storage)
         self.value = k.pointer(given["value"], frame.storage)
 
@@ -201,4 +200,4 @@ class _Kernel:
         if not self.spec.sink:
             return None
         sinks: Pointer = self.k.pointer(self.given["sink"], self.frame.compute)
-        return sinks.load(head) * self.frame.unit
+        return sinks.load(head)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from sardonyx.compiler.llvm.kernels.attention_spec import (
     AttentionSpec,
     fixed_layout,
 )
-from sardonyx.compiler.llvm.types import F64, I64
+from sardonyx.compiler.llvm.types import I64
 
 
 class Frame:
@@ -31,8 +30,6 @@ class Frame:
         self.queries = self.scratch(k.constant(I64, layout.queries_at))
         self.scores = self.scratch(k.constant(I64, layout.scores_at))
         self.maxima = self.scratch(k.constant(I64, layout.maxima_at))
-        # Scores count in these units; see `attention_softmax`.
-        self.unit = 1.0 if self.compute == F64 else math.log2(math.e)
         # Whether the product itself gives the maxima, because nothing happens to its scores later.
         self.is_fused = not (spec.few_rows or spec.limited or spec.softcap or (spec.biases and not spec.folded))
 

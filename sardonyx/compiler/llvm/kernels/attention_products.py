@@ -45,7 +45,7 @@ class Blocks:
             total: Value = k.constant(frame.compute.vector(lanes), 0.0)
             for bias, address in zip(biases, here.biases, strict=True):
                 total = total + bias.values(k.pointer(address, bias.scalar), at, mask)
-            self.columns.store(k.select(mask, total * frame.unit, float("-inf")), at)
+            self.columns.store(k.select(mask, total, float("-inf")), at)
 
     def padded(self, count: Value) -> Value:
         """Rows that the tiles for `count` rows touch."""
