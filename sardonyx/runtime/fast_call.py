@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
+import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,6 +167,7 @@ class FastCall:
             (State.RESTORE_THREAD, "PyEval_RestoreThread"),
         ):
             words[field] = _python_function(name)
+        _CALLS.add(self)
         self.arrays = memory.callable("run", code.arrays)
         self.bound = memory.callable("run_bound", code.bound)
 
@@ -234,6 +237,24 @@ class FastCall:
         if lane is not None:
             self._lanes.give(lane)
         return True
+
+
+    def _forget_calls(self) -> None:
+        """In a forked child: no call is in progress, and the workers that the plan was prepared for are not there."""
+        self._words[State.BUSY] = 0
+        self.close()
+
+
+_CALLS: weakref.WeakSet[FastCall] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for call in tuple(_CALLS):
+        call._forget_calls()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _dims(shape: Sequence[int]) -> Any:
