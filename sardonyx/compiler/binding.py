@@ -97,6 +97,9 @@ class Address:
 
 Argument = int | Tensor | Address
 
+# What a kernel tells of itself where somebody asks: its sizes, its tile, how the work is cut.
+Detail = str | Callable[[], str]
+
 # Steps whose kernels take less than this many nanoseconds are not worth a second thread.
 SMALL_STEP_NS = 2000
 
@@ -116,6 +119,9 @@ class BoundStep:
     bytes: float = 0.0
     origin: Any = None  # what was being bound
     group: int = 0  # steps of one group other than 0 write to different places
+    kernel: str = ""  # which kernel it is
+    detail: Detail = ""  # how that works here, in words
+    arithmetic: str = ""  # the machine's inner product that bounds it; empty: multiply-adds of its results' type
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -193,11 +199,14 @@ class Binder:
         scratch: int = 0,
         flops: float = 0.0,
         nbytes: float | None = None,
+        detail: Detail = "",
+        arithmetic: str = "",
     ) -> None:
         """Add a step: the kernel that `emit` writes for `spec`, over a grid of `chunks`.
 
         A tensor among the arguments stands for its address. `reads` and `writes` are what the step touches;
-        `scratch` bytes of each thread's own memory; `claim` chunks go to a thread at once.
+        `scratch` bytes of each thread's own memory; `claim` chunks go to a thread at once. `detail` says in words
+        how the kernel works here, `arithmetic` names its inner product where its results' type does not say it.
         """
         if chunks <= 0:
             return
@@ -217,6 +226,9 @@ class Binder:
                 nbytes,
                 self.origin,
                 self._group,
+                emit.__name__.removeprefix("emit_"),
+                detail,
+                arithmetic,
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,15 @@ from sardonyx.runtime.processors import parse_affinities, team_size
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.team import TeamOptions, ThreadTeam, shared_team
 from sardonyx.runtime.trace import Work, type_shape
+
+
+@dataclass(frozen=True, eq=False)
+class BoundSegment:
+    """A segment and its plan for some shapes: the `source` of a `ReadyPlan`."""
+
+    segment: Segment
+    bound: Bound
+
 
 # What a symbolic dimension is taken for when kernels are compiled and weights packed ahead of the first run.
 LIKELY_SIZE = 16
@@ -116,6 +126,7 @@ class NativeSteps:
                 ],
                 tuple(_describer(fault) for fault in bound.faults),
                 _nanoseconds(bound),
+                BoundSegment(segment, bound),
             )
 
         def restricted(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:

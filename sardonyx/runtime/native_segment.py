@@ -52,6 +52,7 @@ class ReadyPlan:
     works: Callable[[], Sequence[Work]]
     faults: Sequence[Callable[[int], errors.OnnxRuntimeError]]
     nanoseconds: float  # a rough estimate of a run
+    source: Any = None  # what the compiler made the plan from, for those who explain it
 
     @property
     def releases_lock(self) -> bool:
@@ -108,6 +109,10 @@ class NativeSegment:
                 trace.node(error.work, start, trace.now())
             raise error.cause from error
 
+    def has_made(self, plan: ReadyPlan) -> bool:
+        """Whether a plan is one of this segment's."""
+        return any(one is plan for one in list(self._plans.values()))
+
     def fast_call(self) -> FastCall:
         """A way into this segment's plans that needs no Python."""
         return FastCall(self._call_code(), self._team, self._lanes)
@@ -138,7 +143,7 @@ class NativeSegment:
             else:
                 times = np.zeros(len(plan.labels) + 1, np.int64)
                 status = self._team.run(plan, lane, addresses, _address(times), context.terminate_word)
-                _record(trace, ready, times)
+                trace.segment(ready, ready.works, times)
         finally:
             self._lanes.give(lane)
         if status == STOPPED:
@@ -169,10 +174,3 @@ def _allocate(ready: ReadyPlan) -> list[Array]:
 
 def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-def _record(trace: Trace, ready: ReadyPlan, times: Array) -> None:
-    """One event for each native step, as the caller's thread saw it."""
-    for index, work in enumerate(ready.works()):
-        start = int(times[index])
-        trace.node(work, start, max(start, int(times[index + 1])))

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,15 @@ class Trace:
             start,
             end,
         )
+
+    def segment(self, plan: Any, works: Callable[[], Sequence[Work]], times: np.ndarray[Any, Any]) -> None:
+        """Record the steps of a native plan as the caller's thread saw them.
+
+        times: int64[steps + 1], the start of each step and the end of the last one.
+        """
+        for index, work in enumerate(works()):
+            start = int(times[index])
+            self.node(work, start, max(start, int(times[index + 1])))
 
     def node(self, work: Work, start: int, end: int) -> None:
         """Record what one node, or several that share a kernel, did."""

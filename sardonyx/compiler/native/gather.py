@@ -116,6 +116,7 @@ def _gather(binder: Binder, data: Tensor, indices: Tensor, output: Tensor, fault
         writes=(output,),
         chunks=-(-items // per_chunk),
         nbytes=2.0 * output.nbytes + indices.nbytes,
+        detail=f"{layout.outer * layout.rows} rows of {row} bytes",
     )
 
 
@@ -185,6 +186,7 @@ class GatherElements(NativeKernel):
             writes=(output,),
             chunks=-(-rows // per_chunk),
             nbytes=2.0 * output.nbytes + indices.nbytes,
+            detail=f"{output.size} elements of {item} bytes",
         )
         return [output]
 

@@ -122,7 +122,12 @@ def multiply(
             flops=2.0 * size_k * math.prod(shape) / share,
             nbytes=nbytes / share,
             detail=partial(_detail, spec, problem, blocking),
+            arithmetic=_ARITHMETIC.get(product, ""),
         )
+
+
+# The names of inner products where they are other than multiply-adds of the results' type.
+_ARITHMETIC = {"bf16": "bf16", "u8s8": "int8"}
 
 
 def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking) -> str:

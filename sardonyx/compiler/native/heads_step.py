@@ -112,7 +112,7 @@ def turn(
         writes=(target.tensor,),
         chunks=-(-items // per_chunk),
         nbytes=2.0 * items * row_bytes,
-        detail=f"{items} rows of {row_bytes} bytes{', rotated' * (rotary is not None)}{', biased' * (bias is not None)}",
+        detail=f"{items} rows of {row_bytes} bytes{', biased' if bias is not None else ', rotated' if rotary else ''}",
     )
 
 

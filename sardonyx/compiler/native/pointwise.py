@@ -91,6 +91,7 @@ class PointwiseKernel:
             chunks=-(-items // per_chunk),
             flops=float(self.operations) * elements,
             nbytes=float(sum(_memory_bytes(tensor) for tensor in operands)),
+            detail=f"{elements} elements, {self.operations} operations each",
         )
 
     def _body_for(self, inputs: Sequence[Tensor]) -> Canonical:
