@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 from sardonyx.ops.shape import axis_of
 
 
@@ -20,8 +22,10 @@ class OneHot(Operator):
     and those with a fraction leave their whole row off.
     """
 
-    host_reason = "one write per index"
     axis: int = -1
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("one_hot", {"axis": self.axis}, self.run, inputs)
 
     def run(self, indices: Array, depth: Array, values: Array) -> Sequence[Value]:
         if depth.size != 1:

@@ -17,8 +17,6 @@ from sardonyx.ops.shape import axes_of, axis_of
 class _SameShape(Operator):
     """An operator whose output has the type and shape of its first input."""
 
-    host_reason = "NumPy's copy runs at memory speed"
-
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
         return [Fact(data.type, data.shape)]
@@ -29,6 +27,9 @@ class Trilu(_SameShape):
     """The upper or lower triangle of each matrix from diagonal k on, zeros elsewhere."""
 
     upper: int = 1
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("triangle", {"upper": self.upper}, self.run, inputs)
 
     def run(self, data: Array, k: Array | None = None) -> Sequence[Value]:
         if data.ndim < 2:
@@ -43,6 +44,23 @@ class Trilu(_SameShape):
         return (np.where(kept, data, np.zeros((), data.dtype)),)
 
 
+def sequence_axes(shape: Sequence[int], lengths: Sequence[int], batch: int, time: int) -> tuple[int, int]:
+    """The batch and the time axis; ValueError where they are not the first two or the lengths not the batch's."""
+    if len(shape) < 2:
+        raise ValueError(f"the input must have at least 2 dimensions, not {len(shape)}")
+    batch, time = axis_of(batch, len(shape)), axis_of(time, len(shape))
+    if {batch, time} != {0, 1}:
+        raise ValueError(f"batch_axis and time_axis must be 0 and 1 or 1 and 0, not {batch} and {time}")
+    if tuple(lengths) != (shape[batch],):
+        raise ValueError(f"sequence_lens must have shape [{shape[batch]}], the batch's, not {list(lengths)}")
+    return batch, time
+
+
+def length_out_of_range(length: int, steps: int) -> str:
+    """The message for a sequence that cannot be so long."""
+    return f"a length of sequence_lens, {length}, must lie in [0, {steps}], the time axis's size"
+
+
 @operator("ReverseSequence", since=10)
 class ReverseSequence(_SameShape):
     """The first sequence_lens[b] elements along the time axis of each batch entry b in reverse order."""
@@ -50,19 +68,16 @@ class ReverseSequence(_SameShape):
     batch_axis: int = 1
     time_axis: int = 0
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"batch_axis": self.batch_axis, "time_axis": self.time_axis}
+        return template_unless_text("reverse_sequence", parameters, self.run, inputs)
+
     def run(self, data: Array, sequence_lens: Array) -> Sequence[Value]:
-        if data.ndim < 2:
-            raise ValueError(f"the input must have at least 2 dimensions, not {data.ndim}")
-        batch, time = axis_of(self.batch_axis, data.ndim), axis_of(self.time_axis, data.ndim)
-        if {batch, time} != {0, 1}:
-            raise ValueError(f"batch_axis and time_axis must be 0 and 1 or 1 and 0, not {batch} and {time}")
+        _, time = sequence_axes(data.shape, sequence_lens.shape, self.batch_axis, self.time_axis)
         steps = data.shape[time]
-        if sequence_lens.shape != (data.shape[batch],):
-            raise ValueError(
-                f"sequence_lens must have shape [{data.shape[batch]}], the batch's, not {list(sequence_lens.shape)}"
-            )
-        if sequence_lens.size and not (sequence_lens.min() >= 0 and sequence_lens.max() <= steps):
-            raise ValueError(f"sequence_lens {sequence_lens.tolist()} must lie in [0, {steps}], the time axis's size")
+        wrong = sequence_lens[(sequence_lens < 0) | (sequence_lens > steps)]
+        if wrong.size:
+            raise ValueError(length_out_of_range(int(wrong[0]), steps))
         place = np.arange(steps)[:, None]
         source = np.where(place < sequence_lens, sequence_lens - 1 - place, place)
         entry = np.arange(sequence_lens.size)
@@ -141,6 +156,7 @@ class TensorScatter(_SameShape):
     `past_cache` is (batch, …, max, …), `update` the same but for its sequence's size; mode "circular" wraps around.
     """
 
+    host_reason = "a copy and writes at run-time places in NumPy"
     axis: int = -2
     mode: str = "linear"
 
