@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel import expr as k
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.program import Arrangement, Host, Kernel
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
+from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, rows_template, shortened
 from sardonyx.ops.windows import WindowAttributes, Windows
 
 
@@ -133,6 +137,22 @@ class GlobalPool(Operator):
 
     host_reason = "the pooling of NumPy: no native kernel"
 
+    def of_row(self, x: Expr) -> Expr:
+        """What becomes of the elements of a map."""
+        raise NotImplementedError
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        x = inputs[0]
+        if x is None or not is_computable(x):
+            return Host(self.run, self.host_reason)
+        result = self.of_row(Input(x, 0).cast(working_dtype(x))).cast(x)
+        return rows_template(inputs, [result], self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = tuple(range(2, len(shape)))
+        return Arrangement((shape,), axes, (shortened(shape, axes),))
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x = inputs[0]
         assert x is not None
@@ -153,6 +173,9 @@ def _spatial(x: Array) -> tuple[int, ...]:
 class GlobalAveragePool(GlobalPool):
     """The mean of each map."""
 
+    def of_row(self, x: Expr) -> Expr:
+        return k.mean(x)
+
     def run(self, x: Array) -> Sequence[Value]:
         wide = x.astype(working_dtype(x.dtype), copy=False)
         return (wide.mean(axis=_spatial(x), keepdims=True).astype(x.dtype, copy=False),)
@@ -161,6 +184,9 @@ class GlobalAveragePool(GlobalPool):
 @operator("GlobalMaxPool")
 class GlobalMaxPool(GlobalPool):
     """The largest element of each map."""
+
+    def of_row(self, x: Expr) -> Expr:
+        return k.reduce("maximum", x)
 
     def run(self, x: Array) -> Sequence[Value]:
         wide = x.astype(working_dtype(x.dtype), copy=False)
@@ -172,6 +198,9 @@ class GlobalLpPool(GlobalPool):
     """The Lp norm of each map."""
 
     p: int = 2
+
+    def of_row(self, x: Expr) -> Expr:
+        return k.power(k.reduce("sum", k.power(k.absolute(x), self.p)), 1.0 / self.p)
 
     def run(self, x: Array) -> Sequence[Value]:
         powers = np.abs(x.astype(working_dtype(x.dtype), copy=False)) ** self.p

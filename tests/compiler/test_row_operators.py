@@ -16,6 +16,8 @@ from tests.compiler.steps import Memory, new_binder
 from tests.compiler.test_pointwise_kernel import random, tensor_like
 from tests.compiler.vector_calls import VARIANTS
 
+MS = "com.microsoft"
+
 load_families()
 
 
@@ -82,7 +84,7 @@ REDUCTIONS = ["ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin",
 def test_reductions(op_type, dtype):
     x = np.abs(random((3, 4, 17), 1, dtype)) + np.asarray(1, dtype)
     if op_type == "ReduceProd":
-        x = np.minimum(x, np.asarray(2, dtype))
+        x = np.minimum(x, np.asarray(2 if np.dtype(dtype).kind in "iu" else 1.1, dtype))
     tolerance = {2: 1.7e-2}.get(np.dtype(dtype).itemsize, 1e-5)
     check(op_type, [x, np.array([-1])], rtol=tolerance)
     check(op_type, [x, np.array([0, 2])], {"keepdims": 0}, rtol=tolerance)
@@ -149,6 +151,42 @@ def test_statistics_and_channels():
     check("MeanVarianceNormalization", [x])
     for p in (1, 2):
         check("LpNormalization", [np.concatenate([x, 0 * x])], {"p": p, "axis": 1})
+
+
+def test_maps_as_a_whole():
+    x = random((2, 5, 7, 6), 1)
+    for op_type in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"):
+        check(op_type, [x])
+        check(op_type, [x[:, :, :, 0]])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_normalizations_of_onnxruntime(variant):
+    x, skip, gamma, beta, bias = (random(shape, 1) for shape in [(2, 6, 40), (1, 6, 40), (40,), (40,), (40,)])
+    check("LayerNormalization", [x, gamma, beta], version=9, outputs=3, variant=variant)
+    check("SimplifiedLayerNormalization", [x, gamma], outputs=2, variant=variant)
+    for outputs in (1, 4, ["y", "", "", "sum"], ["y", "", "inverse"]):
+        for more in ([], [beta], [beta, bias], [None, bias]):
+            check("SkipLayerNormalization", [x, skip, gamma, *more], domain=MS, version=1, outputs=outputs,
+                  variant=variant)  # fmt: skip
+    check("SkipSimplifiedLayerNormalization", [x, x, gamma, bias], domain=MS, version=1, outputs=4, variant=variant)
+    half = [array.astype(np.float16) for array in (x, skip, gamma, beta)]
+    check("SkipLayerNormalization", half, domain=MS, version=1, outputs=4, variant=variant, rtol=1e-2, atol=1e-2)
+    scores, mask = random((2, 3, 5, 20), 1), random((2, 1, 1, 20), 2)
+    check("BiasSoftmax", [scores, mask], {"axis": 3, "is_inner_broadcast": 0}, domain=MS, version=1, variant=variant)
+
+
+@pytest.mark.parametrize("channels_last", [0, 1])
+@pytest.mark.parametrize("activation", [0, 1])
+def test_groups_of_channels(channels_last, activation):
+    shape = (2, 4, 5, 12) if channels_last else (2, 12, 4, 5)
+    x, gamma, beta, bias = random(shape, 1), random(12, 2), random(12, 3), random(12, 4)
+    attributes = {"channels_last": channels_last, "activation": activation, "groups": 3}
+    check("GroupNorm", [x, gamma, beta], attributes, domain=MS, version=1)
+    vector = (2, 1, 1, 12) if channels_last else (2, 12, 1, 1)
+    for skip in (random(shape, 5), random(vector, 6), random((2, 12), 7)):
+        check("SkipGroupNorm", [x, gamma, beta, skip], attributes, domain=MS, version=1)
+        check("SkipGroupNorm", [x, gamma, beta, skip, bias], attributes, domain=MS, version=1, outputs=2)
 
 
 @pytest.mark.parametrize(("op_type", "arrays", "attributes", "message"), [

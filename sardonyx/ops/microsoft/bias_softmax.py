@@ -7,8 +7,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sardonyx.kernel.program import Arrangement, Host, Kernel
 from sardonyx.ops.framework.operator import operator
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, SameAsFirst, wide
+from sardonyx.ops.row_kernels import (
+    Contents,
+    Shapes,
+    given,
+    is_computable,
+    leaves,
+    row_arrangement,
+    rows_template,
+    softmax,
+    trailing,
+)
 
 
 @operator("BiasSoftmax", domain=DOMAIN)
@@ -23,6 +35,19 @@ class BiasSoftmax(SameAsFirst):
     host_reason: ClassVar[str] = "a reduction and what follows it"
     is_inner_broadcast: int
     axis: int = 1
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        data = inputs[0]
+        if data is None or not all(map(is_computable, inputs)):
+            return Host(self.run, self.host_reason)
+        scores, bias = leaves(inputs)
+        assert scores is not None
+        assert bias is not None
+        return rows_template(inputs, [softmax(scores + bias).cast(data)], self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        return row_arrangement(shapes, shape, trailing(self.axis, len(shape)))
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         data, bias = inputs

@@ -13,10 +13,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.program import Arrangement, Host, Kernel
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Cost, Operator, elements, nbytes, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, SameAsFirst, like, same, wide
+from sardonyx.ops.row_kernels import (
+    Contents,
+    Shapes,
+    affine,
+    given,
+    is_computable,
+    leaves,
+    row_arrangement,
+    rows_template,
+    shortened,
+    standardized,
+    trailing,
+)
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -52,6 +67,10 @@ class Normalization(Operator):
         return Cost(None if count is None else 8 * count, moved)
 
 
+def _statistics(mean: Expr, inverse: Expr) -> list[Expr]:
+    return [mean.cast(np.float32), inverse.cast(np.float32)]
+
+
 class AxisNormalization(Normalization):
     """Normalisation of the axes from `axis` on; outputs Y and the statistics."""
 
@@ -61,6 +80,26 @@ class AxisNormalization(Normalization):
     axis: int = -1
     epsilon: float = 1e-5
     stash_type: int = 1
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtype = inputs[1]
+        if dtype is None or not all(one is None or is_computable(one) for one in inputs):
+            return Host(self.run, self.host_reason)
+        x, scale, bias = (*leaves(inputs), None)[:3]
+        assert x is not None
+        y, *statistics = standardized(x, self.epsilon, centred=self.centred)
+        more = _statistics(*statistics)[0 if self.centred else 1 :]
+        kept = [one if self.has_output(index) else None for index, one in enumerate(more, 1)]
+        outputs = [affine(y, scale, bias).cast(dtype), *kept]
+        return rows_template(inputs, outputs[: max(1, self.wanted_outputs)], self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        if not -len(shape) <= self.axis < len(shape):
+            raise ValueError(f"axis {self.axis} is not one of the {len(shape)} axes of input 'X'")
+        axes = trailing(self.axis, len(shape))
+        statistics = [shortened(shape, axes) for index in (1, 2) if self.has_output(index)]
+        return row_arrangement(shapes, shape, axes, statistics)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, scale = inputs[0], inputs[1]
@@ -108,6 +147,32 @@ class SkipNormalization(Normalization):
     centred: ClassVar[bool] = True
     epsilon: float = 1e-12
 
+    def lower_sum(self, inputs: Sequence[np.dtype[Any] | None], beta: int | None, bias: int) -> Kernel:
+        """The kernel; `beta` and `bias` say which inputs they are."""
+        dtype = inputs[0]
+        if dtype is None or not all(one is None or is_computable(one) for one in inputs):
+            return Host(self.run, self.host_reason)
+        read = [*leaves(inputs), None, None]
+        x, skip, gamma = read[:3]
+        assert x is not None
+        assert skip is not None
+        total = affine(x + skip.cast(x.dtype), None, read[bias])
+        y, *statistics = standardized(total, self.epsilon, centred=self.centred)
+        outputs = [affine(y, gamma, None if beta is None else read[beta]).cast(dtype), *_statistics(*statistics)]
+        outputs.append(total.cast(dtype))
+        wanted = [one if index == 0 or self.has_output(index) else None for index, one in enumerate(outputs)]
+        return rows_template(inputs, wanted[: max(1, self.wanted_outputs)], self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        names = self.inputs.replace("?", "").split(", ")
+        for name, one in list(zip(names, shapes, strict=False))[2:]:
+            if one is not None and one != shape[-1:]:
+                raise ValueError(f"input '{name}' is expected to have shape {shape[-1:]}, got {one}")
+        statistics = [(*shape[:-1], 1) for index in (1, 2) if self.has_output(index)]
+        more = [*statistics, *([shape] if self.has_output(3) else [])]
+        return row_arrangement(shapes, shape, (len(shape) - 1,), more)
+
     def normalize(self, x: Array, skip: Array, gamma: Array, beta: Array | None, bias: Array | None) -> Sequence[Array]:
         for name, vector in (("gamma", gamma), ("beta", beta), ("bias", bias)):
             if vector is not None and vector.shape != x.shape[-1:]:
@@ -135,6 +200,9 @@ class SkipLayerNormalization(SkipNormalization):
 
     inputs: ClassVar[str] = "input, skip, gamma, beta?, bias?"
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_sum(inputs, beta=3, bias=4)
+
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, skip, gamma, beta, bias = padded(inputs, 5)
         return self.normalize(x, skip, gamma, beta, bias)
@@ -146,6 +214,9 @@ class SkipSimplifiedLayerNormalization(SkipNormalization):
 
     inputs: ClassVar[str] = "input, skip, gamma, bias?"
     centred: ClassVar[bool] = False
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_sum(inputs, beta=None, bias=3)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, skip, gamma, bias = padded(inputs, 4)
