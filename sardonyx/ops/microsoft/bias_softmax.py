@@ -46,7 +46,9 @@ class BiasSoftmax(SameAsFirst):
         return rows_template(inputs, [softmax(scores + bias).cast(data)], self._arranged, self.run)
 
     def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
-        shape = given(shapes[0])
+        shape, bias = map(given, shapes)
+        if np.broadcast_shapes(shape, bias) != shape:
+            raise ValueError(f"input 'bias' of shape {bias} does not broadcast to 'data' of shape {shape}")
         return row_arrangement(shapes, shape, trailing(self.axis, len(shape)))
 
     def run(self, *inputs: Any) -> Sequence[Array]:

@@ -143,6 +143,7 @@ class SimplifiedLayerNormalization(AxisNormalization):
 class SkipNormalization(Normalization):
     """Normalisation of input + skip + bias over the last axis; the fourth output is that sum."""
 
+    inputs: ClassVar[str]
     outputs: ClassVar[str] = "output, mean?, inv_std_var?, input_skip_bias_sum?"
     centred: ClassVar[bool] = True
     epsilon: float = 1e-12
