@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any
 
@@ -10,6 +11,9 @@ from sardonyx.compiler.llvm.target import Target
 
 # LLVM keeps global state; one compilation at a time.
 _LOCK = threading.RLock()
+
+if hasattr(os, "register_at_fork"):  # no fork in the middle of one: the child could never compile
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -100,3 +101,24 @@ def library(variant: str = "") -> KernelLibrary:
         if known is None:
             known = _LIBRARIES[target.key] = KernelLibrary(target, KernelCache(default_folder()))
         return known
+
+
+def _locks() -> list[Any]:
+    """The locks of all libraries; that of the code generator, which is taken inside of them, has its own care."""
+    return [_LIBRARIES_LOCK, *(one._lock for one in _LIBRARIES.values())]
+
+
+def _before_fork() -> None:
+    """Wait until no library is making a kernel, so that a child finds all of them whole and unlocked."""
+    _LIBRARIES_LOCK.acquire()
+    for lock in _locks()[1:]:
+        lock.acquire()
+
+
+def _after_fork() -> None:
+    for lock in reversed(_locks()):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
