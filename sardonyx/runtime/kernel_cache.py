@@ -50,7 +50,7 @@ class KernelCache:
             return None
         try:
             with (self.folder / _file_name(key)).open("rb") as file:
-                if not _is_private(os.fstat(file.fileno())):
+                if not is_private(os.fstat(file.fileno())):
                     return None
                 text = file.read()
         except OSError:
@@ -114,7 +114,7 @@ def _is_own(status: os.stat_result) -> bool:
     return os.name != "posix" or status.st_uid == os.getuid()
 
 
-def _is_private(status: os.stat_result) -> bool:
+def is_private(status: os.stat_result) -> bool:
     """Whether only the owner of this process can have written the file."""
     if os.name != "posix":
         return True
