@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
@@ -123,6 +124,9 @@ class Conv(Convolution):
     """Cross-correlation in any number of spatial dimensions, with groups, strides, dilations and a bias."""
 
     host_reason = "the convolution of NumPy: no native kernel"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("convolution", {"group": self.group, "attributes": self.attributes}, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x = inputs[0]
