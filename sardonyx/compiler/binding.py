@@ -143,10 +143,10 @@ FAULT_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Data that a kernel of `origin` may refuse while it runs; `describe` words the error for the number it notes."""
+    """Data that a kernel of `origin` may refuse while it runs; `describe` makes the error for the number it notes."""
 
     origin: Any
-    describe: Callable[[int], str]
+    describe: Callable[[int], Exception]
 
 
 @dataclass
@@ -244,11 +244,11 @@ class Binder:
         finally:
             self._group = outer
 
-    def fault(self, describe: Callable[[int], str]) -> Address:
+    def fault(self, describe: Callable[[int], Exception]) -> Address:
         """Two int64 words, 0 before a run, where a kernel notes data that it must refuse: a 1, and a number.
 
-        After a run that left a note, the caller raises the error that `describe` words for the number, as one of the
-        node that is being bound.
+        After a run that left a note, the caller raises the error that `describe` makes for the number (errors.* or
+        ValueError), as one of the node that is being bound.
         """
         address = Address(self._notes, FAULT_BYTES * len(self.faults))
         self.faults.append(Fault(self.origin, describe))

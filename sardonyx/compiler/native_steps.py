@@ -168,7 +168,7 @@ def _outputs(bound: Bound, known: dict[int, Array], count: int) -> tuple[tuple[n
 
 def _describer(fault: Fault) -> Callable[[int], errors.OnnxRuntimeError]:
     """The error of the node whose kernel found something wrong."""
-    return lambda number: failure(fault.origin.operation, ValueError(fault.describe(number)))
+    return lambda number: failure(fault.origin.operation, fault.describe(number))
 
 
 def _nanoseconds(bound: Bound) -> float:

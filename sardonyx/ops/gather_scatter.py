@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx import errors
 from sardonyx.kernel.program import Kernel
 from sardonyx.ops.framework.facts import MAXIMUM_ELEMENTS, UNKNOWN, Dim, Fact
 from sardonyx.ops.framework.inference import Inference
@@ -14,21 +15,21 @@ from sardonyx.ops.framework.operator import Array, Operator, Value, operator, te
 from sardonyx.ops.shape import axis_of
 
 
-def out_of_bounds(index: int, size: int, axis: int | None = None) -> str:
-    """The message for an index that is none of an axis."""
+def out_of_bounds(index: int, size: int, axis: int | None = None) -> errors.InvalidArgument:
+    """The error for an index that is none of an axis."""
     where = "" if axis is None else f" on axis {axis}"
-    return (
+    return errors.InvalidArgument(
         f"indices element out of data bounds, idx={index} must be within the inclusive range "
         f"[{-size},{size - 1}]{where}"
     )
 
 
 def checked(indices: Array, size: int, axis: int | None = None) -> Array:
-    """Indices counted from the front; ValueError where one is out of bounds."""
+    """Indices counted from the front; InvalidArgument where one is out of bounds."""
     if indices.size:
         low, high = int(indices.min()), int(indices.max())
         if low < -size or high >= size:
-            raise ValueError(out_of_bounds(low if low < -size else high, size, axis))
+            raise out_of_bounds(low if low < -size else high, size, axis)
         if low < 0:
             return np.where(indices < 0, indices + size, indices)
     return indices

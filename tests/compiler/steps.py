@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx import errors
 from sardonyx.compiler.binding import Argument, Binder, Bound, Buffer, Tensor
 from sardonyx.compiler.llvm.kernels.executor import executor_code
 from sardonyx.compiler.llvm.library import library
@@ -92,7 +93,11 @@ class Memory:
             assert (room[:GUARD] == POISON).all(), "a kernel wrote before a buffer"
             assert (room[len(room) - GUARD :] == POISON).all(), "a kernel wrote behind a buffer"
         found = zip(binder.faults, notes.tolist(), strict=True)
-        return [fault.describe(number) for fault, (noted, number) in found if noted]
+        return [_message(fault.describe(number)) for fault, (noted, number) in found if noted]
+
+
+def _message(error: Exception) -> str:
+    return error.message if isinstance(error, errors.OnnxRuntimeError) else str(error)
 
 
 def bind(

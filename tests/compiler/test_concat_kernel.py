@@ -104,10 +104,10 @@ def test_faults_are_notes_behind_the_outputs() -> None:
     binder = new_binder()
     x = binder.external(0, F32, (3,))
     binder.origin = "a node"
-    binder.fault(lambda number: f"{number} is bad")
+    binder.fault(lambda number: ValueError(f"{number} is bad"))
     bound = binder.finish([copy(binder, x)], 1, copy)
     assert bound.faults[0].origin == "a node"
-    assert bound.faults[0].describe(7) == "7 is bad"
+    assert str(bound.faults[0].describe(7)) == "7 is bad"
     assert bound.plan.base_count == 4
     _, notes = run_plan(bound, [np.ones(3, np.float32)])
     assert notes.tolist() == [0, 0]

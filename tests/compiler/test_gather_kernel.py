@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from sardonyx import errors
 from sardonyx.compiler.native.gather import Gather, GatherElements, GatherND
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 
@@ -63,7 +64,7 @@ def test_known_regular_indices_are_a_view(indices: list[int], steps: int) -> Non
 
 
 def test_known_indices_are_checked_while_binding() -> None:
-    with pytest.raises(ValueError, match=r"idx=7 must be within the inclusive range \[-7,6\]"):
+    with pytest.raises(errors.InvalidArgument, match=r"idx=7 must be within the inclusive range \[-7,6\]"):
         bind(Gather({"axis": 1}), [np.zeros((2, 7), np.float32), np.array([7])], known=[1])
 
 

@@ -21,8 +21,8 @@ BLOBS = (1, 2, 4, 8, 16, 32, 64)
 _CHUNK_ROWS = 4096
 
 
-def describe(size: int, axis: int) -> Callable[[int], str]:
-    """How the fault of an index on an axis is worded."""
+def describe(size: int, axis: int) -> Callable[[int], Exception]:
+    """The error for an index that is none of an axis."""
     return lambda index: out_of_bounds(index, size, axis)
 
 

@@ -117,7 +117,7 @@ class ReverseSequence(NativeKernel):
         row = math.prod(data.shape[2:]) * data.dtype.itemsize
         items = data.shape[0] * data.shape[1]
         per_chunk, steps = rows_per_chunk(row), data.shape[time]
-        fault = binder.fault(lambda number: length_out_of_range(number, steps))
+        fault = binder.fault(lambda number: ValueError(length_out_of_range(number, steps)))
         binder.step(
             emit_reverse,
             ReverseSpec(time == 0, row if row in BLOBS else 0),
