@@ -147,6 +147,10 @@ LAYOUTS: dict[str, tuple[list[Array | None], tuple[str, ...]]] = {
         [Q, K, V, BIAS, None, normal(B, 1, S, P + T, seed=10), *PAST],
         THREE,
     ),
+    "a token behind a long past": (
+        [Q[:1, :1], K[:1, :1], V[:1, :1], None, None, None, normal(1, N, 2100, H), normal(1, N, 2100, H, seed=1)],
+        THREE,
+    ),
     "one token behind a past": ([Q[:, :1], K[:, :1], V[:, :1], None, None, None, *PAST], THREE),
 }
 
@@ -201,6 +205,11 @@ GROUPED: dict[str, tuple[list[Array | None], dict[str, Any]]] = {
     "three axes": ([Q, K, V], {"q_num_heads": N, "kv_num_heads": N}),
     "shared heads": ([normal(B, 6, S, H), normal(B, 2, T, H), normal(B, 2, T, 12)], {"is_causal": 1}),
     "past": ([four(Q, N), four(K, N), four(V, N), None, *PAST], {"is_causal": 1}),
+    "a long past": ([four(Q, N), four(K, N), four(V, N), None, *(normal(B, N, 4095, H, seed=i) for i in (1, 2))], {}),
+    "shared heads behind a past": (
+        [normal(B, 6, 1, H), normal(B, 2, 1, H), normal(B, 2, 1, 12), None, normal(B, 2, 9, H), normal(B, 2, 9, 12)],
+        {"is_causal": 1},
+    ),
     "past of rows": ([Q, K, V, None, *PAST], {"q_num_heads": N, "kv_num_heads": N, "scale": 0.1}),
     "mask": ([four(Q, N), four(K, N), four(V, N), normal(S, T) > -0.5], {}),
     "a row without keys": ([four(Q, N), four(K, N), four(V, N), np.arange(S * T).reshape(S, T) >= T], {}),

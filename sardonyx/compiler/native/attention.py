@@ -11,9 +11,11 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.kernels.lengths import emit_spans
 from sardonyx.compiler.native.attention_call import (
+    Append,
     Attention,
     Bias,
     Heads,
+    few_rows,
     heads_of_cache,
     heads_of_rows,
     storage_reason,
@@ -130,7 +132,7 @@ class MultiHeadAttentionKernel(NativeKernel):
             packed_last(binder, query), optional_last(binder, key), optional_last(binder, value), heads
         )
         bias = None if bias is None else contiguous(binder, bias)
-        operands = self._with_bias(binder, operands, bias, past_k, past_v)
+        operands, append = self._with_bias(binder, operands, bias, past_k, past_v)
         before = 0
         if past_k is not None and past_v is not None and not operands.from_cache:
             before = past_k.shape[2]
@@ -149,13 +151,14 @@ class MultiHeadAttentionKernel(NativeKernel):
             biases,
             right=0 if self.parameters["unidirectional"] else None,
             offset=before,
+            append=append,
         ).bind(binder)
         wanted_k, wanted_v = self.parameters["presents"]
         return output, k.as_tensor() if wanted_k else None, v.as_tensor() if wanted_v else None
 
     def _with_bias(
         self, binder: Binder, operands: _Operands, bias: Tensor | None, past_k: Tensor | None, past_v: Tensor | None
-    ) -> _Operands:
+    ) -> tuple[_Operands, Append | None]:
         """The operands with the bias added and the past in front of keys and values; a cache has had its bias."""
         q, k, v = operands.query, operands.key, operands.value
         starts = [0, q.heads * q.size, q.heads * (q.size + k.size)]
@@ -167,8 +170,16 @@ class MultiHeadAttentionKernel(NativeKernel):
             turn(binder, q, biased, bias=bias, bias_start=starts[0])
             q = biased
         if operands.from_cache:
-            return _Operands(q, k, v, True)
-        return _Operands(q, _placed(binder, k, past_k, bias, starts[1]), _placed(binder, v, past_v, bias, starts[2]))
+            return _Operands(q, k, v, True), None
+        made = cached(
+            binder,
+            q,
+            (k, v),
+            (past_k, past_v),
+            (bias, starts[1], starts[2]),
+            is_causal=bool(self.parameters["unidirectional"]),
+        )
+        return _Operands(q, made.key, made.value), made.append
 
 
 def _placed(binder: Binder, new: Heads, past: Tensor | None, bias: Tensor | None, bias_start: int) -> Heads:
@@ -179,12 +190,54 @@ def _placed(binder: Binder, new: Heads, past: Tensor | None, bias: Tensor | None
         target = new_heads(binder, new)
         turn(binder, new, target, bias=bias, bias_start=bias_start)
         return target
-    present, target = appended(binder, past, new)
+    whole = heads_of_cache(appended(binder, past, new))
+    before = past.shape[2]
+    copy_into(binder, past, whole.positions(0, before).as_tensor())
+    target = whole.positions(before, new.rows)
     if bias is None:
         copy_into(binder, new.as_tensor(), target.as_tensor())
     else:
         turn(binder, new, target, bias=bias, bias_start=bias_start)
-    return heads_of_cache(present)
+    return whole
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Keys and values with their past in front; with `append`, the kernel of the attention writes them."""
+
+    key: Heads
+    value: Heads
+    append: Append | None = None
+
+
+def cached(
+    binder: Binder,
+    query: Heads,
+    new: tuple[Heads, Heads],
+    past: tuple[Tensor | None, Tensor | None],
+    bias: tuple[Tensor | None, int, int] = (None, 0, 0),
+    *,
+    is_causal: bool = False,
+    has_window: bool = False,
+) -> Cached:
+    """New keys and values behind their past, if there is one; `bias` is a tensor and where those of each begin.
+
+    The kernel appends them on the way where its form for few rows reads every key.
+    """
+    added, *starts = bias
+    rows = query.heads // max(1, new[0].heads) * query.rows
+    sees_all = rows > 0 and not has_window and (new[0].rows <= query.rows or not is_causal)
+    appends = added is None and sees_all and few_rows(binder, rows, query.tensor.dtype) > 0
+    old_k, old_v = past
+    if appends and old_k is not None and old_v is not None:
+        old_k, old_v = contiguous(binder, old_k), contiguous(binder, old_v)
+        key, value = appended(binder, old_k, new[0]), appended(binder, old_v, new[1])
+        return Cached(heads_of_cache(key), heads_of_cache(value), Append(old_k, old_v, *new))
+    with binder.together():
+        placed = [
+            _placed(binder, one, before, added, start) for one, before, start in zip(new, past, starts, strict=True)
+        ]
+    return Cached(placed[0], placed[1])
 
 
 def _of_five(tensor: Tensor, index: int) -> Heads:
@@ -249,10 +302,22 @@ class AttentionKernel(NativeKernel):
             )
         if (past_k is None) != (past_v is None):
             raise ValueError("past_key and past_value must be given together")
+        before, after = self.parameters["windows"]
         q_heads, kv_heads = int(self.parameters["q_num_heads"]), int(self.parameters["kv_num_heads"])
         q = _heads(packed_last(binder, query), q_heads, "Q")
-        k = _placed(binder, _heads(packed_last(binder, key), kv_heads, "K"), past_k, None, 0)
-        v = _placed(binder, _heads(packed_last(binder, value), kv_heads, "V"), past_v, None, 0)
+        new = (
+            _heads(packed_last(binder, key), kv_heads, "K"),
+            _heads(packed_last(binder, value), kv_heads, "V"),
+        )
+        made = cached(
+            binder,
+            q,
+            new,
+            (past_k, past_v),
+            is_causal=bool(self.parameters["is_causal"]),
+            has_window=before >= 0 or after >= 0,
+        )
+        k, v = made.key, made.value
         if len(query.shape) == 3:
             output = binder.new(query.dtype, (q.batch, q.rows, q.heads * v.size))
             place = heads_of_rows(output, q.heads, "Y")
@@ -260,7 +325,6 @@ class AttentionKernel(NativeKernel):
             output = binder.new(query.dtype, (q.batch, q.heads, q.rows, v.size))
             place = heads_of_cache(output)
         scale = self.parameters["scale"]
-        before, after = self.parameters["windows"]
         Attention(
             q,
             k,
@@ -274,6 +338,7 @@ class AttentionKernel(NativeKernel):
             lengths=None if lengths is None else contiguous(binder, lengths),
             from_end=lengths is not None,
             softcap=float(self.parameters["softcap"]),
+            append=made.append,
         ).bind(binder)
         wanted_k, wanted_v = self.parameters["presents"]
         return output, k.as_tensor() if wanted_k else None, v.as_tensor() if wanted_v else None

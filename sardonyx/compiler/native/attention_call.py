@@ -94,12 +94,33 @@ class Bias:
 
 
 @dataclass(frozen=True)
+class Append:
+    """What keys and values are made of on the way: a past (batch, heads, rows, size), contiguous, and new rows."""
+
+    past_key: Tensor
+    past_value: Tensor
+    new_key: Heads
+    new_value: Heads
+
+    def arguments(self) -> list[Argument]:
+        words: list[Argument] = [self.past_key.shape[2]]
+        for past, new in ((self.past_key, self.new_key), (self.past_value, self.new_value)):
+            words += [past, past.strides[0], past.strides[1], new.address, *new.strides]
+        return words
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.past_key, self.past_value, self.new_key.tensor, self.new_value.tensor
+
+
+@dataclass(frozen=True)
 class Attention:
     """softmax(scale * query @ key' + biases) @ value into `output`.
 
     A query `i` stands at position `offset` + i, or, with `lengths` and `from_end`, so that the last query stands at
     the last key. It sees the keys from `left` before to `right` after its position (None: all), and of each batch
-    entry only the first `lengths` + `length_add` keys.
+    entry only the first `lengths` + `length_add` keys. With `append`, the keys and values are caches that are written
+    on the way: for `few_rows` only, where no key is left out.
     """
 
     query: Heads
@@ -116,6 +137,7 @@ class Attention:
     from_end: bool = False
     softcap: float = 0.0
     sink: Tensor | None = None
+    append: Append | None = None
 
     def spec(self, binder: Binder) -> AttentionSpec:
         storage = self.query.tensor.dtype
@@ -131,10 +153,10 @@ class Attention:
             "" if self.lengths is None else self.lengths.dtype.name,
             self.softcap > 0,
             self.sink is not None,
+            self.append is not None,
         )
-        rows = 1 << max(0, self.rows_of_a_key_head - 1).bit_length()
-        few = rows <= min(FEW_ROWS, binder.target.lanes(wide.compute_type))
-        return replace(wide, few_rows=rows) if few else replace(wide, folded=self._shares_biases)
+        rows = few_rows(binder, self.rows_of_a_key_head, storage)
+        return replace(wide, few_rows=rows) if rows else replace(wide, folded=self._shares_biases)
 
     @property
     def _shares_biases(self) -> bool:
@@ -191,9 +213,13 @@ class Attention:
         ]
         arguments += [int(key.rows > KEYS), scratch.room, scratch.state_at, scratch.accumulators_at]
         arguments += [scratch.keys_at, scratch.values_at, scratch.columns_at]
+        if self.append is not None:
+            arguments += self.append.arguments()
         for bias in self.biases:
             arguments += [bias.tensor, *bias.steps(), float_word(bias.masked)]
-        read = [query.tensor, key.tensor, self.value.tensor, *(bias.tensor for bias in self.biases)]
+        read = [query.tensor, *(bias.tensor for bias in self.biases)]
+        caches = [key.tensor, self.value.tensor]
+        read += caches if self.append is None else self.append.tensors
         read += [tensor for tensor in (self.lengths, self.sink) if tensor is not None]
         scores = float(query.batch * query.heads * query.rows * key.rows)
         binder.step(
@@ -201,7 +227,7 @@ class Attention:
             spec,
             arguments,
             reads=read,
-            writes=(self.output.tensor,),
+            writes=[self.output.tensor, *(caches if self.append is not None else ())],
             chunks=units * groups,
             scratch=scratch.nbytes,
             flops=2.0 * scores * (query.size + self.value.size),
@@ -227,13 +253,21 @@ class Attention:
         return ", ".join(words)
 
 
+def few_rows(binder: Binder, rows: int, storage: np.dtype[np.generic]) -> int:
+    """For how many rows (a power of two) the form for few rows is taken; 0 where `rows` of a key head are too many."""
+    wide = 1 << max(0, rows - 1).bit_length()
+    compute = AttentionSpec(storage.name, 1, 1).compute_type
+    return wide if wide <= min(FEW_ROWS, binder.target.lanes(compute)) else 0
+
+
 def _group_rows(rows: int, units: int, keys: int, block: int) -> int:
     """The rows of a chunk: a multiple of the block; enough that packing the keys is cheap against using them."""
     parts = -(-_CHUNKS // max(1, units))
     wanted = max(_ROWS_OF_A_CHUNK, -(-rows // parts))
     if keys > KEYS:
         wanted = min(wanted, _ROWS_KEPT)
-    return round_up(max(1, min(wanted, rows)), block)
+    groups = max(1, rows // wanted)
+    return round_up(max(1, -(-rows // groups)), block)
 
 
 def storage_reason(dtype: np.dtype[np.generic] | None) -> str | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.heads import TurnSpec, emit_carry, emit_turn
-from sardonyx.compiler.native.attention_call import Heads, heads_of_cache
-from sardonyx.compiler.native.copy import copy_into
+from sardonyx.compiler.native.attention_call import Heads
 
 # Bytes that one chunk moves.
 _CHUNK_BYTES = 32 << 10
@@ -138,15 +137,12 @@ def carry(binder: Binder, past: Tensor | None, present: Tensor, new_rows: int, s
     binder.step(emit_carry, start.lengths.dtype.name, arguments, reads=read, writes=(present,), chunks=batch * heads)
 
 
-def appended(binder: Binder, past: Tensor, new: Heads) -> tuple[Tensor, Heads]:
-    """A cache (batch, heads, past rows + new rows, size), its past in place, and the place of the new rows."""
+def appended(binder: Binder, past: Tensor, new: Heads) -> Tensor:
+    """Room for a cache (batch, heads, past rows + new rows, size)."""
     batch, heads, before, size = past.shape
     if (batch, heads, size) != (new.batch, new.heads, new.size):
         raise ValueError(
             f"a past of shape {past.shape} does not fit new keys or values of batch {new.batch}, {new.heads} heads "
             f"and size {new.size}"
         )
-    present = binder.new(past.dtype, (batch, heads, before + new.rows, size))
-    whole = heads_of_cache(present)
-    copy_into(binder, past, whole.positions(0, before).as_tensor())
-    return present, whole.positions(before, new.rows)
+    return binder.new(past.dtype, (batch, heads, before + new.rows, size))

@@ -18,10 +18,11 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.attention_decode import FewRows
-from sardonyx.compiler.llvm.kernels.attention_frame import Block, Frame, RowTable
+from sardonyx.compiler.llvm.kernels.attention_frame import Block, Frame, RowTable, Source
 from sardonyx.compiler.llvm.kernels.attention_products import Blocks
 from sardonyx.compiler.llvm.kernels.attention_softmax import finish_row, softmax_row
 from sardonyx.compiler.llvm.kernels.attention_spec import (
+    APPEND_ARGUMENTS,
     ARGUMENTS,
     BIAS_ARGUMENTS,
     KEYS,
@@ -34,10 +35,16 @@ __all__ = ["AttentionSpec", "emit_attention"]
 
 
 def emit_attention(target: Target, spec: AttentionSpec) -> str:
-    """The kernel of `spec`; its arguments are `ARGUMENTS`, then `BIAS_ARGUMENTS` for each bias."""
+    """The kernel of `spec`; its arguments are `ARGUMENTS`, `APPEND_ARGUMENTS` where it appends, and
+    `BIAS_ARGUMENTS` for each bias.
+    """
     k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
     words = k.pointer("arguments", I64)
-    names = [*ARGUMENTS, *(f"{name}{index}" for index in range(len(spec.biases)) for name in BIAS_ARGUMENTS)]
+    names = [
+        *ARGUMENTS,
+        *(APPEND_ARGUMENTS if spec.appends else ()),
+        *(f"{name}{index}" for index in range(len(spec.biases)) for name in BIAS_ARGUMENTS),
+    ]
     given = {name: words.load(index) for index, name in enumerate(names)}
     kernel = _Kernel(Frame(k, spec, given))
     key_heads, groups = given["key_heads"], given["groups"]
@@ -87,6 +94,7 @@ class _Kernel:
                 first=start.equals(0),
                 last=start + KEYS >= key_end,
                 biases=self._shared_biases(batch, head, start),
+                sources=self._sources(batch, head),
             )
             self.form.prepare(here)
             with k.loop(begin, end, self.frame.rows) as row:
@@ -102,6 +110,21 @@ class _Kernel:
             place = place + head * given["group_heads"] * given[f"bias_head{number}"]
             addresses.append(given[f"bias{number}"] + place * scalar.nbytes)
         return tuple(addresses)
+
+    def _sources(self, batch: Value, head: Value) -> tuple[Source, ...]:
+        """Where keys and values of a key head come from, where they are appended to a cache."""
+        if not self.spec.appends:
+            return ()
+        given, nbytes = self.given, self.frame.storage.nbytes
+        sources = []
+        for name, size in (("key", self.spec.head_size), ("value", self.spec.value_size)):
+            past, new = (
+                given[f"{age}_{name}"]
+                + (batch * given[f"{age}_{name}_batch"] + head * given[f"{age}_{name}_head"]) * nbytes
+                for age in ("past", "new")
+            )
+            sources.append(Source(past, new, size * nbytes, given[f"new_{name}_row"] * nbytes))
+        return tuple(sources)
 
     def _visible(self, batch: Value) -> _Visible:
         k, given = self.k, self.given

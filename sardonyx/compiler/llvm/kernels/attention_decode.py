@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sardonyx.compiler.llvm.builder import Value, minimum
 from sardonyx.compiler.llvm.kernels.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.types import I64
@@ -37,9 +39,9 @@ class FewRows:
             sums = [[k.constant(wide, 0.0)] * self.keys for _ in range(self.rows)]
             for number in range(self.keys):
                 place = minimum(k, first + number, here.count - 1) if number else first
-                key = here.keys.offset(place * self.given["key_row"])
+                key = self._row(here, 0, place)
                 for at, mask in pieces:
-                    vector = key.load(at, lanes, mask).to(frame.compute)
+                    vector = key(at, mask)
                     for row in range(self.rows):
                         query = kept.get((row, at))
                         if query is None:
@@ -54,6 +56,24 @@ class FewRows:
                         total.lane(begin) if self.keys == 1 else k.shuffle(total, None, range(begin, begin + self.keys))
                     )
                 frame.score_row(row).store(part, first)
+
+    def _row(self, here: Block, which: int, place: Value) -> Callable[[int, Value | None], Value]:
+        """How the vectors of a row of keys (0) or values (1) are read; they are written to the cache on the way."""
+        k, frame = self.k, self.frame
+        lies = (here.keys, here.values)[which].offset(place * self.given[("key_row", "value_row")[which]])
+        if not here.sources:
+            return lambda at, mask: lies.load(at, frame.lanes, mask).to(frame.compute)
+        source, absolute = here.sources[which], here.start + place
+        behind = absolute - self.given["past_rows"]
+        past = source.past + absolute * source.past_step
+        read = k.pointer(k.select(behind < 0, past, source.new + behind * source.new_step), frame.storage)
+
+        def append(at: int, mask: Value | None) -> Value:
+            vector = read.load(at, frame.lanes, mask)
+            lies.store(vector, at, mask)
+            return vector.to(frame.compute)
+
+        return append
 
     def _lane_sums(self, vectors: list[Value]) -> Value:
         """A vector whose lane i is the sum of the lanes of vector i; there are as many vectors as lanes."""
@@ -103,8 +123,8 @@ class FewRows:
         }
 
         def add(place: Value, turn: int) -> None:
-            values = here.values.offset(place * self.given["value_row"])
-            loaded = [values.load(at, lanes, mask).to(frame.compute) for at, mask in pieces]
+            values = self._row(here, 1, place)
+            loaded = [values(at, mask) for at, mask in pieces]
             for row in range(self.rows):
                 weight = k.splat(frame.score_row(row).load(place), lanes)
                 for (at, _), vector in zip(pieces, loaded, strict=True):

@@ -56,7 +56,8 @@ class Frame:
 class Block:
     """A block of keys and values: where its first ones are, the number of its first key, how many there are.
 
-    `biases` are the addresses of what all rows add to the scores of these keys, where biases are folded.
+    `biases` are the addresses of what all rows add to the scores of these keys, where biases are folded; `sources`
+    where the rows of keys and of values come from, where they are appended to a cache.
     """
 
     keys: Pointer
@@ -66,6 +67,17 @@ class Block:
     first: Value
     last: Value
     biases: tuple[Value, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """The past rows and the new rows of a head, as addresses."""
+
+    past: Value
+    new: Value
+    past_step: int  # bytes
+    new_step: Value  # bytes
 
 
 class RowTable:

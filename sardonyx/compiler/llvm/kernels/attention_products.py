@@ -115,9 +115,7 @@ class Blocks:
             columns = self.columns.offset(panel * frame.panel)
             wide = here.count - panel * frame.panel > frame.lanes
 
-            def tiles(
-                vectors: int, keys: Pointer = keys, scores: Pointer = scores, columns: Pointer = columns
-            ) -> None:
+            def tiles(vectors: int, keys: Pointer = keys, scores: Pointer = scores, columns: Pointer = columns) -> None:
                 for rows, row in self._tiles(count):
                     self._multiply(
                         rows,

@@ -28,6 +28,14 @@ ARGUMENTS = (
     *("keep", "room", "state_at", "accumulators_at", "keys_at", "values_at", "columns_at"),
 )
 
+# Where keys and values come from that are appended to a cache on the way; the rows of the past are contiguous.
+APPEND_ARGUMENTS = (
+    "past_rows",
+    *("past_key", "past_key_batch", "past_key_head", "new_key", "new_key_batch", "new_key_row", "new_key_head"),
+    *("past_value", "past_value_batch", "past_value_head"),
+    *("new_value", "new_value_batch", "new_value_row", "new_value_head"),
+)
+
 # For each bias: a row for each query. `bias_masked` is what a truth value or a number <= 0 of a mask adds.
 BIAS_ARGUMENTS = ("bias", "bias_batch", "bias_head", "bias_row", "bias_masked")
 
@@ -46,6 +54,8 @@ class AttentionSpec:
     - `folded`: whether each bias is the same for all rows of a key head, so that it is added with the products.
     - `left`, `right`: whether queries see only keys near their own position.
     - `lengths`: dtype of the number of keys of each batch entry, or "".
+    - `appends`: whether keys and values are written to the caches (`key`, `value`) from a past and new rows on the
+      way; only in the form for few rows, where the rows together see all keys.
     - `softcap`: scores are cap * tanh(score / cap).
     - `sink`: one logit for each head that takes part in the denominator alone.
     """
@@ -61,6 +71,7 @@ class AttentionSpec:
     lengths: str = ""
     softcap: bool = False
     sink: bool = False
+    appends: bool = False
 
     @property
     def limited(self) -> bool:
