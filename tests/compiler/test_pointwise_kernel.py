@@ -176,6 +176,22 @@ def test_results_are_the_same_for_any_chunks():
     np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 2, 0)])
+def test_permuted_values_stay_permuted(order, variant):
+    a = random((9, 40, 33), 1)
+    permuted = a.transpose(order)
+    x, y = inputs_of(a, a)
+    binder = check([x + 1], [permuted], variant)
+    assert len(binder.steps) == 1
+    check([x * y], [permuted, random(permuted.shape[-1:], 2)], variant)
+    binder = check([x - y], [permuted, random(permuted.shape, 2)], variant)
+    assert len(binder.steps) <= 2  # the permuted one may be copied first
+    (result,) = PointwiseKernel([x + 1], [F32]).bind(binder, [tensor_like(permuted)])
+    item = permuted.itemsize
+    assert [stride * item for stride in result.strides] == list(permuted.strides)
+
+
 def test_shapes_that_do_not_broadcast_are_named():
     x, y = Input(F32, 0), Input(F32, 1)
     tensors = [tensor_like(random((3,))), tensor_like(random((4,)))]

@@ -152,6 +152,17 @@ def test_strides(axes, index, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize("axes", [[0], [1], [2], [0, 2]])
+def test_permuted_values(axes, order, variant):
+    a = random((9, 30, 35), 1).transpose(order)
+    b = random(a.shape, 2)
+    x, y = inputs_of(a, b)
+    check([softmax(x), e.reduce("sum", x)], [a], axes, variant)
+    check([softmax(x + y), e.reduce("sum", x)], [a, b], axes, variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("axes", [[0], [1], [2], [1, 2]])
 def test_inputs_that_broadcast_over_rows_or_within(axes, variant):
     a, b, c = random((4, 6, 20), 1), random((1, 6, 1), 2), random((20,), 3)

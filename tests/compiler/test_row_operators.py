@@ -138,6 +138,7 @@ def test_layer_normalization(variant):
     half = [array.astype(np.float16) for array in (x, scale, bias)]
     check("LayerNormalization", half, outputs=3, variant=variant, rtol=1e-2, atol=1e-2)
     check("RMSNormalization", [x, scale], variant=variant)
+    check("LayerNormalization", [random((2, 48, 6), 1).transpose(0, 2, 1), scale], variant=variant)
 
 
 def test_statistics_and_channels():
@@ -146,6 +147,8 @@ def test_statistics_and_channels():
     check("BatchNormalization", [x, scale, bias, mean, variance])
     check("BatchNormalization", [x[:, :, 0, 0], scale, bias, mean, variance])
     check("InstanceNormalization", [x, scale, bias])
+    check("InstanceNormalization", [random((2, 5, 6, 12), 1).transpose(0, 3, 1, 2), scale, bias])
+    check("GroupNormalization", [random((2, 5, 6, 12), 1).transpose(0, 3, 1, 2), scale, bias], {"num_groups": 3})
     check("GroupNormalization", [x, scale, bias], {"num_groups": 3}, version=21)
     check("GroupNormalization", [x, scale[:3], bias[:3]], {"num_groups": 3}, version=18)
     check("MeanVarianceNormalization", [x])

@@ -15,8 +15,11 @@ from sardonyx.compiler.native.rows import (
     access_of,
     broadcast_steps,
     elements_per_chunk,
+    in_order,
     is_small,
     joined_axes,
+    laid_out,
+    memory_order,
     space_size,
     table_words,
 )
@@ -51,7 +54,8 @@ class PointwiseKernel:
     def bind(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Add the step for these inputs and give the outputs; ValueError where the shapes do not broadcast."""
         shape = _broadcast(inputs)
-        outputs = [binder.new(root.dtype, shape) for root in self.body.roots]
+        order = memory_order(inputs, shape)
+        outputs = [laid_out(binder, root.dtype, shape, order) for root in self.body.roots]
         self.bind_into(binder, inputs, outputs)
         return outputs
 
@@ -60,9 +64,11 @@ class PointwiseKernel:
         shape = outputs[0].shape
         if outputs[0].size == 0:
             return
+        order = memory_order(outputs[:1], shape)
+        inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
         operands = [*inputs, *outputs]
         steps = [broadcast_steps(tensor, len(shape)) for tensor in operands]
-        axes = joined_axes(shape, steps)
+        axes = joined_axes([shape[axis] for axis in order], [[one[axis] for axis in order] for one in steps])
         if not axes:
             axes = [Axis(1, tuple(tensor.dtype.itemsize for tensor in operands))]
         row = axes.pop()

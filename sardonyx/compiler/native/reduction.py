@@ -22,7 +22,10 @@ from sardonyx.compiler.native.rows import (
     access_of,
     broadcast_steps,
     elements_per_chunk,
+    in_order,
     is_small,
+    laid_out,
+    memory_order,
     space_size,
     table_words,
 )
@@ -74,7 +77,7 @@ class ReductionTemplate(NativeKernel):
         made = self._run(binder, read, arrangement.axes)
         results: list[Tensor | None] = [None] * (max(self.positions) + 1)
         for position, tensor, shape in zip(self.positions, made, arrangement.outputs, strict=True):
-            results[position] = tensor.reshaped(shape)
+            results[position] = read_as(binder, tensor, shape)
         return results
 
     def _run(self, binder: Binder, inputs: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
@@ -125,12 +128,14 @@ class ReductionKernel:
         shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
         reduced = {axis % len(shape) for axis in axes} if shape else set()
         kept_shape = tuple(1 if axis in reduced else size for axis, size in enumerate(shape))
+        order = memory_order(inputs, shape)
+        inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
         outputs = [
-            binder.new(root.dtype, kept_shape if of_row else shape)
+            binder.new(root.dtype, kept_shape) if of_row else laid_out(binder, root.dtype, shape, order)
             for root, of_row in zip(self.body.roots, self.of_rows, strict=True)
         ]
         if math.prod(kept_shape) and (math.prod(shape) or any(self.of_rows)):
-            self._step(binder, inputs, outputs, shape, reduced)
+            self._step(binder, inputs, outputs, shape, reduced, order)
         return outputs
 
     def _step(
@@ -140,9 +145,10 @@ class ReductionKernel:
         outputs: Sequence[Tensor],
         shape: tuple[int, ...],
         reduced: set[int],
+        order: Sequence[int],
     ) -> None:
         operands = [*inputs, *outputs]
-        space = _Space.of(shape, [broadcast_steps(tensor, len(shape)) for tensor in operands], reduced)
+        space = _Space.of(shape, [broadcast_steps(tensor, len(shape)) for tensor in operands], reduced, order)
         count = len(inputs)
         is_output_element = [False] * count + [not of_row for of_row in self.of_rows]
         space = space.with_row([t.dtype.itemsize if e else 0 for t, e in zip(operands, is_output_element, strict=True)])
@@ -216,10 +222,14 @@ class _Space:
     form: Literal["rows", "columns"]
 
     @staticmethod
-    def of(shape: Sequence[int], steps: Sequence[Sequence[int]], reduced: set[int]) -> _Space:
-        """Axes of size 1 are dropped, neighbours of one kind joined where they are one run for every operand."""
+    def of(shape: Sequence[int], steps: Sequence[Sequence[int]], reduced: set[int], order: Sequence[int]) -> _Space:
+        """The dimensions in `order`, that of memory.
+
+        Axes of size 1 are dropped, neighbours of one kind joined where they are one run for every operand.
+        """
         axes: list[tuple[bool, Axis]] = []
-        for index, size in enumerate(shape):
+        for index in order:
+            size = shape[index]
             if size == 1:
                 continue
             kind, axis = index in reduced, Axis(size, tuple(one[index] for one in steps))

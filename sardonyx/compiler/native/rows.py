@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sardonyx.compiler.binding import SMALL_STEP_NS, Tensor
+import numpy as np
+
+from sardonyx.compiler.binding import SMALL_STEP_NS, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.row_access import Access
+from sardonyx.compiler.native.copy import contiguous
 
 # Bytes that a core moves, and simple vector operations on elements that it does, in a nanosecond: rough figures by
 # which a step is cut into chunks.
@@ -16,6 +20,10 @@ OPERATIONS_PER_NS = 60.0
 
 # A chunk should take some time, or the threads meet at its counter too often, and should be small enough to balance.
 CHUNK_NS = 4000.0
+
+# Elements farther apart than this share no cache line worth the name; copying less than this many is not worth a step.
+_CLOSE_BYTES = 32
+_WORTH_COPYING = 4096
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,56 @@ def broadcast_steps(tensor: Tensor, rank: int) -> tuple[int, ...]:
     item = tensor.dtype.itemsize
     own = [0 if size == 1 else stride * item for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
     return (*(0 for _ in range(rank - len(own))), *own)
+
+
+def memory_order(tensors: Sequence[Tensor], shape: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions of a space, slowest first, in the order in which tensors of its size lie in memory.
+
+    Row-major where one of them does, or where none has that size: a loop in this order reads and writes memory in
+    sequence, and a permuted value stays permuted.
+    """
+    natural = tuple(range(len(shape)))
+    found = natural
+    for tensor in tensors:
+        if tensor.size != math.prod(shape):
+            continue
+        steps = broadcast_steps(tensor, len(shape))
+        long = [axis for axis in natural if shape[axis] > 1]
+        order = sorted(long, key=lambda axis: -abs(steps[axis]))
+        if order == long:
+            return natural
+        if found == natural:
+            found = (*(axis for axis in natural if shape[axis] <= 1), *order)
+    return found
+
+
+def laid_out(binder: Binder, dtype: np.dtype[Any], shape: Sequence[int], order: Sequence[int]) -> Tensor:
+    """A new value whose elements lie in memory in the given order of its dimensions, slowest first."""
+    tensor = binder.new(dtype, [shape[axis] for axis in order])
+    return permuted(tensor, [list(order).index(axis) for axis in range(len(shape))])
+
+
+def permuted(tensor: Tensor, order: Sequence[int]) -> Tensor:
+    """The same value with its dimensions in another order."""
+    shape, strides = [tensor.shape[axis] for axis in order], [tensor.strides[axis] for axis in order]
+    return tensor.reshaped(shape, strides)
+
+
+def in_order(binder: Binder, tensor: Tensor, shape: Sequence[int], order: Sequence[int]) -> Tensor:
+    """A tensor of the space's size whose elements a loop in this order finds close together.
+
+    A copy where they are far apart: a copy moves blocks, where the loop would fetch a cache line for each element.
+    """
+    fastest = order[-1] if order else 0
+    if tensor.size != math.prod(shape) or tensor.size < _WORTH_COPYING or tensor.shape != tuple(shape):
+        return tensor
+    if shape[fastest] == 1 or abs(tensor.strides[fastest]) * tensor.dtype.itemsize <= _CLOSE_BYTES:
+        return tensor
+    if tensor.array is not None:
+        moved = binder.constant(np.ascontiguousarray(tensor.array.transpose(order)))
+    else:
+        moved = contiguous(binder, permuted(tensor, order))
+    return permuted(moved, [list(order).index(axis) for axis in range(len(shape))])
 
 
 def joined_axes(shape: Sequence[int], steps: Sequence[Sequence[int]]) -> list[Axis]:
