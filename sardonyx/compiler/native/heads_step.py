@@ -46,9 +46,9 @@ class Start:
         return [self.lengths, self.add, self.back, self.last]
 
 
-def _outside(rotary: Rotary) -> Callable[[int], str]:
+def _outside(rotary: Rotary) -> Callable[[int], Exception]:
     rows = rotary.cosine.size // max(1, rotary.half)
-    return lambda position: f"'cos_cache' has {rows} rows; positions go from {position} to {position}"
+    return lambda position: ValueError(f"'cos_cache' has {rows} rows; positions go from {position} to {position}")
 
 
 def new_heads(binder: Binder, like: Heads) -> Heads:
@@ -130,7 +130,9 @@ def carry(binder: Binder, past: Tensor | None, present: Tensor, new_rows: int, s
     arguments += [heads, size * item, new_rows, start.lengths, start.add, start.back, last]
     least = (new_rows if start.back == new_rows else 0) - start.add
     fault = binder.fault(
-        lambda length: f"'seqlens_k' {length} does not fit {new_rows} new keys and total length {start.most}"
+        lambda length: ValueError(
+            f"'seqlens_k' {length} does not fit {new_rows} new keys and total length {start.most}"
+        )
     )
     arguments += [least, start.most - start.add, fault]
     read = [start.lengths] if past is None else [past, start.lengths]
