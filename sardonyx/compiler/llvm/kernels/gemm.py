@@ -233,13 +233,13 @@ class _Gemm:
             left = self.given["n"] - panel * self.panel
             width: Value = k.constant(I64, 1)
             for rows, panels in self.wide.items():
-                fits = chunk.rows.equals(rows) & (left >= panels * self.panel) & (chunk.last_panel - panel >= panels)
+                fits = (end - begin).equals(rows) & (left >= panels * self.panel) & (chunk.last_panel - panel >= panels)
                 width = k.select(fits, panels, width)
             if self.spec.b == "columns":  # transposed panel by panel
                 width = k.constant(I64, 1)
             b = self._panel_of_b(chunk, block, panel, left, width)
             with k.loop(begin, end, self.spec.rows) as row:
-                self._tile(chunk, block, b, panel, left, width, row)
+                self._tile(chunk, block, b, panel, left, width, row, end)
             number.set(panel + width)
 
     def _panel_of_b(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, width: Value) -> Panels:
@@ -270,11 +270,11 @@ class _Gemm:
         return Panels((start,), spec.vectors, loads, k.select(wanted, self.panel, stride))
 
     def _tile(
-        self, chunk: _Chunk, block: _Block, b: Panels, panel: Value, left: Value, width: Value, row: Value
+        self, chunk: _Chunk, block: _Block, b: Panels, panel: Value, left: Value, width: Value, row: Value, end: Value
     ) -> None:
         """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
         k, given, product, spec = self.k, self.given, self.product, self.spec
-        rows = minimum(k, chunk.rows - row, spec.rows)
+        rows = minimum(k, end - row, spec.rows)
         kept = (panel - chunk.first_panel) * self.panel + row * given["tile_stride"]
         base = k.pointer(k.advance(k["scratch"], given["tile_scratch"], 1), product.accumulator)
         tile = Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
@@ -300,52 +300,55 @@ class _Gemm:
                 panels = replace(panels, prefetch=None)
             unroll = spec.unroll if case == spec.rows else 1
             values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
-            if case == spec.rows and fits_registers(spec.epilogue):
+            if height == spec.rows and fits_registers(spec.epilogue):
                 self._finish(chunk, panel, left, block.final, values, tile, chunk.row_start + row)
             else:
                 store_tile(tile, values)
         pending = block.final
         if fits_registers(spec.epilogue):
-            pending = pending & (selector.differs(spec.rows) | (left < self.panel))
+            done = rows.equals(spec.rows) & ((left >= self.panel) | (left <= self.lanes))
+            pending = pending & (done ^ True)
         with k.when(pending), k.loop(0, width) as which:
             part = tile.start.offset(which * self.panel)
 
-            def over_rows(writer: EpilogueWriter) -> None:
-                writer.over_rows(part, given["tile_stride"], chunk.row_start + row, rows)
+            def over_rows(writer: EpilogueWriter, place: Pointer) -> None:
+                writer.over_rows(place, given["tile_stride"], chunk.row_start + row, rows)
 
-            self._with_epilogue(chunk, panel + which, left - which * self.panel, over_rows)
+            self._with_epilogue(chunk, panel + which, left - which * self.panel, part, over_rows)
 
     def _finish(
         self, chunk: _Chunk, panel: Value, left: Value, final: Value, values: Registers, tile: Tile, row: Value
     ) -> None:
-        """The epilogue of a tile that is still in registers, if all its columns exist, or its way to scratch."""
+        """The epilogue of a tile of full height that is still in registers, or its way to scratch.
+
+        The tile is whole, or has one vector per row, of which a mask may cut a part.
+        """
         k, spec = self.k, self.spec
-        now = final & (left >= self.panel)
-        vectors = range(spec.vectors)
+        vectors = range(1 + max(vector for _, _, vector in values))
+        narrow = len(vectors) < spec.vectors
+        masks = [k.lanes_below(left, self.lanes)] if narrow else [None for _ in vectors]
+        now = final if narrow else final & (left >= self.panel)
         with k.when(now):
-            whole = [None for _ in vectors]
-            writer = EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, whole)
+            writer = EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, masks)
             writer.over_registers([[values[turn, 0, one] for one in vectors] for turn in range(spec.rows)], row)
         with k.otherwise(now):
             store_tile(tile, values)
 
-    def _masks(self, left: Value) -> list[Value | None]:
-        """For each vector of a panel, the columns that exist."""
-        lanes = self.lanes
-        return [self.k.lanes_below(left - vector * lanes, lanes) for vector in range(self.spec.vectors)]
-
-    def _with_epilogue(self, chunk: _Chunk, panel: Value, left: Value, write: Callable[[EpilogueWriter], None]) -> None:
-        """Write the epilogue of a panel twice: masks, whose stores may cost several times more, are for cut ones."""
+    def _with_epilogue(
+        self, chunk: _Chunk, panel: Value, left: Value, tile: Pointer, write: Callable[[EpilogueWriter, Pointer], None]
+    ) -> None:
+        """Write the epilogue of a panel twice: whole, and vector by vector with masks, whose stores may cost more."""
         k, spec = self.k, self.spec
+        first = panel * self.panel
 
-        def with_masks(masks: Sequence[Value | None]) -> None:
-            write(EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, masks))
+        def writer(column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
+            return EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, column, masks)
 
         whole = left >= self.panel
         with k.when(whole):
-            with_masks([None] * spec.vectors)
-        with k.otherwise(whole):
-            with_masks(self._masks(left))
+            write(writer(first, [None] * spec.vectors), tile)
+        with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
+            write(writer(first + column, [k.lanes_below(left - column, self.lanes)]), tile.offset(column))
 
     def _several(self, b: Panels, count: int) -> Panels:
         """`count` panels from the first on."""

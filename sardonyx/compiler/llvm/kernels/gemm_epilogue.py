@@ -132,43 +132,58 @@ class EpilogueWriter:
         fixed = self._fixed(lanes)
         with k.loop(0, rows) as turn:
             line = tile.offset(turn * stride)
-            self._row(row + turn, [line.load(vector * lanes, lanes) for vector in range(len(self.masks))], fixed)
+            vectors = [line.load(vector * lanes, lanes) for vector in range(len(self.masks))]
+            self._row(self._lines(row + turn), vectors, fixed)
 
     def over_registers(self, tile: Sequence[Sequence[Value]], row: Value) -> None:
         """The same for a tile in registers, a sequence of vectors for each row."""
         fixed = self._fixed(tile[0][0].type.lanes)
+        lines = self._lines(row)
         for turn, vectors in enumerate(tile):
-            self._row(row + turn, vectors, fixed)
+            if turn:
+                lines = {index: line.offset(self._place(index).stride) for index, line in lines.items()}
+            self._row(lines, vectors, fixed)
+
+    def _place(self, index: int) -> Place:
+        """The operands' matrices, then the outputs'."""
+        count = len(self.operands)
+        return self.operands[index][1] if index < count else self.outputs[index - count]
+
+    def _lines(self, row: Value) -> dict[int, Pointer]:
+        """Where a row begins, by number of the matrix that has rows."""
+        lines = {}
+        for index in range(len(self.operands) + len(self.outputs)):
+            kind = self.operands[index][0].addressing if index < len(self.operands) else "full"
+            if kind in ("full", "column"):
+                place = self._place(index)
+                line = place.start.offset(row * place.stride)
+                lines[index] = line if kind == "column" else line.offset(self.column)
+        return lines
 
     def _fixed(self, lanes: int) -> dict[tuple[int, int], Value]:
         """What is the same in every row, by operand and vector."""
-        return {
-            (index, vector): self._load(index, self.column, vector, lanes)
-            for index, (operand, _) in enumerate(self.operands)
-            if operand.addressing in ("row", "scalar")
-            for vector in range(len(self.masks))
-        }
-
-    def _load(self, index: int, row: Value, vector: int, lanes: int) -> Value:
-        operand, place = self.operands[index]
-        if operand.addressing == "scalar":
-            return self.k.splat(place.start.load(), lanes)
-        if operand.addressing == "column":
-            return self.k.splat(place.start.load(row * place.stride), lanes)
-        line = place.start.offset(self.column)
-        if operand.addressing == "full":
-            line = line.offset(row * place.stride)
-        return line.load(vector * lanes, lanes, self.masks[vector])
-
-    def _row(self, row: Value, vectors: Sequence[Value], fixed: dict[tuple[int, int], Value]) -> None:
         k = self.k
-        lanes = vectors[0].type.lanes
+        found = {}
+        for index, (operand, place) in enumerate(self.operands):
+            for vector, mask in enumerate(self.masks):
+                if operand.addressing == "scalar":
+                    found[index, vector] = k.splat(place.start.load(), lanes)
+                elif operand.addressing == "row":
+                    found[index, vector] = place.start.offset(self.column).load(vector * lanes, lanes, mask)
+        return found
+
+    def _row(self, lines: dict[int, Pointer], vectors: Sequence[Value], fixed: dict[tuple[int, int], Value]) -> None:
+        k = self.k
+        lanes, count = vectors[0].type.lanes, len(self.operands)
         for vector, (accumulator, mask) in enumerate(zip(vectors, self.masks, strict=True)):
             values = [accumulator]
-            for index in range(len(self.operands)):
-                known = fixed.get((index, vector))
-                values.append(self._load(index, row, vector, lanes) if known is None else known)
+            for index, (operand, _) in enumerate(self.operands):
+                if operand.addressing == "column":
+                    values.append(k.splat(lines[index].load(), lanes))
+                elif operand.addressing == "full":
+                    values.append(lines[index].load(vector * lanes, lanes, mask))
+                else:
+                    values.append(fixed[index, vector])
             results = emit_expression(k, self.epilogue.outputs, values) if self.epilogue.outputs else values[:1]
-            for result, place in zip(results, self.outputs, strict=True):
-                target = place.start.offset(row * place.stride).offset(self.column)
-                target.store(k.splat(result, lanes), vector * lanes, mask)
+            for number, result in enumerate(results, count):
+                lines[number].store(k.splat(result, lanes), vector * lanes, mask)
