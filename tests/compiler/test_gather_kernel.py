@@ -10,7 +10,8 @@ import pytest
 
 from sardonyx import errors
 from sardonyx.compiler.native.gather import Gather, GatherElements, GatherND
-from tests.compiler.steps import VARIANTS, bind, outputs_of
+from sardonyx.compiler.native.slices import transposed
+from tests.compiler.steps import VARIANTS, Memory, bind, new_binder, outputs_of
 
 Array = np.ndarray[Any, Any]
 DTYPES = [np.bool_, ml_dtypes.bfloat16, np.float32, np.int64, np.complex128]
@@ -61,6 +62,23 @@ def test_known_regular_indices_are_a_view(indices: list[int], steps: int) -> Non
         assert len(binder.steps) == (steps if places.ndim else 0)
         memory.run(binder)
         np.testing.assert_array_equal(memory.read(result), np.take(data, places, 1))
+
+
+@pytest.mark.parametrize(
+    ("order", "axis", "copies"),
+    [((1, 0, 2), 1, 0), ((1, 2, 0), 2, 0), ((0, 1, 2), 1, 0), ((1, 0, 2), 0, 1), ((0, 2, 1), 2, 1), ((2, 0, 1), 1, 1)],
+)
+def test_strided_data_is_copied_only_where_rows_are_torn(order: tuple[int, ...], axis: int, copies: int) -> None:
+    base = np.arange(4 * 5 * 6, dtype=np.float32).reshape(4, 5, 6)
+    indices = np.array([2, 0, -1])
+    binder, memory = new_binder(), Memory()
+    whole, places = binder.external(0, base.dtype, base.shape), binder.external(1, indices.dtype, indices.shape)
+    memory.put(whole, base)
+    memory.put(places, indices)
+    (result,) = Gather({"axis": axis}).bind(binder, [transposed(whole, order), places])
+    assert not memory.run(binder)
+    assert len(binder.steps) == 1 + copies
+    np.testing.assert_array_equal(memory.read(result), np.take(base.transpose(order), indices, axis))
 
 
 def test_known_indices_are_checked_while_binding() -> None:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Binder, Tensor
+from sardonyx.compiler.binding import Address, Binder, Tensor, row_major
 from sardonyx.compiler.llvm.kernels.gather import ElementsSpec, GatherSpec, emit_gather, emit_gather_elements
-from sardonyx.compiler.native.copy import CHUNK_BYTES, contiguous
+from sardonyx.compiler.native.copy import CHUNK_BYTES, contiguous, copy
 from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.compiler.native.view import reshaped_strides
 from sardonyx.ops.gather_scatter import checked, out_of_bounds
 from sardonyx.ops.shape import axis_of
 
@@ -45,22 +46,31 @@ class Gather(NativeKernel):
             view = _regular(data, indices, axis)
             if view is not None:
                 return [view]
-        data, indices = contiguous(binder, data), contiguous(binder, indices)
-        shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
-        output = binder.new(data.dtype, shape)
-        if output.size == 0 and indices.size == 0:
+        indices = contiguous(binder, indices)
+        output = binder.new(data.dtype, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
+        if indices.size == 0:
             return [output]
-        row = math.prod(data.shape[axis + 1 :]) * data.dtype.itemsize
-        fault = binder.fault(describe(size, axis))
-        _gather(binder, data, indices, output, fault, _Layout(
+        data, outer_step, step = _in_rows(binder, data, axis)
+        layout = _Layout(
             outer=math.prod(data.shape[:axis]),
             rows=indices.size,
-            data_step=size * row,
+            data_step=outer_step,
             index_step=0,
-            row=row,
-            axes=((size, row),),
-        ))  # fmt: skip
+            row=math.prod(data.shape[axis + 1 :]) * data.dtype.itemsize,
+            axes=((size, step),),
+        )
+        _gather(binder, data, indices, output, binder.fault(describe(size, axis)), layout)
         return [output]
+
+
+def _in_rows(binder: Binder, data: Tensor, axis: int) -> tuple[Tensor, int, int]:
+    """The data and its steps in bytes, outer places and axis; a copy of it where rows are not contiguous."""
+    folded = (math.prod(data.shape[:axis]), data.shape[axis], math.prod(data.shape[axis + 1 :]))
+    strides = row_major(folded) if data.is_contiguous else reshaped_strides(data.shape, data.strides, folded)
+    if strides is None or (strides[2] != 1 and folded[2] > 1):
+        data, strides = copy(binder, data), row_major(folded)
+    item = data.dtype.itemsize
+    return data, strides[0] * item, strides[1] * item
 
 
 def _regular(data: Tensor, indices: Tensor, axis: int) -> Tensor | None:
@@ -98,7 +108,7 @@ class _Layout:
 
 
 def _gather(binder: Binder, data: Tensor, indices: Tensor, output: Tensor, faults: Address, layout: _Layout) -> None:
-    """Add the step that gathers rows of contiguous data."""
+    """Add the step that gathers rows, each of them contiguous in the data."""
     row = layout.row
     blob = row if row in BLOBS else 0
     pieces, piece = (1, row) if blob or row <= CHUNK_BYTES else (-(-row // CHUNK_BYTES), CHUNK_BYTES)
