@@ -14,6 +14,7 @@ from sardonyx.compiler.native.rows import (
     Axis,
     access_of,
     broadcast_steps,
+    common_shape,
     elements_per_chunk,
     in_order,
     is_small,
@@ -53,7 +54,7 @@ class PointwiseKernel:
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Add the step for these inputs and give the outputs; ValueError where the shapes do not broadcast."""
-        shape = _broadcast(inputs)
+        shape = common_shape([tensor.shape for tensor in inputs])
         order = memory_order(inputs, shape)
         outputs = [laid_out(binder, root.dtype, shape, order) for root in self.body.roots]
         self.bind_into(binder, inputs, outputs)
@@ -138,14 +139,6 @@ def _inputs_as_exponents(roots: Sequence[Expr]) -> frozenset[int]:
             if isinstance(exponent, Input):
                 found.add(exponent.index)
     return frozenset(found)
-
-
-def _broadcast(inputs: Sequence[Tensor]) -> tuple[int, ...]:
-    shapes = [tensor.shape for tensor in inputs]
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise ValueError(f"the shapes {', '.join(map(str, shapes))} do not broadcast to one shape") from None
 
 
 def _memory_bytes(tensor: Tensor) -> int:

@@ -21,6 +21,7 @@ from sardonyx.compiler.native.rows import (
     Axis,
     access_of,
     broadcast_steps,
+    common_shape,
     elements_per_chunk,
     in_order,
     is_small,
@@ -125,7 +126,7 @@ class ReductionKernel:
 
         Outputs that are values of rows keep those axes with size 1.
         """
-        shape = np.broadcast_shapes(*(tensor.shape for tensor in inputs))
+        shape = common_shape([tensor.shape for tensor in inputs])
         reduced = {axis % len(shape) for axis in axes} if shape else set()
         kept_shape = tuple(1 if axis in reduced else size for axis, size in enumerate(shape))
         order = memory_order(inputs, shape)

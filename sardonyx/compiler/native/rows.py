@@ -41,6 +41,19 @@ def broadcast_steps(tensor: Tensor, rank: int) -> tuple[int, ...]:
     return (*(0 for _ in range(rank - len(own))), *own)
 
 
+def common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape to which all of these broadcast; ValueError where there is none."""
+    rank = max(map(len, shapes), default=0)
+    result = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                if result[axis] not in (1, size):
+                    raise ValueError(f"the shapes {', '.join(map(str, shapes))} do not broadcast to one shape")
+                result[axis] = size
+    return tuple(result)
+
+
 def memory_order(tensors: Sequence[Tensor], shape: Sequence[int]) -> tuple[int, ...]:
     """The dimensions of a space, slowest first, in the order in which tensors of its size lie in memory.
 
