@@ -15,7 +15,7 @@ from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.template import NativeKernel
 from sardonyx.runtime.lanes import LanePool
-from sardonyx.runtime.team import FINISHED, TeamOptions, ThreadTeam
+from sardonyx.runtime.team import FINISHED, TeamOptions, shared_team
 
 Array = np.ndarray[Any, Any]
 
@@ -133,10 +133,10 @@ def outputs_of(
     return [memory.read(result).copy() for result in results if result is not None]
 
 
-def run_plan(bound: Bound, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of a native plan, on this thread; the faults of the run come last where it has any."""
+def run_plan(bound: Bound, inputs: Sequence[Array], threads: int = 1) -> list[Array]:
+    """The outputs of a native plan on one or more threads; the faults of the run come last where it has any."""
     code = executor_code(library())
-    team, pool = ThreadTeam(code, TeamOptions(threads=1)), LanePool(1)
+    team, pool = shared_team(code, TeamOptions(threads=threads)), LanePool(threads)
     outputs = [np.empty(shape, dtype) for dtype, shape in bound.outputs]
     notes = np.zeros(2 * len(bound.faults), np.int64)
     arrays = [*inputs, *outputs, *([notes] if bound.faults else [])]

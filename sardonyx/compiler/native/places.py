@@ -55,6 +55,7 @@ class Triangle(NativeKernel):
             reads=(data,),
             writes=(result,),
             chunks=-(-items // per_chunk),
+            detail=f"{items} rows of {columns}",
         )
         return [result]
 
@@ -99,6 +100,7 @@ class OneHot(NativeKernel):
             writes=(result,),
             chunks=-(-indices.size // per_chunk),
             nbytes=float(indices.nbytes + indices.size * item),
+            detail=f"{indices.size} of {result.size} elements",
         )
         return [result]
 
@@ -125,5 +127,6 @@ class ReverseSequence(NativeKernel):
             reads=(data, lengths),
             writes=(result,),
             chunks=-(-items // per_chunk),
+            detail=f"{items} rows of {row} bytes",
         )
         return [result]
