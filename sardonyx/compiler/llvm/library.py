@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.runtime.kernel_cache import KernelCache, default_folder
 
+Array = np.ndarray[Any, Any]
+
 # Emits the text of the kernel that a specification describes; the function it defines is called KERNEL.
 Emit = Callable[[Target, Any], str]
 
 KERNEL = "kernel"
+
+_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
 
 @dataclass
@@ -59,6 +68,17 @@ class KernelLibrary:
                 self._addresses[key] = self._make(key, emit, spec)
             return self._addresses[key]
 
+    def run(self, emit: Emit, spec: Any, arguments: Sequence[int | Array], chunks: int, threads: int = 1) -> None:
+        """Do all chunks of a kernel that needs no scratch memory now; an array as argument stands for its address."""
+        kernel = _SIGNATURE(self.address(emit, spec))
+        words = np.array([one if isinstance(one, int) else _address(one) for one in arguments], np.int64)
+        if threads <= 1:
+            kernel(_address(words), 0, chunks, None)
+            return
+        bounds = [chunks * index // threads for index in range(threads + 1)]
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda share: kernel(_address(words), *share, None), itertools.pairwise(bounds)))
+
     def _make(self, key: str, emit: Emit, spec: Any) -> int:
         full_key = f"{key}|{self.target.key}|{_generator_version()}"
         if self._loader is None:
@@ -77,6 +97,10 @@ class KernelLibrary:
         self.counts.seconds += time.perf_counter() - began
         self.cache.store(full_key, code)
         return self._loader.load(KERNEL, code)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 @functools.cache

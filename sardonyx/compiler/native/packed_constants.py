@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import itertools
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -15,8 +12,6 @@ from sardonyx.compiler.llvm.kernels.gemm_packing import PackSpec, emit_pack
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.runtime.arena_layout import ALIGNMENT
-
-_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
 # A chunk packs this many elements of K of this many panels: rows are read by the kilobyte, panels written likewise.
 _K_BLOCK = 64
@@ -54,17 +49,7 @@ def pack_b(library: KernelLibrary, array: Array, product: str) -> Array:
     groups = -(-panels // _GROUP)
     chunks = len(batches) * groups * k_blocks
     spec = PackSpec(product, "rows" if by_rows else "columns", tile_shape(target, product).vectors)
-    kernel = _KERNEL(library.address(emit_pack, spec))
-    addresses = (batches.__array_interface__["data"][0], packed.__array_interface__["data"][0])
-    sizes = (stride, size_k, size_n)
     steps = (_K_BLOCK, _GROUP, k_blocks, batches.strides[0] // item, words)
-    arguments = np.array([addresses[0], *sizes, addresses[1], *steps], np.int64)
-    place = int(arguments.__array_interface__["data"][0])
     threads = min(os.cpu_count() or 1, chunks) if packed.nbytes > _SMALL else 1
-    if threads <= 1:
-        kernel(place, 0, chunks, None)
-    else:
-        bounds = [chunks * index // threads for index in range(threads + 1)]
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda share: kernel(place, *share, None), itertools.pairwise(bounds)))
+    library.run(emit_pack, spec, (batches, stride, size_k, size_n, packed, *steps), chunks, threads)
     return packed
