@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowLength, walk
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, walk
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ def _spelled(expr: Expr, numbers: dict[int, int]) -> str:
         return f"c{_number(expr)}:{expr.dtype}"
     if isinstance(expr, RowLength):
         return f"n:{expr.dtype}"
+    if isinstance(expr, RowIndex):
+        return f"k:{expr.dtype}"
     if isinstance(expr, Reduce):
         return f"reduce_{expr.kind}({numbers[id(expr.arg)]}):{expr.dtype}"
     assert isinstance(expr, Apply)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.dtypes import NARROW_FLOATS
-from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowLength, walk
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, walk
 from sardonyx.kernel.program import Pointwise, Reduction, is_row_value
 
 Array = np.ndarray[Any, Any]
@@ -228,6 +228,10 @@ def evaluate_reduction(kernel: Reduction, inputs: Sequence[Array], axes: Sequenc
                 values[id(expr)] = np.asarray(combined, working_dtype(expr.dtype))
             elif isinstance(expr, RowLength):
                 values[id(expr)] = np.asarray(math.prod(shape[axis] for axis in over), working_dtype(expr.dtype))
+            elif isinstance(expr, RowIndex):
+                (axis,) = over
+                numbers = np.arange(shape[axis], dtype=expr.dtype)
+                values[id(expr)] = numbers.reshape(-1, *(1,) * (len(shape) - 1 - axis))
             else:
                 values[id(expr)] = _value(expr, inputs, values)
         return [_finish(values[id(expr)], expr, kept if is_row_value(expr) else shape) for expr in kernel.outputs]

@@ -117,6 +117,13 @@ class RowLength(Expr):
     dtype: np.dtype[Any]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class RowIndex(Expr):
+    """The number of the current element in its row, which extends along one dimension."""
+
+    dtype: np.dtype[Any]
+
+
 # ``bound`` is a maximum that may be any number where an element is NaN.
 REDUCTIONS = frozenset({"sum", "product", "maximum", "minimum", "bound"})
 

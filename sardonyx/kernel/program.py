@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.kernel.expr import Expr, Input, Reduce, arguments
+from sardonyx.kernel.expr import Expr, Input, Reduce, RowIndex, arguments
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def is_row_value(expr: Expr) -> bool:
     """Whether an expression is the same for all elements of a row: no input enters it but through a `Reduce`."""
     if isinstance(expr, Reduce):
         return True
-    return not isinstance(expr, Input) and all(is_row_value(arg) for arg in arguments(expr))
+    return not isinstance(expr, Input | RowIndex) and all(is_row_value(arg) for arg in arguments(expr))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -15,7 +15,16 @@ from sardonyx.kernel.program import Arrangement, Host, Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
-from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, log_sum_exp, rows_template, shortened
+from sardonyx.ops.row_kernels import (
+    Contents,
+    Shapes,
+    given,
+    index_of_extreme,
+    is_computable,
+    log_sum_exp,
+    rows_template,
+    shortened,
+)
 
 
 def normalized_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -246,8 +255,26 @@ class ArgReduction(Operator):
 
     host_reason = "the search of NumPy: no native kernel"
 
+    largest: ClassVar[bool] = True
+
     def find(self, x: Array, axis: int) -> Array:
         raise NotImplementedError
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        (x,) = inputs
+        if x is None or not is_computable(x):
+            return Host(self.run, self.host_reason)
+        values = Input(x, 0).cast(working_dtype(x))
+        index = index_of_extreme(values, largest=self.largest, last=bool(self.select_last_index))
+        return rows_template(inputs, [index.cast(np.int64)], self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = normalized_axes([self.axis], len(shape))
+        if shape[axes[0]] == 0:
+            raise ValueError(f"dimension {axes[0]} of the input {shape} is empty: it has no extreme element")
+        result = shortened(shape, axes) if self.keepdims else (*shape[: axes[0]], *shape[axes[0] + 1 :])
+        return Arrangement((shape,), axes, (result,))
 
     def run(self, x: Array) -> Sequence[Value]:
         (axis,) = normalized_axes([self.axis], x.ndim)
@@ -284,6 +311,8 @@ class ArgMax(ArgReduction):
 @operator("ArgMin")
 class ArgMin(ArgReduction):
     """The index of the smallest element."""
+
+    largest = False
 
     def find(self, x: Array, axis: int) -> Array:
         return np.asarray(np.argmin(x, axis=axis))

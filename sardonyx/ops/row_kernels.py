@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.dtypes import NARROW_FLOATS
 from sardonyx.kernel.evaluate import working_dtype
-from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.expr import Expr, Input, RowIndex
 from sardonyx.kernel.program import Arrangement, Reduction, Template
 
 Shapes = Sequence[tuple[int, ...] | None]
@@ -74,6 +74,24 @@ def log_softmax(x: Expr) -> Expr:
     """The logarithm of `softmax`."""
     shifted = x - k.reduce("bound", x)
     return shifted - k.log(k.reduce("sum", k.exp(shifted)))
+
+
+def index_of_extreme(x: Expr, *, largest: bool, last: bool) -> Expr:
+    """The int32 index of the largest or smallest element, the first or the last of equals; of a NaN if there is one."""
+    extreme = k.reduce("maximum" if largest else "minimum", x)
+    found = x.equals(extreme)
+    if x.dtype.kind not in "biu":
+        found = k.logical_or(found, k.isnan(x))
+    index = RowIndex(np.dtype(np.int32))
+    if last:
+        return k.reduce("maximum", k.where(found, index, -1))
+    return k.reduce("minimum", k.where(found, index, np.iinfo(np.int32).max))
+
+
+def hardmax(x: Expr) -> Expr:
+    """1 for the first largest element, else 0."""
+    index = RowIndex(np.dtype(np.int32))
+    return k.where(index.equals(index_of_extreme(x, largest=True, last=False)), k.constant(1, x.dtype), 0)
 
 
 def log_sum_exp(x: Expr) -> Expr:

@@ -130,4 +130,4 @@ def _register(op_type: str, function: Any, of_row: Callable[[Expr], Expr] | None
 
 _register("Softmax", softmax, row_kernels.softmax)
 _register("LogSoftmax", log_softmax, row_kernels.log_softmax)
-_register("Hardmax", hardmax)
+_register("Hardmax", hardmax, row_kernels.hardmax)

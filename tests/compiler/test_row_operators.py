@@ -141,6 +141,29 @@ def test_layer_normalization(variant):
     check("LayerNormalization", [random((2, 48, 6), 1).transpose(0, 2, 1), scale], variant=variant)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+def test_indices_of_extremes(op_type, last, variant):
+    for dtype in (np.float32, np.int32, np.uint8, np.int64, np.float16):
+        x = random((4, 35, 18), 6, dtype)
+        for axis in (0, 1, 2):
+            attributes = {"axis": axis, "select_last_index": last, "keepdims": axis % 2}
+            check(op_type, [np.round(x)], attributes, variant=variant)
+    x = random((6, 50), 7)
+    x[1, 20], x[2, 30], x[3], x[4] = np.nan, np.inf, -np.inf, np.inf
+    x[1, 40] = np.nan
+    check(op_type, [x], {"axis": 1, "select_last_index": last}, variant=variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_hardmax(variant):
+    x = np.round(random((3, 5, 34), 2))
+    for version in (11, 13):
+        for axis in (1, 2):
+            check("Hardmax", [x], {"axis": axis}, version=version, variant=variant)
+
+
 def test_statistics_and_channels():
     x, scale, bias = random((2, 12, 5, 6), 1), random((12,), 2), random((12,), 3)
     mean, variance = random((12,), 4), np.abs(random((12,), 5)) + 0.1

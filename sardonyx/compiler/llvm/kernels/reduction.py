@@ -40,7 +40,7 @@ from sardonyx.compiler.llvm.kernels.walk import kernel_frame, places, runs, shar
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, Type, type_of
 from sardonyx.kernel.canonical import Canonical
-from sardonyx.kernel.expr import Constant, Expr, Input, Reduce, RowLength
+from sardonyx.kernel.expr import Constant, Expr, Input, Reduce, RowIndex, RowLength
 
 # Words before the steps, besides the addresses.
 HEADER = 7
@@ -185,15 +185,27 @@ class _Form:
     def for_elements(self, value: Value) -> Value:
         return value
 
-    def elements(self, roots: Sequence[Expr], loaded: Sequence[Value], place: Value, number: int) -> list[Value]:
-        """Expressions for the elements under the vector, in pass `number`; what earlier passes kept is read."""
+    def elements(
+        self, roots: Sequence[Expr], loaded: Sequence[Value], place: Value, number: int, position: Value
+    ) -> list[Value]:
+        """Expressions for the elements under the vector, in pass `number`; what earlier passes kept is read.
+
+        `place` is where the elements are in scratch memory, `position` the number of the first one in its row.
+        """
         known = dict(self.known)
+        for expr in self.passes.order:
+            if isinstance(expr, RowIndex):
+                known[id(expr)] = self.indices(position, working_type(expr.dtype))
         for group in self.passes.kept[:number]:
             for expr in group:
                 pointer, working = self.scratch[id(expr)]
                 value = pointer.load(place, self.lanes)
                 known[id(expr)] = as_loaded(value, BOOL) if working == BOOL else value
         return emit_working(self.k, roots, loaded, known)
+
+    def indices(self, position: Value, scalar: Type) -> Value:
+        """The numbers of the elements under the vector in their rows."""
+        return self.k.splat(position.to(scalar), self.lanes)
 
     def keep(self, values: Sequence[Value], exprs: Sequence[Expr], place: Value) -> None:
         for value, expr in zip(values, exprs, strict=True):
@@ -240,6 +252,9 @@ class _Rows(_Form):
     def for_elements(self, value: Value) -> Value:
         return self.k.splat(value, self.lanes)
 
+    def indices(self, position: Value, scalar: Type) -> Value:
+        return super().indices(position, scalar) + self.k.iota(scalar, self.lanes)
+
     @contextmanager
     def _each_run(self) -> Iterator[Value]:
         """Every run of the row, with the place of its first element in scratch memory."""
@@ -275,13 +290,13 @@ class _Rows(_Form):
                 for one, variable in zip(reductions, sums, strict=True):
                     variable.set(neutral(k, one.kind, variable.type))
                 with k.loop(start, k.smaller(start + BLOCK, whole), self.lanes) as index:
-                    values = self.elements(roots, self._loaded(index, None), room + index, number)
+                    values = self.elements(roots, self._loaded(index, None), room + index, number, index)
                     self.add(reductions, sums, values[: len(reductions)])
                     self.keep(values[len(reductions) :], keep, room + index)
                 self.add(reductions, totals, [variable.get() for variable in sums])
             rest = self.size - whole
             with k.when(rest > 0):
-                values = self.elements(roots, self._loaded(whole, rest), room + whole, number)
+                values = self.elements(roots, self._loaded(whole, rest), room + whole, number, whole)
                 inside = k.lanes_below(rest, self.lanes)
                 masked = [
                     k.select(inside, k.splat(value, self.lanes), neutral(k, one.kind, total.type))
@@ -312,12 +327,12 @@ class _Rows(_Form):
         with self._each_run() as room:
             whole = self.size - self.size % self.lanes
             with k.loop(0, whole, self.lanes) as index:
-                values = self.elements(roots, self._loaded(index, None), room + index, number)
+                values = self.elements(roots, self._loaded(index, None), room + index, number, index)
                 for value, (_, operand) in zip(values, written, strict=True):
                     operand.store(value, index, self.lanes)
             rest = self.size - whole
             with k.when(rest > 0):
-                values = self.elements(roots, self._loaded(whole, rest), room + whole, number)
+                values = self.elements(roots, self._loaded(whole, rest), room + whole, number, whole)
                 for value, (_, operand) in zip(values, written, strict=True):
                     operand.store(value, whole, self.lanes, rest)
 
@@ -332,7 +347,7 @@ class _Columns(_Form):
         self.depth_steps = [words.load(self.table_at + 1 + index) for index in range(count)]
         self.table_at += count + 1
         self.count: Value | None = None
-        self.zero = k.constant(self.size.type, 0)
+        self.zero = self.position = k.constant(self.size.type, 0)
 
     def scratch_elements(self) -> Value:
         return self.length * self.lanes
@@ -381,6 +396,7 @@ class _Columns(_Form):
             ):
                 if not fixed:
                     operand.start_row(k.advance(start, index * step, 1))
+            self.position = index
             yield (before + index) * self.lanes
 
     def _loaded(self) -> list[Value]:
@@ -393,7 +409,9 @@ class _Columns(_Form):
         number = self.passes.reductions.index(list(reductions))
         totals = self.accumulators(reductions)
         with self._each_position() as place:
-            values = self.elements([*(one.arg for one in reductions), *keep], self._loaded(), place, number)
+            values = self.elements(
+                [*(one.arg for one in reductions), *keep], self._loaded(), place, number, self.position
+            )
             self.add(reductions, totals, values[: len(reductions)])
             self.keep(values[len(reductions) :], keep, place)
         for one, total in zip(reductions, totals, strict=True):
@@ -413,6 +431,6 @@ class _Columns(_Form):
             return
         with self._each_position() as place:
             roots = [root for root, _ in elements]
-            values = self.elements(roots, self._loaded(), place, len(self.passes.reductions))
+            values = self.elements(roots, self._loaded(), place, len(self.passes.reductions), self.position)
             for value, (_, operand) in zip(values, elements, strict=True):
                 operand.store(value, self.zero, self.lanes, self.count)

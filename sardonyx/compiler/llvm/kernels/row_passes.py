@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sardonyx.kernel.cost import weight
-from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowLength, arguments, walk
+from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, arguments, walk
 
 # An intermediate with at least this many operations is stored for a later pass rather than computed again.
 _WORTH_KEEPING = 10
@@ -52,7 +52,7 @@ class RowPasses:
             elif isinstance(expr, Apply):
                 constant = all(id(arg) in found for arg in expr.args)
             else:
-                constant = True
+                constant = not isinstance(expr, RowIndex)
             if constant:
                 found.add(id(expr))
         return found
