@@ -20,7 +20,7 @@ from sardonyx.ops.framework.operator import ControlFlow, Operator
 Role = Literal["known", "view", "native", "host"]
 
 # Operators whose result only needs the shape of their input.
-SHAPE_READERS = frozenset({"Shape", "Size"})
+SHAPE_READERS = frozenset({"Shape", "Size", "EyeLike"})
 
 # Operators that give another result each time.
 _RANDOM = frozenset(

@@ -120,3 +120,14 @@ def test_padding_and_blocks_in_a_row() -> None:
         rows, columns = expected.shape[2] // 2, expected.shape[3] // 2
         blocks = expected.reshape(n, 2, rows, 2, columns, 2).transpose(0, 3, 5, 1, 2, 4)
         np.testing.assert_array_equal(z, blocks.reshape(n, 8, rows, columns))
+
+
+def test_a_diagonal_follows_from_a_shape() -> None:
+    nodes = [
+        helper.make_node("EyeLike", ["x"], ["diagonal"], k=1),
+        helper.make_node("Add", ["x", "diagonal"], ["y"]),
+    ]
+    found = session(nodes, {"x": (FLOAT, ["n", "m"])}, ["y"])
+    for shape in [(3, 5), (4, 2), (0, 3)]:
+        x = np.random.default_rng(5).random(shape, np.float32)
+        np.testing.assert_array_equal(found.run(None, {"x": x})[0], x + np.eye(*shape, k=1, dtype=np.float32))
