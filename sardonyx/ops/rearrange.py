@@ -149,6 +149,33 @@ class CenterCropPad(Operator):
         return [Fact(data.type, tuple(sizes))]
 
 
+def sequence_axis(
+    cache: Sequence[int], update: Sequence[int], firsts: Sequence[int] | None, axis: int, mode: str
+) -> int:
+    """The axis of TensorScatter counted from the front; ValueError where mode or shapes do not fit."""
+    axis = axis_of(axis, len(cache))
+    if axis == 0:
+        raise ValueError("axis must not be 0, the batch axis")
+    if mode not in ("linear", "circular"):
+        raise ValueError(f"mode must be linear or circular, not '{mode}'")
+    expected = (*cache[:axis], *update[axis : axis + 1], *cache[axis + 1 :])
+    if tuple(update) != expected or update[axis] > cache[axis]:
+        raise ValueError(
+            f"update of shape {list(update)} does not fit past_cache of shape {list(cache)}: "
+            f"they may differ on axis {axis} alone, where the update must not be longer"
+        )
+    if firsts is not None and tuple(firsts) != (cache[0],):
+        raise ValueError(f"write_indices must have shape [{cache[0]}], the batch's, not {list(firsts)}")
+    return axis
+
+
+def no_room(start: int, length: int, room: int, mode: str) -> str:
+    """The message for a write index that cannot be."""
+    if start < 0 or mode == "circular":
+        return f"a write index, {start}, must not be negative"
+    return f"the write index {start} leaves no room for {length} of {room} places"
+
+
 @operator("TensorScatter", since=24)
 class TensorScatter(_SameShape):
     """A cache with an update written along the sequence axis of each batch entry, from its write index on.
@@ -156,33 +183,23 @@ class TensorScatter(_SameShape):
     `past_cache` is (batch, …, max, …), `update` the same but for its sequence's size; mode "circular" wraps around.
     """
 
-    host_reason = "a copy and writes at run-time places in NumPy"
     axis: int = -2
     mode: str = "linear"
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("tensor_scatter", {"axis": self.axis, "mode": self.mode}, self.run, inputs)
+
     def run(self, past_cache: Array, update: Array, write_indices: Array | None = None) -> Sequence[Value]:
-        axis = axis_of(self.axis, past_cache.ndim)
-        if axis == 0:
-            raise ValueError("axis must not be 0, the batch axis")
-        if self.mode not in ("linear", "circular"):
-            raise ValueError(f"mode must be linear or circular, not '{self.mode}'")
-        room, length, batch = past_cache.shape[axis], update.shape[axis : axis + 1], past_cache.shape[0]
-        expected = (*past_cache.shape[:axis], *length, *past_cache.shape[axis + 1 :])
-        if update.shape != expected or length[0] > room:
-            raise ValueError(
-                f"update of shape {list(update.shape)} does not fit past_cache of shape {list(past_cache.shape)}: "
-                f"they may differ on axis {axis} alone, where the update must not be longer"
-            )
+        given = None if write_indices is None else write_indices.shape
+        axis = sequence_axis(past_cache.shape, update.shape, given, self.axis, self.mode)
+        room, length, batch = past_cache.shape[axis], update.shape[axis], past_cache.shape[0]
         starts = np.zeros(batch, np.int64) if write_indices is None else write_indices
-        if starts.shape != (batch,):
-            raise ValueError(f"write_indices must have shape [{batch}], the batch's, not {list(starts.shape)}")
-        places = starts[:, None].astype(np.int64) + np.arange(length[0])
-        if starts.size and starts.min() < 0:
-            raise ValueError(f"write_indices {starts.tolist()} must not be negative")
+        for start in starts.tolist():
+            if start < 0 or (self.mode == "linear" and start + length > room):
+                raise ValueError(no_room(start, length, room, self.mode))
+        places = starts[:, None].astype(np.int64) + np.arange(length)
         if self.mode == "circular":
             places %= max(room, 1)
-        elif places.size and places.max() >= room:
-            raise ValueError(f"write_indices {starts.tolist()} leave no room for {length[0]} of {room} places")
         result = past_cache.copy()
         moved, source = np.moveaxis(result, axis, 1), np.moveaxis(update, axis, 1)
         moved[np.arange(batch)[:, None], places] = source
