@@ -172,8 +172,8 @@ def sequence_axis(
 def no_room(start: int, length: int, room: int, mode: str) -> str:
     """The message for a write index that cannot be."""
     if start < 0 or mode == "circular":
-        return f"a write index, {start}, must not be negative"
-    return f"the write index {start} leaves no room for {length} of {room} places"
+        return f"write_indices must not be negative, as {start} is"
+    return f"write_indices leave no room for {length} of {room} places from {start} on"
 
 
 @operator("TensorScatter", since=24)

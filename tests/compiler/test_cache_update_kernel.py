@@ -44,9 +44,9 @@ def test_cache_updates(cache: tuple[int, ...], axis: int, length: int, mode: str
 def test_impossible_places_are_faults() -> None:
     past, update = np.zeros((2, 4, 3), np.float32), np.ones((2, 2, 3), np.float32)
     for mode, wrong, message in [
-        ("linear", 3, "the write index 3 leaves no room for 2 of 4 places"),
-        ("linear", -1, "a write index, -1, must not be negative"),
-        ("circular", -5, "a write index, -5, must not be negative"),
+        ("linear", 3, "write_indices leave no room for 2 of 4 places from 3 on"),
+        ("linear", -1, "write_indices must not be negative, as -1 is"),
+        ("circular", -5, "write_indices must not be negative, as -5 is"),
     ]:
         firsts = np.array([0, wrong])
         binder, memory, _ = bind(TensorScatter({"axis": -2, "mode": mode}), [past, update, firsts])
