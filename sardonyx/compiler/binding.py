@@ -154,6 +154,7 @@ class Binder:
     """Collects the steps of one plan. `label` names the kernel that is being bound, `origin` is what it comes from."""
 
     library: KernelLibrary
+    precision: str = "float32"  # or "bfloat16", in which products of float32 matrices may be computed
     label: str = ""
     origin: Any = None
     steps: list[BoundStep] = field(default_factory=list)

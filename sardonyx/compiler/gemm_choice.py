@@ -6,8 +6,8 @@ Nothing here changes results: every element is accumulated in the order of K wha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from sardonyx.compiler.llvm.kernels.gemm import Layout
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 
@@ -44,6 +44,14 @@ def asks_ahead(target: Target) -> bool:
     return target.caches.l3 > _NEAR_L3
 
 
+def has_fast_bf16(target: Target) -> bool:
+    """Whether dot products of bfloat16 take half the time of float32.
+
+    Machines with AMX have them too, but at half the rate of float32: bfloat16 is meant for the tiles there.
+    """
+    return target.has_bf16_dot and not target.has_amx
+
+
 _NEAR_L3 = 64 << 20
 
 
@@ -71,8 +79,8 @@ class Problem:
     k: int
     batch: int = 1
     product: str = "f32"
-    a: Literal["packed", "rows", "columns"] = "rows"
-    b: Literal["packed", "rows", "columns"] = "packed"
+    a: Layout = "rows"
+    b: Layout = "packed"
     a_stride_bytes: int = 0
     b_stride_bytes: int = 0
     threads: int = 1
@@ -177,7 +185,7 @@ class _Choice:
         group = self.panels if swept and not few else self._group(min(row_block, problem.m))
         groups = -(-self.panels // group)
         a_copy = self._a_copy(row_block, k_block, few)
-        lines = row_block if problem.a == "rows" else -(-k_block // depth)
+        lines = row_block if problem.a != "columns" else -(-k_block // depth)
         a_bytes = _lines(a_copy * lines * self.word)
         b_bytes = 0 if problem.b == "packed" else _lines(-(-k_block // depth) * panel * self.word)
         tile_keep = int(k_blocks > 1)
@@ -248,6 +256,8 @@ class _Choice:
     def _a_copy(self, row_block: int, k_block: int, few: bool) -> int:
         """The row stride in words of the copy of A's block; 0 where A is read as it lies."""
         problem, tuning = self.problem, self.tuning
+        if problem.a == "words":
+            return 0
         wanted = tuning.bad_stride and problem.a_stride_bytes % tuning.bad_stride == 0 and not few
         if not (self.product.copies_a or wanted):
             return 0

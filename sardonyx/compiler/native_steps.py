@@ -91,7 +91,12 @@ class NativeSteps:
             return value.is_graph_output() or value in lent or any(use.node not in inside for use in value.uses())
 
         segment = build_segment(
-            [*borrowed, *items], compilation.inference, self.library, compilation.constant, is_read_outside
+            [*borrowed, *items],
+            compilation.inference,
+            self.library,
+            compilation.constant,
+            is_read_outside,
+            self.settings.precision,
         )
 
         call = self._native(segment, compilation)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
+from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
@@ -96,7 +97,7 @@ def test_sizes_and_layouts(variant: str, dtype: Any, form: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_narrow_floats(variant: str, dtype: Any) -> None:
     rng = np.random.default_rng(2)
-    for m, n, k in [(3, 40, 65), (20, 17, 300)]:
+    for m, n, k in [(2, 300, 65), (20, 17, 300)]:
         a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
         expected = a.astype(np.float64) @ b.astype(np.float64)
         for right, constant in ((b, True), (b, False), (np.asfortranarray(b), True), (np.asfortranarray(b), False)):
@@ -275,3 +276,23 @@ def test_random_shapes() -> None:
         if rng.integers(2):
             b = np.asfortranarray(b)
         check_close(multiply(a, b, constant=constant), a, b, a.astype(np.float64) @ b.astype(np.float64))
+
+
+@pytest.mark.skipif(not host_target().has_bf16_dot, reason="this machine has no dot products of bfloat16")
+@pytest.mark.parametrize("form", ["constant", "rows", "columns"])
+def test_float32_in_bfloat16(form: str) -> None:
+    """The result is that of matrices rounded to bfloat16, accumulated in float32."""
+    rng = np.random.default_rng(13)
+    for m, n, k in [(1, 1, 1), (1, 130, 65), (3, 40, 2), (5, 7, 0), (30, 47, 901), (140, 33, 3100), (2, 3, 31)]:
+        a, b = rng.standard_normal((2, m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+        binder, memory = new_binder(), Memory()
+        binder.precision = "bfloat16"
+        right = np.asfortranarray(b) if form == "columns" else b
+        second = binder.constant(right) if form == "constant" else place(memory, right)
+        (y,) = MatMulKernel({}).bind(binder, [place(memory, a), second])
+        memory.run(binder, one_by_one=True)
+        assert y is not None
+        rounded = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
+        expected = np.matmul(*(one.astype(np.float64) for one in rounded))
+        scale = np.matmul(*(np.abs(one.astype(np.float64)) for one in rounded)) + 1e-30
+        assert (np.abs(memory.read(y) - expected) / scale).max(initial=0.0) < 1e-5

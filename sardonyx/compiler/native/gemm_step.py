@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +12,20 @@ from itertools import product as grid
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
-from sardonyx.compiler.gemm_choice import Blocking, Problem, asks_ahead, choose_blocking, packed_words, tile_shape
+from sardonyx.compiler.gemm_choice import (
+    Blocking,
+    Problem,
+    asks_ahead,
+    choose_blocking,
+    has_fast_bf16,
+    packed_words,
+    tile_shape,
+)
 from sardonyx.compiler.llvm.kernels.gemm import GemmSpec, Layout, argument_names, emit_gemm
 from sardonyx.compiler.llvm.kernels.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
+from sardonyx.compiler.llvm.kernels.gemm_packing import WordsSpec, emit_words
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.copy import contiguous
 from sardonyx.kernel.expr import Expr
 
@@ -53,7 +64,8 @@ def multiply(
     size_n, size_k = shape[-1], a.shape[-1]
     if math.prod(shape) == 0:
         return
-    a, a_layout = _laid_out(binder, a)
+    depth = PRODUCTS[product].depth
+    a, a_layout = _laid_out(binder, a) if depth == 1 else (_as_words(binder, a, product), "words")
     if isinstance(b, Tensor):
         b, b_layout = _laid_out(binder, b)
         b_tensor, b_steps = b, _steps(b.shape[:-2], b.strides[:-2], shape[:-2])
@@ -82,7 +94,7 @@ def multiply(
         product=product,
         a=a_layout,
         b=b_layout,
-        a_stride_bytes=(rows.steps[0] if a_layout == "rows" else a.strides[-1]) * a.dtype.itemsize,
+        a_stride_bytes=(rows.steps[0] if a_layout != "columns" else a.strides[-1]) * a.dtype.itemsize,
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
     )
     tile = tile_shape(binder.target, product)
@@ -99,7 +111,7 @@ def multiply(
     known = _Known(
         spec=spec,
         sizes={"m": rows.size, "n": size_n, "k": size_k, "b_stride": b_stride}
-        | {"a_stride": rows.steps[0] if a_layout == "rows" else a.strides[-1]},
+        | {"a_stride": a.strides[-1] if a_layout == "columns" else rows.steps[0]},
         matrices=(a, b_tensor, *operands, *results),
         row_steps=rows.steps,
     )
@@ -167,6 +179,42 @@ class _Known:
         return [values[name] for name in argument_names(self.spec)]
 
 
+# Rows that one chunk writes as words.
+_ROWS_OF_WORDS = 16
+
+
+def _as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
+    """Add the step that writes A's rows as rows of words, with room for whole vectors."""
+    kind = PRODUCTS[product]
+    *outer, size_k = matrix.shape
+    lanes = binder.target.lanes(kind.word)
+    row = max(1, -(-size_k // (kind.depth * lanes))) * lanes
+    count = math.prod(outer)
+    stride = _row_step(matrix)
+    if stride is None:
+        matrix, stride = contiguous(binder, matrix), size_k
+    words = binder.new(np.dtype(np.int32), (*outer, row))
+    binder.step(
+        emit_words,
+        WordsSpec(product),
+        [matrix, stride, count, size_k, words, row, _ROWS_OF_WORDS],
+        reads=(matrix,),
+        writes=(words,),
+        chunks=-(-count // _ROWS_OF_WORDS),
+    )
+    return words
+
+
+def _row_step(matrix: Tensor) -> int | None:
+    """The distance of all rows of all batches; None where it differs, or the elements of a row do not lie together."""
+    if matrix.strides[-1] != 1 and matrix.shape[-1] != 1:
+        return None
+    axes = [(size, step) for size, step in zip(matrix.shape[:-1], matrix.strides[:-1], strict=True) if size != 1]
+    if any(step != size * below for (_, step), (size, below) in itertools.pairwise(axes)):
+        return None
+    return axes[-1][1] if axes else 0
+
+
 def _laid_out(binder: Binder, matrix: Tensor) -> tuple[Tensor, Layout]:
     """The matrix with one of its last two strides equal to 1 (copied where it has none), and which."""
     rows, columns = matrix.strides[-2:]
@@ -201,7 +249,7 @@ def _joined(axes: Sequence[_Axis], a_layout: Layout) -> list[_Axis]:
     """The axes with neighbours joined that lie together in every matrix; the last one is the rows."""
     *outer, rows = axes
     kept = [axis for axis in outer if axis.size != 1]
-    if rows.size == 1 and kept and a_layout == "rows" and kept[-1].steps[1] == 0:
+    if rows.size == 1 and kept and a_layout != "columns" and kept[-1].steps[1] == 0:
         rows = kept.pop()  # one row per batch of one B: they are the rows of one product
     joined = [rows]
     for axis in reversed(kept):
@@ -220,7 +268,14 @@ def _addressing(row_step: int, column_step: int) -> Addressing:
     return "full" if row_step else "row"
 
 
-def product_of(dtype: np.dtype[np.generic]) -> str | None:
-    """The inner product for matrices of a dtype; None where there is none."""
-    name = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bfloat16"}.get(dtype.name)
-    return name if name in PRODUCTS else None
+_PRODUCTS_OF = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bfloat16"}
+
+
+def product_of(dtype: np.dtype[np.generic], target: Target | None = None, precision: str = "float32") -> str | None:
+    """The inner product for matrices of a dtype; None where there is none.
+
+    With the precision "bfloat16", float32 matrices are rounded to bfloat16 where the target multiplies those faster.
+    """
+    if dtype.name == "float32" and precision == "bfloat16" and target is not None and has_fast_bf16(target):
+        return "bf16"
+    return _PRODUCTS_OF.get(dtype.name)

@@ -73,7 +73,7 @@ class ProductKernel(NativeKernel):
 
             outputs = tuple(substitute(epilogue.outputs, replaced))
             operands.extend(epilogue.operands)
-        product = product_of(dtype)
+        product = product_of(dtype, binder.target, binder.precision)
         assert product is not None
         matrix = (*shape.batch, shape.rows, shape.columns)
         results = [binder.new(output.dtype, shape.result) for output in outputs]

@@ -34,14 +34,15 @@ from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 
-Layout = Literal["packed", "rows", "columns"]
+Layout = Literal["packed", "rows", "columns", "words"]
 
 
 @dataclass(frozen=True)
 class GemmSpec:
     """The structure of a kernel; its ``repr`` identifies the compiled code.
 
-    `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M).
+    `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M); "words"
+    are rows of the product's words, as `emit_words` writes them.
     `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector
     registers. `few_prefetch`: B is asked for ahead of time also for so few rows that several panels are read at once.
     """
@@ -171,8 +172,8 @@ class _Gemm:
         def place(name: str, scalar: Type) -> Place:
             return Place(start(name, scalar), given[f"{name}_stride"])
 
-        a = start("a", self.product.stored_a)
-        a = a.offset(row_start * given["a_stride"] if spec.a == "rows" else row_start)
+        a = start("a", self.product.word if spec.a == "words" else self.product.stored_a)
+        a = a.offset(row_start if spec.a == "columns" else row_start * given["a_stride"])
         return _Chunk(
             a=a,
             b=start("b", self.product.word if spec.b == "packed" else self.product.stored_b),
@@ -190,13 +191,23 @@ class _Gemm:
         )
 
     def _words(self, elements: Value) -> Value:
+        """How many words hold so many elements along K."""
         depth = self.product.depth
         return elements if depth == 1 else (elements + (depth - 1)) // depth
+
+    def _whole_words(self, elements: Value) -> Value:
+        """The same for a multiple of the depth."""
+        depth = self.product.depth
+        return elements if depth == 1 else elements // depth
 
     def _block(self, chunk: _Chunk, k_start: Value) -> _Block:
         """The block of K from `k_start` on, with A's part copied to scratch where that is asked for."""
         k, given, product = self.k, self.given, self.product
         elements = minimum(k, given["k"] - k_start, given["k_block"])
+        words, final = self._words(elements), given["k"] <= k_start + given["k_block"]
+        if self.spec.a == "words":
+            rows = Rows(chunk.a.offset(self._whole_words(k_start)), given["a_stride"], True)
+            return _Block(k_start, elements, words, rows, k_start.equals(0), final)
         along_k = self.spec.a == "rows"
         source = chunk.a.offset(k_start if along_k else k_start * given["a_stride"])
         scratch, stride = self.scratch, given["a_copy"]
@@ -216,8 +227,7 @@ class _Gemm:
                 copy()
             address = k.select(wanted, scratch.address, source.address)
             rows = Rows(k.pointer(address, product.word), k.select(wanted, stride, given["a_stride"]), along_k)
-        final = given["k"] <= k_start + given["k_block"]
-        return _Block(k_start, elements, self._words(elements), rows, k_start.equals(0), final)
+        return _Block(k_start, elements, words, rows, k_start.equals(0), final)
 
     def _panels(self, chunk: _Chunk, block: _Block) -> None:
         """Every panel of the group for a strip of rows after the other; several at once for few rows."""
@@ -235,7 +245,7 @@ class _Gemm:
             for rows, panels in self.wide.items():
                 fits = (end - begin).equals(rows) & (left >= panels * self.panel) & (chunk.last_panel - panel >= panels)
                 width = k.select(fits, panels, width)
-            if self.spec.b == "columns":  # transposed panel by panel
+            if self.spec.b == "columns" or (self.spec.b == "rows" and self.product.copies_b):  # copied one by one
                 width = k.constant(I64, 1)
             b = self._panel_of_b(chunk, block, panel, left, width)
             with k.loop(begin, end, self.spec.rows) as row:
@@ -247,7 +257,7 @@ class _Gemm:
         k, given, product, spec = self.k, self.given, self.product, self.spec
         if spec.b == "packed":
             start = chunk.b.offset(panel * self._words(given["k"]) * self.panel)
-            start = start.offset((block.k_start // product.depth if product.depth > 1 else block.k_start) * self.panel)
+            start = start.offset(self._whole_words(block.k_start) * self.panel)
             return Panels((start,), spec.vectors, (None,) * spec.vectors, self.panel, given["prefetch"])
         copied = k.pointer(k.advance(k["scratch"], given["b_scratch"], 1), product.word)
         column, stride = panel * self.panel, given["b_stride"]

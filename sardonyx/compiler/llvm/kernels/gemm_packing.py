@@ -14,11 +14,14 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, F64, I64, PTR, U32, Type
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I64, PTR, U32, Type
 
 
 def _converted(k: Function, values: Value, packed: Type) -> Value:
     """Elements as a tensor holds them as those of a word."""
+    if packed == BF16 and k.target.has_bf16_dot and values.type.scalar == F32:
+        wide = values.type.with_scalar(BF16)
+        return k.emit(wide, f"fptrunc {values.type} {values.name} to {wide}")
     return widened(values, packed) if packed in (F32, F64) else narrowed(k, values, packed)
 
 
@@ -245,3 +248,27 @@ def _pack_lines(
                     mask,
                 )
                 place.offset(number * panel * depth_words).store(words, vector * lanes)
+
+
+@dataclass(frozen=True)
+class WordsSpec:
+    """A kernel that writes rows of elements as rows of words."""
+
+    product: str
+
+    ARGUMENTS = ("source", "stride", "rows", "k", "target", "target_stride", "block")
+
+
+def emit_words(target: Target, spec: WordsSpec) -> str:
+    """The kernel of `spec`: a chunk is `block` rows; a row has room for whole vectors, with zeros at its end."""
+    product = PRODUCTS[spec.product]
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    words = k.pointer("arguments", I64)
+    given = {name: words.load(index) for index, name in enumerate(spec.ARGUMENTS)}
+    with k.loop(k["begin"], k["end"]) as chunk:
+        first = chunk * given["block"]
+        source = k.pointer(given["source"], product.stored_a).offset(first * given["stride"])
+        place = k.pointer(given["target"], product.word).offset(first * given["target_stride"])
+        rows = minimum(k, given["rows"] - first, given["block"])
+        copy_rows(k, product, source, given["stride"], rows, given["k"], place, given["target_stride"])
+    return k.finish()

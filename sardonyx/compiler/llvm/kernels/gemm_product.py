@@ -16,7 +16,8 @@ from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, I8, I32, U8, Type
 class Product:
     """`depth` elements of K make a word; `stored` are the types of A and B in tensors, `packed` in words.
 
-    "f16" and "bfloat16" are matrices of these types computed in float32; "bf16" rounds float32 matrices to bfloat16."""
+    "f16" and "bfloat16" are matrices of these types computed in float32; "bf16" rounds float32 matrices to bfloat16.
+    """
 
     name: str
     depth: int
@@ -29,7 +30,7 @@ class Product:
 
     @property
     def copies_a(self) -> bool:
-        """Whether A must be copied before it can be read as words."""
+        """Whether rows of A must be copied before they can be read as words."""
         return self.stored_a != self.packed_a or self.depth > 1
 
     @property
