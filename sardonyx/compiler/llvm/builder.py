@@ -12,6 +12,7 @@ it to registers). The builder writes text; it knows the target only as a descrip
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, I8, I32, I64, PTR, VOID, Type
 
 Operand = "Value | int | float"
+
+_NAMED = re.compile(r"%[\w.]+")
+_DEFINED = re.compile(r"\s*(%[\w.]+) = ")
 
 # Floats that are loaded and stored as integers: LLVM calls library functions for masked accesses of them.
 _AS_INTEGERS = (F16, BF16)
@@ -201,6 +205,8 @@ class Function:
         self._lines: list[str] = []
         self._declarations: dict[str, str] = {}
         self._globals: list[str] = []
+        self._parts: list[str] = []  # functions that `apart` made
+        self._types = {value.name: value.type for value in self._parameters.values()}
         self._count = 0
         self._block = "entry"
 
@@ -216,6 +222,7 @@ class Function:
         """One instruction with a result."""
         self._count += 1
         name = f"%v{self._count}"
+        self._types[name] = type_
         self._lines.append(f"  {name} = {text}")
         return Value(self, name, type_)
 
@@ -282,6 +289,7 @@ class Function:
                 *self._entry,
                 *self._lines,
                 "}",
+                *self._parts,
                 "",
             ]
         )
@@ -618,6 +626,7 @@ class Function:
         """Room for `count` elements on the stack, the same for every turn of a loop."""
         self._count += 1
         name = f"%s{self._count}"
+        self._types[name] = PTR
         self._entry.append(f"  {name} = alloca [{count} x {scalar}], align {align}")
         return Pointer(Value(self, name, PTR), scalar)
 
@@ -627,6 +636,7 @@ class Function:
         """A place for values of a type, with `start` in it from here on."""
         self._count += 1
         slot = f"%s{self._count}"
+        self._types[slot] = PTR
         self._entry.append(f"  {slot} = alloca {type_}")
         variable = Variable(self, slot, type_)
         if start is not None:
@@ -640,6 +650,7 @@ class Function:
         before, head, body, done = self._block, self.label("head"), self.label("body"), self.label("done")
         self._count += 1
         index, following = f"%i{self._count}", f"%n{self._count}"
+        self._types[index] = self._types[following] = I64
         self.line(f"br label %{head}")
         self.start_block(head)
         place = len(self._lines)
@@ -653,6 +664,39 @@ class Function:
         self._lines[place] = f"  {index} = phi i64 [ {begin.name}, %{before} ], [ {following}, %{latch} ]"
         self.line(f"br label %{head}")
         self.start_block(done)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """The block as a function of its own, called here: it takes no registers from the loops around it.
+
+        LLVM keeps the constants of an expensive expression in registers throughout a function, which spills the
+        accumulators of a loop elsewhere. Values of the block cannot be used after it; variables from outside that it
+        uses live in memory.
+        """
+        outside = self._lines, self._entry, self._block
+        self._lines, self._entry, self._block = [], [], "entry"
+        yield
+        lines, entry = self._lines, self._entry
+        self._lines, self._entry, self._block = outside
+        labels = {f"%{line[:-1]}" for line in lines if line.endswith(":")} | {"%entry"}
+        inside = {match.group(1) for line in (*entry, *lines) if (match := _DEFINED.match(line))}
+        used = dict.fromkeys(name for line in lines for name in _NAMED.findall(line))
+        given = [Value(self, name, self._types[name]) for name in used if name not in inside and name not in labels]
+        name = f"{self.name}.part{len(self._parts)}"
+        parameters = ", ".join(f"{value.type} {value.name}" for value in given)
+        self._parts.append(
+            "\n".join(
+                [
+                    f"define internal void @{name}({parameters}) noinline {self.target.function_attributes()} {{",
+                    "entry:",
+                    *entry,
+                    *lines,
+                    "  ret void",
+                    "}",
+                ]
+            )
+        )
+        self.line(f"call void @{name}({parameters})")
 
     @contextmanager
     def loop_while(self, condition: Any) -> Iterator[None]:

@@ -129,11 +129,12 @@ class EpilogueWriter:
         """A loop over `rows` rows of a tile in memory, which are the rows from `row` on of the matrices."""
         k = self.k
         lanes = k.target.lanes(tile.scalar)
-        fixed = self._fixed(lanes)
-        with k.loop(0, rows) as turn:
-            line = tile.offset(turn * stride)
-            vectors = [line.load(vector * lanes, lanes) for vector in range(len(self.masks))]
-            self._row(self._lines(row + turn), vectors, fixed)
+        with k.apart():
+            fixed = self._fixed(lanes)
+            with k.loop(0, rows) as turn:
+                line = tile.offset(turn * stride)
+                vectors = [line.load(vector * lanes, lanes) for vector in range(len(self.masks))]
+                self._row(self._lines(row + turn), vectors, fixed)
 
     def over_registers(self, tile: Sequence[Sequence[Value]], row: Value) -> None:
         """The same for a tile in registers, a sequence of vectors for each row."""
