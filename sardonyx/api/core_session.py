@@ -68,6 +68,7 @@ class CoreSession:
         self._providers = built.providers
         self._nodes = built.compiled.nodes
         self.passes = built.compiled.passes
+        self.model = built.compiled.model
         self.model_meta: ModelMetadata = metadata(built.compiled.model)
         self._set_signature(built)
         self._plan = built.compiled.compiled.plan
@@ -167,6 +168,15 @@ class CoreSession:
         if self._declared:
             self._report_shapes(names, results)
         return results
+
+    def observe(self, feeds: Mapping[str, Any], trace: Trace) -> None:
+        """Run for all outputs, with `trace` told of every step."""
+        execute(self._plan, replace(self._context, trace=trace), self._checked(feeds, _NO_ADAPTERS))
+
+    @property
+    def plan(self) -> Plan:
+        """What runs for all outputs."""
+        return self._plan
 
     def _checked(self, feeds: Mapping[str, Any], adapted: Mapping[str, Any]) -> list[Any]:
         """Values for the plan's inputs, in its order."""

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import onnx_ir as ir
 import typer
 
-from sardonyx import log
+from sardonyx import errors, log
 from sardonyx.api.compiled_model import CompiledModel
 from sardonyx.cli.arguments import dimensions
 from sardonyx.cli.console import console, plain_table
 from sardonyx.cli.model_inputs import required_inputs
 from sardonyx.cli.shapes import infer, listed_shape
+from sardonyx.compiler.bound_plan import buffer_bytes, native_plan
 from sardonyx.compiler.memory import plan_memory
 from sardonyx.graph.constants import graphs_of
 from sardonyx.graph.load import load_model
@@ -24,6 +25,7 @@ from sardonyx.graph.types import type_name
 from sardonyx.ops.framework.facts import UNKNOWN
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
+from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
 from sardonyx.runtime.plan import Plan
 
 
@@ -38,8 +40,9 @@ def info(
     sizes = dimensions(dims or [])
     source = load_model(model).model
     report = {"model": str(model), **signature(source), **contents(source), "cost": cost(source, sizes)}
-    plan = CompiledModel.build(load_model(model), _providers(), log.DEFAULT).compiled.plan
-    report |= {"placement": placement(plan), "memory": memory(plan, sizes)}
+    compiled = CompiledModel.build(load_model(model), _providers(), log.DEFAULT)
+    bound = bound_segments(compiled.compiled.plan, collections.defaultdict(lambda: 1, sizes))
+    report |= {"placement": placement(compiled, bound), "memory": memory(compiled.compiled.plan, sizes, bound)}
     if as_json:
         print(json.dumps(report))
     else:
@@ -104,28 +107,63 @@ def _providers() -> list[ExecutionProvider]:
     return [registry.create(name, {}) for name in registry.available()]
 
 
-def placement(plan: Plan) -> dict[str, Any]:
-    """Where the steps of the optimised model run: providers by operator, kinds of steps, host steps with reasons."""
+def bound_segments(plan: Plan, dims: Mapping[str, int]) -> dict[int, ReadyPlan | None]:
+    """The native plan of each segment, by its place; None where only a run tells its shapes, or these do not fit it."""
+    found: dict[int, ReadyPlan | None] = {}
+    for place, step in enumerate(plan.steps):
+        if isinstance(step.call, NativeSegment):
+            try:
+                found[place] = native_plan(plan, step, dims)
+            except errors.OnnxRuntimeError:  # `run` tells which node breaks; the rest of the report still holds
+                found[place] = None
+    return found
+
+
+def placement(compiled: CompiledModel, bound: Mapping[int, ReadyPlan | None]) -> dict[str, Any]:
+    """Where the optimised model runs: operators by provider, steps by what they are, host steps with reasons.
+
+    Steps are native kernels, views and values known from shapes (which cost nothing in a run), calls into Python, and
+    what NumPy computes by itself because nothing native surrounds it.
+    """
     by_provider: dict[str, collections.Counter[str]] = {}
+    for node in compiled.nodes:
+        by_provider.setdefault(node.provider, collections.Counter())[node.op_type] += 1
     host: collections.Counter[tuple[str, str]] = collections.Counter()
-    for step in plan.steps:
-        by_provider.setdefault(step.provider, collections.Counter())[step.op_type] += 1
+    steps: collections.Counter[str] = collections.Counter()
+    for place, step in enumerate(compiled.compiled.plan.steps):
+        ready = bound.get(place)
+        if ready is not None:
+            steps += _inside(ready)
+        else:
+            steps["numpy" if step.kind in ("kernel", "view") else step.kind] += 1
         if step.kind == "host":
             host[step.op_type, step.reason] += 1
     return {
-        "steps": dict(collections.Counter(step.kind for step in plan.steps)),
+        "steps": dict(steps.most_common()),
         "providers": {name: dict(counts.most_common()) for name, counts in by_provider.items()},
         "host": [{"operator": name, "count": n, "reason": reason} for (name, reason), n in host.most_common()],
     }
 
 
-def memory(plan: Plan, dims: Mapping[str, int]) -> dict[str, Any]:
-    """Bytes of the intermediate values with these sizes: in one arena that they share, and each by itself."""
-    planned = plan_memory(plan, collections.defaultdict(lambda: 1, dims))
+def _inside(ready: ReadyPlan) -> collections.Counter[str]:
+    """What a segment is made of."""
+    anchors = [operation.group.anchor for operation in ready.source.segment.operations]
+    roles = collections.Counter(anchor.role for anchor in anchors if anchor is not None)
+    return collections.Counter(native=len(ready.source.bound.steps), view=roles["view"], known=roles["known"])
+
+
+def memory(plan: Plan, dims: Mapping[str, int], bound: Mapping[int, ReadyPlan | None]) -> dict[str, Any]:
+    """Bytes of the intermediate values with these sizes: in memory that they share, and each by itself.
+
+    The arenas of the segments, which use one memory after another, and the values between segments and host steps.
+    """
+    between = plan_memory(plan, collections.defaultdict(lambda: 1, dims))
+    known = [ready for ready in bound.values() if ready is not None]
     return {
-        "arena_bytes": planned.layout.nbytes,
-        "without_reuse_bytes": planned.without_reuse,
-        "values_of_unknown_size": len(planned.unknown),
+        "arena_bytes": between.layout.nbytes + max((ready.plan.arena_bytes for ready in known), default=0),
+        "without_reuse_bytes": between.without_reuse + sum(buffer_bytes(ready.source.bound) for ready in known),
+        "values_of_unknown_size": len(between.unknown),
+        "segments_of_unknown_size": len(bound) - len(known),
     }
 
 
@@ -157,7 +195,8 @@ def _show(report: dict[str, Any]) -> None:
     out.print(f"operators   {report['nodes']}: {_counts(report['operators'])}")
     placement = report["placement"]
     for name, operators in placement["providers"].items():
-        out.print(f"{name}  {sum(operators.values())} steps ({_counts(placement['steps'])}): {_counts(operators)}")
+        out.print(f"{name}  {sum(operators.values())} nodes: {_counts(operators)}")
+    out.print(f"steps       {sum(placement['steps'].values())}: {_counts(placement['steps'])}")
     for entry in placement["host"]:
         out.print(f"host  {entry['count']} {entry['operator']}: {entry['reason']}")
 

@@ -109,6 +109,11 @@ class NativeSegment:
                 trace.node(error.work, start, trace.now())
             raise error.cause from error
 
+    @property
+    def threads(self) -> int:
+        """How many threads work on a step at most."""
+        return self._team.threads
+
     def has_made(self, plan: ReadyPlan) -> bool:
         """Whether a plan is one of this segment's."""
         return any(one is plan for one in list(self._plans.values()))

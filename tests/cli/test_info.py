@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
+from onnx import TensorProto, helper
+
 from tests.cli.conftest import Command
 
 
@@ -32,10 +35,39 @@ def test_a_multiply_add_counts_two(command: Command, embedding: Path) -> None:
 
 
 def test_placement_names_providers_and_reasons(command: Command, embedding: Path) -> None:
+    """The addition belongs to the kernel of the product."""
     placement = json.loads(command("info", embedding, "--json").out)["placement"]
     assert placement["providers"] == {"CPUExecutionProvider": {"Gather": 1, "MatMul": 1, "Add": 1}}
-    assert sum(placement["steps"].values()) == 3
-    assert all(entry["reason"] for entry in placement["host"])
+    assert placement["steps"] == {"native": 2}
+    assert placement["host"] == []
+
+
+def test_placement_of_what_has_no_kernel(command: Command, embedding: Path, tmp_path: Path) -> None:
+    """Views and known values are counted beside kernels, host steps come with their reason."""
+    path = tmp_path / "mixed.onnx"
+    nodes = [
+        helper.make_node("Unique", ["data"], ["unique"], name="only"),
+        helper.make_node("Shape", ["data"], ["shape"], name="sizes"),
+        helper.make_node("Neg", ["data"], ["less"], name="negate"),
+        helper.make_node("Transpose", ["less"], ["turned"], name="turn"),
+        helper.make_node("Reshape", ["turned", "shape"], ["result"], name="back"),
+    ]
+    values = [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["rows", "columns"])]
+    results = [
+        helper.make_tensor_value_info("unique", TensorProto.FLOAT, [None]),
+        helper.make_tensor_value_info("result", TensorProto.FLOAT, None),
+    ]
+    graph = helper.make_graph(nodes, "mixed", values, results)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    arguments = ["info", path, "--dim", "rows=2", "--dim", "columns=3", "--json"]
+    placement = json.loads(command(*arguments).out)["placement"]
+    assert placement["steps"]["host"] == 1
+    assert placement["steps"]["view"] == 2
+    assert placement["steps"]["known"] == 1
+    assert placement["steps"]["native"] >= 1
+    (entry,) = placement["host"]
+    assert (entry["operator"], entry["count"]) == ("Unique", 1)
+    assert entry["reason"]
 
 
 def test_the_text_says_it_in_lines(command: Command, embedding: Path) -> None:
@@ -55,6 +87,11 @@ def test_errors_are_one_line(command: Command, embedding: Path, tmp_path: Path) 
 
 
 def test_memory_of_intermediate_values(command: Command, embedding: Path) -> None:
-    """The looked-up rows (6 x 4 floats) and their product (6 x 3) live at once, each from a multiple of 64 on."""
+    """The looked-up rows (6 x 4 floats) from a multiple of 64 on; their product goes to the caller's memory."""
     report = json.loads(command("info", embedding, "--dim", "batch=2", "--dim", "length=3", "--json").out)
-    assert report["memory"] == {"arena_bytes": 256, "without_reuse_bytes": 96 + 72, "values_of_unknown_size": 0}
+    assert report["memory"] == {
+        "arena_bytes": 128,
+        "without_reuse_bytes": 96,
+        "values_of_unknown_size": 0,
+        "segments_of_unknown_size": 0,
+    }

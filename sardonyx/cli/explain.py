@@ -1,0 +1,236 @@
+"""`sardonyx explain`: what runs for a model, kernel by kernel, and why."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+import sardonyx
+from sardonyx.api.explanation import Declined, Explanation, Row, abbreviated
+from sardonyx.api.explanation import explain as explain_session
+from sardonyx.api.run_settings import KERNELS
+from sardonyx.cli.arguments import assignments, dimensions
+from sardonyx.cli.console import console
+from sardonyx.cli.model_inputs import make_inputs
+from sardonyx.cli.shapes import infer, listed_shape
+from sardonyx.graph.load import load_model
+
+# Widths from which on the table has a column for details, and columns for what others give in short.
+_WIDE, _MIDDLE = 200, 120
+_MOST_NODES = 3  # names of nodes at which a rewrite declined
+
+
+def explain(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="NAME=FILE.npy, NAME=random, NAME=zeros, NAME=ones or NAME=NUMBER."),
+    ] = None,
+    dims: Annotated[list[str] | None, typer.Option("--dim", help="SYMBOL=SIZE of a symbolic dimension (1).")] = None,
+    run: Annotated[bool, typer.Option("--run", help="Run the model and show what every step takes.")] = False,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs of --run, after those that warm up.")] = 20,
+    threads: Annotated[int, typer.Option(min=0, help="Threads inside operators; 0 lets the engine choose.")] = 0,
+    kernels: Annotated[str, typer.Option(help="An instruction set instead of the machine's best.")] = "",
+    every: Annotated[
+        bool, typer.Option("--all", help="A line for each step and each node; else alike ones join.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show every kernel of a model: its nodes, rewrites, tile, cost, time, and what runs on the host and why."""
+    source = load_model(model).model
+    feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), dimensions(dims or []), 0)
+    options = sardonyx.SessionOptions()
+    options.intra_op_num_threads = threads
+    if kernels:
+        options.add_session_config_entry(KERNELS, kernels)
+    session = sardonyx.InferenceSession(str(model), options)
+    found = explain_session(session, feeds, runs=repeat if run else 0)
+    if as_json:
+        print(json.dumps({"model": str(model), **found.as_dict()}))
+    else:
+        _show(model, found, every)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Rows of the table that say the same but for numbers in the names of their nodes."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def first(self) -> Row:
+        return self.rows[0]
+
+    def total(self, column: str) -> float | None:
+        """The sum of a column, None where a row has no number in it."""
+        values = [getattr(row, column) for row in self.rows]
+        return None if any(value is None for value in values) else sum(values)
+
+    @property
+    def nodes(self) -> str:
+        return joined([abbreviated(row.nodes) for row in self.rows])
+
+
+def lines(rows: Sequence[Row], every: bool) -> list[Line]:
+    """The rows of a table in the order of the steps; those that are alike in one line, unless `every` one is wanted."""
+    if every:
+        return [Line((row,)) for row in rows]
+    alike: dict[object, list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.kernel, row.epilogue, row.detail, row.rules, row.chunks, row.reason), []).append(row)
+    return [Line(tuple(group)) for group in alike.values()]
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names that differ in numbers alone as one with ``*`` for these; others as the first and how many more."""
+    parts = [re.split(r"(\d+)", name) for name in names]
+    if len({len(part) for part in parts}) == 1:
+        columns = list(zip(*parts, strict=True))
+        if all(len(set(column)) == 1 or column[0].isdigit() for column in columns):
+            return "".join(column[0] if len(set(column)) == 1 else "*" for column in columns)
+    return f"{names[0]}, …"
+
+
+def _show(model: Path, found: Explanation, every: bool) -> None:
+    out = console()
+    shapes = ", ".join(f"{name} {listed_shape(shape)}" for name, shape in found.inputs.items())
+    out.print(f"{model}: {shapes}; {found.threads} threads, kernels {found.kernels}")
+    out.print(_table(found, every, out.width), soft_wrap=False)
+    for text in _totals(found):
+        out.print(text)
+    for entry in [row for row in found.rows if row.kind == "host"] if every else []:
+        out.print(f"host  {entry.kernel.removeprefix('host ')} {abbreviated(entry.nodes)}: {entry.reason}")
+    for declined in sorted(found.declined, key=lambda one: -len(one.nodes)):
+        out.print(f"declined  {_declined(declined, every)}")
+
+
+def _table(found: Explanation, every: bool, width: int) -> Table:
+    """One line for each kernel; narrow terminals get the columns that matter most, and the texts below each other."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    timed = any(row.measured_us is not None for row in found.rows)
+    for column in _columns(every, timed, width):
+        if column in _TEXTS:
+            table.add_column(column, overflow="fold", max_width=width // 3 if _MIDDLE <= width < _WIDE else None)
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
+    for line in lines(found.rows, every):
+        cells = _cells(line)
+        if width < _WIDE:
+            cells["kernel"] += f"\n  {cells['how']}" if cells["how"] else ""
+        if width < _MIDDLE:
+            cells["kernel"] += f"\n  {cells['from']}"
+        table.add_row(*(cells[column] for column in _columns(every, timed, width)))
+    return table
+
+
+_TEXTS = ("kernel", "how", "from", "by")
+
+
+def _columns(every: bool, timed: bool, width: int) -> list[str]:
+    wide, middle = width >= _WIDE, width >= _MIDDLE
+    there = {
+        "step": True,
+        "n": not every,
+        "kernel": True,
+        "how": wide,
+        "grid": middle,
+        "from": middle,
+        "by": middle,
+        "MFLOP": wide,
+        "MB": wide,
+        "model us": True,
+        "us": timed,
+        "GFLOP/s": timed and middle,
+        "roof": timed,
+    }
+    return [name for name, is_there in there.items() if is_there]
+
+
+def _cells(line: Line) -> dict[str, str]:
+    """What the table says of a line, by column."""
+    row = line.first
+    flops, nbytes = line.total("flops") or 0.0, line.total("bytes") or 0.0
+    predicted, measured = line.total("predicted_us"), line.total("measured_us")
+    return {
+        "step": str(row.step),
+        "n": str(len(line.rows)),
+        "kernel": " ".join([row.kernel, *(f"+{word}" for word in row.epilogue)]),
+        "how": row.reason or row.detail,
+        "grid": str(row.chunks),
+        "from": line.nodes,
+        "by": ", ".join(row.rules),
+        "MFLOP": _number(flops / 1e6),
+        "MB": _number(nbytes / 1e6),
+        "model us": "" if predicted is None else _number(predicted),
+        "us": "" if measured is None else _number(measured),
+        "GFLOP/s": _number(flops / measured / 1e3) if measured and flops else "",
+        "roof": f"{predicted / measured:.0%}" if measured and predicted is not None else "",
+    }
+
+
+def _number(value: float) -> str:
+    """Three figures, or whole numbers."""
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _totals(found: Explanation) -> list[str]:
+    """The sums, by kernel and over all, and the memory."""
+    texts = []
+    by_kernel: dict[str, list[Row]] = {}
+    for row in found.rows:
+        by_kernel.setdefault("host" if row.kind == "host" else row.kernel.rpartition(" ")[0] or row.kernel, []).append(
+            row
+        )
+    for name, rows in sorted(by_kernel.items(), key=lambda item: -_weight(item[1])):
+        texts.append(f"{name:<12} {_sums(Line(tuple(rows)))}")
+    texts.append(f"{'all':<12} {_sums(Line(tuple(found.rows)))}" if found.rows else "no step runs")
+    if found.run_us is not None:
+        texts.append(f"one run takes {found.run_us:,.0f} us (median of {found.runs})")
+    for name, counts in (("views", found.views), ("known", found.known)):
+        if counts:
+            texts.append(f"{name}  {sum(counts.values())}: {', '.join(f'{kind} {n}' for kind, n in counts.items())}")
+    texts.append(
+        f"memory  arena {found.arena_bytes / 1e6:,.1f} MB, scratch {found.scratch_bytes / 1e6:,.2f} MB a thread, "
+        f"constants {found.constant_bytes / 1e6:,.1f} MB of which {found.packed_bytes / 1e6:,.1f} MB packed"
+    )
+    if found.ceilings:
+        texts.append(_ceilings(found.ceilings, found.threads))
+    if found.rewrites:
+        texts.append(f"rewrites  {', '.join(f'{name} {count}' for name, count in found.rewrites.items())}")
+    return texts
+
+
+def _weight(rows: Sequence[Row]) -> float:
+    return sum(row.measured_us or row.predicted_us or 0.0 for row in rows)
+
+
+def _sums(line: Line) -> str:
+    predicted = sum(row.predicted_us or 0.0 for row in line.rows)
+    measured = line.total("measured_us")
+    text = f"{len(line.rows):>4} steps {_number((line.total('flops') or 0) / 1e6):>9} MFLOP"
+    text += f" {_number((line.total('bytes') or 0) / 1e6):>7} MB {_number(predicted):>8} us by the ceilings"
+    if measured:
+        text += f" {_number(measured):>8} us measured, {predicted / measured:.0%}"
+    return text
+
+
+def _ceilings(ceilings: dict[str, Any], threads: int) -> str:
+    compute, read = ceilings["compute"][threads], ceilings["read"][threads]
+    rates = [f"{name} {rate:,.0f} Gop/s" for name, rate in compute.items()]
+    rates += [f"{place} {rate:,.0f} GB/s" for place, rate in read.items()]
+    return f"ceilings  {', '.join(rates)} with {threads} threads"
+
+
+def _declined(one: Declined, every: bool) -> str:
+    names = one.nodes if every else one.nodes[:_MOST_NODES]
+    more = ", …" if len(names) < len(one.nodes) else ""
+    return f"{one.rule}: {one.reason} ({len(one.nodes)}: {', '.join(names)}{more})"

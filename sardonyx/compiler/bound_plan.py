@@ -1,0 +1,49 @@
+"""The native plans of a session's segments for given sizes, and what memory they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sardonyx.compiler.binding import Bound
+from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan
+from sardonyx.runtime.plan import Plan, Step
+from sardonyx.runtime.sizes import Symbol, evaluate
+
+
+def symbols_of(plan: Plan, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The symbols that shapes of the plan's inputs, by name, give a number to."""
+    found: dict[str, int] = {}
+    for slot in plan.inputs:
+        described = plan.slots[slot]
+        for dim, size in zip(described.dims or (), shapes.get(described.name, ()), strict=False):
+            if isinstance(dim, Symbol):
+                found.setdefault(dim.name, size)
+    return found
+
+
+def native_plan(plan: Plan, step: Step, symbols: Mapping[str, int]) -> ReadyPlan | None:
+    """The native plan of a segment, or None where a shape that it depends on is known only in a run.
+
+    The typed error of the node whose rule the sizes break.
+    """
+    assert isinstance(step.call, NativeSegment)
+    shapes = []
+    for slot in step.inputs:
+        dims = plan.slots[slot].dims
+        if dims is None or any(dim is None for dim in dims):
+            return None
+        try:
+            shapes.append(tuple(max(0, evaluate(dim, symbols)) for dim in dims if dim is not None))
+        except KeyError:
+            return None
+    try:
+        return step.call.plan_for(tuple(shapes))
+    except BindingError as error:
+        raise error.cause from error
+
+
+def buffer_bytes(bound: Bound) -> int:
+    """Bytes of all values that lie in the arena of a plan, as if none shared its memory."""
+    tensors = (tensor for step in bound.steps for tensor in (*step.reads, *step.writes))
+    buffers = {id(buffer): buffer for buffer in (tensor.buffer.settled()[0] for tensor in tensors)}
+    return sum(buffer.nbytes for buffer in buffers.values() if buffer.kind == "arena")

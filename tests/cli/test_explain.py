@@ -1,0 +1,300 @@
+"""`sardonyx explain`: its rows speak of the user's nodes, and every step, reason and rewrite is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx
+from sardonyx import errors
+from sardonyx.api.explanation import Row, abbreviated, explain
+from sardonyx.cli.explain import joined, lines
+from sardonyx.tuning import ceilings
+from sardonyx.tuning.ceilings import Ceilings
+from tests.cli.conftest import Command
+
+RATES = Ceilings(
+    {1: {"f32": 100.0, "f64": 50.0}, 2: {"f32": 200.0, "f64": 100.0}},
+    {1: {"L2": 100.0, "L3": 50.0, "DRAM": 10.0}, 2: {"L2": 200.0, "L3": 60.0, "DRAM": 12.0}},
+    l2=1 << 20,
+    l3=1 << 25,
+)
+
+
+@pytest.fixture(autouse=True)
+def rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ceilings of a machine that nobody has to measure."""
+    monkeypatch.setattr(ceilings, "stored_ceilings", lambda threads: RATES)
+
+
+def saved(
+    path: Path, nodes: list[onnx.NodeProto], inputs: dict[str, Any], outputs: list[str], constants: dict[str, Any]
+) -> Path:
+    """A model of float tensors; `inputs` gives their shapes."""
+    graph = helper.make_graph(
+        nodes,
+        "model",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+    return path
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> Path:
+    """GELU(data @ weight + bias), GELU as torch writes it, under names of a block."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["data", "weight"], ["product"], name="/block/dense/MatMul"),
+        helper.make_node("Add", ["bias", "product"], ["sum"], name="/block/dense/Add"),
+        helper.make_node("Div", ["sum", "root"], ["scaled"], name="/block/act/Div"),
+        helper.make_node("Erf", ["scaled"], ["erf"], name="/block/act/Erf"),
+        helper.make_node("Add", ["erf", "one"], ["more"], name="/block/act/Add"),
+        helper.make_node("Mul", ["sum", "more"], ["twice"], name="/block/act/Mul"),
+        helper.make_node("Mul", ["twice", "half"], ["result"], name="/block/act/Mul_1"),
+    ]
+    constants = {
+        "weight": rng.standard_normal((8, 32)).astype(np.float32),
+        "bias": rng.standard_normal(32).astype(np.float32),
+        "root": np.float32(np.sqrt(2)),
+        "one": np.float32(1),
+        "half": np.float32(0.5),
+    }
+    return saved(tmp_path / "block.onnx", nodes, {"data": ["rows", 8]}, ["result"], constants)
+
+
+def explained(command: Command, *arguments: object) -> dict[str, Any]:
+    outcome = command("explain", *arguments, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    report: dict[str, Any] = json.loads(outcome.out)
+    return report
+
+
+def test_a_fused_kernel_names_its_nodes_and_rules(command: Command, block: Path) -> None:
+    report = explained(command, block, "--dim", "rows=6", "--threads", 1)
+    assert report["inputs"] == {"data": [6, 8]}
+    (row,) = report["rows"]
+    assert (row["kind"], row["kernel"]) == ("native", "gemm MatMul")
+    assert row["epilogue"] == ["bias", "gelu"]
+    assert set(row["nodes"]) == {
+        *("/block/dense/MatMul", "/block/dense/Add", "/block/act/Div", "/block/act/Erf"),
+        *("/block/act/Add", "/block/act/Mul", "/block/act/Mul_1"),
+    }
+    assert row["rules"] == ["GeluFusionL2"]
+    assert row["detail"].startswith("6x8x32 f32, tile ")
+    assert row["flops"] == 2 * 6 * 8 * 32
+    assert row["measured_us"] is row["gflops"] is row["roofline"] is None
+    assert report["rewrites"]["GeluFusionL2"] == 1
+
+
+def test_bytes_are_those_read_and_written(command: Command, block: Path) -> None:
+    """Data, packed weights, bias and result; packed columns are filled up to whole panels."""
+    report = explained(command, block, "--dim", "rows=6", "--threads", 1)
+    (row,) = report["rows"]
+    least = 4 * (6 * 8 + 8 * 32 + 32 + 6 * 32)
+    assert least <= row["bytes"] <= least + 4 * 8 * 32
+    assert 4 * (8 * 32 + 32) <= row["constant_bytes"] < row["bytes"]
+    assert report["constant_bytes"] == row["constant_bytes"]
+    assert 4 * 8 * 32 <= report["packed_bytes"] < report["constant_bytes"]
+
+
+def test_the_prediction_is_what_the_ceilings_allow(command: Command, block: Path) -> None:
+    report = explained(command, block, "--dim", "rows=6", "--threads", 1)
+    (row,) = report["rows"]
+    computed, moved = row["flops"] / 100e9, row["bytes"] / 100e9  # everything stays in the second cache
+    assert row["predicted_us"] == pytest.approx(max(computed, moved) * 1e6)
+    assert report["totals"]["predicted_us"] == pytest.approx(row["predicted_us"])
+
+
+def test_run_measures_every_step(command: Command, block: Path) -> None:
+    report = explained(command, block, "--dim", "rows=300", "--run", "--repeat", 4)
+    assert report["runs"] == 4
+    assert report["run_us"] > 0
+    (row,) = report["rows"]
+    assert row["measured_us"] > 0
+    assert row["gflops"] == pytest.approx(row["flops"] / row["measured_us"] / 1e3)
+    assert row["roofline"] == pytest.approx(row["predicted_us"] / row["measured_us"])
+    assert report["totals"]["measured_us"] == pytest.approx(row["measured_us"])
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A view, a value known from shapes, kernels, and Unique, which has none and whose result kernels read."""
+    nodes = [
+        helper.make_node("Neg", ["data"], ["less"], name="negate"),
+        helper.make_node("Transpose", ["less"], ["turned"], name="turn"),
+        helper.make_node("Unique", ["turned"], ["unique"], name="only"),
+        helper.make_node("Exp", ["unique"], ["result"], name="grow"),
+        helper.make_node("Shape", ["data"], ["shape"], name="sizes"),
+        helper.make_node("Reshape", ["turned", "shape"], ["back"], name="again"),
+        helper.make_node("Abs", ["back"], ["other"], name="positive"),
+    ]
+    return saved(tmp_path / "mixed.onnx", nodes, {"data": ["rows", "columns"]}, ["result", "other"], {})
+
+
+def test_host_steps_have_a_reason(command: Command, mixed: Path) -> None:
+    report = explained(command, mixed, "--dim", "rows=2", "--dim", "columns=3")
+    host = [row for row in report["rows"] if row["kind"] == "host"]
+    (unique,) = host
+    assert unique["kernel"] == "host Unique"
+    assert unique["nodes"] == ["only"]
+    assert unique["reason"]
+    assert report["views"] == {"Transpose": 1, "Reshape": 1}
+    assert report["known"] == {"Shape": 1}
+    native = [name for row in report["rows"] if row["kind"] == "native" for name in row["nodes"]]
+    assert {"negate", "positive", "grow"}.issubset(native)
+    shown = command("explain", mixed, "--dim", "rows=2", "--dim", "columns=3").out
+    assert "host Unique" in shown
+    assert unique["reason"] in " ".join(shown.split())
+
+
+def test_steps_behind_data_dependent_shapes_are_timed_as_well(command: Command, mixed: Path) -> None:
+    report = explained(command, mixed, "--dim", "rows=40", "--dim", "columns=30", "--run", "--repeat", 3)
+    assert [row["step"] for row in report["rows"]] == list(range(len(report["rows"])))
+    assert all(row["measured_us"] >= 0 for row in report["rows"])
+    assert sum(row["measured_us"] for row in report["rows"] if row["kind"] == "host") > 0
+
+
+def test_shapes_alone_explain_what_they_decide(block: Path, mixed: Path) -> None:
+    found = explain(sardonyx.InferenceSession(str(block)), shapes={"data": (3, 8)})
+    assert found.rows[0].detail.startswith("3x8x32")
+    session = sardonyx.InferenceSession(str(mixed))
+    with pytest.raises(errors.InvalidArgument, match="feeds"):
+        explain(session, shapes={"data": (3, 8)})
+    with pytest.raises(errors.InvalidArgument, match="feeds"):
+        explain(session, shapes={"data": (3, 8)}, runs=1)
+
+
+def test_declined_rewrites_say_why_and_where(command: Command, tmp_path: Path) -> None:
+    """The sum of a skip connection that is broadcast is no SkipLayerNormalization."""
+    nodes = [
+        helper.make_node("Add", ["data", "row"], ["sum"], name="skip"),
+        helper.make_node("LayerNormalization", ["sum", "scale", "shift"], ["result"], name="norm", axis=-1),
+    ]
+    ones = np.ones(8, np.float32)
+    path = saved(
+        tmp_path / "norm.onnx", nodes, {"data": ["rows", 8], "row": [1, 8]}, ["result"], {"scale": ones, "shift": ones}
+    )
+    report = explained(command, path, "--dim", "rows=4")
+    (found,) = [one for one in report["declined"] if one["rule"] == "SkipLayerNormFusion"]
+    assert found["nodes"] == ["norm"]
+    assert "shape" in found["reason"]
+    shown = command("explain", path, "--dim", "rows=4").out
+    assert f"SkipLayerNormFusion: {found['reason']} (1: norm)" in shown
+
+
+def test_json_has_stable_keys(command: Command, block: Path) -> None:
+    report = explained(command, block)
+    assert sorted(report) == [
+        *("arena_bytes", "ceilings", "constant_bytes", "declined", "inputs", "kernels", "known", "model"),
+        *("packed_bytes", "rewrites", "rows", "run_us", "runs", "scratch_bytes", "threads", "totals", "views"),
+    ]
+    assert sorted(report["rows"][0]) == [
+        *("bytes", "chunks", "constant_bytes", "detail", "epilogue", "flops", "gflops", "kernel", "kind"),
+        *("measured_us", "nodes", "operators", "predicted_us", "reason", "roofline", "rules", "step"),
+    ]
+    assert sorted(report["totals"]) == ["bytes", "flops", "measured_us", "predicted_us"]
+
+
+def test_another_instruction_set(command: Command, block: Path) -> None:
+    assert explained(command, block, "--kernels", "portable")["kernels"] == "portable"
+    rows = explained(command, block, "--kernels", "numpy", "--run", "--repeat", 3)["rows"]
+    assert {row["kind"] for row in rows} <= {"host", "numpy"}
+    assert all(row["reason"] for row in rows if row["kind"] == "host")
+    assert all(row["measured_us"] > 0 for row in rows)
+    outcome = command("explain", block, "--kernels", "abacus")
+    assert outcome.code == 1
+    assert "abacus" in outcome.err
+
+
+@pytest.mark.parametrize("width", [40, 80, 130, 200])
+def test_the_table_fits_any_terminal(
+    width: int, command: Command, block: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sardonyx.cli import explain as module
+
+    monkeypatch.setattr(module, "console", lambda: _terminal(width))
+    outcome = command("explain", block, "--dim", "rows=6", "--run", "--repeat", 3)
+    assert outcome.code == 0
+    heading, *rest = outcome.out.splitlines()[1:]
+    assert len(heading) <= width
+    assert heading.split()[0] == "step"
+    assert heading.split()[-1] == "roof"
+    text = "".join(line.strip() for line in rest[: rest.index(next(line for line in rest if line.startswith("gemm")))])
+    assert "%" in text
+
+
+def _terminal(width: int) -> Any:
+    import sys
+
+    from rich.console import Console
+
+    return Console(width=width, highlight=False, markup=False, soft_wrap=True, file=sys.stdout)
+
+
+def test_alike_steps_share_a_line(command: Command, tmp_path: Path) -> None:
+    weight = np.eye(8, dtype=np.float32)
+    nodes = []
+    for layer in range(3):
+        nodes += [
+            helper.make_node("MatMul", [f"x{layer}", "weight"], [f"y{layer}"], name=f"/layer.{layer}/MatMul"),
+            helper.make_node("Softmax", [f"y{layer}"], [f"x{layer + 1}"], name=f"/layer.{layer}/Softmax"),
+        ]
+    path = saved(tmp_path / "layers.onnx", nodes, {"x0": [2, 8]}, ["x3"], {"weight": weight})
+    rows = explained(command, path)["rows"]
+    assert len(rows) == 6
+    shown = command("explain", path).out
+    assert "/layer.*/MatMul" in shown
+    assert "/layer.1/MatMul" not in shown
+    every = command("explain", path, "--all").out
+    assert all(f"/layer.{layer}/MatMul" in every for layer in range(3))
+
+
+def _row(step: int, nodes: tuple[str, ...], **values: Any) -> Row:
+    return Row(step=step, kind="native", kernel="gemm MatMul", nodes=nodes, operators=("MatMul",), **values)
+
+
+def test_lines_add_up_what_is_alike() -> None:
+    rows = [_row(0, ("a.0.b",), flops=1.0), _row(1, ("c",), detail="x"), _row(2, ("a.1.b",), flops=2.0)]
+    first, second = lines(rows, every=False)
+    assert first.total("flops") == 3.0
+    assert first.total("measured_us") is None
+    assert first.nodes == "a.*.b"
+    assert second.rows == (rows[1],)
+    assert len(lines(rows, every=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["one"], "one"),
+        (["/a/b/c", "/a/b/d"], "/a/b/* (2)"),
+        (["/a/b", "/a/b/c"], "/a/* (2)"),
+        (["enc.0.x", "enc.0.y", "enc.0.z"], "enc.0.* (3)"),
+        (["left", "right"], "left … (2)"),
+    ],
+)
+def test_several_names_are_shortened_to_what_they_share(names: list[str], short: str) -> None:
+    assert abbreviated(names) == short
+
+
+@pytest.mark.parametrize(
+    ("names", "one"),
+    [
+        (["a.0", "a.1"], "a.*"),
+        (["a.0/b.5", "a.1/b.5"], "a.*/b.5"),
+        (["same", "same"], "same"),
+        (["left 0", "right 1"], "left 0, …"),
+        (["a", "a.1"], "a, …"),
+    ],
+)
+def test_names_that_differ_in_numbers_become_one(names: list[str], one: str) -> None:
+    assert joined(names) == one
