@@ -41,6 +41,8 @@ class Panels:
     masks: tuple[Value | None, ...]
     stride: Value | int
     prefetch: Value | None = None  # words ahead of what is read, to be asked for
+    minus: Pointer | None = None  # what is taken from the words of the only panel, and
+    kept: Pointer | None = None  # where the differences are written, both laid out as the panel
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class _Steps:
             starts = [a.start]
         self.a_pointers = [k.variable(PTR, start.address) for start in starts]
         self.b_pointers = [k.variable(PTR, start.address) for start in b.starts]
+        beside = [place for place in (b.minus, b.kept) if place is not None]
+        self.beside = [k.variable(PTR, place.address) for place in beside]
 
     def _a_word(self, row: int, step: int) -> Value:
         k = self.k
@@ -139,6 +143,11 @@ class _Steps:
                 apart = _LINE if self.rows > _FEWER_REQUESTS else 2 * _LINE
                 for first in range(0, b.vectors * self.lanes * line.scalar.nbytes, apart):
                     ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
+        if self.beside:
+            minus, kept = (k.pointer(place.get(), self.product.word).offset(self._b_offset(step)) for place in self.beside)
+            for (_, vector), value in vectors.items():
+                difference = vectors[0, vector] = value - minus.load(vector * self.lanes, self.lanes)
+                kept.store(difference, vector * self.lanes)
         for row in range(self.rows):
             word = self._a_word(row, step)
             for (panel, vector), value in vectors.items():
@@ -153,5 +162,5 @@ class _Steps:
         for variable in self.a_pointers:
             along = k.constant(I64, steps) if self.a.along_k else self.a.stride * steps
             variable.set(k.advance(variable.get(), along, word.nbytes))
-        for variable in self.b_pointers:
+        for variable in (*self.b_pointers, *self.beside):
             variable.set(k.advance(variable.get(), self._b_offset(steps), word.nbytes))
