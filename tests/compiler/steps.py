@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,18 +15,18 @@ from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.template import NativeKernel
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.team import FINISHED, TeamOptions, shared_team
+from tests.compiler.machines import Visit, emulated_variants, kernels_of, visit_of
 
 Array = np.ndarray[Any, Any]
 
 GUARD = 256  # bytes before and behind every buffer
 POISON = 0xA5
-VARIANTS = tuple(host_targets())
-
-_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+# Every instruction set of this machine, and those of others that are emulated.
+VARIANTS = (*host_targets(), *emulated_variants())
 
 
 def new_binder(variant: str = "") -> Binder:
-    return Binder(library(variant))
+    return Binder(kernels_of(variant))
 
 
 class Memory:
@@ -65,12 +64,12 @@ class Memory:
         room = self.place(tensor.buffer)
         return np.ndarray(tensor.shape, tensor.dtype, room, tensor.offset, strides)
 
-    def address(self, argument: Argument) -> int:
+    def _address(self, argument: Argument, visit: Visit) -> int:
         if isinstance(argument, int):
             return argument
         buffer = argument.buffer
         memory = buffer.array if buffer.array is not None else self.place(buffer)
-        return int(memory.__array_interface__["data"][0]) + argument.offset
+        return visit.address(memory) + argument.offset
 
     def run(self, binder: Binder, *, one_by_one: bool = False) -> list[str]:
         """Every step of the binder; the faults that were noted, as their messages.
@@ -79,17 +78,18 @@ class Memory:
         """
         notes = self.place(binder._notes).view(np.int64).reshape(-1, 2)
         notes[...] = 0
+        visit = visit_of(binder.library)
         for step in binder.steps:
-            words = np.array([self.address(argument) for argument in step.arguments], np.int64)
+            words = np.array([self._address(argument, visit) for argument in step.arguments], np.int64)
             scratch = np.full(binder.scratch_bytes + 128, POISON, np.uint8)
-            aligned = (scratch.ctypes.data + 63) // 64 * 64
-            function = _SIGNATURE(step.function)
+            aligned = scratch[-scratch.ctypes.data % 64 :]
             if one_by_one:
                 for chunk in reversed(range(step.chunks)):
-                    function(words.ctypes.data, chunk, chunk + 1, aligned)
+                    visit.call(step.function, words, chunk, chunk + 1, aligned)
             else:
-                function(words.ctypes.data, 0, step.chunks, aligned)
+                visit.call(step.function, words, 0, step.chunks, aligned)
         for _, room in self._rooms.values():
+            visit.fetch(room)
             assert (room[:GUARD] == POISON).all(), "a kernel wrote before a buffer"
             assert (room[len(room) - GUARD :] == POISON).all(), "a kernel wrote behind a buffer"
         found = zip(binder.faults, notes.tolist(), strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from sardonyx.compiler.binding import Tensor
 from sardonyx.compiler.native.template import NativeKernel, templates
@@ -357,3 +357,34 @@ def test_shapes_that_contradict_each_other(inputs: list[Array | None], words: st
     assert isinstance(native, NativeKernel)
     with pytest.raises(ValueError, match=words):
         run_native(native, inputs, "", (), apart=False)
+
+
+def session_outputs(model: bytes, feeds: Mapping[str, Array], threads: int) -> list[Array]:
+    import sardonyx
+
+    options = sardonyx.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = sardonyx.InferenceSession(model, options)
+    return [session.run(None, dict(feeds))[index] for _ in range(3) for index in range(3)]
+
+
+@pytest.mark.parametrize("length", [1, 70])
+def test_sessions_give_the_same_bits_for_any_number_of_threads(length: int) -> None:
+    names = ("q", "k", "v", "", "", "", "past_k", "past_v")
+    node = helper.make_node("MultiHeadAttention", names, THREE, domain=MICROSOFT, num_heads=N, unidirectional=1)
+    arrays = {name: normal(B, length, D, seed=index) for index, name in enumerate("qkv")}
+    arrays |= {"past_k": PAST[0], "past_v": PAST[1]}
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * a.ndim) for name, a in arrays.items()]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in THREE]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    graph = helper.make_graph([node], "g", given, results)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    inputs = [arrays.get(name) for name in names]
+    attributes = {"num_heads": N, "unidirectional": 1}
+    expected = operator_of("MultiHeadAttention", inputs, attributes, MICROSOFT, THREE).run(*inputs)
+    first = session_outputs(model, arrays, 1)
+    for threads in (1, 2, 3):
+        for one, other in zip(session_outputs(model, arrays, threads), first, strict=True):
+            assert one.tobytes() == other.tobytes()
+    for found, wanted in zip(first, [*expected[:3]] * 3, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)

@@ -8,6 +8,9 @@ from sardonyx.compiler.llvm.builder import Value, minimum
 from sardonyx.compiler.llvm.kernels.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.types import I64
 
+# How far ahead of what is read the next rows are asked for. Prefetchers of some machines stop at every page.
+_BYTES_AHEAD = 8 << 10
+
 
 class FewRows:
     """Scores by dot products, several keys at once; weighted sums along the keys, in a fixed order."""
@@ -60,20 +63,24 @@ class FewRows:
     def _row(self, here: Block, which: int, place: Value) -> Callable[[int, Value | None], Value]:
         """How the vectors of a row of keys (0) or values (1) are read; they are written to the cache on the way."""
         k, frame = self.k, self.frame
-        lies = (here.keys, here.values)[which].offset(place * self.given[("key_row", "value_row")[which]])
-        if not here.sources:
-            return lambda at, mask: lies.load(at, frame.lanes, mask).to(frame.compute)
-        source, absolute = here.sources[which], here.start + place
-        behind = absolute - self.given["past_rows"]
-        past = source.past + absolute * source.past_step
-        read = k.pointer(k.select(behind < 0, past, source.new + behind * source.new_step), frame.storage)
+        step = self.given[("key_row", "value_row")[which]]
+        read = lies = (here.keys, here.values)[which].offset(place * step)
+        if here.sources:
+            source, absolute = here.sources[which], here.start + place
+            behind = absolute - self.given["past_rows"]
+            past = source.past + absolute * source.past_step
+            read = k.pointer(k.select(behind < 0, past, source.new + behind * source.new_step), frame.storage)
+        size = (frame.spec.head_size, frame.spec.value_size)[which]
+        later = read.offset(step * max(1, _BYTES_AHEAD // (size * frame.storage.nbytes)))
 
-        def append(at: int, mask: Value | None) -> Value:
-            vector = read.load(at, frame.lanes, mask)
-            lies.store(vector, at, mask)
-            return vector.to(frame.compute)
+        def vector(at: int, mask: Value | None) -> Value:
+            later.prefetch(at)
+            values = read.load(at, frame.lanes, mask)
+            if here.sources:
+                lies.store(values, at, mask)
+            return values.to(frame.compute)
 
-        return append
+        return vector
 
     def _lane_sums(self, vectors: list[Value]) -> Value:
         """A vector whose lane i is the sum of the lanes of vector i; there are as many vectors as lanes."""

@@ -14,7 +14,7 @@ from sardonyx.compiler.llvm.kernels.gemm_packing import transpose
 from sardonyx.compiler.llvm.types import I64
 
 # Steps of the inner dimension that are written out in the body of a micro-kernel's loop.
-_UNROLL = 4
+_UNROLL = 2
 
 
 class Blocks:
