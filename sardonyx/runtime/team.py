@@ -34,8 +34,10 @@ OPEN = 1 << 15
 ACTIVE = OPEN - 1
 
 _SPIN_SECONDS = 1e-3  # how long idle workers look for the next run before they sleep
-_PATIENCE = 2000  # turns that a thread spins at a barrier before it gives way to others
-_PATIENCE_IN_A_CROWD = 50  # the same where threads may have to share cores
+# How a thread waits at a barrier: turns of spinning, and of giving way to others, before it sleeps. Where threads have
+# to share cores or may not spin, both only take time from those that work.
+_PATIENCE, _YIELDS = 2000, 64
+_PATIENCE_IN_A_CROWD, _YIELDS_IN_A_CROWD = 50, 0
 _MOST_THREADS = ACTIVE
 _JOIN_SECONDS = 2.0  # how long the end of the process waits for a worker that still computes
 
@@ -56,8 +58,9 @@ class TeamField(enum.IntEnum):
     PARTS = 35  # into how many parts its steps are divided
     THREADS = 40  # what does not change
     SPIN = 41  # nanoseconds
-    PATIENCE = 42
-    ROAMS = 43  # 1 where workers choose their processors themselves
+    PATIENCE = 42  # turns that a thread waits spinning,
+    YIELDS = 43  # and then giving way to others, before it sleeps
+    ROAMS = 44  # 1 where workers choose their processors themselves
     PROCESSORS = 48  # the processor that each thread was last seen on, the caller first; -1 before that
 
 
@@ -217,6 +220,7 @@ class _Crew:
         crowded = not options.spinning or options.threads > len(available_processors())
         words[TeamField.SPIN] = options.idle_nanoseconds
         words[TeamField.PATIENCE] = _PATIENCE_IN_A_CROWD if crowded else _PATIENCE
+        words[TeamField.YIELDS] = _YIELDS_IN_A_CROWD if crowded else _YIELDS
         words[TeamField.THREADS] = 1
         words[TeamField.ROAMS] = int(not options.affinities)
         words[TeamField.PROCESSORS :] = [-1] * options.threads

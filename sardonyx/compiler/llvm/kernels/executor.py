@@ -48,7 +48,6 @@ from sardonyx.runtime.team import ACTIVE, GENERATION_SHIFT, OPEN, ExecutorCode, 
 
 _EVERYBODY = 0x7FFFFFFF
 _CLOCK_EVERY = 64  # turns of an idle worker between two looks at the clock
-_YIELDS = 64  # how often a waiting thread gives way before it sleeps
 
 Condition = Callable[[str], Value]
 
@@ -80,13 +79,13 @@ class _Team:
     def wait(self, met: Condition) -> None:
         """Go on when a condition of this run is met: spin, then give way, then sleep until somebody notifies."""
         k = self.k
-        patience = self.word(TeamField.PATIENCE).load()
+        patience, yields = (self.word(field).load() for field in (TeamField.PATIENCE, TeamField.YIELDS))
         turns = k.variable(I64, 0)
         with k.loop_while(lambda: met("acquire").equals(False)):
             atomics.pause(k)
             turns.set(turns.get() + 1)
             with k.when(turns.get() > patience):
-                asleep = turns.get() > patience + _YIELDS
+                asleep = turns.get() > patience + yields
                 with k.when(asleep):
                     event = self.futex(TeamField.EVENT)
                     seen = atomics.load(event, "acquire")
