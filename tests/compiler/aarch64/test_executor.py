@@ -1,0 +1,117 @@
+"""The executor on AArch64: whole plans, alone and as the only thread of a team."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.compiler.binding import Binder, Bound
+from sardonyx.compiler.llvm.kernels.executor import executor_code
+from sardonyx.compiler.native.matmul import MatMulKernel
+from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.kernel.expr import Input, maximum
+from sardonyx.runtime.lanes import LINE_WORDS, MOST_PARTS, LaneField
+from sardonyx.runtime.native_plan import NativePlan, PlanField
+from sardonyx.runtime.team import TeamField
+from tests.compiler.aarch64.machine import Visit, emulated, missing
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}")
+
+Array = np.ndarray[Any, Any]
+F32 = np.dtype(np.float32)
+
+
+def room(count: int) -> Array:
+    return np.zeros(count, np.int64)
+
+
+def plan_address(visit: Visit, plan: NativePlan, constants: Sequence[Array]) -> int:
+    """A plan in the machine's memory, all addresses in it being those of the machine."""
+    words = np.array(plan.words)
+    for constant in constants:
+        low, high = np.lib.array_utils.byte_bounds(constant)
+        for index in np.flatnonzero((words >= low) & (words < high)):
+            words[index] += visit.address(constant) - low
+    header = np.array(plan.header)
+    phases = plan.owners[-1]
+    for field, table in (
+        (PlanField.WORDS, words),
+        (PlanField.FIXUPS, plan.fixups),
+        (PlanField.STEPS, plan.steps),
+        (PlanField.PHASES, phases),
+    ):
+        header[field] = visit.address(table)
+    return visit.address(header)
+
+
+def lane_address(visit: Visit, plan: NativePlan) -> int:
+    """The memory of one run."""
+    steps = len(plan.steps)
+    fields, bases = room(LaneField.COUNT), room(plan.base_count)
+    bases[0] = visit.address(room(plan.arena_bytes // 8 + 8))
+    fields[LaneField.WORDS] = visit.address(room(len(plan.words)))
+    fields[LaneField.COUNTERS] = visit.address(room(LINE_WORDS * steps + MOST_PARTS * (steps + LINE_WORDS)))
+    fields[LaneField.BASES] = visit.address(bases)
+    fields[LaneField.SCRATCH] = visit.address(room(plan.scratch_bytes // 8 + 8))
+    return visit.address(fields)
+
+
+def team_address(visit: Visit) -> int:
+    """A team whose workers have not come."""
+    words = room(TeamField.PROCESSORS + 4)
+    words[TeamField.THREADS] = 4
+    words[TeamField.PATIENCE] = 1000
+    return visit.address(words)
+
+
+def run(bound: Bound, binder: Binder, inputs: Sequence[Array], *, in_team: bool, times: Array) -> list[Array]:
+    visit = emulated().machine.visit()
+    outputs = [np.empty(shape, dtype) for dtype, shape in bound.outputs]
+    external = np.array([visit.address(array) for array in (*inputs, *outputs)], np.int64)
+    team = team_address(visit) if in_team else 0
+    places = (plan_address(visit, bound.plan, binder.constants), lane_address(visit, bound.plan))
+    function = executor_code(emulated()).run
+    status = emulated().machine.call(function, team, *places, visit.address(external), visit.address(times), 0)
+    assert status == 0
+    for array in (*outputs, times):
+        visit.fetch(array)
+    return outputs
+
+
+@pytest.mark.parametrize("in_team", [False, True])
+def test_a_network_of_two_layers(in_team: bool) -> None:
+    rng = np.random.default_rng(1)
+    x, first, second = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 90), (90, 300), (300, 40)))
+    binder = Binder(emulated())
+    (hidden,) = MatMulKernel({}).bind(binder, [binder.external(0, F32, x.shape), binder.constant(first)])
+    assert hidden is not None
+    (active,) = PointwiseKernel([maximum(Input(F32, 0), 0.0)], [F32]).bind(binder, [hidden])
+    (result,) = MatMulKernel({}).bind(binder, [active, binder.constant(second)])
+    assert result is not None
+    bound = binder.finish([result], 1, lambda _, tensor: tensor)
+    assert bound.plan.width > 1
+    times = np.zeros(len(bound.steps) + 1, np.int64)
+    (found,) = run(bound, binder, [x], in_team=in_team, times=times)
+    expected = np.maximum(x.astype(np.float64) @ first, 0) @ second
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+    assert (np.diff(times) > 0).all()
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_denormal_numbers_are_kept_or_flushed(flush: bool) -> None:
+    binder = Binder(emulated())
+    x = np.array([1e-40, 1.0, 3e-39, -1e-44], np.float32)
+    (result,) = PointwiseKernel([Input(F32, 0) * 2.0], [F32]).bind(binder, [binder.external(0, F32, x.shape)])
+    bound = binder.finish([result], 1, lambda _, tensor: tensor)
+    plan = bound.plan
+    remade = NativePlan(
+        plan.words, plan.fixups, plan.steps, plan.arena_bytes, plan.scratch_bytes, plan.base_count, plan.labels,
+        flush_denormals=flush,
+    )  # fmt: skip
+    bound = dataclasses.replace(bound, plan=remade)
+    (found,) = run(bound, binder, [x], in_team=False, times=np.zeros(2, np.int64))
+    np.testing.assert_array_equal(found, np.where(np.abs(x) < 1e-38, 0, x * 2) if flush else x * 2)
