@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel import expr as k
 from sardonyx.kernel.dtypes import SATURATING_FLOAT8
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.program import Arrangement, Host, Kernel, Pointwise
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.row_kernels import Contents, Shapes, given, leaves, rows_template
 
 
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
@@ -61,6 +66,54 @@ def spread(parameter: Array, shape: Sequence[int], axis: int, block_size: int) -
     return parameter
 
 
+# What vectors of integers hold.
+_NATIVE = frozenset(map(np.dtype, (np.int8, np.uint8, np.int16, np.uint16)))
+
+
+class Spreading(Protocol):
+    """An operator whose scale and zero point belong to the tensor, or to the places along an axis."""
+
+    axis: int
+    node: ir.Node
+
+    def run(self, x: Array, scale: Array, zero_point: Array | None = None) -> Sequence[Value]: ...
+
+
+def padded(inputs: Sequence[np.dtype[Any] | None]) -> list[np.dtype[Any] | None]:
+    """The dtypes of x, scale and zero point, None for one that is absent."""
+    return [*inputs, None, None][:3]
+
+
+def quantized(quotient: Expr, zero_point: Expr | None, target: np.dtype[Any]) -> Expr:
+    """saturate(round(quotient) + zero_point) in an integer dtype."""
+    bounds = integer_range(target)
+    assert bounds is not None
+    result = k.rint(quotient)
+    if zero_point is not None:
+        result = result + zero_point
+    return k.minimum(k.maximum(result, bounds[0]), bounds[1]).cast(target)
+
+
+def spread_kernel(operator: Spreading, dtypes: Sequence[np.dtype[Any] | None], result: Expr) -> Kernel:
+    """The kernel of `result`, over x, scale and zero point; one that others can join where the scale is a number."""
+    scale = operator.node.inputs[1]
+    if scale is not None and scale.shape is not None and len(scale.shape) == 0:
+        return Pointwise(tuple(dtype for dtype in dtypes if dtype is not None), (result,))
+
+    def arranged(shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        parameters = [spread_shape(one, shape, operator.axis) for one in shapes[1:] if one is not None]
+        return Arrangement((shape, *parameters), (), (shape,))
+
+    return rows_template(dtypes, [result], arranged, operator.run)
+
+
+def spread_shape(parameter: tuple[int, ...], shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """The shape under which a scale or zero point broadcasts to a tensor of that shape, as `spread` makes it."""
+    stand_in: Array = np.broadcast_to(np.int8(0), parameter)
+    return tuple(spread(stand_in, shape, axis, 0).shape)
+
+
 @operator("QuantizeLinear")
 class QuantizeLinear(Operator):
     """saturate(round(x / scale) + zero_point), per tensor, along an axis or per block; ties go to the even number."""
@@ -82,6 +135,20 @@ class QuantizeLinear(Operator):
         x, zero_point = inputs[0], inputs[2] if len(inputs) > 2 else None
         assert x is not None
         return [tensor(self._target(None if zero_point is None else zero_point.dtype), x.shape)]
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtypes = padded(inputs)
+        target = dtypes[2] or numpy_dtype(self._target(None))
+        precision = numpy_dtype(ir.DataType(self.precision)) if self.precision else dtypes[1]
+        if target not in _NATIVE or self.block_size or precision is None or precision.kind in "iu":
+            return Host(self.run, self.host_reason)
+        x, scale, zero_point = leaves(dtypes)
+        assert x is not None
+        assert scale is not None
+        wide = working_dtype(precision)
+        quotient = (x.cast(wide) / scale.cast(wide)).cast(precision).cast(wide)
+        result = quantized(quotient, None if zero_point is None else zero_point.cast(wide), target)
+        return spread_kernel(self, dtypes, result)
 
     def run(self, x: Array, scale: Array, zero_point: Array | None = None) -> Sequence[Value]:
         target = zero_point.dtype if zero_point is not None else numpy_dtype(self._target(None))
@@ -125,6 +192,19 @@ class DequantizeLinear(Operator):
         assert scale is not None
         return [Fact(ir.TensorType(ir.DataType(self.output_dtype)) if self.output_dtype else scale.type, x.shape)]
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtypes = padded(inputs)
+        target = numpy_dtype(ir.DataType(self.output_dtype)) if self.output_dtype else dtypes[1]
+        if dtypes[0] not in (*_NATIVE, np.dtype(np.int32)) or self.block_size or target is None:
+            return Host(self.run, self.host_reason)
+        x, scale, zero_point = leaves(dtypes)
+        assert x is not None
+        assert scale is not None
+        whole = np.dtype(np.int64 if dtypes[0] == np.int32 else np.int32)
+        values = x if zero_point is None else x.cast(whole) - zero_point.cast(whole)
+        wide = working_dtype(target)
+        return spread_kernel(self, dtypes, (values.cast(wide) * scale.cast(wide)).cast(target))
+
     def run(self, x: Array, scale: Array, zero_point: Array | None = None) -> Sequence[Value]:
         target = numpy_dtype(ir.DataType(self.output_dtype)) if self.output_dtype else scale.dtype
         factor = spread(scale.astype(working_dtype(scale.dtype)), x.shape, self.axis, self.block_size)
@@ -152,6 +232,22 @@ class DynamicQuantizeLinear(Operator):
         x = inputs[0]
         assert x is not None
         return [tensor(ir.DataType.UINT8, x.shape), tensor(ir.DataType.FLOAT, ()), tensor(ir.DataType.UINT8, ())]
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if inputs[0] != np.float32:
+            return Host(self.run, self.host_reason)
+        (x,) = leaves(inputs)
+        assert x is not None
+        low, high = k.minimum(k.reduce("minimum", x), 0), k.maximum(k.reduce("maximum", x), 0)
+        scale = k.where(high.equals(low), 1, (high - low) / 255)
+        zero_point = k.minimum(k.maximum(k.rint(-low / scale), 0), 255)
+        byte = np.dtype(np.uint8)
+        outputs = [quantized(x / scale, zero_point, byte), scale, zero_point.cast(byte)]
+        return rows_template(inputs, outputs, self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        return Arrangement(((math.prod(shape),),), (0,), (shape, (), ()))
 
     def run(self, x: Array) -> Sequence[Value]:
         low = np.float32(min(0.0, float(x.min()))) if x.size else np.float32(0)

@@ -164,6 +164,35 @@ def test_hardmax(variant):
             check("Hardmax", [x], {"axis": axis}, version=version, variant=variant)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint16])
+def test_quantization(dtype, variant):
+    rng = np.random.default_rng(0)
+    x = (random((3, 6, 35), 1) * 40).astype(np.float32)
+    x[0, 0, :4] = [1e9, -1e9, 2.5, -2.5]
+    scale = np.abs(random(6, 2)) + 0.1
+    zero = rng.integers(0, 100, 6).astype(dtype)
+    exact = {"rtol": 0, "atol": 0, "variant": variant}
+    check("QuantizeLinear", [x, scale, zero], **exact)
+    check("QuantizeLinear", [x, scale[:1], zero[:1]], **exact)
+    check("QuantizeLinear", [x, np.abs(random(35, 2)) + 0.1, rng.integers(0, 9, 35).astype(dtype)], {"axis": -1},
+          **exact)  # fmt: skip
+    half = [np.clip(x, -6e4, 6e4).astype(np.float16) / 8, scale.astype(np.float16), zero]
+    check("QuantizeLinear", half, **exact)
+    quantized = rng.integers(0, 120, (3, 6, 35)).astype(dtype)
+    check("DequantizeLinear", [quantized, scale, zero], **exact)
+    check("DequantizeLinear", [quantized, scale], **exact)
+    check("DequantizeLinear", [quantized.astype(np.int32) * 1000003, scale], **exact)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_dynamic_quantization(variant):
+    exact = {"rtol": 0, "atol": 0, "variant": variant, "outputs": 3}
+    for x in (random((4, 37), 1), np.abs(random(100, 2)), -np.abs(random((2, 3), 3)), np.zeros((3, 3), np.float32),
+              np.zeros((0, 2), np.float32)):  # fmt: skip
+        check("DynamicQuantizeLinear", [x], **exact)
+
+
 def test_statistics_and_channels():
     x, scale, bias = random((2, 12, 5, 6), 1), random((12,), 2), random((12,), 3)
     mean, variance = random((12,), 4), np.abs(random((12,), 5)) + 0.1
