@@ -71,7 +71,7 @@ class CPUExecutionProvider(ExecutionProvider):
         turns = [(turn, borrowed(turn, known)) for turn in split(items)]
         lent = {value for _, again in turns for item in again for value in item.node.inputs if value is not None}
         for turn, again in turns:
-            if any(item.role == "native" for item in turn):
+            if any(_has_work(item) for item in turn):
                 steps.append(native.step(turn, again, lent, compilation))
             else:
                 steps.extend(self._step(item, compilation) for item in turn)
@@ -103,6 +103,14 @@ class CPUExecutionProvider(ExecutionProvider):
             node_index=compilation.node_index(node),
             reason=reason,
         )
+
+
+def _has_work(item: Lowered) -> bool:
+    """Whether a node is worth a native segment: it computes, or gives an output of the graph in another order."""
+    if item.role == "view":
+        reorders = isinstance(item.kernel, View) and not item.kernel.is_reshape and item.node.op_type != "Identity"
+        return reorders and any(value.is_graph_output() for value in item.node.outputs)
+    return item.role == "native"
 
 
 def _on_host(node: ir.Node, inference: Inference) -> Lowered:
