@@ -24,6 +24,7 @@ from sardonyx.graph.load import load_model
 
 # Widths from which on the table has a column for details, and columns for what others give in short.
 _WIDE, _MIDDLE = 200, 120
+_MOST_INPUTS = 6  # that the first line names
 _MOST_NODES = 3  # names of nodes at which a rewrite declined
 
 
@@ -100,8 +101,11 @@ def joined(names: Sequence[str]) -> str:
 
 def _show(model: Path, found: Explanation, every: bool) -> None:
     out = console()
-    shapes = ", ".join(f"{name} {listed_shape(shape)}" for name, shape in found.inputs.items())
-    out.print(f"{model}: {shapes}; {found.threads} threads, kernels {found.kernels}")
+    shapes = [f"{name} {listed_shape(shape)}" for name, shape in found.inputs.items()]
+    more = f" and {len(shapes) - _MOST_INPUTS} more" if len(shapes) > _MOST_INPUTS else ""
+    out.print(
+        f"{model}: {', '.join(shapes[:_MOST_INPUTS])}{more}; {found.threads} threads, kernels {found.kernels}"
+    )
     out.print(_table(found, every, out.width), soft_wrap=False)
     for text in _totals(found):
         out.print(text)

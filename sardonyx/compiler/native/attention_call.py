@@ -20,6 +20,9 @@ from sardonyx.compiler.llvm.kernels.attention_spec import (
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
 FEW_ROWS = 8
 
+# The form for few rows writes its code out for every vector of a head: heads of more channels do not take it.
+FEW_ROWS_SIZE = 512
+
 # Chunks that a step should have where its rows allow, and the rows below which packing keys again costs too much.
 _CHUNKS = 16
 _ROWS_OF_A_CHUNK = 192
@@ -155,7 +158,7 @@ class Attention:
             self.sink is not None,
             self.append is not None,
         )
-        rows = few_rows(binder, self.rows_of_a_key_head, storage)
+        rows = few_rows(binder, self.rows_of_a_key_head, storage, max(self.query.size, self.value.size))
         return replace(wide, few_rows=rows) if rows else replace(wide, folded=self._shares_biases)
 
     @property
@@ -239,8 +242,10 @@ class Attention:
         """Bytes of what is read and written, which may be parts of tensors."""
         heads = (self.query, self.key, self.value, self.output)
         elements = sum(one.batch * one.rows * one.heads * one.size for one in heads)
-        biases = sum(bias.tensor.nbytes for bias in self.biases)
-        return float(elements * self.query.tensor.dtype.itemsize + biases)
+        others = [bias.tensor for bias in self.biases]
+        if self.append is not None:
+            others += self.append.tensors[:2]  # the past, which is copied
+        return float(elements * self.query.tensor.dtype.itemsize + sum(tensor.nbytes for tensor in others))
 
     def _detail(self, spec: AttentionSpec, group_rows: int) -> str:
         """The sizes, which form of the kernel, and what is done to the scores."""
@@ -249,15 +254,18 @@ class Attention:
         heads = f"{query.heads}" if query.heads == key.heads else f"{query.heads} over {key.heads}"
         words = [f"{query.batch} x {heads} heads, {query.rows} x {key.rows} x {query.size} {spec.storage}", form]
         words += ["causal"] if self.right == 0 else []
-        words += [f"{len(self.biases)} masks or biases"] if self.biases else []
+        words += ["masked"] if self.biases else []
+        words += ["appending to a copy of the past"] if self.append is not None else []
         return ", ".join(words)
 
 
-def few_rows(binder: Binder, rows: int, storage: np.dtype[np.generic]) -> int:
-    """For how many rows (a power of two) the form for few rows is taken; 0 where `rows` of a key head are too many."""
+def few_rows(binder: Binder, rows: int, storage: np.dtype[np.generic], size: int) -> int:
+    """For how many rows (a power of two) the form for few rows is taken; 0 where it is not, for `rows` of a key head
+    and heads of `size` channels.
+    """
     wide = 1 << max(0, rows - 1).bit_length()
     compute = AttentionSpec(storage.name, 1, 1).compute_type
-    return wide if wide <= min(FEW_ROWS, binder.target.lanes(compute)) else 0
+    return wide if wide <= min(FEW_ROWS, binder.target.lanes(compute)) and size <= FEW_ROWS_SIZE else 0
 
 
 def _group_rows(rows: int, units: int, keys: int, block: int) -> int:
