@@ -14,6 +14,9 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.shape import axis_of
 
+# Columns whose totals a thread keeps at once: they stay in the first cache.
+_BLOCK = 512
+
 
 @template("cumulative")
 class Cumulative(NativeKernel):
@@ -48,18 +51,18 @@ class Cumulative(NativeKernel):
         step, start = columns * item, 0
         if self.parameters["reverse"]:
             step, start = -step, (length - 1) * columns * item
-        lanes = binder.target.lanes(spec.working)
-        vectors = -(-columns // lanes)
-        items = math.prod(data.shape[:axis]) * vectors
-        per_chunk = max(1, CHUNK_BYTES // (length * min(columns, lanes) * item))
-        between = length * columns * item
+        block = min(columns, _BLOCK)
+        blocks = -(-columns // block)
+        items = math.prod(data.shape[:axis]) * blocks
+        per_chunk = max(1, CHUNK_BYTES // (length * block * item))
         binder.step(
             emit_cumulative,
             spec,
             [
                 *(Address(data.buffer, data.offset + start), Address(result.buffer, start), items, per_chunk),
-                *(step, step, length, columns, vectors, between, between),
+                *(step, length, columns, block, blocks, length * columns * item),
             ],
+            scratch=block * spec.working.nbytes,
             reads=(data,),
             writes=(result,),
             chunks=-(-items // per_chunk),

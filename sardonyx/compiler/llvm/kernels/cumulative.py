@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.walk import kernel_frame, share
 from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits
 from sardonyx.compiler.llvm.target import Target
@@ -36,50 +36,62 @@ class CumulativeSpec:
 
 
 def emit_cumulative(target: Target, spec: CumulativeSpec) -> str:
-    """Totals of columns. Arguments: data, output, items, items per chunk, bytes between the elements of the data along
-    the axis, the same of the output, elements along the axis, columns, vectors of columns, bytes between outer places
-    (of data and output, both contiguous outside of the axis). Items are outer places times vectors of columns; the
-    steps along the axis are negative for totals from the end.
+    """Totals of columns.
+
+    Arguments: data, output, items, items per chunk, bytes from one element along the axis to the next (negative for
+    totals from the end), elements along the axis, columns, columns of a block, blocks of columns, bytes between outer
+    places; data and output have the same layout. Items are outer places times blocks. A thread's own memory holds the
+    totals of a block, so that main memory is read and written row by row.
     """
     k, words = kernel_frame(target)
     data, output = k.pointer(words.load(0), U8), k.pointer(words.load(1), U8)
-    data_step, output_step, length, columns, vectors = (words.load(at) for at in range(4, 9))
-    data_outer, output_outer = words.load(9), words.load(10)
-    lanes = target.lanes(spec.working)
+    step, length, columns, block, blocks, between = (words.load(at) for at in range(4, 10))
     begin, end = share(k, words.load(2), words.load(3))
     with k.loop(begin, end) as item:
-        outer = item // vectors
-        first = (item - outer * vectors) * lanes
-        left = columns - first
-        from_ = data.offset(outer * data_outer + first * spec.type.nbytes)
-        to = output.offset(outer * output_outer + first * spec.type.nbytes)
-        full = left >= lanes
-        with k.when(full):
-            _Total(k, spec, lanes).along(from_, to, length, data_step, output_step)
-        with k.otherwise(full), k.loop(0, left) as column:
-            step = column * spec.type.nbytes
-            _Total(k, spec, 1).along(from_.offset(step), to.offset(step), length, data_step, output_step)
+        outer = item // blocks
+        first = (item - outer * blocks) * block
+        at = outer * between + first * spec.type.nbytes
+        from_, to, count = data.offset(at), output.offset(at), k.smaller(block, columns - first)
+        single = count.equals(1)
+        with k.when(single):
+            _column(k, spec, from_, to, length, step)
+        with k.otherwise(single):
+            _rows(k, spec, from_, to, length, step, count)
     return k.finish()
 
 
-class _Total:
-    """The totals of `lanes` columns."""
+def _column(k: Function, spec: CumulativeSpec, from_: Pointer, to: Pointer, length: Value, step: Value) -> None:
+    total = k.variable(spec.working, 1 if spec.product else 0)
+    with k.loop(0, length) as place:
+        total.set(_element(k, spec, from_.offset(place * step), to.offset(place * step), total.get()))
 
-    def __init__(self, k: Function, spec: CumulativeSpec, lanes: int) -> None:
-        self._k, self._spec, self._lanes = k, spec, lanes
-        start = k.constant(spec.working.vector(lanes), 1 if spec.product else 0)
-        self._total: Variable = k.variable(start.type, start)
 
-    def along(self, from_: Pointer, to: Pointer, length: Value, data_step: Value, output_step: Value) -> None:
-        k, spec = self._k, self._spec
-        with k.loop(0, length) as place:
-            element = from_.offset(place * data_step).cast(spec.stored).load(0, self._lanes)
-            if spec.is_narrow:
-                element = from_bits(element, spec.type)
-            before = self._total.get()
-            after = before * element if spec.product else before + element
-            self._total.set(after)
-            total = before if spec.exclusive else after
-            if spec.is_narrow:
-                total = to_bits(k, total, spec.type)
-            to.offset(place * output_step).cast(spec.stored).store(total)
+def _rows(
+    k: Function, spec: CumulativeSpec, from_: Pointer, to: Pointer, length: Value, step: Value, count: Value
+) -> None:
+    """The totals of several columns, a row at a time."""
+    totals, lanes = k.pointer("scratch", spec.working), k.target.lanes(spec.working)
+    start = k.constant(spec.working, 1 if spec.product else 0)
+    whole = count & -lanes
+    with k.loop(0, count) as column:
+        totals.store(start, column)
+    with k.loop(0, length) as place:
+        row_from, row_to = from_.offset(place * step), to.offset(place * step)
+        for first, last, width in ((0, whole, lanes), (whole, count, 1)):
+            with k.loop(first, last, width) as column:
+                at = column * spec.type.nbytes
+                before = totals.load(column, width)
+                totals.store(_element(k, spec, row_from.offset(at), row_to.offset(at), before), column)
+
+
+def _element(k: Function, spec: CumulativeSpec, from_: Pointer, to: Pointer, before: Value) -> Value:
+    """The total with the element, or the vector of elements, of a place; what belongs there is stored."""
+    element = from_.cast(spec.stored).load(0, before.type.lanes)
+    if spec.is_narrow:
+        element = from_bits(element, spec.type)
+    after = before * element if spec.product else before + element
+    total = before if spec.exclusive else after
+    if spec.is_narrow:
+        total = to_bits(k, total, spec.type)
+    to.cast(spec.stored).store(total)
+    return after
