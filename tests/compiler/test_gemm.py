@@ -11,7 +11,10 @@ import pytest
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
 from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.native.gemm_step import Packed
+from sardonyx.compiler.native.gemm_step import multiply as multiply_matrices
 from sardonyx.compiler.native.matmul import GemmKernel, MatMulKernel
+from sardonyx.compiler.native.packed_constants import pack_b
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
@@ -296,3 +299,28 @@ def test_float32_in_bfloat16(form: str) -> None:
         expected = np.matmul(*(one.astype(np.float64) for one in rounded))
         scale = np.matmul(*(np.abs(one.astype(np.float64)) for one in rounded)) + 1e-30
         assert (np.abs(memory.read(y) - expected) / scale).max(initial=0.0) < 1e-5
+
+
+@pytest.mark.skipif(not host_target().has_vnni, reason="this machine has no dot products of bytes")
+@pytest.mark.parametrize("form", ["constant", "rows", "columns"])
+def test_bytes_into_int32(form: str) -> None:
+    """Products of unsigned and signed bytes are exact; an epilogue scales them."""
+    rng = np.random.default_rng(14)
+    for m, n, k in [(1, 1, 1), (1, 130, 65), (3, 40, 2), (5, 7, 0), (30, 47, 901), (140, 33, 3100)]:
+        a = rng.integers(0, 256, (m, k), dtype=np.uint8)
+        b = rng.integers(-128, 128, (k, n), dtype=np.int8)
+        scale = rng.standard_normal(n).astype(np.float32)
+        binder, memory = new_binder(), Memory()
+        right = np.asfortranarray(b) if form == "columns" else b
+        if form == "constant":
+            second: Tensor | Packed = Packed(binder.constant(pack_b(binder.library, right, "u8s8")), b.shape)
+        else:
+            second = place(memory, right)
+        total = Input(np.dtype(np.int32), 0)
+        outputs = (total, total.cast(np.float32) * Input(F32, 1))
+        results = [binder.new(output.dtype, (m, n)) for output in outputs]
+        multiply_matrices(binder, place(memory, a), second, outputs, [place(memory, scale)], results, "u8s8")
+        memory.run(binder)
+        expected = a.astype(np.int64) @ b.astype(np.int64)
+        assert np.array_equal(memory.read(results[0]), expected)
+        assert np.allclose(memory.read(results[1]), expected * scale, rtol=1e-6)

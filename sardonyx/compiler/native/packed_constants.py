@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import numpy as np
@@ -35,13 +36,11 @@ def pack_b(library: KernelLibrary, array: Array, product: str) -> Array:
     target, kind = library.target, PRODUCTS[product]
     size_k, size_n = array.shape[-2:]
     item = array.itemsize
-    by_rows = array.strides[-1] == item or size_n == 1
-    if not by_rows and array.strides[-2] != item and size_k != 1:
-        array, by_rows = np.ascontiguousarray(array), True
-    stride = array.strides[-2 if by_rows else -1] // item
-    batches = array.reshape(-1, size_k, size_n) if array.ndim != 3 else array
-    if not np.may_share_memory(batches, array) and batches.size:
-        stride = batches.strides[-2 if by_rows else -1] // item
+    batches = array.reshape(math.prod(array.shape[:-2]), size_k, size_n)
+    by_rows = batches.strides[-1] == item or size_n == 1
+    if not by_rows and batches.strides[-2] != item and size_k != 1:
+        batches, by_rows = np.ascontiguousarray(batches), True
+    stride = batches.strides[-2 if by_rows else -1] // item
     words = packed_words(target, product, size_k, size_n)
     packed = aligned_empty(words * len(batches), np.dtype(f"{'f' if kind.word.is_float else 'i'}{kind.word.nbytes}"))
     panels = panels_of(size_n, panel_columns(target, product))
