@@ -1,0 +1,129 @@
+"""The blocking of matrix products: everything is covered, scratch suffices, limits are kept."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+
+import numpy as np
+import pytest
+
+from sardonyx.compiler.gemm_choice import (
+    Problem,
+    Tuning,
+    asks_ahead,
+    choose_blocking,
+    has_fast_bf16,
+    packed_words,
+    panel_columns,
+    tile_shape,
+)
+from sardonyx.compiler.llvm.kernels.gemm import GemmSpec, Layout, argument_names, emit_gemm
+from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets
+from sardonyx.compiler.native.packed_constants import aligned_empty, pack_b
+
+TARGETS = (*host_targets().values(), *aarch64_targets(Caches()).values())
+_SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+
+
+def problems() -> list[Problem]:
+    rng = np.random.default_rng(0)
+    drawn = np.exp(rng.uniform(0, np.log(4096), (60, 3))).astype(int).tolist()
+    sizes = [*drawn, [1, 1, 0], [128, 768, 3072], [12, 50257, 768], [4096, 4096, 4096]]
+    layouts: list[tuple[Layout, Layout]] = [
+        ("rows", "packed"), ("columns", "rows"), ("rows", "columns"), ("words", "packed")
+    ]  # fmt: skip
+    return [
+        Problem(m, n, k, 1 + index % 3, "f32" if a != "words" else "bf16", a, b, 4 * k, 4 * n)
+        for index, (m, n, k) in enumerate(sizes)
+        for a, b in layouts
+    ]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_chunks_cover_the_product(target: Target) -> None:
+    for problem in problems():
+        found = choose_blocking(target, problem)
+        tile, panel = tile_shape(target, problem.product), panel_columns(target, problem.product)
+        depth = PRODUCTS[problem.product].depth
+        panels = -(-problem.n // panel)
+        assert found.row_block * found.row_blocks >= problem.m > found.row_block * (found.row_blocks - 1)
+        assert found.group * found.groups >= panels > found.group * (found.groups - 1)
+        assert found.chunks == problem.batch * found.row_blocks * found.groups
+        assert found.row_block % tile.rows == 0
+        assert found.strip % tile.rows == 0
+        assert found.k_block % depth == 0
+        assert found.tile_keep == (found.k_block < problem.k)
+        assert 0 < found.scratch < max(8 << 20, 8 * target.caches.l2)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_tiles_fit_the_registers(target: Target) -> None:
+    tile = tile_shape(target)
+    assert tile.rows >= 1
+    assert tile.vectors * (tile.rows + 1) + 1 + (not target.has_fma) <= target.registers
+
+
+def test_large_work_is_shared_among_many_threads() -> None:
+    for target in TARGETS:
+        for m, n, k in [(128, 768, 768), (1, 4096, 4096), (2048, 64, 64), (64, 2048, 64), (512, 512, 512)]:
+            assert choose_blocking(target, Problem(m, n, k)).chunks >= 4, (target.name, m, n, k)
+
+
+def test_copies_follow_the_tuning() -> None:
+    target = TARGETS[0]
+    problem = Problem(100, 3000, 1024, a_stride_bytes=4096)
+    assert choose_blocking(target, problem).a_copy == 0
+    copied = choose_blocking(target, problem, Tuning(bad_stride=4096))
+    assert copied.a_copy > copied.k_block
+    assert copied.a_copy * 4 % 4096
+
+
+def test_what_depends_on_the_machine() -> None:
+    target = TARGETS[0]
+    near = dataclasses.replace(target, caches=Caches(48 << 10, 1 << 20, 32 << 20))
+    far = dataclasses.replace(target, caches=Caches(48 << 10, 2 << 20, 400 << 20))
+    assert not asks_ahead(near)
+    assert asks_ahead(far)
+    assert (
+        choose_blocking(far, Problem(1, 4096, 4096)).prefetch
+        == 2 * choose_blocking(near, Problem(1, 4096, 4096)).prefetch
+    )
+    dots = dataclasses.replace(target, has_bf16_dot=True, has_amx=False)
+    assert has_fast_bf16(dots)
+    assert not has_fast_bf16(dataclasses.replace(dots, has_amx=True))
+
+
+@pytest.mark.parametrize("variant", host_targets())
+@pytest.mark.parametrize(
+    ("a_layout", "b_layout", "product"),
+    [("rows", "packed", "f32"), ("columns", "rows", "f32"), ("rows", "columns", "f32"), ("rows", "rows", "f16")],
+)
+def test_kernels_stay_inside_their_scratch(variant: str, a_layout: Layout, b_layout: Layout, product: str) -> None:
+    kernels = library(variant)
+    target = kernels.target
+    tile = tile_shape(target, product)
+    spec = GemmSpec(product, a_layout, b_layout, tile.rows, tile.vectors, tile.unroll)
+    call = _SIGNATURE(kernels.address(emit_gemm, spec))
+    dtype = np.float16 if product == "f16" else np.float32
+    tuning = Tuning(panel_l1=0.2, rows_l2=0.05, swept_l2=0.001, bad_stride=4)
+    for m, n, k in [(50, 70, 300), (1, 300, 129), (13, 33, 1000), (7, 31, 5)]:
+        problem = Problem(m, n, k, 1, product, a_layout, b_layout, 4 * k, 4 * n)
+        blocking = choose_blocking(target, problem, tuning)
+        a, b = np.ones((m, k), dtype), np.ones((k, n), dtype)
+        right = pack_b(kernels, b, product) if b_layout == "packed" else b
+        c = np.zeros((m, n), np.float32)
+        scratch = aligned_empty(blocking.scratch + 256, np.dtype(np.uint8))
+        scratch[...] = 0xA5
+        values = {
+            "a": a.ctypes.data, "b": right.ctypes.data, "m": m, "n": n, "k": k, "batch1": 1, "batch2": 1,
+            "a_stride": k if a_layout == "rows" else m, "b_stride": n if b_layout == "rows" else k,
+            "output0": c.ctypes.data, "output0_stride": n, **dataclasses.asdict(blocking),
+        }  # fmt: skip
+        words = np.array([values.get(name, 0) for name in argument_names(spec)], np.int64)
+        call(words.ctypes.data, 0, blocking.chunks, scratch.ctypes.data)
+        assert (c == k).all()
+        assert (scratch[blocking.scratch :] == 0xA5).all(), "a kernel wrote behind its scratch"
+    assert packed_words(target, product, 5, 1) == 5 * panel_columns(target, product)
