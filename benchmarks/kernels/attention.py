@@ -9,6 +9,7 @@ Both take turns; times are the best of many runs. GB/s counts the bytes of keys 
 from __future__ import annotations
 
 import argparse
+import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ class Native(Runner):
 def onnxruntime_call(case: Case) -> Callable[[], Any] | None:
     """The node in onnxruntime; None where that is not installed."""
     try:
-        import onnxruntime
+        onnxruntime = importlib.import_module("onnxruntime")
     except ImportError:
         return None
     from onnx import TensorProto, helper

@@ -227,7 +227,9 @@ def cached(
     added, *starts = bias
     rows = query.heads // max(1, new[0].heads) * query.rows
     sees_all = rows > 0 and not has_window and (new[0].rows <= query.rows or not is_causal)
-    appends = added is None and sees_all and few_rows(binder, rows, query.tensor.dtype) > 0
+    appends = (
+        added is None and sees_all and few_rows(binder, rows, query.tensor.dtype, max(query.size, new[1].size)) > 0
+    )
     old_k, old_v = past
     if appends and old_k is not None and old_v is not None:
         old_k, old_v = contiguous(binder, old_k), contiguous(binder, old_v)

@@ -28,6 +28,7 @@ from sardonyx.compiler.llvm.kernels.attention_spec import (
     KEYS,
     AttentionSpec,
 )
+from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, PTR, type_of
 
@@ -197,7 +198,7 @@ class _Kernel:
         )
         place = frame.queries.offset(index * frame.query_stride)
         for at, mask in frame.pieces(self.spec.head_size):
-            place.store(source.load(at, frame.lanes, mask).to(frame.compute) * self.scale, at)
+            place.store(widened(source.load(at, frame.lanes, mask), frame.compute) * self.scale, at)
 
     def _row_words(self, batch: Value, query: Value, head: Value, low: Value, high: Value) -> Mapping[str, Value]:
         """What the later passes need to know of a row."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from sardonyx.compiler.llvm.builder import Value, minimum
 from sardonyx.compiler.llvm.kernels.attention_frame import Block, Frame, RowTable
+from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import I64
 
 # How far ahead of what is read the next rows are asked for. Prefetchers of some machines stop at every page.
@@ -78,7 +79,7 @@ class FewRows:
             values = read.load(at, frame.lanes, mask)
             if here.sources:
                 lies.store(values, at, mask)
-            return values.to(frame.compute)
+            return widened(values, frame.compute)
 
         return vector
 

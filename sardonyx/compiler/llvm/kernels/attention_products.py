@@ -11,6 +11,7 @@ from sardonyx.compiler.llvm.kernels.attention_frame import Block, Frame, RowTabl
 from sardonyx.compiler.llvm.kernels.attention_softmax import Bias
 from sardonyx.compiler.llvm.kernels.attention_spec import SCORES_STRIDE, round_up, tile_rows
 from sardonyx.compiler.llvm.kernels.gemm_packing import transpose
+from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import I64
 
 # Steps of the inner dimension that are written out in the body of a micro-kernel's loop.
@@ -72,7 +73,7 @@ class Blocks:
 
             def square(column: Value | int, mask: Value | None, place: Pointer = place, step: Value = step,
                        rows: list[Pointer] = rows) -> None:  # fmt: skip
-                vectors = [row.offset(column).load(0, lanes, mask).to(frame.compute) for row in rows]
+                vectors = [widened(row.offset(column).load(0, lanes, mask), frame.compute) for row in rows]
                 line = place.offset(step * column)
                 for lane, vector in enumerate(transpose(k, vectors)):
                     line.offset(step * lane).store(vector)
@@ -91,7 +92,7 @@ class Blocks:
                 panel, vector = divmod(number, 2)
                 width = self._value_width(panel)
                 place = self._value_panel(panel).offset(at * width)
-                place.store(row.load(column, lanes, mask).to(frame.compute), vector * lanes)
+                place.store(widened(row.load(column, lanes, mask), frame.compute), vector * lanes)
 
     def _value_panel(self, panel: Value | int) -> Pointer:
         return self.value_panels.offset(self.given["room"] * (self.frame.panel * panel) if isinstance(panel, int)

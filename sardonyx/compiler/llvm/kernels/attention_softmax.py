@@ -9,6 +9,7 @@ import numpy as np
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.mathematics import exp, polynomial, tanh
+from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.types import F32, F64, I32, type_of
 
 # 2^f for f from -1/2 to 1/2 with a relative error of 9e-8, 1.6e-7 where float32 evaluates it; exactly 1 at 0.
@@ -164,7 +165,7 @@ class Bias:
         k, compute = self.frame.k, self.frame.compute
         values = row.load(at, self.frame.lanes, mask)
         if self.scalar.is_float:
-            return values.to(compute)
+            return widened(values, compute)
         keep = values if values.type.bits == 1 else values > 0
         return k.select(keep, k.constant(compute.vector(self.frame.lanes), 0.0), self.masked)
 
@@ -190,4 +191,4 @@ def finish_row(frame: Frame, table: RowTable, index: Value) -> None:
     accumulator = table.accumulator(index)
     output = k.pointer(table.word(index, "output"), frame.storage)
     for at, mask in frame.pieces(frame.spec.value_size):
-        output.store((accumulator.load(at, frame.lanes) * inverse).to(frame.storage), at, mask)
+        output.store(narrowed(k, accumulator.load(at, frame.lanes) * inverse, frame.storage), at, mask)

@@ -12,6 +12,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.walk import kernel_frame, share
+from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, Type, type_of
 
@@ -128,7 +129,7 @@ class _Turn:
         return inside
 
     def _load(self, place: Pointer, at: Value, mask: Value) -> Value:
-        return place.load(at, self.lanes, mask).to(self.compute)
+        return widened(place.load(at, self.lanes, mask), self.compute)
 
     def _rotate(self, read: Pointer, write: Pointer, angle: Value) -> None:
         k, half = self.k, self.given["half"]
@@ -141,7 +142,7 @@ class _Turn:
             cosine, sine = self._load(cosines, at, mask), self._load(sines, at, mask)
             if pairs:
                 both = k.lanes_below((half - at) * 2, 2 * lanes)
-                values = read.load(at * 2, 2 * lanes, both).to(self.compute)
+                values = widened(read.load(at * 2, 2 * lanes, both), self.compute)
                 real = k.shuffle(values, None, range(0, 2 * lanes, 2))
                 imaginary = k.shuffle(values, None, range(1, 2 * lanes, 2))
             else:
@@ -150,10 +151,10 @@ class _Turn:
             second = imaginary * cosine + real * sine
             if pairs:
                 mixed = k.shuffle(first, second, [lane // 2 + lanes * (lane % 2) for lane in range(2 * lanes)])
-                write.store(mixed.to(self.storage), at * 2, both)
+                write.store(narrowed(k, mixed, self.storage), at * 2, both)
             else:
-                write.store(first.to(self.storage), at, mask)
-                write.store(second.to(self.storage), at + half, mask)
+                write.store(narrowed(k, first, self.storage), at, mask)
+                write.store(narrowed(k, second, self.storage), at + half, mask)
 
     def _copy(self, read: Pointer, write: Pointer, bias: Pointer | None, start: Value) -> None:
         k, size = self.k, self.given["size"]
@@ -163,7 +164,7 @@ class _Turn:
                 write.store(read.load(at, self.lanes, mask), at, mask)
             else:
                 total = self._load(read, at, mask) + self._load(bias, at, mask)
-                write.store(total.to(self.storage), at, mask)
+                write.store(narrowed(k, total, self.storage), at, mask)
 
 
 def emit_carry(target: Target, lengths: str) -> str:
