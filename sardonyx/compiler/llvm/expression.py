@@ -14,7 +14,7 @@ import numpy as np
 from sardonyx.compiler.llvm import integers, mathematics, trigonometry
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
-from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, Type, type_of
+from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, I32, Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, walk
 
 _FLOAT_FUNCTIONS: Mapping[str, Callable[[Function, Value], Value]] = {
@@ -147,7 +147,20 @@ def _cast(k: Function, value: Value, expr: Apply) -> Value:
         if value.type.scalar not in (F32, F64):
             value = value.to(F32)
         return from_bits(to_bits(k, value, wanted), wanted)
+    if value.type.is_float and not wanted.is_float and 8 <= wanted.bits <= 16:
+        return _to_narrow_integer(k, value, wanted)
     return value.to(wanted)
+
+
+def _to_narrow_integer(k: Function, value: Value, wanted: Type) -> Value:
+    """A float as an integer of 8 or 16 bits, saturated: limited as a float, so that one conversion to 32 bits does."""
+    lowest = -(1 << (wanted.bits - 1)) if wanted.is_signed else 0
+    highest = lowest + (1 << wanted.bits) - 1
+    limited = k.faster_smaller(k.constant(value.type, highest), value)
+    limited = k.faster_larger(k.constant(value.type, lowest), limited)
+    limited = k.select(value.differs(value), k.constant(value.type, 0), limited)
+    whole = value.type.with_scalar(I32)
+    return k.emit(whole, f"fptosi {value.type} {limited.name} to {whole}").to(wanted)
 
 
 def _apply(k: Function, expr: Apply, args: list[Value]) -> Value:
