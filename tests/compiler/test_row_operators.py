@@ -8,7 +8,10 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.compiler.native.reduction import ReductionTemplate
+from sardonyx.compiler.native.template import Epilogue
+from sardonyx.kernel import expr as e
 from sardonyx.kernel.evaluate import evaluate_reduction
+from sardonyx.kernel.expr import Input
 from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.operator import find_class
 from sardonyx.ops.framework.registry import load_families
@@ -242,6 +245,36 @@ def test_groups_of_channels(channels_last, activation):
     for skip in (random(shape, 5), random(vector, 6), random((2, 12), 7)):
         check("SkipGroupNorm", [x, gamma, beta, skip], attributes, domain=MS, version=1)
         check("SkipGroupNorm", [x, gamma, beta, skip, bias], attributes, domain=MS, version=1, outputs=2)
+
+
+@pytest.mark.parametrize(("op_type", "arrays", "attributes", "steps"), [
+    ("Softmax", [(3, 5, 40)], {}, 1),
+    ("LayerNormalization", [(3, 5, 40), (40,), (40,)], {}, 1),
+    ("Softmax", [(3, 5, 40)], {"axis": 1}, 1),
+    ("InstanceNormalization", [(3, 5, 40), (5,), (5,)], {}, 1),
+    ("BatchNormalization", [(3, 5, 40), (5,), (5,), (5,), (5,)], {}, 1),
+    ("GroupNormalization", [(3, 5, 40), (5,), (5,)], {"num_groups": 1}, 2),
+    ("ReduceMax", [(3, 5, 40)], {"keepdims": 0}, 2),
+])  # fmt: skip
+def test_an_epilogue(op_type, arrays, attributes, steps):
+    values = [np.abs(random(shape, seed)) + 0.1 for seed, shape in enumerate(arrays)]
+    operator = operator_for(op_type, 21, attributes, values)
+    native = ReductionTemplate(operator.lower([value.dtype for value in values]).parameters)
+    assert native.takes_epilogue
+    result = operator.run(*values)[0]
+    other = random(result.shape[-1:], 9)
+    a, b = Input(result.dtype, 0), Input(other.dtype, 1)
+    outputs = (e.maximum(a + b, 0), a * 2)
+    for _ in range(2):
+        binder, memory = new_binder(), Memory()
+        tensors = [tensor_like(value) for value in (*values, other)]
+        for tensor, value in zip(tensors, (*values, other), strict=True):
+            memory.put(tensor, value)
+        made = native.bind(binder, tensors[:-1], epilogue=Epilogue(outputs, (tensors[-1],)))
+        memory.run(binder)
+        assert len(binder.steps) == steps
+        for tensor, wanted in zip(made, (np.maximum(result + other, 0), result * 2), strict=True):
+            np.testing.assert_allclose(memory.read(tensor), wanted, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(("op_type", "arrays", "attributes", "message"), [

@@ -30,11 +30,11 @@ from sardonyx.compiler.native.rows import (
     space_size,
     table_words,
 )
-from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.view import reshaped_strides
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
-from sardonyx.kernel.expr import Expr, Input, Reduce, RowLength, walk
+from sardonyx.kernel.expr import Expr, Input, Reduce, RowLength, substitute, walk
 from sardonyx.kernel.program import Arrangement, Reduction, is_row_value
 from sardonyx.ops.framework.facts import Fact
 
@@ -50,7 +50,8 @@ _FULL_ENOUGH = 8
 class ReductionTemplate(NativeKernel):
     """A node's reduction: its inputs are read under the shapes that the operator arranges.
 
-    A program without reductions is a loop over elements.
+    A program without reductions is a loop over elements. An epilogue becomes part of the kernel where the result is an
+    element of the space, under its shape; elsewhere it is a step of its own.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
@@ -60,13 +61,16 @@ class ReductionTemplate(NativeKernel):
         self.positions: tuple[int, ...] = parameters["outputs"]
         self.arrange: Callable[..., Arrangement] = parameters["arrange"]
         self.known_inputs = parameters["known"]
-        self._loops: PointwiseKernel | None = None
-        self._kernel: ReductionKernel | None = None
+        self.takes_epilogue = self.positions == (0,)
+        self._fused: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
+        self._kernels: dict[tuple[Expr, ...], PointwiseKernel | ReductionKernel] = {}
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return supported(self.program.outputs)
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    def bind(
+        self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
         shapes = [None if tensor is None else tensor.shape for tensor in inputs]
         contents = [None if tensor is None else tensor.array for tensor in inputs]
         arrangement = self.arrange(shapes, contents)
@@ -75,21 +79,55 @@ class ReductionTemplate(NativeKernel):
             tensor = inputs[position]
             assert tensor is not None
             read.append(read_as(binder, tensor, shape))
-        made = self._run(binder, read, arrangement.axes)
+        roots, dtypes = self.program.outputs, self.program.inputs
+        if epilogue is not None and self._takes_in(arrangement):
+            dtypes = (*dtypes, *(tensor.dtype for tensor in epilogue.operands))
+            return self._run(binder, [*read, *epilogue.operands], arrangement.axes, self._with(epilogue), dtypes)
+        made = self._run(binder, read, arrangement.axes, roots, dtypes)
         results: list[Tensor | None] = [None] * (max(self.positions) + 1)
         for position, tensor, shape in zip(self.positions, made, arrangement.outputs, strict=True):
             results[position] = read_as(binder, tensor, shape)
-        return results
+        if epilogue is None:
+            return results
+        own = results[0]
+        assert own is not None
+        dtypes = (own.dtype, *(tensor.dtype for tensor in epilogue.operands))
+        return PointwiseKernel(epilogue.outputs, dtypes).bind(binder, [own, *epilogue.operands])
 
-    def _run(self, binder: Binder, inputs: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
-        roots, dtypes = self.program.outputs, self.program.inputs
-        if not any(isinstance(expr, Reduce | RowLength) for expr in walk(roots)):
-            if self._loops is None:
-                self._loops = PointwiseKernel(roots, dtypes)
-            return self._loops.bind(binder, inputs)
-        if self._kernel is None:
-            self._kernel = ReductionKernel(roots, dtypes)
-        return self._kernel.bind(binder, inputs, axes)
+    def _takes_in(self, arrangement: Arrangement) -> bool:
+        """Whether the result is an element of the space, with the space's own shape."""
+        is_element = not is_row_value(self.program.outputs[0])
+        return is_element and common_shape(arrangement.inputs) == arrangement.outputs[0]
+
+    def _with(self, epilogue: Epilogue) -> tuple[Expr, ...]:
+        """The epilogue's outputs over the program's inputs, its operands behind them."""
+        known = self._fused.get(epilogue.outputs)
+        if known is None:
+            (result,) = self.program.outputs
+            first = len(self.program.inputs) - 1
+
+            def replaced(leaf: Input) -> Expr:
+                return result if leaf.index == 0 else Input(leaf.dtype, first + leaf.index)
+
+            known = self._fused[epilogue.outputs] = tuple(substitute(epilogue.outputs, replaced))
+        return known
+
+    def _run(
+        self,
+        binder: Binder,
+        inputs: Sequence[Tensor],
+        axes: Sequence[int],
+        roots: tuple[Expr, ...],
+        dtypes: Sequence[np.dtype[Any]],
+    ) -> list[Tensor]:
+        kernel = self._kernels.get(roots)
+        if kernel is None:
+            combines = any(isinstance(expr, Reduce | RowLength) for expr in walk(roots))
+            kernel = ReductionKernel(roots, dtypes) if combines else PointwiseKernel(roots, dtypes)
+            self._kernels[roots] = kernel
+        if isinstance(kernel, PointwiseKernel):
+            return kernel.bind(binder, inputs)
+        return kernel.bind(binder, inputs, axes)
 
 
 def read_as(binder: Binder, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.kernel.expr import Expr
@@ -38,7 +38,7 @@ class NativeKernel:
     """
 
     # Whether `bind` takes an epilogue (keyword `epilogue`), and gives the epilogue's outputs instead of its own.
-    takes_epilogue: ClassVar[bool] = False
+    takes_epilogue: bool = False
 
     # Inputs (by index) whose contents must be known when the plan is made: constants, or made from shapes.
     known_inputs: tuple[int, ...] = ()
