@@ -214,6 +214,12 @@ _TABLE = (
         "bfloat16 lets products of float32 matrices be computed in bfloat16",
         choices=("bfloat16", "float32"),
     ),
+    _on_off(
+        "sardonyx.cpu.fast_products",
+        "1",
+        "works",
+        "large products of float32 matrices with constants take fewer multiplications and round more coarsely",
+    ),
     # Compiled models of other providers
     _on_off("ep.context_enable", "0", "accepted", "write a model with compiled parts"),
     _text("ep.context_file_path", "", "accepted", "where to write it"),

@@ -11,6 +11,7 @@ from sardonyx.runtime.settings import RunSettings
 
 KERNELS = "sardonyx.cpu.kernels"
 PRECISION = "sardonyx.cpu.precision"
+FAST_PRODUCTS = "sardonyx.cpu.fast_products"
 
 
 def run_settings(options: SessionOptions) -> RunSettings:
@@ -31,6 +32,7 @@ def run_settings(options: SessionOptions) -> RunSettings:
         affinities=config.get("session.intra_op_thread_affinities", ""),
         kernels=kernels,
         precision=config.get(PRECISION, config_keys.CONFIG_KEYS[PRECISION].default),
+        fast_products=is_on(config, FAST_PRODUCTS),
         keeps_arena=bool(options.enable_cpu_mem_arena),
     )
 

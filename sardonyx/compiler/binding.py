@@ -155,6 +155,7 @@ class Binder:
 
     library: KernelLibrary
     precision: str = "float32"  # or "bfloat16", in which products of float32 matrices may be computed
+    fast_products: bool = False  # whether large products may be made of seven products of quarters
     label: str = ""
     origin: Any = None
     steps: list[BoundStep] = field(default_factory=list)

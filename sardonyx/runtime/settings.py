@@ -12,7 +12,8 @@ class RunSettings:
     `threads` work inside one step (0: one per core that this process may use), `branches` is how many independent
     steps may run beside each other (1 keeps the order of the graph). `kernels` names an instruction set, or
     ``numpy`` for no native code; empty for the best of this machine. `precision` is ``float32``, or ``bfloat16``
-    where products of float32 matrices may be computed in bfloat16.
+    where products of float32 matrices may be computed in bfloat16. `fast_products` lets large products of float32
+    matrices be computed by fewer multiplications, which rounds more coarsely.
     """
 
     threads: int = 0
@@ -22,6 +23,7 @@ class RunSettings:
     affinities: str = ""
     kernels: str = ""
     precision: str = "float32"
+    fast_products: bool = True
     keeps_arena: bool = True
 
 

@@ -144,7 +144,8 @@ class _Steps:
                 for first in range(0, b.vectors * self.lanes * line.scalar.nbytes, apart):
                     ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
         if self.beside:
-            minus, kept = (k.pointer(place.get(), self.product.word).offset(self._b_offset(step)) for place in self.beside)
+            places = [k.pointer(place.get(), self.product.word) for place in self.beside]
+            minus, kept = (place.offset(self._b_offset(step)) for place in places)
             for (_, vector), value in vectors.items():
                 difference = vectors[0, vector] = value - minus.load(vector * self.lanes, self.lanes)
                 kept.store(difference, vector * self.lanes)

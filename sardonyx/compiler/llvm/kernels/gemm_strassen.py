@@ -10,7 +10,8 @@ With A, B and C cut in halves along both axes,
 (V. Strassen, "Gaussian elimination is not optimal", Numerische Mathematik 13, 1969; S. Winograd, "On multiplication of
 2x2 matrices", Linear Algebra and its Applications 4, 1971; the sign of T4 is chosen so that nothing is subtracted at
 the end.) B is read from the same packed panels as by `gemm`: halves of K are halves of a panel, halves of N halves of
-the panels, so the sums T of a panel fit in the second cache while a block of rows uses them, and no copy of B exists.
+the panels, and no copy of B exists. Each of the sums T is the difference of two things that are there already; the
+first tile of rows makes it, of a block of K of one panel, while it multiplies by it, and leaves it to the others.
 
 The error grows with the largest elements of the matrices rather than with those of a row and a column (N. Higham,
 "Accuracy and Stability of Numerical Algorithms", 2002, section 23.2.2). What is not finite would spread to other rows
@@ -19,25 +20,57 @@ and columns: a chunk in whose results such a number turns up is computed again, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
-from sardonyx.compiler.llvm.kernels.gemm_epilogue import BATCH_DIMS, EpilogueWriter, Place, TileEpilogue
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
 from sardonyx.compiler.llvm.kernels.gemm_micro import Panels, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, PTR
+from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 
-# Sums of quarters of A, and tiles of a panel and a block of rows: one for each product.
+# Sums of quarters of A; tiles of a panel and a block of rows, one for each product.
 A_SUMS = 4
 TILES = 7
-_B_SUMS = 4
-_QUARTERS = 4
+# Sums of B are made by tiles of this many rows less than the highest, or more.
+LEAST_MAKING = 2
 
-# The products in the order of their tiles: numbers of the quarters 11, 12, 21, 22, and from 4 on of the sums.
-_FAST = ((0, 0), (1, 2), (7, 3), (4, 4), (5, 5), (6, 6), (3, 7))
-_PLAIN = ((0, 0), (1, 2), (0, 1), (1, 3), (2, 0), (3, 2), (2, 1), (3, 3))
+# Numbers of the quarters of A and of B, of S1 to S4, and of the place in scratch where one sum T after the other lies.
+_11, _12, _21, _22 = range(4)
+_S1, _S2, _S3, _S4 = range(4, 8)
+_T = 4
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """One product: the numbers of A's and B's part; B's is made of two others first where they are given."""
+
+    a: int
+    b: int
+    made: tuple[int, int] | None = None
+
+
+# P1, P2, P3, P5, P6, P4, P7: T1, T2 and T4 come one of the other.
+_SEVEN = (
+    _Factors(_11, _11),
+    _Factors(_12, _21),
+    _Factors(_S4, _22),
+    _Factors(_S1, _T, (_12, _11)),
+    _Factors(_S2, _T, (_22, _T)),
+    _Factors(_22, _T, (_21, _T)),
+    _Factors(_S3, _T, (_22, _12)),
+)
+# Two after the other for C11, C12, C21, C22.
+_EIGHT = tuple(_Factors(2 * row + k, 2 * k + column) for row in (0, 1) for column in (0, 1) for k in (0, 1))
+
+
+def _combined(products: Sequence[Value]) -> list[Value]:
+    """The quarters of C from the seven products."""
+    p1, p2, p3, p5, p6, p4, p7 = products
+    u = p1 + p6
+    v = u + p7
+    return [p1 + p2, u + p5 + p3, v + p4, v + p5]
 
 
 @dataclass(frozen=True)
@@ -61,20 +94,19 @@ def argument_names(spec: StrassenSpec) -> tuple[str, ...]:
     sums_apart                    elements between S1, S2, S3 and S4
     row_block, k_block, group     rows of a half, elements of half of K, and panels of a half of a chunk
     row_blocks, groups            how many there are
-    tile_rows                     rows of a tile, at most the tile's
-    sums_scratch, tile_scratch    byte offsets in scratch of T1 to T4 and of the tiles
-    b_sums_apart                  elements between T1, T2, T3 and T4
+    tile_rows                     rows of a tile; the first tile of a block has `rows - LEAST_MAKING` at least
+    sums_scratch, tile_scratch    byte offsets in scratch of the sum T and of the tiles
     """
     names = ["a", "sums", "b", "m", "upper", "k", "panels", "a_stride", "sums_stride", "sums_apart"]
-    names += ["row_block", "k_block", "group", "row_blocks", "groups", "tile_rows"]
-    names += ["sums_scratch", "tile_scratch", "b_sums_apart"]
+    names += ["row_block", "k_block", "group", "row_blocks", "groups", "tile_rows", "sums_scratch", "tile_scratch"]
     return (*names, *spec.epilogue.argument_names())
 
 
 def emit_strassen(target: Target, spec: StrassenSpec) -> str:
     """The kernel of `spec`; a chunk is a block of rows of both halves of a group of panels of both halves.
 
-    Chunks count blocks of rows fastest, then groups of panels.
+    Chunks count blocks of rows fastest, then groups of panels. No result may lie where an operand does, as a chunk may
+    be computed twice.
     """
     return _Strassen(target, spec).text()
 
@@ -89,14 +121,21 @@ class _Chunk:
     last_panel: Value
 
 
-@dataclass(frozen=True)
 class _Table:
-    """For each product: where A's and B's part begin, the step between A's rows, and how far ahead B is asked for."""
+    """For each product, in memory: where A's part begins and the step between its rows; where B's begins, the two
+    that it is made of, and how many words ahead of it are asked for."""
 
-    a: Pointer
-    stride: Pointer
-    b: Pointer
-    ahead: Pointer
+    def __init__(self, k: Function) -> None:
+        self.k = k
+        self.a, self.stride, self.b, self.left, self.right, self.ahead = (k.stack(I64, len(_EIGHT)) for _ in range(6))
+
+    def enter(self, column: Pointer, number: int, pointer: Pointer) -> None:
+        column.store(address_word(self.k, pointer), number)
+
+
+def address_word(k: Function, pointer: Pointer) -> Value:
+    """An address as an integer."""
+    return k.emit(I64, f"ptrtoint ptr {pointer.address.name} to i64")
 
 
 class _Strassen:
@@ -111,16 +150,15 @@ class _Strassen:
         self.panel = self.lanes * spec.vectors
         words = k.pointer("arguments", I64)
         self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
-        self.b_sums = k.pointer(k.advance(k["scratch"], self.given["sums_scratch"], 1), self.word)
+        self.b_sum = k.pointer(k.advance(k["scratch"], self.given["sums_scratch"], 1), self.word)
         self.tiles = k.pointer(k.advance(k["scratch"], self.given["tile_scratch"], 1), self.product.accumulator)
         self.tile_size = self.given["row_block"] * self.panel
-        parts = [k.stack(I64, len(_PLAIN)) for _ in range(4)]
-        self.table = _Table(*parts)
-        self.plain = k.variable(I64, 0)  # whether the chunk takes the ordinary products
+        self.table = _Table(k)
+        self.eight = k.variable(I64, 0)  # 1 where the chunk takes the eight ordinary products
 
     def text(self) -> str:
         k, given = self.k, self.given
-        pending = k.variable(I64, 0)
+        pending = k.variable(BOOL)
         with k.loop(k["begin"], k["end"]) as number:
             row_start = number % given["row_blocks"] * given["row_block"]
             first = number // given["row_blocks"] * given["group"]
@@ -130,166 +168,152 @@ class _Strassen:
                 first,
                 minimum(k, first + given["group"], given["panels"]),
             )
-            self.plain.set(0)
-            pending.set(1)
-            with k.loop_while(lambda: pending.get().differs(0)):
+            self.eight.set(0)
+            pending.set(True)
+            with k.loop_while(pending.get):
                 self._products(chunk)
-                pending.set(0)
-                with k.when(self.plain.get().equals(0)):
-                    bad = self._combine(chunk)
-                    with k.when(bad):
-                        self.plain.set(1)
-                        pending.set(1)
-            self._epilogues(chunk)
+                pending.set(self._results(chunk) & self._takes_seven())
+                self.eight.set(1)
         return k.finish()
 
+    def _takes_seven(self) -> Value:
+        return self.eight.get().equals(0)
+
     def _products(self, chunk: _Chunk) -> None:
-        """All products of the chunk: their sums over K in the tiles."""
+        """All products of the chunk, summed over K in the tiles."""
         k, given = self.k, self.given
         with k.loop(0, given["k"], given["k_block"]) as k_start:
             elements = minimum(k, given["k"] - k_start, given["k_block"])
-            self._fill_a(chunk, k_start)
+            self._enter_a(chunk, k_start)
             with k.loop(chunk.first_panel, chunk.last_panel) as panel:
-                self._fill_b(panel, k_start, elements)
+                self._enter_b(chunk, panel, k_start)
                 tiles = self.tiles.offset((panel - chunk.first_panel) * TILES * self.tile_size)
-                plain = self.plain.get()
-                count = k.select(plain.equals(0), len(_FAST), len(_PLAIN))
-                with k.loop(0, count) as number:
-                    # Two ordinary products follow one another in a tile.
-                    tile = tiles.offset((number >> plain) * self.tile_size)
-                    fresh = k_start.equals(0) & (number & plain).equals(0)
+                eight = self.eight.get()
+                with k.loop(0, eight + len(_SEVEN)) as number:
+                    tile = tiles.offset((number >> eight) * self.tile_size)
+                    fresh = k_start.equals(0) & (number & eight).equals(0)
                     self._product(chunk, number, tile, elements, fresh)
 
-    def _fill_a(self, chunk: _Chunk, k_start: Value) -> None:
-        """The parts of A in the table, from the chunk's first row and this block of K on."""
-        k, given = self.k, self.given
+    def _enter_a(self, chunk: _Chunk, k_start: Value) -> None:
+        """The parts of A from the chunk's first row and this block of K on."""
+        k, given, table = self.k, self.given, self.table
         a, sums = k.pointer(given["a"], self.word).offset(k_start), k.pointer(given["sums"], self.word).offset(k_start)
-        below = chunk.row_start + (given["m"] - given["upper"])
-        upper, lower = a.offset(chunk.row_start * given["a_stride"]), a.offset(below * given["a_stride"])
-        parts = [(start, given["a_stride"]) for start in (upper, upper.offset(given["k"]))]
-        parts += [(start, given["a_stride"]) for start in (lower, lower.offset(given["k"]))]
-        for which in range(A_SUMS):
-            start = sums.offset(given["sums_apart"] * which).offset(chunk.row_start * given["sums_stride"])
-            parts.append((start, given["sums_stride"]))
-        self._enter([[parts[left] for left, _ in products] for products in (_FAST, _PLAIN)])
+        upper = a.offset(chunk.row_start * given["a_stride"])
+        lower = upper.offset((given["m"] - given["upper"]) * given["a_stride"])
+        parts = [upper, upper.offset(given["k"]), lower, lower.offset(given["k"])]
+        sums = sums.offset(chunk.row_start * given["sums_stride"])
+        parts += [sums.offset(given["sums_apart"] * which) for which in range(A_SUMS)]
 
-    def _enter(self, choices: Sequence[Sequence[tuple[Pointer, Value]]]) -> None:
-        fast = self.plain.get().equals(0)
-        for number, (start, stride) in enumerate(choices[0]):
-            other, other_stride = choices[1][number]
-            self.table.a.store(self._number(self.k.select(fast, start.address, other.address)), number)
-            self.table.stride.store(self.k.select(fast, stride, other_stride), number)
-        start, stride = choices[1][-1]
-        self.table.a.store(self._number(start.address), len(_PLAIN) - 1)
-        self.table.stride.store(stride, len(_PLAIN) - 1)
+        def enter(products: Sequence[_Factors]) -> None:
+            for number, factors in enumerate(products):
+                table.enter(table.a, number, parts[factors.a])
+                table.stride.store(given["a_stride"] if factors.a < _S1 else given["sums_stride"], number)
 
-    def _number(self, address: Value) -> Value:
-        return self.k.emit(I64, f"ptrtoint ptr {address.name} to i64")
+        self._either(enter)
 
-    def _fill_b(self, panel: Value, k_start: Value, elements: Value) -> None:
-        """The parts of B in the table for one panel of each half, having made the sums."""
-        k, given = self.k, self.given
+    def _enter_b(self, chunk: _Chunk, panel: Value, k_start: Value) -> None:
+        """The parts of B of this panel of each half from this block of K on."""
+        k, given, table = self.k, self.given, self.table
         whole = given["k"] * (2 * self.panel)  # words of a panel
-        b = k.pointer(given["b"], self.word).offset(panel * whole).offset(k_start * self.panel)
-        right, down = given["panels"] * whole, given["k"] * self.panel
-        quarters = [b, b.offset(right), b.offset(down), b.offset(right).offset(down)]
-        sums = [self.b_sums.offset(given["b_sums_apart"] * which) for which in range(_B_SUMS)]
-        fast = self.plain.get().equals(0)
-        with k.when(fast):
-            with k.loop(0, elements * self.panel, self.panel) as at:
-                for vector in range(self.spec.vectors):
-                    b11, b12, b21, b22 = (
-                        quarter.offset(at).load(vector * self.lanes, self.lanes) for quarter in quarters
-                    )
-                    t1 = b12 - b11
-                    t2 = b22 - t1
-                    for start, value in zip(sums, (t1, t2, b22 - b12, b21 - t2), strict=True):
-                        start.offset(at).store(value, vector * self.lanes)
-            parts = [*quarters, *sums]
-            # The next panel of the quarter that only the sums read is asked for with the first of these.
-            ahead: dict[int, Value] = {}
-            for number, (_, part) in enumerate(_FAST):
-                self.table.b.store(self._number(parts[part].address), number)
-                if part < _QUARTERS:
-                    ahead[number] = whole
-                elif part == _QUARTERS:
-                    apart = self._number(quarters[1].address) - self._number(sums[0].address)
-                    ahead[number] = whole + apart // self.word.nbytes
-                self.table.ahead.store(ahead.get(number, k.constant(I64, 0)), number)
-        with k.otherwise(fast):
-            for number, (_, part) in enumerate(_PLAIN):
-                self.table.b.store(self._number(quarters[part].address), number)
-                self.table.ahead.store(0, number)
+        left = k.pointer(given["b"], self.word).offset(panel * whole).offset(k_start * self.panel)
+        right, down = left.offset(given["panels"] * whole), given["k"] * self.panel
+        parts = [left, right, left.offset(down), right.offset(down), self.b_sum]
+        following = self._following(chunk, panel, k_start, whole)
+        # What only the sums read is asked for as well: while the first of them is multiplied by, which has it first.
+        beside = following + (address_word(k, right) - address_word(k, self.b_sum)) // self.word.nbytes
+
+        def enter(products: Sequence[_Factors]) -> None:
+            for number, factors in enumerate(products):
+                table.enter(table.b, number, parts[factors.b])
+                ahead: Value | int = following if factors.b != _T else 0
+                if factors.made:
+                    table.enter(table.left, number, parts[factors.made[0]])
+                    table.enter(table.right, number, parts[factors.made[1]])
+                    ahead = beside if factors.made[0] == _12 else 0
+                table.ahead.store(ahead, number)
+
+        self._either(enter)
+
+    def _following(self, chunk: _Chunk, panel: Value, k_start: Value, whole: Value) -> Value:
+        """Words from a quarter's panel to the one that is read next: of the next panel, block of K or chunk."""
+        k, given = self.k, self.given
+        is_last = panel + 1 >= chunk.last_panel
+        is_final = k_start + given["k_block"] >= given["k"]
+        to_next_block = given["k_block"] * self.panel - (chunk.last_panel - chunk.first_panel - 1) * whole
+        at_end = k.select(is_final, whole - k_start * self.panel, to_next_block)
+        return k.select(is_last, at_end, whole)
+
+    def _either(self, enter: Callable[[Sequence[_Factors]], None]) -> None:
+        k, seven = self.k, self._takes_seven()
+        with k.when(seven):
+            enter(_SEVEN)
+        with k.otherwise(seven):
+            enter(_EIGHT)
 
     def _product(self, chunk: _Chunk, number: Value, tile: Pointer, elements: Value, fresh: Value) -> None:
-        """One product over a block of K: tile after tile of rows."""
-        k, spec, given = self.k, self.spec, self.given
-        a = k.pointer(self.table.a.load(number), self.word)
-        stride = self.table.stride.load(number)
-        b = k.pointer(self.table.b.load(number), self.word)
-        panels = Panels((b,), spec.vectors, (None,) * spec.vectors, self.panel, self.table.ahead.load(number))
+        """One product over a block of K, tile after tile of rows; the first makes the sum of B where there is one."""
+        k, spec, given, table = self.k, self.spec, self.given, self.table
+        a, stride = k.pointer(table.a.load(number), self.word), table.stride.load(number)
+        b = k.pointer(table.b.load(number), self.word)
+        there = Panels((b,), spec.vectors, (None,) * spec.vectors, self.panel, table.ahead.load(number))
+        first_made = next(index for index, factors in enumerate(_SEVEN) if factors.made)
+        is_made = (number >= first_made) & self._takes_seven()
+        making = range(2 * spec.rows - LEAST_MAKING, 2 * spec.rows + 1)
         with k.loop(0, chunk.rows, given["tile_rows"]) as row:
             height = minimum(k, chunk.rows - row, given["tile_rows"])
             rows = Rows(a.offset(row * stride), stride, True)
             place = Tile(tile.offset(row * self.panel), k.constant(I64, self.panel), self.panel)
-            for case in k.choose(height, range(1, spec.rows + 1)):
-                values = multiply_tile(k, self.product, rows, panels, case, elements, 1, place, fresh)
-                store_tile(place, values)
+            selector = k.select(is_made & row.equals(0), height + spec.rows, height)
+            for case in k.choose(selector, (*range(1, spec.rows + 1), *making)):
+                panels = there
+                if case > spec.rows:
+                    left, right = (k.pointer(column.load(number), self.word) for column in (table.left, table.right))
+                    panels = replace(there, starts=(left,), minus=right, kept=b)
+                cut = case - spec.rows if case > spec.rows else case
+                store_tile(place, multiply_tile(k, self.product, rows, panels, cut, elements, 1, place, fresh))
 
-    def _combine(self, chunk: _Chunk) -> Value:
-        """The quarters of C from the products, in the first four tiles; whether one of them is not finite.
+    def _results(self, chunk: _Chunk) -> Value:
+        """The epilogue of the quarters of C; whether those of the seven products are not finite.
 
-        C12 has in it what is not finite in A, and C21 what is not in B.
+        What is not finite in A is in S4 and so in C12, in B in T4 and so in C21.
         """
-        k = self.k
+        k, spec, given = self.k, self.spec, self.given
         zeros = k.constant(self.product.accumulator.vector(self.lanes), 0)
-        seen = [k.variable(zeros.type, 0) for _ in range(self.spec.vectors)]
-        with k.loop(chunk.first_panel, chunk.last_panel) as panel, k.loop(0, chunk.rows) as row:
-            start = self.tiles.offset((panel - chunk.first_panel) * TILES * self.tile_size).offset(row * self.panel)
-            places = [start.offset(self.tile_size * which) for which in range(TILES)]
-            for vector, variable in enumerate(seen):
-                at = vector * self.lanes
-                p1, p2, p3, p5, p6, p7, p4 = (place.load(at, self.lanes) for place in places)
-                u = p1 + p6
-                v = u + p7
-                results = (p1 + p2, u + p5 + p3, v + p4, v + p5)
-                for place, result in zip(places, results, strict=False):
-                    place.store(result, at)
-                variable.set(k.fma(results[1], zeros, k.fma(results[2], zeros, variable.get())))
-        total = self._total(seen)
+        seen = k.variable(zeros.type, 0)
+        seven = self._takes_seven()
+        below = given["m"] - given["upper"]
+        # Of an odd number of rows the middle one is in both halves.
+        twice = given["upper"].differs(below) & chunk.row_start.equals(0)
+        with k.loop(chunk.first_panel, chunk.last_panel) as panel:
+            writers = [self._writer((panel + given["panels"] * side) * self.panel) for side in range(2)]
+            start = self.tiles.offset((panel - chunk.first_panel) * TILES * self.tile_size)
+            with k.loop(0, chunk.rows) as row:
+                places = [start.offset(self.tile_size * which).offset(row * self.panel) for which in range(TILES)]
+                quarters: list[list[Value]] = [[], [], [], []]
+                for vector in range(spec.vectors):
+                    tiles = [place.load(vector * self.lanes, self.lanes) for place in places]
+                    combined = _combined(tiles)
+                    seen.set(k.fma(combined[1], zeros, k.fma(combined[2], zeros, seen.get())))
+                    for quarter, tile, result in zip(quarters, tiles, combined, strict=False):
+                        quarter.append(k.select(seven, result, tile))
+                upper = chunk.row_start + row
+                for side, writer in enumerate(writers):
+                    writer.over_registers([quarters[side]], upper)
+                with k.otherwise(twice & row.equals(0)):
+                    for side, writer in enumerate(writers):
+                        writer.over_registers([quarters[2 + side]], upper + below)
+        total = k.horizontal("add", seen.get())
         return total.differs(total)
 
-    def _total(self, variables: Sequence[Variable]) -> Value:
-        first, *others = variables
-        vector = first.get()
-        for other in others:
-            vector = vector + other.get()
-        return self.k.horizontal("add", vector)
+    def _writer(self, column: Value) -> EpilogueWriter:
+        k, given, epilogue = self.k, self.given, self.spec.epilogue
 
-    def _epilogues(self, chunk: _Chunk) -> None:
-        """The epilogue of each quarter of each panel."""
-        k, spec, given = self.k, self.spec, self.given
+        def place(name: str, scalar: Type) -> Place:
+            return Place(k.pointer(given[name], scalar), given[f"{name}_stride"])
 
-        def place(name: str, scalar: object) -> Place:
-            return Place(k.pointer(given[name], scalar), given[f"{name}_stride"])  # type: ignore[arg-type]
-
-        epilogue = spec.epilogue
         operands = [place(f"operand{index}", operand.type) for index, operand in enumerate(epilogue.operands)]
         outputs = [
             place(f"output{index}", epilogue.output_type(index, self.product.accumulator))
             for index in range(max(1, len(epilogue.outputs)))
         ]
-        # Of an odd number of rows the middle one is in both halves.
-        twice = k.select(chunk.row_start.equals(0), given["upper"] * 2 - given["m"], 0)
-        with k.loop(chunk.first_panel, chunk.last_panel) as panel, k.loop(0, _QUARTERS) as quarter:
-            tile = self.tiles.offset(((panel - chunk.first_panel) * TILES + quarter) * self.tile_size)
-            is_lower = (quarter >> 1).differs(0)
-            skipped = k.select(is_lower, twice, 0)
-            row = chunk.row_start + k.select(is_lower, given["m"] - given["upper"], 0) + skipped
-            column = (panel + (quarter & 1) * given["panels"]) * self.panel
-            writer = EpilogueWriter(k, epilogue, operands, outputs, column, [None] * spec.vectors)
-            start = tile.offset(skipped * self.panel)
-            writer.over_rows(start, k.constant(I64, self.panel), row, chunk.rows - skipped)
-
-
-_ = BATCH_DIMS
+        return EpilogueWriter(k, epilogue, operands, outputs, column, [None] * self.spec.vectors)
