@@ -97,6 +97,7 @@ class NativeSteps:
             compilation.constant,
             is_read_outside,
             self.settings.precision,
+            self.settings.fast_products,
         )
 
         call = self._native(segment, compilation)
