@@ -117,10 +117,10 @@ def _gather(binder: Binder, data: Tensor, indices: Tensor, output: Tensor, fault
     table = [number for axis in layout.axes for number in axis]
     binder.step(
         emit_gather,
-        GatherSpec(blob, indices.dtype.itemsize * 8, len(layout.axes) > 1),
+        GatherSpec(blob, indices.dtype.itemsize * 8, len(layout.axes)),
         [
             *(data, indices, output, faults, items, per_chunk, layout.rows, layout.data_step, layout.index_step, row),
-            *(pieces, piece, len(layout.axes), *table),
+            *(pieces, piece, *table),
         ],
         reads=(data, indices),
         writes=(output,),

@@ -38,14 +38,14 @@ class _Scattering(NativeKernel):
             return f"no kernel combines elements of this type by {reduction}"
         return None
 
-    def _spec(self, data: Tensor, indices: Tensor, blob: int, *, several: bool) -> ScatterSpec:
+    def _spec(self, data: Tensor, indices: Tensor, blob: int, depth: int = 1) -> ScatterSpec:
         reduction = self.parameters["reduction"]
         index = indices.dtype.itemsize * 8
         if reduction == "none":
-            return ScatterSpec(Update(blob), index, several)
+            return ScatterSpec(Update(blob), index, depth)
         type_ = _number(data.dtype)
         assert type_ is not None
-        return ScatterSpec(Update(blob if blob == type_.nbytes else 0, reduction, type_), index, several)
+        return ScatterSpec(Update(blob if blob == type_.nbytes else 0, reduction, type_), index, depth)
 
 
 @template("scatter_nd")
@@ -76,9 +76,9 @@ class ScatterND(_Scattering):
         width = row if blob else _columns(rows, row)
         binder.step(
             emit_scatter,
-            self._spec(data, indices, blob, several=len(axes) > 1),
+            self._spec(data, indices, blob, len(axes)),
             [
-                *(result, indices, updates, faults[0], rows, row, width, len(axes)),
+                *(result, indices, updates, faults[0], rows, row, width),
                 *(number for axis in axes for number in axis),
             ],
             reads=(indices, updates),
@@ -119,7 +119,7 @@ class ScatterElements(_Scattering):
         per_chunk = meeting * max(1, CHUNK_BYTES // (meeting * count * item))
         binder.step(
             emit_scatter_elements,
-            self._spec(data, indices, item, several=False),
+            self._spec(data, indices, item),
             [
                 *(result, indices, updates, binder.fault(describe(data.shape[axis], axis)), rows, per_chunk, count),
                 *(steps[-1], data.shape[axis], result.strides[axis] * item, len(steps) - 1),

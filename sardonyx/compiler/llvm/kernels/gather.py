@@ -14,11 +14,11 @@ _FAULT_BYTES = 16
 
 @dataclass(frozen=True)
 class GatherSpec:
-    """`blob` bytes per row (0: known at run time), indices of `index` bits, one or several of them for each row."""
+    """`blob` bytes per row (0: known at run time); `depth` indices of `index` bits for each row."""
 
     blob: int
     index: int
-    several: bool = False
+    depth: int = 1
 
 
 def emit_gather(target: Target, spec: GatherSpec) -> str:
@@ -26,15 +26,15 @@ def emit_gather(target: Target, spec: GatherSpec) -> str:
 
     Arguments: data, indices, output, faults (one for each index of a row), items, items per chunk, rows under one
     outer place, bytes between outer places of the data, indices between outer places, bytes of a row, pieces of a row,
-    bytes of a piece, indices of a row, and the table (size, stride) of the axes that they address. Items are outer
+    bytes of a piece, and the table (size, stride) of the axes that the indices of a row address. Items are outer
     places times rows, times pieces where the bytes of a row are known at run time alone.
     """
     k, words = kernel_frame(target)
     gather = _Gathering(k, words, spec)
     begin, end = share(k, words.load(4), words.load(5))
     if spec.blob:
-        with runs(k, begin, end, gather.rows) as (outer, first, last), k.loop(first, last) as row:
-            gather.row(outer, row, k.constant(I64, 0), Row(k, spec.blob, gather.row_bytes))
+        with runs(k, begin, end, gather.rows) as (outer, first, last):
+            gather.blobs(outer, first, last)
     else:
         pieces, piece_bytes = words.load(10), words.load(11)
         whole = Row(k, 0, piece_bytes)
@@ -59,45 +59,49 @@ class _Gathering:
         self._k, self._spec = k, spec
         self._data, self._output = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
         self._indices = k.pointer(words.load(1), Type("i", spec.index))
-        self._faults = k.pointer(words.load(3), U8)
         self.rows = words.load(6)
         self._data_step, self._index_step, self.row_bytes = words.load(7), words.load(8), words.load(9)
-        self._depth, self._table = words.load(12), words.offset(13)
+        self._addressed = Addressed(k, words.offset(12), k.pointer(words.load(3), U8), spec.depth)
+
+    def blobs(self, outer: Value, first: Value, last: Value) -> None:
+        """Rows of a known length under one outer place."""
+        from_, to = self._data.offset(outer * self._data_step), self._output.offset(outer * self.rows * self.row_bytes)
+        indices, blob = self._indices.offset(outer * self._index_step), self._spec.blob
+        with self._k.loop(first, last) as row:
+            offset, good = self._addressed.place(indices.offset(row * self._spec.depth))
+            with self._k.when(good):
+                copy_blob(from_.offset(offset), to.offset(row * blob), blob)
 
     def row(self, outer: Value, row: Value, at: Value, copied: Row) -> None:
-        k = self._k
-        first = outer * self._index_step + (row * self._depth if self._spec.several else row)
-        offset, good = placed(
-            k, self._indices.offset(first), self._table, self._depth, self._faults, several=self._spec.several
-        )
-        with k.when(good):
+        """A part of a row, from byte `at` on."""
+        offset, good = self._addressed.place(self._indices.offset(outer * self._index_step + row * self._spec.depth))
+        with self._k.when(good):
             from_ = self._data.offset(outer * self._data_step + offset + at)
             copied.copy(from_, self._output.offset((outer * self.rows + row) * self.row_bytes + at))
 
 
-def placed(
-    k: Function, indices: Pointer, table: Pointer, depth: Value, faults: Pointer, *, several: bool
-) -> tuple[Value, Value]:
-    """The byte offset that the indices from a place on name, and whether all are in bounds; a fault is noted."""
-    if not several:
-        index, good = _checked(k, indices.load().to(I64), table.load(0), faults)
-        return index * table.load(1), good
-    offset, fine = k.variable(I64, 0), k.variable(BOOL, True)
-    with k.loop(0, depth) as axis:
-        entry = table.offset(axis * 2)
-        index, good = _checked(k, indices.load(axis).to(I64), entry.load(0), faults.offset(axis * _FAULT_BYTES))
-        offset.set(offset.get() + index * entry.load(1))
-        fine.set(fine.get() & good)
-    return offset.get(), fine.get()
+class Addressed:
+    """The axes that the indices of a row address: a table of their sizes and strides (in bytes), and their faults."""
 
+    def __init__(self, k: Function, table: Pointer, faults: Pointer, depth: int) -> None:
+        self._k = k
+        self._axes = [
+            (table.load(2 * axis), table.load(2 * axis + 1), faults.offset(axis * _FAULT_BYTES))
+            for axis in range(depth)
+        ]
 
-def _checked(k: Function, index: Value, size: Value, fault: Pointer) -> tuple[Value, Value]:
-    """An index counted from the front, and whether it is one."""
-    counted = index + k.select(index < 0, size, 0)
-    good = counted.to(U64) < size.to(U64)
-    with k.otherwise(good):
-        note(k, fault, index)
-    return counted, good
+    def place(self, indices: Pointer) -> tuple[Value, Value]:
+        """The byte offset that the indices from a place on name, and whether all are in bounds; a fault is noted."""
+        k = self._k
+        offset, fine = k.constant(I64, 0), k.constant(BOOL, True)
+        for number, (size, stride, fault) in enumerate(self._axes):
+            index = indices.load(number).to(I64)
+            counted = index + k.select(index < 0, size, 0)
+            good = counted.to(U64) < size.to(U64)
+            with k.otherwise(good):
+                note(k, fault, index)
+            offset, fine = (counted * stride, good) if number == 0 else (offset + counted * stride, fine & good)
+        return offset, fine
 
 
 @dataclass(frozen=True)
@@ -118,14 +122,15 @@ def emit_gather_elements(target: Target, spec: ElementsSpec) -> str:
     k, words = kernel_frame(target)
     data, output = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
     indices, fault = k.pointer(words.load(1), Type("i", spec.index)), k.pointer(words.load(3), U8)
-    count, step, axis = words.load(6), words.load(7), words.offset(8)
+    count, step = words.load(6), words.load(7)
+    addressed = Addressed(k, words.offset(8), fault, 1)
     begin, end = share(k, words.load(4), words.load(5))
     with k.loop(begin, end) as row:
         (start,) = places(k, row, words.offset(11), words.load(10), 1)
         from_, read = data.offset(start), indices.offset(row * count)
         to = output.offset(row * count * spec.blob)
         with k.loop(0, count) as column:
-            offset, good = placed(k, read.offset(column), axis, k.constant(I64, 1), fault, several=False)
+            offset, good = addressed.place(read.offset(column))
             with k.when(good):
                 copy_blob(from_.offset(column * step + offset), to.offset(column * spec.blob), spec.blob)
     return k.finish()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.gather import placed
+from sardonyx.compiler.llvm.kernels.gather import Addressed
 from sardonyx.compiler.llvm.kernels.walk import Row, copy_blob, kernel_frame, places, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
@@ -33,29 +33,29 @@ class Update:
 
 @dataclass(frozen=True)
 class ScatterSpec:
-    """Indices of `index` bits, one or several of them for each row."""
+    """`depth` indices of `index` bits for each row."""
 
     update: Update
     index: int
-    several: bool = False
+    depth: int = 1
 
 
 def emit_scatter(target: Target, spec: ScatterSpec) -> str:
     """Rows of updates onto the rows of the data that the indices name; a chunk takes some columns of all rows.
 
     Arguments: data, indices, updates, faults (one for each index of a row), rows, bytes of a row, bytes of a chunk's
-    columns (a multiple of an element), indices of a row, and the table (size, stride) of the axes that they address.
+    columns (a multiple of an element), and the table (size, stride) of the axes that the indices of a row address.
     """
     k, words = kernel_frame(target)
     data, updates = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
     indices, faults = k.pointer(words.load(1), Type("i", spec.index)), k.pointer(words.load(3), U8)
-    rows, row_bytes, width, depth = (words.load(at) for at in range(4, 8))
+    rows, row_bytes, width = words.load(4), words.load(5), words.load(6)
+    addressed = Addressed(k, words.offset(7), faults, spec.depth)
     first = k["begin"] * width
     count = k.smaller(row_bytes, k["end"] * width) - first
     row = _Updated(k, spec.update, count)
     with k.loop(0, rows) as number:
-        place = indices.offset(number * depth if spec.several else number)
-        offset, good = placed(k, place, words.offset(8), depth, faults, several=spec.several)
+        offset, good = addressed.place(indices.offset(number * spec.depth))
         with k.when(good):
             row.apply(updates.offset(number * row_bytes + first), data.offset(offset + first))
     return k.finish()
@@ -71,7 +71,8 @@ def emit_scatter_elements(target: Target, spec: ScatterSpec) -> str:
     k, words = kernel_frame(target)
     data, updates = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
     indices, fault = k.pointer(words.load(1), Type("i", spec.index)), k.pointer(words.load(3), U8)
-    count, step, axis = words.load(6), words.load(7), words.offset(8)
+    count, step = words.load(6), words.load(7)
+    addressed = Addressed(k, words.offset(8), fault, 1)
     blob = spec.update.blob
     element = _Updated(k, spec.update, k.constant(I64, blob))
     begin, end = share(k, words.load(4), words.load(5))
@@ -80,7 +81,7 @@ def emit_scatter_elements(target: Target, spec: ScatterSpec) -> str:
         to, read = data.offset(start), indices.offset(row * count)
         from_ = updates.offset(row * count * blob)
         with k.loop(0, count) as column:
-            offset, good = placed(k, read.offset(column), axis, k.constant(I64, 1), fault, several=False)
+            offset, good = addressed.place(read.offset(column))
             with k.when(good):
                 element.apply(from_.offset(column * blob), to.offset(column * step + offset))
     return k.finish()
