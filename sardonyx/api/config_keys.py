@@ -175,7 +175,7 @@ _TABLE = (
     _on_off("session.prepack.enable_parallel", "0", "accepted", "pack weights on several threads"),
     _text("session.collect_node_memory_stats_to_file", "", "accepted", "CSV of memory per node"),
     # Threads
-    _on_off("session.intra_op.allow_spinning", "1", "accepted", "idle workers spin before they sleep"),
+    _on_off("session.intra_op.allow_spinning", "1", "works", "idle workers spin before they sleep"),
     _on_off("session.inter_op.allow_spinning", "1", "accepted", "the same for the pool between nodes"),
     ConfigKey(
         "session.dynamic_block_base", "number", "", "accepted", "split loops into shrinking blocks", error=ValueError
@@ -184,19 +184,19 @@ _TABLE = (
         "session.intra_op_thread_affinities",
         "text",
         "",
-        "accepted",
+        "works",
         "processors of each worker, ids as digits, as in '1,2;3-4'",
         pattern=_AFFINITIES,
         error=RuntimeError,
     ),
-    _on_off("session.force_spinning_stop", "0", "accepted", "stop spinning when the last run returns"),
-    ConfigKey("session.intra_op.spin_duration_us", "number", "", "accepted", "how long workers spin", lenient=True),
+    _on_off("session.force_spinning_stop", "0", "works", "stop spinning when the last run returns"),
+    ConfigKey("session.intra_op.spin_duration_us", "number", "", "works", "how long workers spin", lenient=True),
     ConfigKey("session.inter_op.spin_duration_us", "number", "", "accepted", "the same between nodes", lenient=True),
     ConfigKey(
         "session.intra_op.spin_backoff_max", "number", "", "accepted", "longest pause while spinning", lenient=True
     ),
     ConfigKey("session.inter_op.spin_backoff_max", "number", "", "accepted", "the same between nodes", lenient=True),
-    _on_off("session.set_denormal_as_zero", "0", "accepted", "flush denormal numbers"),
+    _on_off("session.set_denormal_as_zero", "0", "works", "flush denormal numbers"),
     # Native code (keys of this project)
     ConfigKey(
         "sardonyx.cpu.kernels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import threading
@@ -24,7 +25,7 @@ from sardonyx.api.model_metadata import ModelMetadata
 from sardonyx.api.node_arg import NodeArg
 from sardonyx.api.ort_value_vector import OrtValueVector
 from sardonyx.api.results import detach, to_python
-from sardonyx.api.run_options import RunOptions, check_run_config
+from sardonyx.api.run_options import RunOptions, check_run_config, shrinks_memory
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.api.signature import metadata
 from sardonyx.runtime.context import RunContext
@@ -226,7 +227,12 @@ class CoreSession:
             logger = log.Logger(logger.identity, options.log_severity_level)
         logger.info(f"Running with tag: {options.logid}", "session")
         adapted = {name: value for adapter in options._adapters for name, value in adapter.parameters.items()}
-        context = replace(self._context, terminated=functools.partial(getattr, options, "terminate"), logger=logger)
+        context = replace(
+            self._context,
+            terminated=functools.partial(getattr, options, "terminate"),
+            terminate_word=ctypes.addressof(options._terminate),
+            logger=logger,
+        )
         return context, adapted
 
     def _report_shapes(self, names: Sequence[str], results: Sequence[Any]) -> None:

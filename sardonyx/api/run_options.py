@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -32,7 +33,7 @@ class RunOptions:
         self._severity = -1
         self._verbosity = 0
         self._logid = ""
-        self._terminate = False
+        self._terminate = ctypes.c_int64(0)  # native code looks at it between its steps
         self._execute_path = False
         self._config: dict[str, str] = {}
         self._adapters: list[LoraAdapter] = []
@@ -70,11 +71,11 @@ class RunOptions:
     @property
     def terminate(self) -> bool:
         """Whether runs with these options stop before their next node, with the error `Fail`."""
-        return self._terminate
+        return self._terminate.value != 0
 
     @terminate.setter
     def terminate(self, value: bool) -> None:
-        self._terminate = as_bool("RunOptions.terminate", value)
+        self._terminate.value = as_bool("RunOptions.terminate", value)
 
     @property
     def only_execute_path_to_fetches(self) -> bool:
@@ -100,6 +101,11 @@ class RunOptions:
                 f"add_active_adapter: incompatible function arguments: expected a LoraAdapter, got {adapter!r}"
             )
         self._adapters.append(adapter)
+
+
+def shrinks_memory(entries: Mapping[str, str]) -> bool:
+    """Whether a run config asks for the memory that is kept for later runs to be given back after the run."""
+    return bool(entries.get(_SHRINKAGE))
 
 
 def check_run_config(entries: Mapping[str, str], arena: bool) -> None:

@@ -7,34 +7,64 @@ from sardonyx.api import config_keys, environment
 from sardonyx.api.config_keys import is_on
 from sardonyx.api.enums import ExecutionMode
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.runtime.processors import default_threads, parse_affinities
 from sardonyx.runtime.settings import RunSettings
 
 KERNELS = "sardonyx.cpu.kernels"
 PRECISION = "sardonyx.cpu.precision"
+AFFINITIES = "session.intra_op_thread_affinities"
 FAST_PRODUCTS = "sardonyx.cpu.fast_products"
 
 
 def run_settings(options: SessionOptions) -> RunSettings:
-    """The settings that options stand for; InvalidArgument for an instruction set that this machine lacks."""
+    """The settings that options stand for.
+
+    InvalidArgument for an instruction set that this machine lacks, RuntimeError for affinities that do not fit.
+    """
     config = options._config
     shared = None if options.use_per_session_threads else environment.global_thread_pool_sizes()
     threads, branches = (options.intra_op_num_threads, options.inter_op_num_threads) if shared is None else shared
+    threads = max(0, threads)
     parallel = options.execution_mode == ExecutionMode.ORT_PARALLEL
     kernels = config.get(KERNELS, "")
     if kernels not in ("", "numpy"):
         _check_kernels(kernels)
     duration = config.get("session.intra_op.spin_duration_us", "")
     return RunSettings(
-        threads=max(0, threads),
+        threads=threads,
         branches=max(0, branches) if parallel else 1,
         spin=is_on(config, "session.intra_op.allow_spinning"),
         spin_us=int(duration) if duration.isdigit() else None,
-        affinities=config.get("session.intra_op_thread_affinities", ""),
+        spin_stops=is_on(config, "session.force_spinning_stop"),
+        affinities="" if shared is not None else _affinities(config.get(AFFINITIES, ""), threads),
         kernels=kernels,
         precision=config.get(PRECISION, config_keys.CONFIG_KEYS[PRECISION].default),
         fast_products=is_on(config, FAST_PRODUCTS),
         keeps_arena=bool(options.enable_cpu_mem_arena),
+        flush_denormals=is_on(config, "session.set_denormal_as_zero"),
     )
+
+
+def _affinities(text: str, threads: int) -> str:
+    """The affinities of a team of this many threads (0: the default), none where it has no workers.
+
+    RuntimeError for a text of another form, or with more or fewer groups than there are workers.
+    """
+    if not text:
+        return ""
+    try:
+        groups = len(parse_affinities(text))
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
+    threads = threads or default_threads()
+    if threads == 1:
+        return ""
+    if groups != threads - 1:
+        raise RuntimeError(
+            "Number of affinities does not equal to thread_pool_size minus one, "
+            f"affinities: {groups}, thread_pool_size: {threads}"
+        )
+    return text
 
 
 def _check_kernels(name: str) -> None:

@@ -47,7 +47,7 @@ class NativeSteps:
         self.provider = provider
         self.library = library(settings.kernels)
         self.team: ThreadTeam = shared_team(executor_code(self.library), _team_options(settings))
-        self.lanes = LanePool(self.team.threads)
+        self.lanes = LanePool(self.team.threads, None if settings.keeps_arena else 0)
 
     def _work(self, bound: BoundOperation | None, compilation: Compilation, extra: Mapping[str, Any]) -> Work:
         """What a profile says of a step; copies to the outputs belong to no node."""
@@ -98,6 +98,7 @@ class NativeSteps:
             is_read_outside,
             self.settings.precision,
             self.settings.fast_products,
+            self.settings.flush_denormals,
         )
 
         call = self._native(segment, compilation)
@@ -131,7 +132,7 @@ class NativeSteps:
                     for step in bound.steps
                 ],
                 tuple(_describer(fault) for fault in bound.faults),
-                _nanoseconds(bound),
+                bound.plan.nanoseconds or 0,
                 BoundSegment(segment, bound),
             )
 
@@ -146,12 +147,12 @@ class NativeSteps:
 def _team_options(settings: RunSettings) -> TeamOptions:
     """The kind of team that a session asks for."""
     affinities = parse_affinities(settings.affinities) if settings.affinities else ()
-    wished = settings.threads or (len(affinities) + 1 if affinities else 0)
-    threads = team_size(wished, settings.branches, parallel=settings.branches != 1)
+    threads = team_size(settings.threads, settings.branches, parallel=settings.branches != 1 and not affinities)
     return TeamOptions(
         threads,
         spinning=settings.spin,
         spin_seconds=None if settings.spin_us is None else settings.spin_us / 1e6,
+        stop_after_run=settings.spin_stops,
         affinities=affinities,
     )
 
@@ -175,8 +176,3 @@ def _outputs(bound: Bound, known: dict[int, Array], count: int) -> tuple[tuple[n
 def _describer(fault: Fault) -> Callable[[int], errors.OnnxRuntimeError]:
     """The error of the node whose kernel found something wrong."""
     return lambda number: failure(fault.origin.operation, fault.describe(number))
-
-
-def _nanoseconds(bound: Bound) -> float:
-    """A rough estimate of a run on one thread: 50 operations or 20 bytes in a nanosecond, and 100 ns for a step."""
-    return sum(100 + step.flops / 50 + step.bytes / 20 for step in bound.steps)

@@ -50,6 +50,10 @@ class ExecutionProvider(abc.ABC):
             raise ValueError(f"{self.name} has no memory on device '{device}'; it has 'cpu'")
         return HostAllocator()
 
+    def release_memory(self) -> None:
+        """Give memory that is kept for later runs back to the system; a provider that keeps none does nothing."""
+        return
+
     def provider_options(self) -> dict[str, str]:
         """What `session.get_provider_options()` shows: every option with its value."""
         return option_texts(self.options)

@@ -35,6 +35,10 @@ class CPUExecutionProvider(ExecutionProvider):
     def claim(self, graph: ir.Graph, inference: Inference) -> Claims:
         return Claims(dict.fromkeys(graph, "the CPU provider runs every operator"))
 
+    def release_memory(self) -> None:
+        if self._native is not None:
+            self._native.lanes.shrink()
+
     def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:
         if compilation.settings.kernels == "numpy":
             items = [_on_host(node, compilation.inference) for node in partition.nodes]

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class RunSettings:
     """Settings of native execution.
 
+    With `spin_stops` idle threads sleep as soon as a run is over, with `flush_denormals` kernels read and write
+    denormal numbers as zero, without `keeps_arena` the memory of a run goes back to the system after it.
+
     `threads` work inside one step (0: one per core that this process may use), `branches` is how many independent
     steps may run beside each other (1 keeps the order of the graph). `kernels` names an instruction set, or
     ``numpy`` for no native code; empty for the best of this machine. `precision` is ``float32``, or ``bfloat16``
@@ -20,11 +23,13 @@ class RunSettings:
     branches: int = 1
     spin: bool = True
     spin_us: int | None = None
+    spin_stops: bool = False
     affinities: str = ""
     kernels: str = ""
     precision: str = "float32"
     fast_products: bool = True
     keeps_arena: bool = True
+    flush_denormals: bool = False
 
 
 DEFAULT = RunSettings()
