@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.walk import Axis, copy_blob, kernel_frame, places, share
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import U8, Type
+from sardonyx.compiler.llvm.types import I64, U8, Type
 
 # The steps between elements, and the sizes of inner dimensions, that these kernels take.
 STEPS = (-1, 2, 3, 4)
@@ -50,23 +50,33 @@ def emit_strided(target: Target, spec: StridedSpec) -> str:
             row_to = Pointer(k.advance(to.address, i * a.written_step, 1), scalar)
             with k.loop(b_first, whole, lanes) as j:
                 row_to.store(_every(k, row_from, j, spec.step, lanes), j, align=1)
-            with k.loop(whole, b_last) as j:
+            done = k.variable(I64, whole)
+            with k.when((whole < b_last) & (b.size > lanes)):
+                last = b.size - lanes  # moved back: some elements are copied once more
+                row_to.store(_every(k, row_from, last, spec.step, lanes, ending=True), last, align=1)
+                done.set(b_last)
+            with k.loop(done.get(), b_last) as j:
                 row_to.store(row_from.load(j * spec.step, align=1), j, align=1)
     return k.finish()
 
 
-def _every(k: Function, row: Pointer, first: Value, step: int, lanes: int) -> Value:
-    """`lanes` elements, `step` apart, from the `first` one on."""
+def _every(k: Function, row: Pointer, first: Value, step: int, lanes: int, *, ending: bool = False) -> Value:
+    """`lanes` elements, `step` apart, from the `first` one on.
+
+    Up to `step` - 1 elements behind the last one are read too, or, where it is `ending`, before the first one.
+    """
     if step == -1:
         backwards = row.load(-first - (lanes - 1), lanes, align=1)
         return k.shuffle(backwards, None, range(lanes - 1, -1, -1))
-    found = row.load(first * step, lanes, align=1)
+    ahead = step - 1 if ending else 0
+    start = first * step - ahead
+    found = row.load(start, lanes, align=1)
     for part in range(1, step):
-        following = row.load(first * step + part * lanes, lanes, align=1)
+        following = row.load(start + part * lanes, lanes, align=1)
         # Lanes of earlier vectors lie in their places already, except those of the very first one.
         chosen = []
         for lane in range(lanes):
-            vector, at = divmod(lane * step, lanes)
+            vector, at = divmod(lane * step + ahead, lanes)
             chosen.append(lanes + at if vector == part else at if part == 1 and vector == 0 else lane)
         found = k.shuffle(found, following, chosen)
     return found
@@ -101,11 +111,19 @@ def emit_zip(target: Target, spec: ZipSpec) -> str:
         to = destination.offset(written).cast(scalar)
         rows = [source.offset(read + b.read_step * row).cast(scalar) for row in range(count)]
         whole = first + ((last - first) & -lanes)
-        with k.loop(first, whole, lanes) as i:
+
+        def turn(i: Value, rows: list[Pointer] = rows, to: Pointer = to) -> None:
             vectors = [row.load(i, lanes, align=1) for row in rows]
             for part in range(count):
                 to.store(_taken_in_turn(k, vectors, part * lanes), i * count + part * lanes, align=1)
-        with k.loop(whole, last) as i:
+
+        with k.loop(first, whole, lanes) as i:
+            turn(i)
+        done = k.variable(I64, whole)
+        with k.when((whole < last) & (a.size >= lanes)):
+            turn(a.size - lanes)  # moved back: some elements are copied once more
+            done.set(last)
+        with k.loop(done.get(), last) as i:
             for number, row in enumerate(rows):
                 copy_blob(row.offset(i).cast(U8), to.offset(i * count + number).cast(U8), spec.blob)
     return k.finish()
