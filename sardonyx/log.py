@@ -77,9 +77,17 @@ class Logger:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now // 1_000_000_000))
         colour = _COLOURS.get(severity, "")
         head = f"{stamp}.{now % 1_000_000_000:09d} [{_LETTERS[severity]}:onnxruntime:{self.identity}, {origin}]"
-        line = f"{colour}{head} {message}{_RESET if colour else ''}\n"
-        with contextlib.suppress(OSError):  # stderr may be closed
-            os.write(2, line.encode("utf-8", "replace"))
+        _put(f"{colour}{head} {message}{_RESET if colour else ''}\n")
+
+    def notice(self, message: str) -> None:
+        """Write one line as it is, for somebody who waits; a threshold above warnings silences it."""
+        if self.is_enabled(Severity.WARNING):
+            _put(f"{message}\n")
+
+
+def _put(line: str) -> None:
+    with contextlib.suppress(OSError):  # stderr may be closed
+        os.write(2, line.encode("utf-8", "replace"))
 
 
 DEFAULT = Logger("Default")

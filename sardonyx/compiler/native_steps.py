@@ -46,6 +46,7 @@ class NativeSteps:
         self.settings = settings
         self.provider = provider
         self.library = library(settings.kernels)
+        self.library.progress.begin()
         self.team: ThreadTeam = shared_team(executor_code(self.library), _team_options(settings))
         self.lanes = LanePool(self.team.threads, None if settings.keeps_arena else 0)
 

@@ -3,6 +3,9 @@
 An entry is trusted only if its checksum and its whole key agree with what is asked for, and if nobody else can have
 written it; anything else counts as absent and is written anew. Files are replaced in one step, so that readers see
 an old or a new entry, never half of one.
+
+The folder does not grow without end: the first process that adds to it after it passed `MOST_BYTES` removes what was
+used longest ago. Whoever uses such an entry meanwhile has it in memory already, or compiles it again.
 """
 
 from __future__ import annotations
@@ -13,17 +16,28 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 _MAGIC = b"SARDONYX KERNEL 1\n"
 _DIGEST_BYTES = 32
 
+MOST_BYTES = 512 << 20
+_KEPT_SHARE = 0.75  # of the bytes above, after the removal: room for a while
+_DAY = 86400.0
+_TEMPORARY = ".new-"
 
-def default_folder() -> Path:
-    """Where the user's caches live: ``SARDONYX_CACHE``, else the system's place for caches."""
+OFF = "off"
+
+
+def default_folder() -> Path | None:
+    """Where the user's caches live: ``SARDONYX_CACHE``, else the system's place for caches.
+
+    None where ``SARDONYX_CACHE`` is ``off`` or empty: nothing is kept.
+    """
     chosen = os.environ.get("SARDONYX_CACHE")
-    if chosen:
-        return Path(chosen)
+    if chosen is not None:
+        return None if chosen.strip().lower() in ("", OFF) else Path(chosen)
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -38,7 +52,8 @@ class KernelCache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.problem = ""  # why the folder is not used
+        self.problem = "the cache is off"  # why the folder is not used; empty where it is
+        self._is_bounded = False
         if folder is not None:
             self.problem = _prepare(folder)
             if self.problem:
@@ -50,9 +65,11 @@ class KernelCache:
             return None
         try:
             with (self.folder / _file_name(key)).open("rb") as file:
-                if not is_private(os.fstat(file.fileno())):
+                status = os.fstat(file.fileno())
+                if not is_private(status):
                     return None
                 text = file.read()
+                _mark_used(file.name, status)
         except OSError:
             return None
         return _checked(text, key)
@@ -63,7 +80,7 @@ class KernelCache:
             return
         body = _MAGIC + len(key.encode()).to_bytes(4, "little") + key.encode() + code
         with contextlib.suppress(OSError):
-            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=_TEMPORARY)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(body + hashlib.sha256(body).digest())
@@ -72,12 +89,53 @@ class KernelCache:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
                 raise
+        if not self._is_bounded:
+            self._is_bounded = True
+            with contextlib.suppress(OSError):
+                _bound(self.folder, MOST_BYTES)
 
     def drop(self, key: str) -> None:
         """Forget an entry, for example one that the linker refused."""
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 (self.folder / _file_name(key)).unlink()
+
+
+def _mark_used(path: str, status: os.stat_result) -> None:
+    """Let the time of an entry say when it was used, to the day."""
+    if time.time() - status.st_mtime > _DAY:
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _bound(folder: Path, most: int) -> None:
+    """Remove what torn writes left, and the entries used longest ago where all take more than `most` bytes."""
+    entries: list[tuple[float, int, str]] = []
+    now = time.time()
+    with os.scandir(folder) as found:
+        for item in found:
+            try:
+                status = item.stat(follow_symlinks=False)
+            except OSError:  # somebody else removed it
+                continue
+            if item.name.startswith(_TEMPORARY):
+                if now - status.st_mtime > _DAY:
+                    _remove(item.path)
+            elif item.name.endswith(".o"):
+                entries.append((status.st_mtime, status.st_size, item.path))
+    total = sum(size for _, size, _ in entries)
+    if total <= most:
+        return
+    for _, size, path in sorted(entries):
+        if total <= most * _KEPT_SHARE:
+            break
+        _remove(path)
+        total -= size
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _checked(text: bytes, key: str) -> bytes | None:

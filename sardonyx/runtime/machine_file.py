@@ -42,8 +42,11 @@ def _processor() -> str:
 
 def read_sections(key: str, folder: Path | None = None) -> dict[str, Section]:
     """The sections that are known of the machine `key`; none where there is no file that can be trusted."""
+    path = _file(key, folder)
+    if path is None:
+        return {}
     try:
-        with _file(key, folder).open("rb") as file:
+        with path.open("rb") as file:
             if not is_private(os.fstat(file.fileno())):
                 return {}
             content = json.loads(file.read())
@@ -59,9 +62,11 @@ def read_sections(key: str, folder: Path | None = None) -> dict[str, Section]:
 
 def write_section(key: str, name: str, section: Section, folder: Path | None = None) -> Path | None:
     """Keep a section beside the others of the machine `key`; the file, or None where it cannot be written."""
+    path = _file(key, folder)
+    if path is None:
+        return None
     sections = {**read_sections(key, folder), name: section}
     text = json.dumps({"format": _FORMAT, "machine": key, "sections": sections, "digest": _digest(sections)}, indent=1)
-    path = _file(key, folder)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
@@ -78,8 +83,22 @@ def write_section(key: str, name: str, section: Section, folder: Path | None = N
     return path
 
 
-def _file(key: str, folder: Path | None) -> Path:
-    return (folder or default_folder()) / f"machine-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+def drop(key: str, folder: Path | None = None) -> Path | None:
+    """Forget everything of the machine `key`; the file that was removed, None where there was none."""
+    path = _file(key, folder)
+    if path is None:
+        return None
+    try:
+        path.unlink()
+    except OSError:
+        return None
+    return path
+
+
+def _file(key: str, folder: Path | None) -> Path | None:
+    """The machine's file; None where nothing is kept."""
+    folder = folder or default_folder()
+    return None if folder is None else folder / f"machine-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def _digest(sections: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 from typing import Any
@@ -72,23 +73,41 @@ def compile_assembly(text: str, target: Target) -> str:
         return str(_machine(target).emit_assembly(_module(text, target)))
 
 
+def _machine_of(code: bytes) -> bytes:
+    """What the head of an object file says of the machine it is for; empty for what is no object file."""
+    if code[:4] == b"\x7fELF":
+        return code[:6] + code[18:20]  # width, byte order, processor
+    if code[:4] == b"\xcf\xfa\xed\xfe":  # Mach-O of 64 bits
+        return code[:8]
+    return code[:2]  # COFF begins with the processor
+
+
+@functools.cache
+def _expected_machine(target: Target) -> bytes:
+    return _machine_of(compile_object(f'target triple = "{target.triple}"\n', target))
+
+
 class Loader:
     """Puts object code into this process; what it loaded stays until the process ends."""
 
     def __init__(self, target: Target) -> None:
+        self._expected = _expected_machine(target)
         with _LOCK:
             llvm = _binding()
             self._llvm = llvm
             self._jit = llvm.create_lljit_compiler(_machine(target))
             self._kept: list[Any] = []
+            self._attempts = itertools.count()
 
     def load(self, name: str, code: bytes) -> int:
         """The address of the function `name` of an object file; ValueError where the linker refuses it."""
+        if _machine_of(code) != self._expected:  # the linker would take the code of another machine
+            raise ValueError(f"object code of {name} is not for this machine")
         with _LOCK:
             builder = self._llvm.JITLibraryBuilder()
             builder.add_object_img(code).export_symbol(name).add_current_process()
             try:
-                tracker = builder.link(self._jit, f"{name}.{len(self._kept)}")
+                tracker = builder.link(self._jit, f"{name}.{next(self._attempts)}")
                 address = int(tracker[name])
             except Exception as error:
                 raise ValueError(f"object code of {name} cannot be loaded: {error}") from error

@@ -19,6 +19,7 @@ import numpy as np
 
 from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
+from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.runtime.kernel_cache import KernelCache, default_folder
 
@@ -43,11 +44,13 @@ class LibraryCounts:
 
 @dataclass
 class KernelLibrary:
-    """Addresses of kernels for one target. `progress` is called with a line of text while many are compiled."""
+    """Addresses of kernels for one target. `progress` speaks up where a session has to wait for many of them."""
 
     target: Target
     cache: KernelCache
     counts: LibraryCounts = field(default_factory=LibraryCounts)
+    progress: Progress = field(default_factory=Progress)
+    clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
         self._addresses: dict[str, int] = {}
@@ -91,10 +94,13 @@ class KernelLibrary:
                 return address
             except ValueError:
                 self.cache.drop(full_key)
-        began = time.perf_counter()
+        self.progress.next(kept=self.cache.folder is not None)
+        began = self.clock()
         code = compile_object(emit(self.target, spec), self.target)
+        seconds = self.clock() - began
         self.counts.compiled += 1
-        self.counts.seconds += time.perf_counter() - began
+        self.counts.seconds += seconds
+        self.progress.done(seconds)
         self.cache.store(full_key, code)
         return self._loader.load(KERNEL, code)
 
