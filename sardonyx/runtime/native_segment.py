@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -53,6 +55,12 @@ class ReadyPlan:
     faults: Sequence[Callable[[int], errors.OnnxRuntimeError]]
     nanoseconds: float  # a rough estimate of a run
     source: Any = None  # what the compiler made the plan from, for those who explain it
+
+    @functools.cached_property
+    def result_bytes(self) -> int:
+        """Bytes of the outputs that a run makes."""
+        made = [output for place, output in enumerate(self.outputs) if place not in self.known]
+        return sum(math.prod(shape) * dtype.itemsize for dtype, shape in made)
 
     @property
     def releases_lock(self) -> bool:
@@ -127,6 +135,7 @@ class NativeSegment:
         arrays = self._checked(inputs)
         shapes = tuple([array.shape for array in arrays])
         ready = self._plans.get(shapes) or self._plan_traced(shapes, context.trace)
+        memory.require(ready.result_bytes, "the outputs of native steps")
         outputs = _allocate(ready)
         bases = [_address(array) for array in arrays]
         bases += [_address(array) for index, array in enumerate(outputs) if index not in ready.known]
