@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.kernels.gemm import Layout
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.gemm_tiles import MOST_HIGH, SIDE, TILES_ACROSS
 from sardonyx.compiler.llvm.target import Target
 
 # Rows of a tile are a multiple of nothing, but more than this gains nothing: the loads of B are hidden by then.
@@ -30,7 +31,8 @@ def tile_shape(target: Target, product: str = "f32") -> Shape:
     Two vectors and many rows load the fewest bytes per multiplication among the shapes that fit 16 or 32 registers;
     machines without fused multiply-add need one more register for the product.
     """
-    del product
+    if PRODUCTS[product].in_tiles:
+        return Shape(SIDE * MOST_HIGH, TILES_ACROSS, 1)
     spare = 4 if target.has_fma else 5
     return Shape(min(_MOST_ROWS, (target.registers - spare) // 2), 2, 1)
 
@@ -44,12 +46,14 @@ def asks_ahead(target: Target) -> bool:
     return target.caches.l3 > _NEAR_L3
 
 
-def has_fast_bf16(target: Target) -> bool:
-    """Whether dot products of bfloat16 take half the time of float32.
+def bf16_product(target: Target) -> str | None:
+    """The inner product that multiplies bfloat16 faster than float32; None where there is none.
 
-    Machines with AMX have them too, but at half the rate of float32: bfloat16 is meant for the tiles there.
+    Machines with AMX have dot products of vectors, too, but at half the rate of float32.
     """
-    return target.has_bf16_dot and not target.has_amx
+    if target.has_amx:
+        return "bf16 tiles"
+    return "bf16" if target.has_bf16_dot else None
 
 
 _NEAR_L3 = 64 << 20
@@ -67,7 +71,7 @@ def panels_of(columns: int, panel: int) -> int:
 def packed_words(target: Target, product: str, k: int, n: int) -> int:
     """Words of a packed B of `k` x `n`."""
     panel = panel_columns(target, product)
-    return panels_of(n, panel) * panel * -(-k // PRODUCTS[product].depth)
+    return panels_of(n, panel) * panel * PRODUCTS[product].words(k)
 
 
 @dataclass(frozen=True)
@@ -180,14 +184,14 @@ class _Choice:
         whole = (few and problem.b != "columns") or swept
         per_k = panel * self.word // depth
         most_k = problem.k if whole else max(64, int(self.tuning.panel_l1 * self.caches.l1) // per_k)
-        k_block, k_blocks = _cut(problem.k, most_k, max(depth, 4))
+        k_block, k_blocks = _cut(problem.k, most_k, max(depth * self.product.unit, 4))
         row_block, row_blocks = _cut(problem.m, self._most_rows(k_block, swept), self.tile.rows)
         group = self.panels if swept and not few else self._group(min(row_block, problem.m))
         groups = -(-self.panels // group)
         a_copy = self._a_copy(row_block, k_block, few)
         lines = row_block if problem.a != "columns" else -(-k_block // depth)
         a_bytes = _lines(a_copy * lines * self.word)
-        b_bytes = 0 if problem.b == "packed" else _lines(-(-k_block // depth) * panel * self.word)
+        b_bytes = 0 if problem.b == "packed" else _lines(self.product.words(k_block) * panel * self.word)
         tile_keep = int(k_blocks > 1)
         tile_stride = panel * group if tile_keep else _MOST_PANELS * panel
         tile_rows = row_block if tile_keep else self.tile.rows
@@ -214,7 +218,7 @@ class _Choice:
         """Words ahead: a fixed distance where B is read once, the next panel where tiles of rows share one."""
         if few:
             return self.tuning.prefetch // self.word * (2 if self.is_far else 1)
-        return 0 if swept else self.panel * -(-self.problem.k // self.product.depth)
+        return 0 if swept else self.panel * self.product.words(self.problem.k)
 
     def _copies_b(self) -> bool:
         """Whether panels of a row-major B are worth copying: many rows read them, or their lines collide in caches."""

@@ -12,8 +12,8 @@ from sardonyx.compiler.gemm_choice import (
     Problem,
     Tuning,
     asks_ahead,
+    bf16_product,
     choose_blocking,
-    has_fast_bf16,
     packed_words,
     panel_columns,
     tile_shape,
@@ -92,8 +92,9 @@ def test_what_depends_on_the_machine() -> None:
         == 2 * choose_blocking(near, Problem(1, 4096, 4096)).prefetch
     )
     dots = dataclasses.replace(target, has_bf16_dot=True, has_amx=False)
-    assert has_fast_bf16(dots)
-    assert not has_fast_bf16(dataclasses.replace(dots, has_amx=True))
+    assert bf16_product(dots) == "bf16"
+    assert bf16_product(dataclasses.replace(dots, has_amx=True)) == "bf16 tiles"
+    assert bf16_product(dataclasses.replace(dots, has_bf16_dot=False)) is None
 
 
 @pytest.mark.parametrize("variant", host_targets())

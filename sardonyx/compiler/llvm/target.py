@@ -7,6 +7,7 @@ LLVM's name of the CPU, which can be wrong under a hypervisor.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import platform
 import re
@@ -151,10 +152,18 @@ def _host_features() -> frozenset[str]:
     found = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
     if found:
         names = {_FROM_CPUINFO.get(name, name) for name in found.group(1).split()}
+        if "amx-tile" in names and not _may_use_tiles():
+            names -= {"amx-tile", "amx-bf16", "amx-int8"}
         return frozenset({*names, *_BASELINE_X86})
     import llvmlite.binding as llvm
 
     return frozenset({*(name for name, there in llvm.get_host_cpu_features().items() if there), *_BASELINE_X86})
+
+
+def _may_use_tiles() -> bool:
+    """Ask Linux for the tile registers of AMX, once for the whole process: without that, using them ends it."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return int(ctypes.CDLL(None, use_errno=True).syscall(arch_prctl, request_permission, tile_data)) == 0
 
 
 def _host_caches() -> Caches:

@@ -11,13 +11,13 @@ from itertools import product as grid
 
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
+from sardonyx.compiler.binding import Address, Argument, Binder, Buffer, Tensor, row_major
 from sardonyx.compiler.gemm_choice import (
     Blocking,
     Problem,
     asks_ahead,
+    bf16_product,
     choose_blocking,
-    has_fast_bf16,
     packed_words,
     tile_shape,
 )
@@ -25,6 +25,7 @@ from sardonyx.compiler.llvm.kernels.gemm import GemmSpec, Layout, argument_names
 from sardonyx.compiler.llvm.kernels.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.gemm_packing import WordsSpec, emit_words
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.copy import contiguous
 from sardonyx.compiler.native.strassen_step import multiply_quarters
@@ -82,7 +83,7 @@ def multiply(
     along_n = [_steps(operand.shape[-1:], operand.strides[-1:], shape[-1:])[0] for operand in operands]
     a_steps = _steps(a.shape[:-1], a.strides[:-1], shape[:-1])
     matrices = [a_steps, [*b_steps, 0], *along_m, *(result.strides[:-1] for result in results)]
-    axes = _joined([_Axis(size, steps) for size, *steps in _columns(shape[:-1], matrices)], a_layout)
+    axes = _joined([_Axis(size, tuple(steps)) for size, *steps in _columns(shape[:-1], matrices)], a_layout)
     rows = axes[-1]
     kinds = tuple(
         Operand(_addressing(rows.steps[2 + index], along_n[index]), operand.dtype)
@@ -201,7 +202,9 @@ def _as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
     stride = _row_step(matrix)
     if stride is None:
         matrix, stride = contiguous(binder, matrix), size_k
-    words = binder.new(np.dtype(np.int32), (*outer, row))
+    # Tiles are read whole, as many rows as they have, though nothing is made of those behind the last one.
+    buffer = Buffer((count + (SIDE - 1 if kind.in_tiles else 0)) * row * kind.word.nbytes)
+    words = Tensor(np.dtype(np.int32), (*outer, row), row_major((*outer, row)), buffer)
     binder.step(
         emit_words,
         WordsSpec(product),
@@ -284,6 +287,8 @@ def product_of(dtype: np.dtype[np.generic], target: Target | None = None, precis
 
     With the precision "bfloat16", float32 matrices are rounded to bfloat16 where the target multiplies those faster.
     """
-    if dtype.name == "float32" and precision == "bfloat16" and target is not None and has_fast_bf16(target):
-        return "bf16"
+    if dtype.name == "float32" and precision == "bfloat16" and target is not None:
+        faster = bf16_product(target)
+        if faster is not None:
+            return faster
     return _PRODUCTS_OF.get(dtype.name)

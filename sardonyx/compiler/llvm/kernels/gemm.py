@@ -31,6 +31,7 @@ from sardonyx.compiler.llvm.kernels.gemm_epilogue import (
 from sardonyx.compiler.llvm.kernels.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.gemm_packing import copy_columns, copy_rows, pack_columns, pack_rows
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.gemm_tiles import MOST_HIGH, SIDE, configure, multiply_in_tiles, release
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 
@@ -136,13 +137,15 @@ class _Gemm:
         self.scratch = k.pointer("scratch", self.product.word)
         # Few rows leave registers for several panels at once: how many, by the number of rows.
         self.wide = {}
-        for rows in range(1, spec.rows):
+        for rows in range(1, 1 if self.product.in_tiles else spec.rows):
             fits = [count for count in (4, 2) if (rows + 1) * count * spec.vectors + 1 <= target.registers]
             if fits:
                 self.wide[rows] = fits[0]
 
     def text(self) -> str:
         k = self.k
+        if self.product.in_tiles:
+            configure(k)
         with k.loop(k["begin"], k["end"]) as number:
             chunk = self._chunk(number)
             start, more = k.variable(I64, 0), k.variable(BOOL, True)
@@ -152,6 +155,8 @@ class _Gemm:
                 following = block.k_start + self.given["k_block"]
                 start.set(following)
                 more.set(following < self.given["k"])
+        if self.product.in_tiles:
+            release(k)
         return k.finish()
 
     def _chunk(self, number: Value) -> _Chunk:
@@ -192,8 +197,7 @@ class _Gemm:
 
     def _words(self, elements: Value) -> Value:
         """How many words hold so many elements along K."""
-        depth = self.product.depth
-        return elements if depth == 1 else (elements + (depth - 1)) // depth
+        return self._whole_words(self.product.padded(elements))
 
     def _whole_words(self, elements: Value) -> Value:
         """The same for a multiple of the depth."""
@@ -290,6 +294,43 @@ class _Gemm:
         tile = Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
         start = block.a.start.offset(row * block.a.stride if block.a.along_k else row)
         a = Rows(start, block.a.stride, block.a.along_k)
+        if product.in_tiles:
+            self._multiply_in_tiles(a, b, rows, row, block, tile)
+            pending = block.final
+        else:
+            pending = self._multiply(a, b, rows, row, left, width, chunk, panel, block, tile)
+        with k.when(pending), k.loop(0, width) as which:
+            part = tile.start.offset(which * self.panel)
+
+            def over_rows(writer: EpilogueWriter, place: Pointer) -> None:
+                writer.over_rows(place, given["tile_stride"], chunk.row_start + row, rows)
+
+            self._with_epilogue(chunk, panel + which, left - which * self.panel, part, over_rows)
+
+    def _multiply_in_tiles(self, a: Rows, b: Panels, rows: Value, row: Value, block: _Block, tile: Tile) -> None:
+        """The tile's sums to scratch, by AMX."""
+        k = self.k
+        high = (rows + (SIDE - 1)) // SIDE
+        ahead = b.prefetch if b.prefetch is not None else k.constant(I64, 0)
+        turn = row // self.spec.rows
+        for tiles in k.choose(high, range(1, MOST_HIGH + 1)):
+            multiply_in_tiles(k, self.product, a, b.starts[0], tiles, block.words, tile, block.fresh, ahead, turn)
+
+    def _multiply(
+        self,
+        a: Rows,
+        b: Panels,
+        rows: Value,
+        row: Value,
+        left: Value,
+        width: Value,
+        chunk: _Chunk,
+        panel: Value,
+        block: _Block,
+        tile: Tile,
+    ) -> Value:
+        """The tile's sums, to scratch or finished: whether the epilogue is still to come."""
+        k, product, spec = self.k, self.product, self.spec
         wide_case, narrow_case = 100, 200
         selector = k.select(width > 1, rows + wide_case, k.select(left <= self.lanes, rows + narrow_case, rows))
         heights = list(range(1, spec.rows + 1))
@@ -318,13 +359,7 @@ class _Gemm:
         if fits_registers(spec.epilogue):
             done = rows.equals(spec.rows) & ((left >= self.panel) | (left <= self.lanes))
             pending = pending & (done ^ True)
-        with k.when(pending), k.loop(0, width) as which:
-            part = tile.start.offset(which * self.panel)
-
-            def over_rows(writer: EpilogueWriter, place: Pointer) -> None:
-                writer.over_rows(place, given["tile_stride"], chunk.row_start + row, rows)
-
-            self._with_epilogue(chunk, panel + which, left - which * self.panel, part, over_rows)
+        return pending
 
     def _finish(
         self, chunk: _Chunk, panel: Value, left: Value, final: Value, values: Registers, tile: Tile, row: Value

@@ -102,7 +102,7 @@ def pack_rows(
 ) -> None:
     """Pack one panel of a B whose rows are contiguous; one mask for each vector of the panel's columns."""
     lanes = masks[0].type.lanes
-    with k.loop(0, elements, product.depth) as step:
+    with k.loop(0, product.padded(elements), product.depth) as step:
         line = source.offset(step * stride)
         place = target.offset((step // product.depth if product.depth > 1 else step) * (len(masks) * lanes))
         for number, mask in enumerate(masks):
@@ -129,7 +129,8 @@ def pack_columns(
     """
     lanes = k.target.lanes(product.word)
     panel = lanes * vectors
-    words = (elements + (product.depth - 1)) // product.depth if product.depth > 1 else elements
+    padded = product.padded(elements)
+    words = padded // product.depth if product.depth > 1 else padded
     with k.loop(0, words, lanes) as word:
         element = word * product.depth
         for number in range(vectors):
@@ -192,7 +193,8 @@ def emit_pack(target: Target, spec: PackSpec) -> str:
     panel = lanes * spec.vectors
     panels = (given["n"] + (panel - 1)) // panel
     groups = (panels + given["group"] - 1) // given["group"]
-    depth_words = (given["k"] + (product.depth - 1)) // product.depth
+    padded = product.padded(given["k"])
+    depth_words = padded // product.depth if product.depth > 1 else padded
     with k.loop(k["begin"], k["end"]) as chunk:
         k_start = (chunk % given["k_blocks"]) * given["k_block"]
         rest = chunk // given["k_blocks"]
@@ -231,7 +233,7 @@ def _pack_lines(
     """A chunk of rows: each is read through all panels of the group before the next, as it lies in memory."""
     lanes = k.target.lanes(product.word)
     panel = lanes * vectors
-    with k.loop(0, elements, product.depth) as step:
+    with k.loop(0, product.padded(elements), product.depth) as step:
         line = source.offset((k_start + step) * given["stride"])
         place = target.offset((step // product.depth if product.depth > 1 else step) * panel)
         with k.loop(first, last) as number:

@@ -17,6 +17,7 @@ class Product:
     """`depth` elements of K make a word; `stored` are the types of A and B in tensors, `packed` in words.
 
     "f16" and "bfloat16" are matrices of these types computed in float32; "bf16" rounds float32 matrices to bfloat16.
+    Those "in tiles" are for AMX.
     """
 
     name: str
@@ -27,6 +28,13 @@ class Product:
     stored_b: Type
     packed_a: Type
     packed_b: Type
+    unit: int = 1  # words along K come in multiples of so many, padded with zeros
+    in_tiles: bool = False  # multiplied by AMX, tile by tile
+
+    def words(self, elements: int) -> int:
+        """How many words hold so many elements along K."""
+        whole = self.depth * self.unit
+        return -(-elements // whole) * self.unit
 
     @property
     def copies_a(self) -> bool:
@@ -36,6 +44,11 @@ class Product:
     @property
     def copies_b(self) -> bool:
         return self.stored_b != self.packed_b or self.depth > 1
+
+    def padded(self, elements: Value) -> Value:
+        """A number of elements along K rounded up to whole words, as many as come together."""
+        whole = self.depth * self.unit
+        return elements if whole == 1 else (elements + (whole - 1)) // whole * whole
 
     def multiply(self, k: Function, a: Value, b: Value, accumulator: Value) -> Value:
         """accumulator + a * b, lane by lane; `a` is one word, `b` a vector of them."""
@@ -59,6 +72,8 @@ PRODUCTS: dict[str, Product] = {
         Product("f16", 1, F32, F32, F16, F16, F32, F32),
         Product("bfloat16", 1, F32, F32, BF16, BF16, F32, F32),
         Product("bf16", 2, I32, F32, F32, F32, BF16, BF16),
+        Product("bf16 tiles", 2, I32, F32, F32, F32, BF16, BF16, 16, True),
+        Product("u8s8 tiles", 4, I32, I32, U8, I8, U8, I8, 16, True),
         Product("u8s8", 4, I32, I32, U8, I8, U8, I8),
     )
 }

@@ -1,0 +1,197 @@
+"""Matrix products by AMX, on any x86-64 machine with AVX-512: the tile instructions are calls of an emulation here."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.codegen import Loader, compile_assembly, compile_object
+from sardonyx.compiler.llvm.kernels.gemm import GemmSpec, emit_gemm
+from sardonyx.compiler.llvm.library import Emit, KernelLibrary, library
+from sardonyx.compiler.llvm.target import Caches, host_targets, x86_64_targets
+from sardonyx.compiler.native.gemm_step import Packed, multiply
+from sardonyx.compiler.native.matmul import MatMulKernel
+from sardonyx.compiler.native.packed_constants import pack_b
+from sardonyx.kernel.expr import Input
+from sardonyx.runtime.kernel_cache import KernelCache
+from tests.compiler.steps import Array, Memory
+
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+_INTRINSIC = re.compile(r"call void @llvm\.x86\.(ldtilecfg|tile\w+|tdp\w+)\(")
+FEATURES = frozenset({"amx-tile", "amx-bf16", "amx-int8", "avx512vnni", "avx512bf16"})
+
+needs_avx512 = pytest.mark.skipif("avx512" not in host_targets(), reason="what surrounds the tiles is AVX-512 code")
+
+
+class Tiles:
+    """The tile registers: eight of 16 rows of 64 bytes, as Intel's manual describes the instructions."""
+
+    def __init__(self) -> None:
+        self.registers = np.zeros((8, 16, 64), np.uint8)
+        self.configured = False
+        i8, word, place = ctypes.c_int8, ctypes.c_int64, ctypes.c_void_p
+        kinds: dict[str, tuple[Callable[..., None], tuple[Any, ...]]] = {
+            "ldtilecfg": (self.configure, (place,)),
+            "tilerelease": (self.release, ()),
+            "tilezero": (self.zero, (i8,)),
+            "tileloadd64": (self.load, (i8, place, word)),
+            "tilestored64": (self.store, (i8, place, word)),
+            "tdpbf16ps": (self.dot_bf16, (i8, i8, i8)),
+            "tdpbusd": (self.dot_bytes, (i8, i8, i8)),
+        }
+        self.calls = {name: ctypes.CFUNCTYPE(None, *types)(call) for name, (call, types) in kinds.items()}
+
+    def address(self, name: str) -> int:
+        found = ctypes.cast(self.calls[name], ctypes.c_void_p).value
+        assert found is not None
+        return found
+
+    def configure(self, place: int) -> None:
+        raw = np.ctypeslib.as_array(ctypes.cast(place, ctypes.POINTER(ctypes.c_uint8)), (64,))
+        assert raw[0] == 1
+        assert (raw[16:32].view(np.uint16) == 64).all()
+        assert (raw[48:56] == 16).all()
+        assert not raw[1:16].any()
+        assert not raw[32:48].any()
+        assert not raw[56:].any()
+        self.configured = True
+
+    def release(self) -> None:
+        self.configured = False
+
+    def _rows(self, place: int, stride: int) -> Array:
+        assert self.configured
+        return np.stack(
+            [np.frombuffer((ctypes.c_uint8 * 64).from_address(place + row * stride), np.uint8) for row in range(16)]
+        )
+
+    def zero(self, number: int) -> None:
+        self.registers[number] = 0
+
+    def load(self, number: int, place: int, stride: int) -> None:
+        self.registers[number] = self._rows(place, stride)
+
+    def store(self, number: int, place: int, stride: int) -> None:
+        for row in range(16):
+            ctypes.memmove(place + row * stride, self.registers[number, row].ctypes.data, 64)
+
+    def dot_bf16(self, c: int, a: int, b: int) -> None:
+        left = self.registers[a].view(ml_dtypes.bfloat16).astype(np.float32)
+        right = self.registers[b].view(ml_dtypes.bfloat16).astype(np.float32).reshape(16, 16, 2)
+        with np.errstate(invalid="ignore"):
+            self.registers[c].view(np.float32)[...] += left @ right.transpose(0, 2, 1).reshape(32, 16)
+
+    def dot_bytes(self, c: int, a: int, b: int) -> None:
+        left = self.registers[a].astype(np.int32)
+        right = self.registers[b].view(np.int8).astype(np.int32).reshape(16, 16, 4)
+        self.registers[c].view(np.int32)[...] += left @ right.transpose(0, 2, 1).reshape(64, 16)
+
+
+class EmulatedLibrary(KernelLibrary):
+    """The library of this machine as if it had AMX."""
+
+    def __init__(self) -> None:
+        host = library("avx512").target
+        super().__init__(replace(host, has_amx=True), KernelCache(None))
+        self.tiles = Tiles()
+        self._host = host
+        self._found: dict[str, int] = {}
+        self._own = Loader(host)
+
+    def address(self, emit: Emit, spec: Any) -> int:
+        key = f"{emit.__name__}{spec!r}"
+        if key not in self._found:
+            text = emit(self.target, spec)
+            text = re.sub(r"declare void @llvm\.x86\.(?:ldtilecfg|tile|tdp).*\n", "", text)
+            text = _INTRINSIC.sub(lambda one: f"call void inttoptr (i64 {self.tiles.address(one[1])} to ptr)(", text)
+            self._found[key] = self._own.load("kernel", compile_object(text, self._host))
+        return self._found[key]
+
+
+def run(binder: Binder, memory: Memory) -> None:
+    """The steps, with memory for their buffers between guard zones."""
+    for step in binder.steps:
+        words = []
+        for argument in step.arguments:
+            if isinstance(argument, int):
+                words.append(argument)
+                continue
+            held = argument.buffer.array if argument.buffer.array is not None else memory.place(argument.buffer)
+            words.append(int(held.__array_interface__["data"][0]) + argument.offset)
+        numbers = np.array(words, np.int64)
+        scratch = np.full(binder.scratch_bytes + 64, 0xFF, np.uint8)  # not a number, where it is read unwritten
+        _KERNEL(step.function)(numbers.ctypes.data, 0, step.chunks, -(-scratch.ctypes.data // 64) * 64)
+
+
+SIZES: Sequence[tuple[int, int, int]] = [
+    (1, 1, 1), (16, 32, 32), (33, 40, 65), (5, 70, 31), (70, 33, 800), (3, 5, 0), (140, 20, 3000)
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def emulated() -> EmulatedLibrary:
+    return EmulatedLibrary()
+
+
+@needs_avx512
+@pytest.mark.parametrize("form", ["constant", "rows", "columns"])
+def test_bfloat16_tiles(emulated: EmulatedLibrary, form: str) -> None:
+    rng = np.random.default_rng(0)
+    for m, n, k in SIZES:
+        a = rng.standard_normal((2, m, k)).astype(np.float32)
+        b = rng.standard_normal((k, n)).astype(np.float32)
+        binder, memory = Binder(emulated, precision="bfloat16"), Memory()
+        left = binder.external(0, a.dtype, a.shape)
+        memory.put(left, a)
+        if form == "constant":
+            right = binder.constant(b)
+        else:
+            stored = b if form == "rows" else np.ascontiguousarray(b.T)
+            right = binder.external(1, b.dtype, stored.shape)
+            memory.put(right, stored)
+            if form == "columns":
+                right = right.reshaped((k, n), (1, max(k, 1)))
+        (y,) = MatMulKernel({}).bind(binder, [left, right])
+        assert y is not None
+        run(binder, memory)
+        exact = [one.astype(ml_dtypes.bfloat16).astype(np.float64) for one in (a, b)]
+        scale = np.matmul(np.abs(exact[0]), np.abs(exact[1])) + 1e-30
+        assert (np.abs(memory.read(y) - np.matmul(*exact)) / scale).max(initial=0.0) < 1e-5
+        assert not emulated.tiles.configured
+
+
+@needs_avx512
+def test_byte_tiles(emulated: EmulatedLibrary) -> None:
+    rng = np.random.default_rng(1)
+    for m, n, k in SIZES:
+        a, b = rng.integers(0, 256, (m, k), dtype=np.uint8), rng.integers(-128, 128, (k, n), dtype=np.int8)
+        binder, memory = Binder(emulated), Memory()
+        left = binder.external(0, a.dtype, a.shape)
+        memory.put(left, a)
+        right = Packed(binder.constant(pack_b(emulated, b, "u8s8 tiles")), b.shape)
+        result: Tensor = binder.new(np.dtype(np.int32), (m, n))
+        multiply(binder, left, right, (Input(np.dtype(np.int32), 0),), [], [result], "u8s8 tiles")
+        run(binder, memory)
+        assert np.array_equal(memory.read(result), a.astype(np.int64) @ b.astype(np.int64))
+
+
+@pytest.mark.parametrize("product", ["bf16 tiles", "u8s8 tiles"])
+def test_the_instructions_are_those_of_amx(product: str) -> None:
+    every = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
+    plain = (
+        "sse sse2 cx8 fxsr mmx x87 sse3 ssse3 sse4.1 sse4.2 popcnt cx16 avx avx2 fma f16c bmi bmi2 lzcnt movbe xsave"
+    )
+    target = x86_64_targets(FEATURES | every | frozenset(plain.split()), Caches())["amx"]
+    text = compile_assembly(emit_gemm(target, GemmSpec(product, "words", "packed", 32, 2)), target)
+    dot = "tdpbf16ps" if product == "bf16 tiles" else "tdpbusd"
+    for instruction in ("ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored", dot):
+        assert instruction in text
+    assert text.count(dot) == 6  # four for two tiles of rows, two for one
