@@ -15,6 +15,7 @@ import numpy as np
 
 from sardonyx.kernel.dtypes import FLOAT8
 from sardonyx.runtime.memory import require
+from sardonyx.runtime.result_pool import PooledMemory
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +44,7 @@ def _is_exclusive(array: Array) -> bool:
     root = array.base
     return (
         isinstance(root, np.ndarray)
-        and root.flags.owndata
+        and (root.flags.owndata or type(root.base) is PooledMemory)
         and root.nbytes <= 2 * array.nbytes + 128  # else a small result would keep a large buffer alive
         and sys.getrefcount(root) <= _REFERENCES_TO_BASE
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ from sardonyx import errors
 from sardonyx.compiler.binding import Array, Bound, Fault
 from sardonyx.compiler.llvm.kernels.call import emit_call
 from sardonyx.compiler.llvm.kernels.executor import executor_code
-from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.llvm.kernels.result_pool import emit_result_pool
+from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure, likely_shapes
@@ -22,6 +24,7 @@ from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Step
 from sardonyx.runtime.processors import parse_affinities, team_size
+from sardonyx.runtime.result_pool import PoolCode, ResultPool, result_pool
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.team import TeamOptions, ThreadTeam, shared_team
 from sardonyx.runtime.trace import Work, type_shape
@@ -49,6 +52,7 @@ class NativeSteps:
         self.library.progress.begin()
         self.team: ThreadTeam = shared_team(executor_code(self.library), _team_options(settings))
         self.lanes = LanePool(self.team.threads, None if settings.keeps_arena else 0)
+        self.results = _result_pool(self.library)
 
     def _work(self, bound: BoundOperation | None, compilation: Compilation, extra: Mapping[str, Any]) -> Work:
         """What a profile says of a step; copies to the outputs belong to no node."""
@@ -142,7 +146,17 @@ class NativeSteps:
             return self._native(part, compilation), [segment.inputs.index(value) for value in part.inputs]
 
         names = [value.name or "" for value in segment.inputs]
-        return NativeSegment(make_plan, segment.input_dtypes, names, self.team, self.lanes, self._call_code, restricted)
+        return NativeSegment(
+            make_plan, segment.input_dtypes, names, self.team, self.lanes, self._call_code, self.results, restricted
+        )
+
+
+def _result_pool(library: KernelLibrary) -> ResultPool | None:
+    """The process's pool of results; none where the system lacks the allocator that it calls."""
+    if os.name != "posix":
+        return None
+    take, give, release = (library.address(emit_result_pool, (part,)) for part in ("take", "give", "release"))
+    return result_pool(PoolCode(take, give, release))
 
 
 def _team_options(settings: RunSettings) -> TeamOptions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
+import math
 import os
 import sys
 import weakref
@@ -20,6 +21,7 @@ import numpy as np
 
 from sardonyx.runtime.lanes import Lane, LanePool
 from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.result_pool import ResultPool
 from sardonyx.runtime.team import ThreadTeam
 
 Array = np.ndarray[Any, Any]
@@ -29,9 +31,12 @@ OBJECT_TYPE = 8
 BYTES_DATA = 32
 LIST_ITEMS = 24
 ARRAY_DATA, ARRAY_NDIM, ARRAY_DIMS, ARRAY_DESCR, ARRAY_FLAGS = 16, 24, 32, 56, 64
+PLAIN_FLAGS = 0x0001 | 0x0100 | 0x0400  # of an array in memory that is given: as NEEDED_FLAGS, and writeable
 NEEDED_FLAGS = 0x0001 | 0x0100  # C_CONTIGUOUS and ALIGNED; dtypes of the other byte order have another descriptor
 
-_NEW_FROM_DESCR = 94  # its place in NumPy's table of C functions
+# Places in NumPy's table of C functions.
+_NEW_FROM_DESCR = 94
+_SET_BASE_OBJECT = 282
 _METH_FASTCALL = 0x0080
 
 # Runs that take longer than this let other Python threads go on meanwhile.
@@ -67,7 +72,13 @@ class State(enum.IntEnum):
     RESTORE_THREAD = 23
     NOTES = 24  # what kernels find wrong in this run
     NOTE_COUNT = 25
-    COUNT = 26
+    POOL = 26  # of the memory of large results; 0 for none
+    TAKE = 27
+    RELEASE = 28
+    NEW_CAPSULE = 29
+    SET_CONTEXT = 30
+    SET_BASE = 31
+    COUNT = 32
 
 
 class InputColumn(enum.IntEnum):
@@ -89,7 +100,8 @@ class OutputColumn(enum.IntEnum):
     RANK = 1
     DIMS = 2
     EXTERNAL = 3
-    COUNT = 4
+    NBYTES = 4
+    COUNT = 5
 
 
 class _MethodDef(ctypes.Structure):
@@ -148,7 +160,7 @@ class FastCall:
     wrong; then the same run the long way tells what.
     """
 
-    def __init__(self, code: CallCode, team: ThreadTeam, lanes: LanePool) -> None:
+    def __init__(self, code: CallCode, team: ThreadTeam, lanes: LanePool, results: ResultPool | None = None) -> None:
         self._team = team
         self._lanes = lanes
         self._memory = memory = _Memory()
@@ -157,6 +169,10 @@ class FastCall:
         words[State.NONE], words[State.TRUE] = id(None), id(True)
         words[State.DICT], words[State.ARRAY] = id(dict), id(np.ndarray)
         words[State.NEW_ARRAY] = _numpy_function(_NEW_FROM_DESCR)
+        words[State.SET_BASE] = _numpy_function(_SET_BASE_OBJECT)
+        if results is not None:
+            words[State.POOL] = results.address
+            words[State.TAKE], words[State.RELEASE] = results.code.take, results.code.release
         for field, name in (
             (State.NEW_LIST, "PyList_New"),
             (State.DICT_SIZE, "PyDict_Size"),
@@ -165,6 +181,8 @@ class FastCall:
             (State.DECREF, "Py_DecRef"),
             (State.SAVE_THREAD, "PyEval_SaveThread"),
             (State.RESTORE_THREAD, "PyEval_RestoreThread"),
+            (State.NEW_CAPSULE, "PyCapsule_New"),
+            (State.SET_CONTEXT, "PyCapsule_SetContext"),
         ):
             words[field] = _python_function(name)
         _CALLS.add(self)
@@ -218,7 +236,10 @@ class FastCall:
             dims = _dims(form.shape)
             kept += [dims, form.dtype]
             row = index * OutputColumn.COUNT
-            output_table[row : row + 4] = [id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external]
+            nbytes = math.prod(form.shape) * form.dtype.itemsize
+            output_table[row : row + 5] = [
+                id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external, nbytes,
+            ]  # fmt: skip
         words[State.PLAN], words[State.LANE] = plan.address, lane.address
         words[State.TEAM] = team
         words[State.EXTERNALS] = ctypes.addressof(externals)
@@ -237,7 +258,6 @@ class FastCall:
         if lane is not None:
             self._lanes.give(lane)
         return True
-
 
     def _forget_calls(self) -> None:
         """In a forked child: no call is in progress, and the workers that the plan was prepared for are not there."""

@@ -19,6 +19,7 @@ from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.fast_call import RELEASE_NS, CallCode, FastCall
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.result_pool import ResultPool
 from sardonyx.runtime.team import TERMINATED as STOPPED
 from sardonyx.runtime.team import ThreadTeam
 from sardonyx.runtime.trace import Trace, Work
@@ -79,17 +80,19 @@ class NativeSegment:
         team: ThreadTeam,
         lanes: LanePool,
         call_code: Callable[[], CallCode],
+        results: ResultPool | None,
         restricted: Callable[[Sequence[int]], tuple[NativeSegment, Sequence[int]]],
     ) -> None:
         """`make_plan` binds the segment to shapes; `dtypes` and `names` are those of its inputs.
 
-        `restricted` gives the segment that makes only the outputs at some places, and the places of its inputs among
-        those of this one.
+        `results` gives memory for the outputs (None: NumPy does). `restricted` gives the segment that makes only the
+        outputs at some places, and the places of its inputs among those of this one.
         """
         self.restricted = restricted
         self._make_plan = make_plan
         self.dtypes = tuple(dtypes)
         self._call_code = call_code
+        self._results = results
         self._names = tuple(names)
         self._team = team
         self._lanes = lanes
@@ -128,7 +131,7 @@ class NativeSegment:
 
     def fast_call(self) -> FastCall:
         """A way into this segment's plans that needs no Python."""
-        return FastCall(self._call_code(), self._team, self._lanes)
+        return FastCall(self._call_code(), self._team, self._lanes, self._results)
 
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> list[Array]:
         """New arrays for the outputs; typed errors for inputs that are missing or of another type than was planned."""
@@ -136,7 +139,7 @@ class NativeSegment:
         shapes = tuple([array.shape for array in arrays])
         ready = self._plans.get(shapes) or self._plan_traced(shapes, context.trace)
         memory.require(ready.result_bytes, "the outputs of native steps")
-        outputs = _allocate(ready)
+        outputs = self._allocated(ready)
         bases = [_address(array) for array in arrays]
         bases += [_address(array) for index, array in enumerate(outputs) if index not in ready.known]
         notes = np.zeros(2 * len(ready.faults), np.int64)
@@ -163,6 +166,14 @@ class NativeSegment:
         if status == STOPPED:
             raise errors.Fail(TERMINATED)
 
+    def _allocated(self, ready: ReadyPlan) -> list[Array]:
+        """Arrays for the outputs; those that were known before the run as they are."""
+        empty = np.empty if self._results is None else self._results.empty
+        return [
+            ready.known[index] if index in ready.known else empty(shape, dtype)
+            for index, (dtype, shape) in enumerate(ready.outputs)
+        ]
+
     def _checked(self, inputs: Sequence[Any]) -> list[Array]:
         """The inputs as contiguous, aligned arrays."""
         arrays = []
@@ -177,13 +188,6 @@ class NativeSegment:
                 array = np.array(array, order="C")
             arrays.append(array)
         return arrays
-
-
-def _allocate(ready: ReadyPlan) -> list[Array]:
-    outputs = []
-    for index, (dtype, shape) in enumerate(ready.outputs):
-        outputs.append(ready.known[index] if index in ready.known else np.empty(shape, dtype))
-    return outputs
 
 
 def _address(array: Array) -> int:

@@ -22,10 +22,12 @@ from sardonyx.runtime.fast_call import (
     LIST_ITEMS,
     NEEDED_FLAGS,
     OBJECT_TYPE,
+    PLAIN_FLAGS,
     InputColumn,
     OutputColumn,
     State,
 )
+from sardonyx.runtime.result_pool import SMALLEST, BlockColumn
 
 
 def emit_call(target: Target, spec: tuple[str]) -> str:
@@ -199,25 +201,61 @@ def _allocate(call: _Call, outputs: Value, made: Variable) -> None:
     externals = k.pointer(call.field(State.EXTERNALS), I64)
     with k.loop(0, call.field(State.OUTPUT_COUNT)) as index, k.when(made.get()):
         row = k.pointer(call.field(State.OUTPUTS), I64).offset(index * int(OutputColumn.COUNT))
-        descr = k.pointer(row.load(int(OutputColumn.DESCR)), I64).address
-        k.call_address(call.address(State.INCREF), None, descr)  # the new array takes this reference
-        array = k.call_address(
-            call.address(State.NEW_ARRAY),
-            PTR,
-            call.address(State.ARRAY),
-            descr,
-            row.load(int(OutputColumn.RANK)).to(I32),
-            k.pointer(row.load(int(OutputColumn.DIMS)), I64).address,
-            _null(k),
-            _null(k),
-            k.constant(I32, 0),
-            _null(k),
-        )
-        there = _is_object(k, array)
+        array = k.variable(PTR, _null(k))
+        large = (row.load(int(OutputColumn.NBYTES)) >= SMALLEST) & call.field(State.POOL).differs(0)
+        with k.when(large):
+            array.set(_pooled_array(call, row))
+        with k.when(~_is_object(k, array.get())):
+            array.set(_new_array(call, row, _null(k)))
+        there = _is_object(k, array.get())
         made.set(there)
         with k.when(there):
-            items.store(_number(k, array), index)
-            externals.store(_word(k, array, ARRAY_DATA), row.load(int(OutputColumn.EXTERNAL)))
+            items.store(_number(k, array.get()), index)
+            externals.store(_word(k, array.get(), ARRAY_DATA), row.load(int(OutputColumn.EXTERNAL)))
+
+
+def _new_array(call: _Call, row: Pointer, data: Value) -> Value:
+    """A new array as a row of the table of outputs says, in memory at `data` or, for NULL, of its own."""
+    k = call.k
+    descr = k.pointer(row.load(int(OutputColumn.DESCR)), I64).address
+    k.call_address(call.address(State.INCREF), None, descr)  # the new array takes this reference
+    flags = k.select(_is_object(k, data), k.constant(I32, PLAIN_FLAGS), 0)
+    return k.call_address(
+        call.address(State.NEW_ARRAY),
+        PTR,
+        call.address(State.ARRAY),
+        descr,
+        row.load(int(OutputColumn.RANK)).to(I32),
+        k.pointer(row.load(int(OutputColumn.DIMS)), I64).address,
+        _null(k),
+        data,
+        flags,
+        _null(k),
+    )
+
+
+def _pooled_array(call: _Call, row: Pointer) -> Value:
+    """A new array in a block of the pool, which goes back with the capsule at its base; NULL where there is none."""
+    k = call.k
+    result = k.variable(PTR, _null(k))
+    pool = call.address(State.POOL)
+    place = k.call_address(call.address(State.TAKE), I64, pool, row.load(int(OutputColumn.NBYTES)))
+    with k.when(place.differs(0)):
+        block = k.pointer(place, I64)
+        capsule = k.call_address(
+            call.address(State.NEW_CAPSULE), PTR, block.address, _null(k), call.address(State.RELEASE)
+        )
+        with k.when(_is_object(k, capsule)):
+            k.call_address(call.address(State.SET_CONTEXT), I32, capsule, pool)
+            data = k.pointer(block.load(int(BlockColumn.ADDRESS)), I64).address
+            array = _new_array(call, row, data)
+            there = _is_object(k, array)
+            with k.when(there):
+                k.call_address(call.address(State.SET_BASE), I32, array, capsule)  # takes the reference
+                result.set(array)
+            with k.otherwise(there):
+                k.call_address(call.address(State.DECREF), None, capsule)
+    return result.get()
 
 
 def _word(k: Function, address: Value, offset: int) -> Value:
