@@ -103,9 +103,7 @@ def _show(model: Path, found: Explanation, every: bool) -> None:
     out = console()
     shapes = [f"{name} {listed_shape(shape)}" for name, shape in found.inputs.items()]
     more = f" and {len(shapes) - _MOST_INPUTS} more" if len(shapes) > _MOST_INPUTS else ""
-    out.print(
-        f"{model}: {', '.join(shapes[:_MOST_INPUTS])}{more}; {found.threads} threads, kernels {found.kernels}"
-    )
+    out.print(f"{model}: {', '.join(shapes[:_MOST_INPUTS])}{more}; {found.threads} threads, kernels {found.kernels}")
     out.print(_table(found, every, out.width), soft_wrap=False)
     for text in _totals(found):
         out.print(text)

@@ -19,6 +19,7 @@ def main() -> None:
     from sardonyx.cli.explain import explain
     from sardonyx.cli.info import info
     from sardonyx.cli.run import run
+    from sardonyx.cli.tune_kernels import tune_kernels
 
     app = typer.Typer(
         name="sardonyx",
@@ -30,6 +31,7 @@ def main() -> None:
     app.command()(run)
     app.command()(info)
     app.command()(explain)
+    app.command("tune-kernels")(tune_kernels)
     log.set_default_severity(log.Severity.FATAL)  # an error is told once, by the line below
     try:
         app()

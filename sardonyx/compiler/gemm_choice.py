@@ -11,6 +11,7 @@ from sardonyx.compiler.llvm.kernels.gemm import Layout
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.gemm_tiles import MOST_HIGH, SIDE, TILES_ACROSS
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.tuned import tuned
 
 # Rows of a tile are a multiple of nothing, but more than this gains nothing: the loads of B are hidden by then.
 _MOST_ROWS = 12
@@ -153,14 +154,14 @@ class Tuning:
     prefetch: int = 8 << 10
 
 
-def choose_blocking(target: Target, problem: Problem, tuning: Tuning = Tuning()) -> Blocking:
+def choose_blocking(target: Target, problem: Problem, tuning: Tuning | None = None) -> Blocking:
     """The blocking of a multiplication.
 
     A B that stays in the second cache is swept for each tile of rows, so that results are written line after line.
     Of a larger one, a block of K of a panel comes to the nearer caches and is used by a block of rows of A, which
     stays in the second cache for all panels of the chunk.
     """
-    return _Choice(target, problem, tuning).blocking()
+    return _Choice(target, problem, tuning or tuned("gemm", Tuning)).blocking()
 
 
 class _Choice:

@@ -1,0 +1,51 @@
+"""What tuning finds, measured as a whole and kept where sessions look for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.tuned import SECTION
+from sardonyx.runtime.machine_file import drop, machine_key, write_section
+from sardonyx.runtime.processors import default_threads
+from sardonyx.tuning import ceilings as ceilings_of
+from sardonyx.tuning.ceilings import Ceilings
+from sardonyx.tuning.fitting import Fit, fit
+
+
+@dataclass(frozen=True)
+class Found:
+    """The ceilings of the machine and the numbers that were fitted to it."""
+
+    ceilings: Ceilings
+    fit: Fit
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything in the types of JSON."""
+        return {
+            "ceilings": ceilings_of.as_section(self.ceilings),
+            "tuning": {"gemm": asdict(self.fit.gemm), "rows": asdict(self.fit.rows)},
+            "gains": dict(self.fit.gains),
+        }
+
+
+def measure(threads: int, progress: Callable[[str], None]) -> Found:
+    """Measure for sessions of so many threads (0: as many as they have by default); `progress` is told what."""
+    count = threads or default_threads()
+    progress("ceilings")
+    found = ceilings_of.measure(sorted({1, count}))
+    return Found(found, fit(found, count, progress))
+
+
+def keep(found: Found, where: Path | None = None) -> Path | None:
+    """Write what was found for the sessions of later processes; the file, None where it cannot be written."""
+    ceilings_of.store(found.ceilings, where)
+    return write_section(machine_key(host_target().key), SECTION, found.as_dict()["tuning"], where)
+
+
+def forget(where: Path | None = None) -> Path | None:
+    """Remove what was kept of this machine; the file, None where there was none."""
+    return drop(machine_key(host_target().key), where)
