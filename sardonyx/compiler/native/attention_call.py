@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Argument, Binder, Tensor, float_word
+from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Argument, Binder, Tensor, float_word
 from sardonyx.compiler.llvm.kernels.attention import emit_attention
 from sardonyx.compiler.llvm.kernels.attention_spec import (
     KEYS,
@@ -27,6 +27,14 @@ FEW_ROWS_SIZE = 512
 _CHUNKS = 16
 _ROWS_OF_A_CHUNK = 192
 _ROWS_KEPT = 768
+
+# Packing values costs more than it saves up to so many rows of a key head, and for values in so few pages.
+_ROWS_WITHOUT_PACKING = 48
+_PAGES_WITHOUT_PACKING = 1024
+
+# What a core does in a nanosecond, roughly: chunks that take no time are claimed several at once.
+_FLOPS_PER_NS = 100.0
+_BYTES_PER_NS = 50.0
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,7 @@ class Attention:
             0,
             tuple(bias.tensor.dtype.name for bias in self.biases),
             False,
+            False,
             self.left is not None,
             self.right is not None,
             "" if self.lengths is None else self.lengths.dtype.name,
@@ -159,7 +168,17 @@ class Attention:
             self.append is not None,
         )
         rows = few_rows(binder, self.rows_of_a_key_head, storage, max(self.query.size, self.value.size))
-        return replace(wide, few_rows=rows) if rows else replace(wide, folded=self._shares_biases)
+        if rows:
+            return replace(wide, few_rows=rows)
+        is_whole = storage.itemsize >= 4 and self.value.size % binder.target.lanes(wide.compute_type) == 0
+        return replace(wide, folded=self._shares_biases, reads_values=is_whole and not self._packs_values)
+
+    @property
+    def _packs_values(self) -> bool:
+        """Whether packed values are read so often, and lie in so many pages otherwise, that packing them pays."""
+        page = 4096
+        pages = self.value.rows * min(page, self.value.strides[1] * self.value.tensor.dtype.itemsize) // page
+        return pages > _PAGES_WITHOUT_PACKING and self.rows_of_a_key_head > _ROWS_WITHOUT_PACKING
 
     @property
     def _shares_biases(self) -> bool:
@@ -225,16 +244,19 @@ class Attention:
         read += caches if self.append is None else self.append.tensors
         read += [tensor for tensor in (self.lengths, self.sink) if tensor is not None]
         scores = float(query.batch * query.heads * query.rows * key.rows)
+        flops, nbytes, chunks = 2.0 * scores * (query.size + self.value.size), self._nbytes(), units * groups
+        chunk_ns = (flops / _FLOPS_PER_NS + nbytes / _BYTES_PER_NS) / max(1, chunks)
         binder.step(
             emit_attention,
             spec,
             arguments,
             reads=read,
             writes=[self.output.tensor, *(caches if self.append is not None else ())],
-            chunks=units * groups,
+            chunks=chunks,
+            claim=max(1, int(SMALL_STEP_NS / max(1.0, chunk_ns))),
             scratch=scratch.nbytes,
-            flops=2.0 * scores * (query.size + self.value.size),
-            nbytes=self._nbytes(),
+            flops=flops,
+            nbytes=nbytes,
             detail=lambda: self._detail(spec, group_rows),
         )
 

@@ -33,7 +33,8 @@ class Blocks:
     def prepare(self, here: Block) -> None:
         """Pack a block of keys and values, and the biases that all rows share."""
         self._pack_keys(here)
-        self._pack_values(here)
+        if not self.frame.spec.reads_values:
+            self._pack_values(here)
         if here.biases:
             self._add_up_biases(here)
 
@@ -142,7 +143,11 @@ class Blocks:
         steps = k.larger(high - low, 0)
 
         def panel_tiles(panel: Value | int, vectors: int) -> None:
-            values = self._value_panel(panel).offset(low * (vectors * frame.lanes))
+            step: Value | int = vectors * frame.lanes
+            values = self._value_panel(panel)
+            if frame.spec.reads_values:
+                step, values = self.given["value_row"], here.values.offset(panel * frame.panel)
+            values = values.offset(low * step)
             for rows, row in self._tiles(count):
                 self._multiply(
                     rows,
@@ -153,6 +158,7 @@ class Blocks:
                     steps,
                     table.accumulator(row).offset(panel * frame.panel),
                     frame.accumulator_stride,
+                    right_stride=step,
                 )
 
         whole, rest = divmod(self.value_vectors, 2)
@@ -182,10 +188,11 @@ class Blocks:
         result: Pointer,
         result_stride: int,
         *,
+        right_stride: Value | int | None = None,
         columns: Pointer | None = None,
         first_row: Value | None = None,
     ) -> None:
-        """result += left @ right over `steps`: a tile of rows and vectors.
+        """result += left @ right over `steps`: a tile of rows and vectors; `right` is packed where it has no stride.
 
         With `columns`, the result is that of scores: it starts from 0, what every row adds comes last, and the maxima
         of the rows from `first_row` on take part.
@@ -194,14 +201,15 @@ class Blocks:
         wide = self.frame.compute.vector(lanes)
         places = [(row, vector) for row in range(rows) for vector in range(vectors)]
         is_new = columns is not None
+        right_step = vectors * lanes if right_stride is None else right_stride
         accumulators = {
             (row, vector): k.variable(wide, 0.0 if is_new else result.load(row * result_stride + vector * lanes, lanes))
             for row, vector in places
         }
 
         def step(at: Value, ahead: int) -> None:
-            line = right.offset(at * (vectors * lanes))
-            loaded = [line.load((ahead * vectors + vector) * lanes, lanes) for vector in range(vectors)]
+            line = right.offset((at + ahead) * right_step)
+            loaded = [line.load(vector * lanes, lanes) for vector in range(vectors)]
             words = left.offset(at)
             for row in range(rows):
                 word = k.splat(words.load(row * left_stride + ahead), lanes)

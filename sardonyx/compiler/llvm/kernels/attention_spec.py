@@ -52,6 +52,8 @@ class AttentionSpec:
     - `few_rows`: 0, or the number of rows (a power of two) that a key head has at most: the form for decoding.
     - `biases`: dtypes of what is added to the scores, in order; bool and integers are masks.
     - `folded`: whether each bias is the same for all rows of a key head, so that it is added with the products.
+    - `reads_values`: whether values are read where they lie rather than packed; for sizes in whole vectors of the type
+      that is computed in.
     - `left`, `right`: whether queries see only keys near their own position.
     - `lengths`: dtype of the number of keys of each batch entry, or "".
     - `appends`: whether keys and values are written to the caches (`key`, `value`) from a past and new rows on the
@@ -66,6 +68,7 @@ class AttentionSpec:
     few_rows: int = 0
     biases: tuple[str, ...] = ()
     folded: bool = False
+    reads_values: bool = False
     left: bool = False
     right: bool = False
     lengths: str = ""
