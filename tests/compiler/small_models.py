@@ -1,0 +1,192 @@
+"""Small models that between them use every kind of native kernel, with inputs of sizes that leave tails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, parser
+
+Array = np.ndarray[Any, Any]
+
+_OPSETS = '<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1]>'
+
+
+@dataclass(frozen=True)
+class SmallModel:
+    """A model, the inputs of some runs of it, and how far its results may be from those of NumPy.
+
+    `tolerance` is relative to the largest magnitude of an output.
+    """
+
+    text: str
+    sizes: tuple[Mapping[str, int], ...] = ({},)
+    constants: Mapping[str, tuple[int, ...]] | None = None
+    special: Mapping[str, Callable[[Mapping[str, int]], Array]] | None = None  # inputs that are no normal numbers
+    tolerance: float = 2e-6
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        model = parser.parse_model(_OPSETS + self.text)
+        rng = np.random.default_rng(1)
+        for name, shape in (self.constants or {}).items():
+            weight = rng.standard_normal(shape).astype(np.float32) / max(1, shape[0]) ** 0.5
+            model.graph.initializer.append(numpy_helper.from_array(weight, name))
+        return model
+
+    def inputs(self, sizes: Mapping[str, int]) -> dict[str, Array]:
+        """The inputs of a run with these values of the symbolic dimensions."""
+        rng = np.random.default_rng(2)
+        found: dict[str, Array] = {}
+        for item in self.model.graph.input:
+            if self.special and item.name in self.special:
+                found[item.name] = self.special[item.name](sizes)
+                continue
+            kind = item.type.tensor_type
+            shape = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in kind.shape.dim]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            found[item.name] = rng.standard_normal(shape).astype(dtype)
+        return found
+
+
+def _tokens(sizes: Mapping[str, int]) -> Array:
+    return np.random.default_rng(3).integers(0, 50, (2, sizes["n"]))
+
+
+SMALL_MODELS: dict[str, SmallModel] = {
+    "pointwise": SmallModel(
+        """pointwise (float[n, 37] x, float[37] b) => (float[n, 37] y, bool[n, 37] z)
+        { s = Add(x, b) g = Gelu(s) t = Tanh(x) m = Mul(g, t) e = Exp(t) y = Div(m, e) z = Less(x, b) }""",
+        sizes=({"n": 1}, {"n": 9}),
+    ),
+    "casts": SmallModel(
+        """casts (float[n, 21] x) => (float16[n, 21] h, bfloat16[n, 21] b, int8[n, 21] i, float[n, 21] y)
+        { h = Cast<to = 10>(x) b = Cast<to = 16>(x) i = Cast<to = 3>(x) w = Cast<to = 1>(h) v = Cast<to = 1>(b)
+          y = Sub(w, v) }""",
+        sizes=({"n": 5},),
+    ),
+    "gemm": SmallModel(
+        """gemm (float[n, 70] x) => (float[n, 45] y)
+        { h = MatMul(x, w1) a = Add(h, b1) r = Relu(a) y = Gemm(r, w2, b2) }""",
+        sizes=({"n": 1}, {"n": 3}, {"n": 50}),
+        constants={"w1": (70, 130), "b1": (130,), "w2": (130, 45), "b2": (45,)},
+    ),
+    "products of activations": SmallModel(
+        """products (float[2, 3, n, 17] a, float[2, 3, 17, m] b, double[n, 8] c, double[8, m] d)
+            => (float[2, 3, n, m] y, double[n, m] z)
+        { y = MatMul(a, b) z = MatMul(c, d) }""",
+        sizes=({"n": 5, "m": 33}, {"n": 1, "m": 1}),
+    ),
+    "large product": SmallModel(
+        """large (float[96, 1024] x) => (float[96, 1024] y) { y = MatMul(x, w) }""",
+        constants={"w": (1024, 1024)},
+        tolerance=1e-5,
+    ),
+    "softmax": SmallModel(
+        """softmax (float[n, 7, 19] x) => (float[n, 7, 19] y, float[n, 7, 19] z)
+        { y = Softmax<axis = -1>(x) z = LogSoftmax<axis = 1>(x) }""",
+        sizes=({"n": 3},),
+    ),
+    "normalisation": SmallModel(
+        """normalisation (float[n, 5, 40] x, float[40] s, float[40] b) => (float[n, 5, 40] y, float[n, 40] z)
+        { r = Add(x, x) l = LayerNormalization<axis = -1>(r, s, b) y = RMSNormalization<axis = -1>(l, s)
+          axes = Constant<value_ints = [1]>() z = ReduceMean<keepdims = 0>(l, axes) }""",
+        sizes=({"n": 2},),
+    ),
+    "embedding": SmallModel(
+        """embedding (int64[2, n] tokens) => (float[2, n, 24] y)
+        { e = Gather<axis = 0>(table, tokens) y = LayerNormalization<axis = -1>(e, s) }""",
+        sizes=({"n": 4}, {"n": 11}),
+        constants={"table": (50, 24), "s": (24,)},
+        special={"tokens": _tokens},
+    ),
+    "attention": SmallModel(
+        """attention (float[2, 3, n, 16] q, float[2, 3, m, 16] k, float[2, 3, m, 16] v) => (float[2, 3, n, 16] y)
+        { y = Attention<is_causal = 1>(q, k, v) }""",
+        sizes=({"n": 9, "m": 9}, {"n": 1, "m": 21}),
+        tolerance=1e-5,
+    ),
+    "exported attention": SmallModel(
+        """exported (float[2, n, 48] x) => (float[2, n, 48] y)
+        { shape = Constant<value_ints = [0, 0, 3, 16]>() back = Constant<value_ints = [0, 0, 48]>()
+          q = MatMul(x, wq) q4 = Reshape(q, shape) qt = Transpose<perm = [0, 2, 1, 3]>(q4)
+          k = MatMul(x, wk) k4 = Reshape(k, shape) kt = Transpose<perm = [0, 2, 3, 1]>(k4)
+          v = MatMul(x, wv) v4 = Reshape(v, shape) vt = Transpose<perm = [0, 2, 1, 3]>(v4)
+          s = MatMul(qt, kt) scale = Constant<value_float = 0.25>() t = Mul(s, scale) p = Softmax<axis = -1>(t)
+          o = MatMul(p, vt) ot = Transpose<perm = [0, 2, 1, 3]>(o) y = Reshape(ot, back) }""",
+        sizes=({"n": 13},),
+        constants={"wq": (48, 48), "wk": (48, 48), "wv": (48, 48)},
+        tolerance=1e-5,
+    ),
+    "padded attention": SmallModel(
+        """padded (float[2, n, 48] q, float[2, m, 48] k, float[2, m, 48] v, int32[2] lengths) => (float[2, n, 48] y)
+        { y = com.microsoft.MultiHeadAttention<num_heads = 3>(q, k, v, , lengths) }""",
+        sizes=({"n": 5, "m": 12},),
+        special={"lengths": lambda sizes: np.array([sizes["m"], 7], np.int32)},
+        tolerance=1e-5,
+    ),
+    "cached attention": SmallModel(
+        """cached (float[2, 1, 64] q, float[2, 1, 32] k, float[2, 1, 32] v, float[2, 2, 20, 16] past_k,
+                  float[2, 2, 20, 16] past_v, int32[2] seen)
+            => (float[2, 1, 64] y, float[2, 2, 21, 16] new_k, float[2, 2, 21, 16] new_v)
+        { total64 = Constant<value_ints = [21]>() total = Cast<to = 6>(total64)
+          y, new_k, new_v = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(
+              q, k, v, past_k, past_v, seen, total) }""",
+        special={"seen": lambda _: np.array([20, 20], np.int32)},
+        tolerance=1e-5,
+    ),
+    "cache": SmallModel(
+        """cache (float[2, 3, 30, 16] past, float[2, 3, n, 16] new, int64[2] at) => (float[2, 3, 30, 16] present)
+        { present = TensorScatter<axis = -2>(past, new, at) }""",
+        sizes=({"n": 4},),
+        special={"at": lambda _: np.array([3, 26])},
+    ),
+    "movement": SmallModel(
+        """movement (float[n, 6, 33] x, float16[6, n] h) => (float[33, 6, n] t, float[m, 6, 33] c, float[n, 6, 11] s,
+                    float[k, 8, 33] p, float16[n, 6] u)
+        { t = Transpose<perm = [2, 1, 0]>(x) c = Concat<axis = 0>(x, x, x)
+          from = Constant<value_ints = [0]>() to = Constant<value_ints = [33]>() axis = Constant<value_ints = [2]>()
+          step = Constant<value_ints = [3]>() s = Slice(x, from, to, axis, step)
+          room = Constant<value_ints = [1, 1, 0, 0, 1, 0]>() value = Constant<value_float = 7.0>()
+          p = Pad(x, room, value) u = Transpose(h) }""",
+        sizes=({"n": 4}, {"n": 70}),
+    ),
+    "interleaving": SmallModel(
+        """interleaving (float[n, 1000, 2] pairs, float[3, n, 700] planes, float[1024, 512] square)
+            => (float[n, 2, 1000] a, float[n, 700, 3] b, float[512, 1024] c)
+        { a = Transpose<perm = [0, 2, 1]>(pairs) b = Transpose<perm = [1, 2, 0]>(planes) c = Transpose(square) }""",
+        sizes=({"n": 2},),
+    ),
+    "indices": SmallModel(
+        """indices (float[n, 9] x, int64[n, 4] i, float[n, 4] u, int64[5, 1] rows, float[5, 9] new)
+            => (float[n, 4] g, float[n, 9] s, float[n, 9] d, float[5, 9] r)
+        { g = GatherElements<axis = 1>(x, i) s = ScatterElements<axis = 1>(x, i, u) d = ScatterND(x, rows, new)
+          r = GatherND(x, rows) }""",
+        sizes=({"n": 7},),
+        special={
+            "i": lambda sizes: np.argsort(np.random.default_rng(4).random((sizes["n"], 9)), 1)[:, :4].copy(),
+            "rows": lambda _: np.array([[3], [0], [6], [1], [5]]),
+        },
+    ),
+    "places": SmallModel(
+        """places (float[n, 8, 8] x, int64[n] i, int64[n] lengths) => (float[n, 8, 8] u, float[n, 10] o,
+                  float[n, 8, 8] r, float[n, 8, 8] c)
+        { u = Trilu(x) depth = Constant<value_int = 10>() values = Constant<value_floats = [0.0, 1.0]>()
+          o = OneHot(i, depth, values) r = ReverseSequence<batch_axis = 0, time_axis = 1>(x, lengths)
+          axis = Constant<value_int = 1>() c = CumSum(x, axis) }""",
+        sizes=({"n": 5},),
+        special={
+            "i": lambda sizes: np.arange(sizes["n"]) % 10,
+            "lengths": lambda sizes: 1 + np.arange(sizes["n"]) % 8,
+        },
+    ),
+    "rotary heads": SmallModel(
+        """rotary (float[2, n, 64] x, int64[2, n] places, float[40, 8] cos, float[40, 8] sin) => (float[2, n, 64] y)
+        { y = com.microsoft.RotaryEmbedding<num_heads = 4>(x, places, cos, sin) }""",
+        sizes=({"n": 6},),
+        special={"places": lambda sizes: np.tile(np.arange(sizes["n"]), (2, 1))},
+    ),
+}

@@ -1,0 +1,126 @@
+"""Every template is generated, verified and compiled to object code for every target, those of other machines too."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import pkgutil
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import sardonyx as ort
+from sardonyx.compiler.llvm import kernels
+from sardonyx.compiler.llvm.codegen import compile_assembly, compile_object
+from sardonyx.compiler.llvm.kernels.call import emit_call
+from sardonyx.compiler.llvm.kernels.executor import emit_executor
+from sardonyx.compiler.llvm.library import Emit, KernelLibrary
+from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets, x86_64_targets
+from sardonyx.runtime.kernel_cache import KernelCache
+from tests.compiler.aarch64.machine import missing
+from tests.compiler.small_models import SMALL_MODELS
+
+_FEATURES = (
+    "sse sse2 cx8 fxsr mmx x87 sse3 ssse3 sse4.1 sse4.2 popcnt cx16 avx avx2 fma f16c bmi bmi2 lzcnt movbe xsave "
+    "avx512f avx512cd avx512bw avx512dq avx512vl avx512vnni avx512bf16 amx-tile amx-bf16 amx-int8"
+)
+TARGETS = {**x86_64_targets(frozenset(_FEATURES.split(" ")), Caches()), **aarch64_targets(Caches())}
+
+
+EXECUTED = {*host_targets(), *([] if missing() else ["neon"])}
+
+
+def templates() -> Iterator[str]:
+    """Every function of the kernels' folder that writes a kernel, except what only measures the machine."""
+    for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
+        if module.name.endswith(".ceilings"):
+            continue
+        for name, function in inspect.getmembers(importlib.import_module(module.name), inspect.isfunction):
+            if name.startswith("emit_") and function.__module__ == module.name and _is_template(function):
+                yield name
+
+
+def _is_template(function: Any) -> bool:
+    return [*inspect.signature(function).parameters][:1] == ["target"]
+
+
+class Collected(KernelLibrary):
+    """The kernels that sessions ask for; nothing is loaded, and nothing can be run."""
+
+    def collect(self) -> None:
+        self.asked: dict[str, tuple[Emit, Any]] = {}
+
+    def address(self, emit: Emit, spec: Any) -> int:
+        self.asked[f"{emit.__name__}({spec!r})"] = emit, spec
+        return 1
+
+    def run(self, emit: Emit, spec: Any, arguments: Sequence[Any], chunks: int, threads: int = 1) -> None:
+        self.address(emit, spec)
+
+
+def kernels_of_sessions(target: Target, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Emit, Any]]:
+    """What the small models need where the machine has this target."""
+    found = Collected(target, KernelCache(None))
+    found.collect()
+    monkeypatch.setattr("sardonyx.compiler.llvm.target.host_targets", lambda: {target.name: target})
+    monkeypatch.setattr("sardonyx.compiler.llvm.library._LIBRARIES", {target.key: found})
+    for small, precision in itertools.product(SMALL_MODELS.values(), ("float32", "bfloat16")):
+        options = ort.SessionOptions()
+        options.add_session_config_entry("sardonyx.cpu.kernels", target.name)
+        options.add_session_config_entry("sardonyx.cpu.precision", precision)
+        ort.InferenceSession(small.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return found.asked
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_every_template_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TARGETS[name]
+    asked = kernels_of_sessions(target, monkeypatch)
+    wanted = set(templates())
+    if not target.has_bf16_dot:
+        wanted.discard("emit_words")  # for products of pairs of bfloat16
+    assert wanted - {emit.__name__ for emit, _ in asked.values()} == set()
+    if name in EXECUTED:
+        return  # other tests compile and run them
+    for emit, spec in asked.values():
+        assert len(compile_object(emit(target, spec), target)) > 200
+
+
+SYSTEMS = [
+    *((x86_64_targets, (frozenset(_FEATURES.split(" ")), Caches(), system)) for system in ("windows", "darwin")),
+    *((aarch64_targets, (Caches(), system)) for system in ("windows", "darwin")),
+]
+
+
+@pytest.mark.parametrize(("make", "arguments"), SYSTEMS)
+def test_what_speaks_to_the_system_compiles_for_each(make: Any, arguments: Any) -> None:
+    """The executor and the calls of sessions: the other kernels know of no system."""
+    for target in make(*arguments).values():
+        for emit, parts in ((emit_executor, ("run", "work", "stop")), (emit_call, ("arrays", "bound"))):
+            for part in parts:
+                code = compile_object(emit(target, (part,)), target)
+                assert code[:4] != b"\x7fELF"
+
+
+@pytest.mark.parametrize(
+    ("name", "instruction"),
+    [
+        ("avx512", r"vfmadd\w+ps\s.*%zmm"),
+        ("avx2", r"vfmadd\w+ps\s.*%ymm"),
+        ("portable", r"mulps\s.*%xmm"),
+        ("neon", r"fmla\s+v\d+\.4s"),
+        ("amx", "tdpbf16ps"),
+    ],
+)
+def test_products_use_the_instructions_of_the_target(
+    name: str, instruction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = TARGETS[name]
+    asked = kernels_of_sessions(target, monkeypatch)
+    kind = "bf16 tiles" if name == "amx" else "f32"
+    products = [pair for pair in asked.values() if pair[0].__name__ == "emit_gemm" and pair[1].product == kind][:1]
+    assert products
+    assert any(re.search(instruction, compile_assembly(emit(target, spec), target)) for emit, spec in products)
