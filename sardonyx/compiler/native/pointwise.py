@@ -17,7 +17,6 @@ from sardonyx.compiler.native.rows import (
     common_shape,
     elements_per_chunk,
     in_order,
-    is_small,
     joined_axes,
     laid_out,
     memory_order,
@@ -75,9 +74,7 @@ class PointwiseKernel:
         row = axes.pop()
         nbytes = sum(tensor.dtype.itemsize for tensor, step in zip(operands, row.steps, strict=True) if step)
         elements = space_size(axes) * row.size
-        wanted = (
-            elements if is_small(elements, nbytes, self.operations) else elements_per_chunk(nbytes, self.operations)
-        )
+        wanted = elements_per_chunk(elements, nbytes, self.operations)
         axes, fastest, piece, shrink = _cut(axes, row, wanted)
         items = space_size(axes) * fastest.size
         per_chunk = max(1, wanted // piece)

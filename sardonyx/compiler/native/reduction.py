@@ -24,7 +24,6 @@ from sardonyx.compiler.native.rows import (
     common_shape,
     elements_per_chunk,
     in_order,
-    is_small,
     laid_out,
     memory_order,
     space_size,
@@ -205,9 +204,7 @@ class ReductionKernel:
         words, items, rows_per_item = space.words(lanes)
         elements = space_size(space.kept) * length
         nbytes = float(sum(tensor.dtype.itemsize for tensor, one in zip(operands, fixed, strict=True) if not one))
-        wanted = (
-            elements if is_small(elements, nbytes, self.operations) else elements_per_chunk(nbytes, self.operations)
-        )
+        wanted = elements_per_chunk(elements, nbytes, self.operations)
         per_chunk = max(1, wanted // max(1, length * rows_per_item))
         header = [items, per_chunk, vector.size, length, space_size(space.reduced[:-1])]
         binder.step(

@@ -12,14 +12,29 @@ import numpy as np
 from sardonyx.compiler.binding import SMALL_STEP_NS, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.row_access import Access
 from sardonyx.compiler.native.copy import contiguous
+from sardonyx.compiler.tuned import tuned
 
-# Bytes that a core moves, and simple vector operations on elements that it does, in a nanosecond: rough figures by
-# which a step is cut into chunks.
-BYTES_PER_NS = 24.0
-OPERATIONS_PER_NS = 60.0
 
-# A chunk should take some time, or the threads meet at its counter too often, and should be small enough to balance.
-CHUNK_NS = 4000.0
+@dataclass(frozen=True)
+class Rates:
+    """Rough figures by which a step is cut into chunks.
+
+    bytes_per_ns, operations_per_ns   bytes that a core moves, and vector operations on elements that it does
+    chunk_ns       how long a chunk takes: the threads meet at its counter not too often, and it is small enough to
+                   balance
+    small_step_ns  half of what a step takes that is not worth a second thread
+    """
+
+    bytes_per_ns: float = 24.0
+    operations_per_ns: float = 120.0
+    chunk_ns: float = 2500.0
+    small_step_ns: float = float(SMALL_STEP_NS)
+
+
+def rates() -> Rates:
+    """The figures of this machine."""
+    return tuned("rows", Rates)
+
 
 # Elements farther apart than this share no cache line worth the name; copying less than this many is not worth a step.
 _CLOSE_BYTES = 32
@@ -125,18 +140,11 @@ def access_of(step: int, itemsize: int) -> Access:
     return "contiguous" if step == itemsize else "strided"
 
 
-def elements_per_chunk(bytes_per_element: float, operations: float) -> int:
-    """How many elements of a step one chunk should take."""
-    return max(1, int(CHUNK_NS / _element_ns(bytes_per_element, operations)))
-
-
-def is_small(elements: int, bytes_per_element: float, operations: float) -> bool:
-    """Whether a step is not worth a second thread."""
-    return elements * _element_ns(bytes_per_element, operations) < 2 * SMALL_STEP_NS
-
-
-def _element_ns(bytes_per_element: float, operations: float) -> float:
-    return max(bytes_per_element / BYTES_PER_NS, operations / OPERATIONS_PER_NS, 1e-3)
+def elements_per_chunk(elements: int, bytes_per_element: float, operations: float) -> int:
+    """How many of a step's elements one chunk should take: all of them where it is not worth a second thread."""
+    known = rates()
+    each = max(bytes_per_element / known.bytes_per_ns, operations / known.operations_per_ns, 1e-3)
+    return elements if elements * each < 2 * known.small_step_ns else max(1, int(known.chunk_ns / each))
 
 
 def table_words(axes: Sequence[Axis]) -> list[int]:
