@@ -24,23 +24,21 @@ from sardonyx.api.io_binding import SessionIOBinding
 from sardonyx.api.model_metadata import ModelMetadata
 from sardonyx.api.node_arg import NodeArg
 from sardonyx.api.ort_value_vector import OrtValueVector
+from sardonyx.api.output_plans import OutputPlans
 from sardonyx.api.results import detach, to_python
 from sardonyx.api.run_options import RunOptions, check_run_config, shrinks_memory
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.shared_symbols import Contradiction, SharedSymbols
 from sardonyx.api.signature import metadata
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
 from sardonyx.runtime.plan import Plan
-from sardonyx.runtime.plan_parts import needed_for
 from sardonyx.runtime.trace import Trace
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 _NO_ADAPTERS: Mapping[str, Any] = {}
-
-# Plans for subsets of the outputs; a caller asks for few different ones.
-_MOST_PLANS = 64
 
 
 class CoreSession:
@@ -63,21 +61,33 @@ class CoreSession:
         self._trace = self._start_trace() if self._options.enable_profiling else None
         self._profiling_start = 0 if self._trace is None else self._trace.start_ns
         self._context = RunContext(trace=self._trace, logger=self._logger)
-        built = session_build.build(
-            source, self._options, providers, provider_options, set(disabled_optimizers), self._logger, self._trace
+        self._build = functools.partial(
+            session_build.build,
+            source,
+            names=providers,
+            provider_options=provider_options,
+            disabled=set(disabled_optimizers),
+            logger=self._logger,
         )
+        built = self._build(options=self._options, trace=self._trace)
         self._providers = built.providers
+        self._memory_owners = [*built.providers]
         self._nodes = built.compiled.nodes
         self.passes = built.compiled.passes
         self.model = built.compiled.model
         self.model_meta: ModelMetadata = metadata(built.compiled.model)
         self._set_signature(built)
         self._plan = built.compiled.compiled.plan
-        self._plans: dict[tuple[str, ...], Plan] = {}
+        self._plans = OutputPlans(self._plan, self._output_names)
+        self._shared_symbols = _shared_symbols(built)
+        self._distinct: OutputPlans | None = None
+        self._distinct_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self.one_segment = (
-            OneSegment.of(self._plan, [name for name, _, _ in self._inputs]) if self._trace is None else None
+            OneSegment.of(self._plan, [name for name, _, _ in self._inputs])
+            if self._trace is None and self._options.enable_cpu_mem_arena
+            else None
         )
         self._fast = None if self.one_segment is None else self.one_segment.fast_call()
         self._last_shapes: list[tuple[int, ...]] | None = None
@@ -137,6 +147,8 @@ class CoreSession:
         arrays = [feeds.get(name) for name in self.one_segment.inputs]
         if not all(type(array) is np.ndarray for array in arrays) or len(feeds) != len(arrays):
             return
+        if self.contradicts(feeds):
+            return
         shapes = [array.shape for array in arrays if array is not None]
         if self._last_shapes is None or shapes == self._last_shapes:
             self.one_segment.prepare(self._fast, feeds)
@@ -156,7 +168,9 @@ class CoreSession:
         start = 0 if trace is None else trace.now()
         inputs = self._checked(feeds, adapted)
         names = output_names if type(output_names) is tuple else tuple(output_names)
-        plan = self._plan if names == self._output_names else self._plan_for(names)
+        contradiction = self._shared_symbols.contradiction(inputs)
+        plans = self._plans if contradiction is None else self._plans_of_distinct_symbols(contradiction)
+        plan = plans.of(names)
         if trace is None:
             values = execute(plan, context, inputs)
         else:
@@ -165,6 +179,8 @@ class CoreSession:
             finally:
                 trace.event("Session", "model_run", start)
         del inputs  # the references to them would make results look shared
+        if run_options is not None and shrinks_memory(run_options._config):
+            self._release_memory()
         results = detach(values)
         if self._declared:
             self._report_shapes(names, results)
@@ -202,20 +218,34 @@ class CoreSession:
             raise errors.InvalidArgument(f"Invalid input name: {unknown}")
         return inputs
 
-    def _plan_for(self, names: tuple[str, ...]) -> Plan:
-        """The plan cut down to what some of the outputs need."""
-        plan = self._plans.get(names)
-        if plan is None:
-            for name in names:
-                if name not in self._output_names:
-                    raise errors.InvalidArgument(f"Invalid output name:{name}")
-            slots = dict(zip(self._output_names, self._plan.outputs, strict=True))
-            plan = needed_for(self._plan, tuple(slots[name] for name in names))
-            with self._lock:
-                if len(self._plans) >= _MOST_PLANS:
-                    self._plans.clear()
-                self._plans[names] = plan
-        return plan
+    def contradicts(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether dimensions of arrays that the model calls by one name have different sizes."""
+        return self._shared_symbols.contradiction([feeds.get(name) for name, _, _ in self._inputs]) is not None
+
+    def _plans_of_distinct_symbols(self, contradiction: Contradiction) -> OutputPlans:
+        """Plans that take no two dimensions for equal because of their names; compiled when first needed.
+
+        InvalidArgument, which tells the contradiction, where the model cannot be loaded again.
+        """
+        with self._distinct_lock:
+            if self._distinct is None:
+                self._logger.warning(f"{contradiction}: the model is compiled again without names", "session")
+                options = self._options._copy()
+                options.optimized_model_filepath = ""
+                try:
+                    built = self._build(options=options, trace=None, distinct_symbols=True)
+                except errors.OnnxRuntimeError as error:
+                    raise errors.InvalidArgument(
+                        f"Got invalid dimensions: {contradiction}, and the model cannot be compiled without the name: "
+                        f"{error.message}"
+                    ) from error
+                if [value.name for value in built.compiled.model.graph.inputs] != [name for name, _, _ in self._inputs]:
+                    raise errors.InvalidArgument(
+                        f"Got invalid dimensions: {contradiction}, and the model is not the one that was loaded before"
+                    )
+                self._distinct = OutputPlans(built.compiled.compiled.plan, self._output_names)
+                self._memory_owners.extend(built.providers)
+            return self._distinct
 
     def _context_of(self, options: RunOptions) -> tuple[RunContext, Mapping[str, Any]]:
         """The context of a run with options of its own, and the tensors of its adapters."""
@@ -234,6 +264,13 @@ class CoreSession:
             logger=logger,
         )
         return context, adapted
+
+    def _release_memory(self) -> None:
+        """Give memory that is kept for later runs back to the system."""
+        if self._fast is not None:
+            self._fast.close()
+        for provider in self._memory_owners:
+            provider.release_memory()
 
     def _report_shapes(self, names: Sequence[str], results: Sequence[Any]) -> None:
         """Warn where a result has another shape than the model declares."""
@@ -389,6 +426,13 @@ class CoreSession:
     def get_profiling_start_time_ns(self) -> int:
         """When the trace began, on the clock of `time.monotonic_ns`; 0 without profiling."""
         return self._profiling_start
+
+
+def _shared_symbols(built: session_build.Built) -> SharedSymbols:
+    """The names that several dimensions of inputs share, over the inputs in the plan's order."""
+    dims = {item.name: item.dims or () for item in (*built.compiled.inputs, *built.compiled.overridable)}
+    names = [value.name or "" for value in built.compiled.model.graph.inputs]
+    return SharedSymbols([(name, dims[name]) for name in names])
 
 
 def _fits(shape: tuple[int, ...], sizes: tuple[int | None, ...]) -> bool:

@@ -98,6 +98,8 @@ class SessionIOBinding:
         """Run the session on what is bound; RuntimeError ``Error in execution: …`` for whatever fails."""
         if self._fast is not None and run_options is None and self._fast.bound():
             return
+        if run_options is not None:
+            self._changed()  # such a run may give memory back
         if not self._outputs:
             raise RuntimeError("Error in execution: At least one output should be requested.")
         feeds = {name: value.raw for name, value in self._inputs.items()}
@@ -116,7 +118,8 @@ class SessionIOBinding:
         assert one is not None
         assert self._fast is not None
         arrays = [self._outputs[name].raw for name in self._session.output_names if name in self._outputs]
-        if set(feeds) == set(one.inputs) and len(arrays) == len(self._session.output_names):
+        whole = set(feeds) == set(one.inputs) and len(arrays) == len(self._session.output_names)
+        if whole and not self._session.contradicts(feeds):
             one.prepare_bound(self._fast, feeds, arrays)
 
     def _changed(self) -> None:

@@ -22,6 +22,7 @@ from sardonyx.api.model_overrides import fix_dimensions, replace_external_initia
 from sardonyx.api.placement_report import log_placement
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.shared_symbols import make_distinct
 from sardonyx.api.signature import Declared
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
@@ -57,8 +58,13 @@ def build(
     disabled: set[str],
     logger: log.Logger,
     trace: Trace | None,
+    *,
+    distinct_symbols: bool = False,
 ) -> Built:
-    """Load, change, place and compile a model as the options say, and save it where they ask for that."""
+    """Load, change, place and compile a model as the options say, and save it where they ask for that.
+
+    With `distinct_symbols` no two dimensions of inputs are taken for equal because they have one name.
+    """
     config = options._config
     config_keys.check(config, logger)
     if is_on(config, "ep.context_enable") and not (isinstance(source, str) or config.get("ep.context_file_path")):
@@ -71,6 +77,8 @@ def build(
     with span(trace, "Session", "session_initialization"):
         fix_dimensions(loaded.model, options._free_dimensions)
         replace_initializers(loaded.model, options._initializers)
+        if distinct_symbols:
+            make_distinct(loaded.model)
         names, provider_options = _chosen(options, names, provider_options)
         providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
         declared_outputs = [Declared.of(value) for value in loaded.model.graph.outputs]

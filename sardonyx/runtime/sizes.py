@@ -32,6 +32,15 @@ class Operation:
 Size = int | Symbol | Operation
 
 
+def symbols_in(size: Size) -> set[str]:
+    """The names of the symbols that a size depends on."""
+    if isinstance(size, int):
+        return set()
+    if isinstance(size, Symbol):
+        return {size.name}
+    return set().union(*map(symbols_in, size.arguments))
+
+
 def evaluate(size: Size, symbols: Mapping[str, int]) -> int:
     """The number that `size` is for given symbols; KeyError for a symbol that is not given."""
     if isinstance(size, int):

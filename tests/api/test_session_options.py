@@ -20,6 +20,22 @@ from tests.api import session_models as models
 ADD = models.add()
 ZERO = np.zeros((1, 3), np.float32)
 
+
+def of_x(shape: list[str], *nodes: onnx.NodeProto) -> bytes:
+    """A model from `x` to `y`, both of one shape."""
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+
+
+TWICE = of_x(["n"], helper.make_node("Add", ["x", "x"], ["y"]))
+# Its intermediate results need an arena.
+LARGE = of_x(
+    ["n", "n"],
+    helper.make_node("MatMul", ["x", "x"], ["p"]),
+    helper.make_node("MatMul", ["p", "x"], ["y"]),
+)
+
 PROPERTIES = [
     "enable_cpu_mem_arena",
     "enable_mem_pattern",
@@ -160,6 +176,7 @@ def test_harmless_values_are_reported(key: str, value: str, text: str, capfd: py
 
 def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixture[str]) -> None:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 3  # the caller and two workers
     good = {"number": "1", "boolean": "1"}
     left_out = {
         "ep.context_enable",
@@ -176,6 +193,92 @@ def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixt
     session = ort.InferenceSession(ADD, options)
     np.testing.assert_array_equal(session.run(None, {"x": ZERO, "y": ZERO})[0], ZERO)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("threads", "text"), [(3, "1"), (2, "1;2"), (4, "1;1-2")])
+def test_there_is_an_affinity_for_each_worker(threads: int, text: str) -> None:
+    peer = pytest.importorskip("onnxruntime")
+    messages = []
+    for package in (ort, peer):
+        options = package.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op_thread_affinities", text)
+        with pytest.raises(RuntimeError, match="Number of affinities") as caught:
+            package.InferenceSession(ADD, options, providers=["CPUExecutionProvider"])
+        messages.append(str(caught.value))
+    assert messages[1].strip().endswith(messages[0])
+
+
+@pytest.mark.parametrize(("threads", "text"), [(1, "1"), (3, "1;1"), (2, "1-2")])
+def test_affinities_that_fit_or_bind_nobody(threads: int, text: str) -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op_thread_affinities", text)
+    (result,) = ort.InferenceSession(ADD, options).run(None, {"x": ZERO, "y": ZERO})
+    np.testing.assert_array_equal(result, ZERO)
+
+
+@pytest.mark.parametrize("text", ["0", "2-1"])
+def test_processors_count_from_one(text: str) -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.intra_op_thread_affinities", text)
+    with pytest.raises(RuntimeError, match="count from 1"):
+        ort.InferenceSession(ADD, options)
+
+
+def test_what_the_options_say_of_threads_and_memory_arrives() -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    options.enable_cpu_mem_arena = False
+    for key, value in (
+        ("session.force_spinning_stop", "1"),
+        ("session.set_denormal_as_zero", "1"),
+        ("session.intra_op.spin_duration_us", "7"),
+    ):
+        options.add_session_config_entry(key, value)
+    native = native_steps(ort.InferenceSession(LARGE, options))
+    assert native.team.options.stop_after_run
+    assert native.team.options.spin_seconds == 7e-6
+    assert native.lanes.nbytes == 0
+    kept = native_steps(ort.InferenceSession(LARGE))
+    assert not kept.team.options.stop_after_run
+
+
+def native_steps(session: ort.InferenceSession) -> Any:
+    """What the native steps of a session share, after two runs."""
+    array = np.ones((64, 64), np.float32)
+    for _ in range(2):
+        session.run(None, {"x": array})
+    (provider,) = session._sess._memory_owners  # type: ignore[union-attr]
+    return provider._native
+
+
+def test_memory_between_runs_is_kept_unless_told() -> None:
+    session = ort.InferenceSession(LARGE)
+    native = native_steps(session)
+    array = np.ones((64, 64), np.float32)
+    session.run(None, {"x": array}, ort.RunOptions())
+    assert native.lanes.nbytes > array.nbytes
+    once = ort.RunOptions()
+    once.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    (shrunk,) = session.run(None, {"x": array}, once)
+    assert native.lanes.nbytes == 0
+    np.testing.assert_array_equal(session.run(None, {"x": array})[0], shrunk)
+
+
+def test_denormal_numbers_are_numbers_unless_told() -> None:
+    tiny = np.array([1e-40, -1e-42, 1.0, 0.0], np.float32)
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    for _ in range(3):
+        np.testing.assert_array_equal(ort.InferenceSession(TWICE).run(None, {"x": tiny})[0], tiny + tiny)
+        flushing = ort.InferenceSession(TWICE, options)
+        for _ in range(3):
+            np.testing.assert_array_equal(flushing.run(None, {"x": tiny})[0], np.array([0, 0, 2, 0], np.float32))
+            np.testing.assert_array_equal(tiny + tiny, tiny * np.float32(2))  # the caller's arithmetic is as before
+            assert (tiny + tiny)[0] != 0
 
 
 def test_a_compiled_model_needs_a_place(tmp_path: Path) -> None:
