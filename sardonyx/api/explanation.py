@@ -40,7 +40,16 @@ _MOST_SECONDS = 10.0
 _FEWEST_RUNS = 3
 
 # What the kernels are called here where their own names say too little.
-_NAMES = {"rows": "copy rows", "pieces": "copy", "blocks": "copy blocks", "fill": "copy fill", "turn": "heads"}
+_NAMES = {
+    "blocks": "copy blocks",
+    "fill": "copy fill",
+    "pieces": "copy",
+    "rows": "copy rows",
+    "staged_transpose": "transpose",
+    "strided": "copy strided",
+    "turn": "heads",
+    "zip": "copy zipped",
+}
 
 
 @dataclass(frozen=True)

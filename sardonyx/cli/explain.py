@@ -192,23 +192,28 @@ def _totals(found: Explanation) -> list[str]:
         by_kernel.setdefault("host" if row.kind == "host" else row.kernel.rpartition(" ")[0] or row.kernel, []).append(
             row
         )
-    for name, rows in sorted(by_kernel.items(), key=lambda item: -_weight(item[1])):
-        texts.append(f"{name:<12} {_sums(Line(tuple(rows)))}")
-    texts.append(f"{'all':<12} {_sums(Line(tuple(found.rows)))}" if found.rows else "no step runs")
+    by_kernel = dict(sorted(by_kernel.items(), key=lambda item: -_weight(item[1])))
+    width = max(map(len, by_kernel), default=0)
+    for name, rows in [*by_kernel.items(), *([("all", found.rows)] if found.rows else [])]:
+        texts.append(f"{name:<{width}} {_sums(Line(tuple(rows)))}")
     if found.run_us is not None:
         texts.append(f"one run takes {found.run_us:,.0f} us (median of {found.runs})")
     for name, counts in (("views", found.views), ("known", found.known)):
         if counts:
             texts.append(f"{name}  {sum(counts.values())}: {', '.join(f'{kind} {n}' for kind, n in counts.items())}")
     texts.append(
-        f"memory  arena {found.arena_bytes / 1e6:,.1f} MB, scratch {found.scratch_bytes / 1e6:,.2f} MB a thread, "
-        f"constants {found.constant_bytes / 1e6:,.1f} MB of which {found.packed_bytes / 1e6:,.1f} MB packed"
+        f"memory  arena {_bytes(found.arena_bytes)}, scratch {_bytes(found.scratch_bytes)} a thread, "
+        f"constants {_bytes(found.constant_bytes)} of which {_bytes(found.packed_bytes)} packed"
     )
     if found.ceilings:
         texts.append(_ceilings(found.ceilings, found.threads))
     if found.rewrites:
         texts.append(f"rewrites  {', '.join(f'{name} {count}' for name, count in found.rewrites.items())}")
     return texts
+
+
+def _bytes(count: int) -> str:
+    return f"{_number(count / 1e6)} MB" if count >= 1e6 else f"{_number(count / 1e3)} KB"
 
 
 def _weight(rows: Sequence[Row]) -> float:
