@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.kernel.evaluate import working_dtype
-from sardonyx.kernel.program import Kernel, Template
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
@@ -126,6 +126,8 @@ class Conv(Convolution):
     host_reason = "the convolution of NumPy: no native kernel"
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if type(self).run is not Conv.run:  # a class that makes more of it than a convolution
+            return Host(self.run, self.host_reason)
         return Template("convolution", {"group": self.group, "attributes": self.attributes}, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
