@@ -49,9 +49,9 @@ def exchange_if(target: Pointer, expected: Any, value: Any, order: str) -> Value
 
 def pause(k: Function) -> None:
     """Tell the core that this is a spin loop."""
-    if k.target.triple.startswith("x86_64"):
+    if k.target.architecture == "x86_64":
         k.declare_text("llvm.x86.sse2.pause", "declare void @llvm.x86.sse2.pause()")
         k.line("call void @llvm.x86.sse2.pause()")
-    else:
+    elif k.target.architecture == "aarch64":
         k.declare_text("llvm.aarch64.hint", "declare void @llvm.aarch64.hint(i32)")
         k.line("call void @llvm.aarch64.hint(i32 1)")

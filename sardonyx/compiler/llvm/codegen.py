@@ -36,9 +36,8 @@ def llvm_version() -> str:
 @functools.cache
 def _machine(target: Target) -> Any:
     llvm = _binding()
-    jit = target.triple.startswith("x86_64")
     return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu="x86-64" if jit else "generic",
+        cpu="x86-64" if target.architecture == "x86_64" else "generic",
         features=target.feature_string,
         opt=2,
         reloc="pic",

@@ -14,8 +14,14 @@ _ARM_FLUSH = 1 << 24  # FPCR.FZ
 
 @contextmanager
 def denormals(k: Function, flushed: Value) -> Iterator[None]:
-    """Where `flushed` holds, denormal numbers are zero in the block; the thread's mode is as before after it."""
-    is_x86 = k.target.triple.startswith("x86_64")
+    """Where `flushed` holds, denormal numbers are zero in the block; the thread's mode is as before after it.
+
+    On other machines than x86 and ARM they are kept.
+    """
+    is_x86 = k.target.architecture == "x86_64"
+    if not is_x86 and k.target.architecture != "aarch64":
+        yield
+        return
     before = k.variable(I32 if is_x86 else I64, 0)
     slot = k.stack(I32, 1)
 

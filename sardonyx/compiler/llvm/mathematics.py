@@ -107,7 +107,7 @@ def any_lane(k: Function, mask: Value) -> Value:
 
 def _by_instruction(k: Function) -> bool:
     """Whether the target rounds to integers by an instruction; SSE2 does not."""
-    return not k.target.triple.startswith("x86_64") or "sse4.1" in k.target.features
+    return k.target.architecture != "x86_64" or "sse4.1" in k.target.features
 
 
 def rint(k: Function, x: Value) -> Value:
@@ -179,11 +179,11 @@ def _scaled(k: Function, p: Value, reduced: _Reduced, adjust: int = 0) -> Value:
     lanes, bits = p.type.lanes, p.type.lanes * p.type.bits
     if "avx512vl" in k.target.features and bits > 512:
         halves = [range(lanes // 2), range(lanes // 2, lanes)]
-        parts = [
+        low, high = (
             _scaled(k, k.shuffle(p, None, half), _Reduced(*(k.shuffle(one, None, half) for one in reduced)), adjust)
             for half in halves
-        ]
-        return k.shuffle(*parts, range(lanes))
+        )
+        return k.shuffle(low, high, range(lanes))
     if "avx512vl" in k.target.features and bits in (128, 256, 512):
         n = reduced.n + float(adjust) if adjust else reduced.n
         letter = "s" if p.type.bits == 32 else "d"

@@ -98,7 +98,7 @@ def leave_processors(k: Function, taken: Pointer, count: Value) -> None:
 def _futex(word: Pointer, operation: int, value: Value) -> None:
     """The system call, through the C library's `syscall`, which takes a variable number of arguments."""
     k = word.function
-    number = _FUTEX[k.target.triple.split("-")[0]]
+    number = _FUTEX[k.target.architecture]
     k.declare_text("syscall", "declare i64 @syscall(i64, ...)")
     k.emit(
         I64,

@@ -56,6 +56,12 @@ class Target:
         return self.vector_bits // max(8, scalar.bits)
 
     @property
+    def architecture(self) -> str:
+        """``x86_64``, ``aarch64`` or what else the triple names."""
+        name = self.triple.split("-")[0]
+        return "aarch64" if name == "arm64" else name
+
+    @property
     def feature_string(self) -> str:
         return ",".join(f"+{feature}" for feature in self.features)
 
