@@ -1,4 +1,4 @@
-"""Run ONNX's backend suite: ``python -m tests.conformance [--report] [--match REGEX] [--workers N] [--json FILE]``."""
+"""Run ONNX's backend suite: ``python -m tests.conformance``; ``--help`` tells the options."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 
 from tests.conformance import suite
+from tests.conformance.engine import Engine
 from tests.conformance.skips import SKIPS
 from tests.conformance.workers import Outcome, run_all
 
@@ -28,11 +29,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="processes (default: 2)")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each test (default: 60)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes there")
+    parser.add_argument("--kernels", default="", metavar="NAME", help="instruction set of native code; numpy: none")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of a session")
+    parser.add_argument("--constants", action="store_true", help="make all inputs but the first part of the model")
     options = parser.parse_args(arguments)
+    engine = Engine(options.kernels, options.threads, options.constants)
     wanted = [name for name in suite.tests() if re.search(options.match, name)]
     ran = {
         outcome.name: outcome
-        for outcome in run_all([name for name in wanted if name not in SKIPS], options.workers, options.timeout)
+        for outcome in run_all([name for name in wanted if name not in SKIPS], options.workers, options.timeout, engine)
     }
     outcomes = [
         ran[name] if name in ran else Outcome(suite.tests()[name][0], name, "skipped", SKIPS[name]) for name in wanted
