@@ -47,9 +47,7 @@ def run_all(names: Sequence[str], workers: int, timeout: float, engine: Engine =
     return [outcomes[name] for name in names]
 
 
-def _drive(
-    waiting: queue.SimpleQueue[str], outcomes: dict[str, Outcome], timeout: float, engine: Engine
-) -> None:
+def _drive(waiting: queue.SimpleQueue[str], outcomes: dict[str, Outcome], timeout: float, engine: Engine) -> None:
     """Feed one worker from the queue; a worker that dies or hangs is replaced."""
     worker: _Worker | None = None
     while True:
