@@ -23,6 +23,7 @@ from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.matmul import MatMulKernel
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf
+from sardonyx.runtime.settings import RunSettings
 from sardonyx.tuning.ceilings import Effort, measure_compute
 
 
@@ -78,7 +79,7 @@ class Native(Runner):
     """A bound case over random numbers."""
 
     def __init__(self, case: Case, variant: str) -> None:
-        binder = Binder(library(variant), precision=case.precision)
+        binder = Binder(library(variant), settings=RunSettings(precision=case.precision, fast_products=False))
         dtype = np.dtype(case.dtype)
         random = np.random.default_rng(0)
         a = binder.external(0, dtype, (case.m, case.k))

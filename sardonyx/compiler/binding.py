@@ -20,6 +20,7 @@ from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 Array = np.ndarray[Any, Any]
 
@@ -119,6 +120,7 @@ class BoundStep:
     bytes: float = 0.0
     origin: Any = None  # what was being bound
     group: int = 0  # steps of one group other than 0 write to different places
+    alone: bool = False  # the thread that called does it, in order with others like it
     kernel: str = ""  # which kernel it is
     detail: Detail = ""  # how that works here, in words
     arithmetic: str = ""  # the machine's inner product that bounds it; empty: multiply-adds of its results' type
@@ -154,9 +156,7 @@ class Binder:
     """Collects the steps of one plan. `label` names the kernel that is being bound, `origin` is what it comes from."""
 
     library: KernelLibrary
-    precision: str = "float32"  # or "bfloat16", in which products of float32 matrices may be computed
-    fast_products: bool = False  # whether large products may be made of seven products of quarters
-    flush_denormals: bool = False  # whether kernels read and write denormal numbers as zero
+    settings: RunSettings = DEFAULT
     label: str = ""
     origin: Any = None
     steps: list[BoundStep] = field(default_factory=list)
@@ -229,6 +229,7 @@ class Binder:
                 nbytes,
                 self.origin,
                 self._group,
+                chunks == 1 and self.settings.branches == 1,
                 emit.__name__.removeprefix("emit_"),
                 detail,
                 arithmetic,
@@ -291,6 +292,10 @@ class Binder:
             buffer.kind, buffer.index = "output", index
             finished.append(tensor)
         self._notes.kind, self._notes.index = "output", len(outputs)
+        if self.settings.branches != 1:
+            from sardonyx.compiler.branches import side_by_side  # which reads the classes of this module
+
+            self.steps = side_by_side(self.steps)
         plan = _assemble(self, input_count, len(outputs) + bool(self.faults))
         described = tuple((tensor.dtype, tensor.shape) for tensor in finished)
         return Bound(plan, described, tuple(self.steps), tuple(self.faults))
@@ -318,7 +323,7 @@ def _assemble(binder: Binder, inputs: int, outputs: int) -> NativePlan:
     table: list[tuple[int, ...]] = []
     barriers = _barriers(binder.steps, offsets)
     for step, barrier in zip(binder.steps, barriers, strict=True):
-        single = step.chunks == 1
+        single = step.alone
         flags = (1 if barrier else 0) | (2 if single else 0)
         table.append((step.function, len(words), step.chunks, step.claim, flags, 0, 0, 0))
         for argument in step.arguments:
@@ -345,7 +350,7 @@ def _assemble(binder: Binder, inputs: int, outputs: int) -> NativePlan:
         labels=tuple(step.label for step in binder.steps),
         owners=tuple(binder.constants),
         nanoseconds=_nanoseconds(binder.steps),
-        flush_denormals=binder.flush_denormals,
+        flush_denormals=binder.settings.flush_denormals,
     )
 
 
@@ -444,7 +449,7 @@ def _barriers(steps: Sequence[BoundStep], offsets: dict[int, int]) -> list[bool]
     read: list[Touch] = []
     written: list[Touch] = []
     for step in steps:
-        single = step.chunks == 1
+        single = step.alone
         reads = [interval(tensor) for tensor in step.reads]
         writes = [interval(tensor) for tensor in step.writes]
         clash = any(meets(written, one, step, single) for one in reads) or any(

@@ -101,9 +101,7 @@ class NativeSteps:
             self.library,
             compilation.constant,
             is_read_outside,
-            self.settings.precision,
-            self.settings.fast_products,
-            self.settings.flush_denormals,
+            self.settings,
         )
 
         call = self._native(segment, compilation)

@@ -29,6 +29,7 @@ from sardonyx.ops.framework.dims import evaluate, free_symbols
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 Tensors = Sequence["Tensor | None"]
 
@@ -78,16 +79,14 @@ class Segment:
     input_dtypes: tuple[np.dtype[Any], ...]
     _numbers: dict[ir.Value, int]
     _constants: dict[int, Tensor] = field(default_factory=dict)
-    precision: str = "float32"
-    fast_products: bool = False
-    flush_denormals: bool = False
+    settings: RunSettings = DEFAULT
 
     def bind(self, shapes: Sequence[Sequence[int]]) -> tuple[Bound, dict[int, Array]]:
         """The native plan for inputs of these shapes, and those outputs (by place) that are known already.
 
         OperationError where the shapes break the rule of a node.
         """
-        binder = Binder(self.library, self.precision, self.fast_products, self.flush_denormals)
+        binder = Binder(self.library, settings=self.settings)
         values: dict[int, Tensor | None] = dict(self._constants)
         for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
             values[self._numbers[value]] = binder.external(index, dtype, shape)
@@ -140,16 +139,9 @@ def build_segment(
     library: KernelLibrary,
     constant: Callable[[ir.Value], Array | None],
     is_read_outside: Callable[[ir.Value], bool],
-    precision: str = "float32",
-    fast_products: bool = False,
-    flush_denormals: bool = False,
+    settings: RunSettings = DEFAULT,
 ) -> Segment:
-    """Fuse the nodes of a segment. `constant` gives the contents of values that never change, None for others.
-
-    With the precision "bfloat16", products of float32 matrices may be computed in bfloat16; with `fast_products`, large
-    ones by fewer multiplications, which rounds more coarsely. With `flush_denormals`, kernels take denormal numbers
-    for zero.
-    """
+    """Fuse the nodes of a segment. `constant` gives the contents of values that never change, None for others."""
     made = {value for item in items for value in item.node.outputs if value.name != ""}
     outer = {value: is_read_outside(value) for value in made}
 
@@ -201,7 +193,7 @@ def build_segment(
     outputs = tuple(value for value in made if outer[value])
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
-    return Segment(library, *kept, precision, fast_products, flush_denormals)
+    return Segment(library, *kept, settings)
 
 
 def _binding(

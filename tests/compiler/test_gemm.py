@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -254,6 +255,19 @@ def test_gemm(trans_a: int, trans_b: int) -> None:
         assert np.allclose(memory.read(y), expected, atol=1e-4)
 
 
+def test_activation_before_the_epilogue() -> None:
+    rng = np.random.default_rng(15)
+    a, b = rng.standard_normal((14, 33)).astype(np.float32), rng.standard_normal((33, 18)).astype(np.float32)
+    c, residual = rng.standard_normal(18).astype(np.float32), rng.standard_normal((14, 18)).astype(np.float32)
+    binder, memory = new_binder(), Memory()
+    kernel = GemmKernel({"activation": lambda x: maximum(x, 0.0)})
+    epilogue = Epilogue((Input(F32, 0) + Input(F32, 1),), (place(memory, residual),))
+    (y,) = kernel.bind(binder, [place(memory, a), binder.constant(b), place(memory, c)], epilogue=epilogue)
+    memory.run(binder)
+    assert y is not None
+    assert np.allclose(memory.read(y), np.maximum(a.astype(np.float64) @ b + c, 0) + residual, atol=1e-4)
+
+
 def test_fused_matmul_moves_batch_axes() -> None:
     rng = np.random.default_rng(11)
     a, b = rng.standard_normal((5, 3, 7)).astype(np.float32), rng.standard_normal((3, 9, 7)).astype(np.float32)
@@ -289,7 +303,7 @@ def test_float32_in_bfloat16(form: str) -> None:
     for m, n, k in [(1, 1, 1), (1, 130, 65), (3, 40, 2), (5, 7, 0), (30, 47, 901), (140, 33, 3100), (2, 3, 31)]:
         a, b = rng.standard_normal((2, m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
         binder, memory = new_binder(), Memory()
-        binder.precision = "bfloat16"
+        binder.settings = replace(binder.settings, precision="bfloat16")
         right = np.asfortranarray(b) if form == "columns" else b
         second = binder.constant(right) if form == "constant" else place(memory, right)
         (y,) = MatMulKernel({}).bind(binder, [place(memory, a), second])

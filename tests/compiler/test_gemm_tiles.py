@@ -22,6 +22,7 @@ from sardonyx.compiler.native.matmul import MatMulKernel
 from sardonyx.compiler.native.packed_constants import pack_b
 from sardonyx.kernel.expr import Input
 from sardonyx.runtime.kernel_cache import KernelCache
+from sardonyx.runtime.settings import RunSettings
 from tests.compiler.steps import Array, Memory
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -148,7 +149,7 @@ def test_bfloat16_tiles(emulated: EmulatedLibrary, form: str) -> None:
     for m, n, k in SIZES:
         a = rng.standard_normal((2, m, k)).astype(np.float32)
         b = rng.standard_normal((k, n)).astype(np.float32)
-        binder, memory = Binder(emulated, precision="bfloat16"), Memory()
+        binder, memory = Binder(emulated, settings=RunSettings(precision="bfloat16")), Memory()
         left = binder.external(0, a.dtype, a.shape)
         memory.put(left, a)
         if form == "constant":

@@ -100,7 +100,7 @@ def multiply(
         a_stride_bytes=(rows.steps[0] if a_layout != "columns" else a.strides[-1]) * a.dtype.itemsize,
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
     )
-    if b_layout == "packed" and binder.fast_products and declined(binder.target, problem) is None:
+    if b_layout == "packed" and binder.settings.fast_products and declined(binder.target, problem) is None:
         left = a.reshaped((rows.size, size_k), (rows.steps[0], 1))
         others = list(zip((*operands, *results), rows.steps[2:], strict=True))
         epilogue = TileEpilogue(kinds, outputs)

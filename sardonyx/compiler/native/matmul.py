@@ -19,7 +19,10 @@ from sardonyx.ops.framework.facts import Fact
 
 
 class ProductKernel(NativeKernel):
-    """alpha * A x B and an epilogue; parameters `alpha`, `transA`, `transB`, `transBatchA`, `transBatchB`."""
+    """alpha * A x B, an addend if there is a third input, an activation, and an epilogue.
+
+    Parameters: `alpha`, `transA`, `transB`, `transBatchA`, `transBatchB`; `activation` is a function of an expression.
+    """
 
     takes_epilogue = True
 
@@ -42,7 +45,8 @@ class ProductKernel(NativeKernel):
         a, b = inputs[0], inputs[1]
         assert a is not None
         assert b is not None
-        return self._bind(binder, a, b, (), epilogue)
+        third = inputs[2] if len(inputs) > 2 else None
+        return self._bind(binder, a, b, [] if third is None else [(1.0, third)], epilogue)
 
     def _bind(
         self, binder: Binder, a: Tensor, b: Tensor, addends: Sequence[tuple[float, Tensor]], epilogue: Epilogue | None
@@ -63,6 +67,7 @@ class ProductKernel(NativeKernel):
             operands.append(tensor)
             addend: Expr = Input(tensor.dtype, len(operands))
             result = result + (addend if factor == 1.0 else addend * factor)
+        result = get("activation", lambda x: x)(result)
         outputs: tuple[Expr, ...] = (result,)
         if epilogue is not None:
             first = len(operands)
@@ -73,7 +78,7 @@ class ProductKernel(NativeKernel):
 
             outputs = tuple(substitute(epilogue.outputs, replaced))
             operands.extend(epilogue.operands)
-        product = product_of(dtype, binder.target, binder.precision)
+        product = product_of(dtype, binder.target, binder.settings.precision)
         assert product is not None
         matrix = (*shape.batch, shape.rows, shape.columns)
         results = [binder.new(output.dtype, shape.result) for output in outputs]

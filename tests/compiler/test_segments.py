@@ -1,0 +1,92 @@
+"""Segments: what is divided where, and that the order of steps changes no result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import sardonyx as ort
+from sardonyx.runtime.native_plan import PhaseColumn
+from sardonyx.runtime.native_segment import NativeSegment
+
+Array = np.ndarray[Any, Any]
+
+BRANCHES = """(float[256, 256] x, float[256, 256] w) => (float[256, 256] y) {
+    [a1] a1 = MatMul(x, w)
+    [a2] a2 = MatMul(a1, w)
+    [a3] a3 = Softmax(a2)
+    [b1] b1 = MatMul(w, x)
+    [b2] b2 = MatMul(b1, x)
+    [b3] b3 = Softmax(b2)
+    [c] y = MatMul(a3, b3)
+}"""
+
+
+def session(text: str, mode: ort.ExecutionMode = ort.ExecutionMode.ORT_SEQUENTIAL) -> ort.InferenceSession:
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\nagraph {text}')
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.execution_mode = mode
+    options.inter_op_num_threads = 2
+    options.intra_op_num_threads = 2
+    return ort.InferenceSession(model.SerializeToString(), options)
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def phases(made: ort.InferenceSession, shapes: tuple[tuple[int, ...], ...]) -> int:
+    """How often the team of a session that is one segment meets."""
+    (step,) = made._sess._plan.steps
+    assert isinstance(step.call, NativeSegment)
+    plan = step.call.plan_for(shapes).plan
+    assert PhaseColumn.FIRST == 0
+    return int((plan.steps[1:, 4] & 1).sum()) + 1
+
+
+def test_branches_run_side_by_side_where_that_is_asked_for() -> None:
+    feeds = {"x": random(256, 256), "w": random(256, 256, seed=1)}
+    one, both = session(BRANCHES), session(BRANCHES, ort.ExecutionMode.ORT_PARALLEL)
+    np.testing.assert_array_equal(one.run(None, feeds)[0], both.run(None, feeds)[0])
+    shapes = ((256, 256), (256, 256))
+    assert phases(both, shapes) < phases(one, shapes)
+
+
+@pytest.mark.parametrize("mode", [ort.ExecutionMode.ORT_SEQUENTIAL, ort.ExecutionMode.ORT_PARALLEL])
+def test_values_that_are_used_late_keep_their_memory(mode: ort.ExecutionMode) -> None:
+    """A long branch reuses the arena while a short one's result waits for the end."""
+    lines = ["[s] s = MatMul(x, x)", "[v0] v0 = MatMul(x, x)"]
+    lines += [f"[v{i}] v{i} = MatMul(v{i - 1}, x)" for i in range(1, 12)]
+    text = "(float[32, 32] x) => (float[32, 32] y) { " + "\n".join(lines) + "\n[y] y = MatMul(s, v11) }"
+    x = random(32, 32) / 8
+    expected = np.linalg.matrix_power(x.astype(np.float64), 15)
+    np.testing.assert_allclose(session(text, mode).run(None, {"x": x})[0], expected, atol=1e-6)
+
+
+def test_a_host_step_divides_segments_and_known_values_reach_both() -> None:
+    text = """(float[n, 8] x) => (float[m, 8] y, float[n, 8] z) {
+        [shape] shape = Shape(x)
+        [e] e = Exp(x)
+        [flat] flat = Constant <value_ints = [-1]> ()
+        [line] line = Reshape(e, flat)
+        [u] u = Unique(line)
+        [total] total = ReduceSum(u)
+        [f] f = Add(e, total)
+        [z] z = Reshape(f, shape)
+        [y] y = Neg(f)
+    }"""
+    made = session(text)
+    kinds = [step.kind for step in made._sess._plan.steps]
+    assert kinds.count("segment") == 2
+    assert "host" in kinds
+    for rows in (3, 5):
+        x = random(rows, 8)
+        y, z = made.run(None, {"x": x})
+        expected = np.exp(x) + np.unique(np.exp(x)).sum()
+        np.testing.assert_allclose(z, expected, rtol=1e-5)
+        np.testing.assert_allclose(y, -expected, rtol=1e-5)
+        assert made.run(["y"], {"x": x})[0].tolist() == y.tolist()
