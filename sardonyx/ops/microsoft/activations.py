@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from sardonyx.kernel.expr import Expr, absolute, exp, expm1, log1p, maximum, minimum, tanh, where
 from sardonyx.ops.microsoft.rules import Array
 
 # Each with the parameters that it reads, in the order in which fused operators list them, and their defaults.
@@ -61,3 +62,32 @@ def activate(name: str | None, x: Array, parameters: Sequence[float | None] = ()
     ]
     with np.errstate(over="ignore"):
         return np.asarray(_FUNCTIONS[name](x, *chosen), x.dtype)
+
+
+# The same as expressions of kernels.
+_EXPRESSIONS: dict[str, Callable[..., Expr]] = {
+    "Clip": lambda x, low, high: minimum(maximum(x, low), high),
+    "Elu": lambda x, alpha: where(x < 0, alpha * expm1(minimum(x, 0)), x),
+    "HardSigmoid": lambda x, alpha, beta: minimum(maximum(alpha * x + beta, 0), 1),
+    "LeakyRelu": lambda x, alpha: where(x < 0, alpha * x, x),
+    "Relu": lambda x: maximum(x, 0),
+    "ScaledTanh": lambda x, alpha, beta: alpha * tanh(beta * x),
+    "Selu": lambda x, alpha, gamma: gamma * where(x < 0, alpha * expm1(minimum(x, 0)), x),
+    "Sigmoid": lambda x: 1 / (1 + exp(-x)),
+    "Softplus": lambda x: maximum(x, 0) + log1p(exp(-absolute(x))),
+    "Softsign": lambda x: x / (1 + absolute(x)),
+    "Tanh": lambda x: tanh(x),
+    "ThresholdedRelu": lambda x, alpha: where(x > alpha, x, 0),
+}
+
+
+def activation_of(name: str | None, parameters: Sequence[float | None] = ()) -> Callable[[Expr], Expr]:
+    """The activation as a function of an expression; ValueError for a name that is none."""
+    if not name:
+        return lambda x: x
+    if name not in _EXPRESSIONS:
+        raise ValueError(f"unknown activation '{name}'; known are {', '.join(sorted(_EXPRESSIONS))}")
+    function = _EXPRESSIONS[name]
+    given = (*parameters, *[None] * len(_PARAMETERS[name]))
+    chosen = [default if value is None else value for value, default in zip(given, _PARAMETERS[name], strict=False)]
+    return lambda x: function(x, *chosen)

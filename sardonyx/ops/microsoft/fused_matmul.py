@@ -10,11 +10,11 @@ import numpy as np
 
 from sardonyx.kernel.evaluate import evaluate
 from sardonyx.kernel.expr import Input
-from sardonyx.kernel.program import Host, Kernel, Pointwise
+from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
 from sardonyx.ops.framework.facts import Dim, Dims, Fact, broadcast, known
 from sardonyx.ops.framework.operator import Cost, Operator, elements, nbytes, operator
 from sardonyx.ops.matmul import product_template
-from sardonyx.ops.microsoft.activations import activate
+from sardonyx.ops.microsoft.activations import activate, activation_of
 from sardonyx.ops.microsoft.gelu import fast_gelu
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, wide
 
@@ -129,7 +129,15 @@ class FusedMatMulActivation(FusedMatMul):
     activation_axis: int | None = None
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
-        return Host(self.run, self.host_reason)
+        if self.activation in ("Softmax", "LogSoftmax"):
+            return Host(self.run, f"a matrix product and {self.activation} of its rows")
+        kernel = super().lower(inputs)
+        if not isinstance(kernel, Template):
+            return kernel
+        given = (self.activation_alpha, self.activation_beta, self.activation_gamma)
+        return Template(
+            kernel.name, {**kernel.parameters, "activation": activation_of(self.activation, given)}, self.run
+        )
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b = inputs[0], inputs[1]
@@ -171,6 +179,12 @@ class FusedGemm(Operator):
         y = activate(self.activation, y, (self.activation_alpha, self.activation_beta, self.activation_gamma))
         return (y.astype(a.dtype),)
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        given = (self.activation_alpha, self.activation_beta, self.activation_gamma)
+        parameters = {"alpha": self.alpha, "beta": self.beta, "transA": self.transA, "transB": self.transB}
+        activation = activation_of(self.activation, given)
+        return product_template("gemm", {**parameters, "activation": activation}, inputs, self.run)
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         a, b = inputs[0], inputs[1]
         rows, inner = (dim(a, 1), dim(a, 0)) if self.transA else (dim(a, 0), dim(a, 1))
@@ -198,6 +212,9 @@ class GemmFastGelu(Operator):
             product = product + wide(inputs[2])
         kernel = Pointwise((product.dtype,), (fast_gelu(Input(product.dtype, 0)),))
         return (evaluate(kernel, [product])[0].astype(x.dtype),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return product_template("matmul", {"activation": fast_gelu}, inputs, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, w = inputs[0], inputs[1]

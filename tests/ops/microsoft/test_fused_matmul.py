@@ -7,6 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
+from sardonyx.kernel.evaluate import evaluate
+from sardonyx.kernel.expr import Input
+from sardonyx.kernel.program import Pointwise
+from sardonyx.ops.microsoft.activations import _EXPRESSIONS, _FUNCTIONS, activate, activation_of
 from tests.ops.microsoft import peer
 
 RNG = np.random.default_rng(2)
@@ -87,3 +91,20 @@ def test_fused_matmul_activation(activation: str) -> None:
 def test_an_unknown_activation_is_named() -> None:
     with pytest.raises(Exception, match="unknown activation 'Wobble'"):
         peer.run("FusedGemm", [normal(3, 4), normal(4, 5)], attributes={"activation": "Wobble"})
+
+
+@pytest.mark.parametrize("activation", sorted(_FUNCTIONS))
+def test_activations_are_the_same_as_expressions(activation: str) -> None:
+    assert _EXPRESSIONS.keys() == _FUNCTIONS.keys()
+    x = np.concatenate([np.linspace(-40, 40, 1001, dtype=np.float32), np.array([np.inf, -np.inf, np.nan], np.float32)])
+    for parameters in ((), (0.5,), (0.25, 0.75)):
+        expression = activation_of(activation, parameters)(Input(x.dtype, 0))
+        (found,) = evaluate(Pointwise((x.dtype,), (expression,)), [x])
+        with np.errstate(invalid="ignore"):
+            expected = activate(activation, x, parameters)
+        assert np.allclose(found, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def test_unknown_activations_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown activation 'Swoosh'"):
+        activation_of("Swoosh")
