@@ -67,6 +67,8 @@ def declined(target: Target, problem: Problem) -> str | None:
     saved = gain(m, k, n)
     if saved < _LEAST_GAIN:
         return f"the sums of {m}x{k}x{n} cost too much of what is saved: {100 * saved:.1f} % would be left"
+    if _row_block((m + 1) // 2, _wished_rows(target, _k_block(target, k // 2)), tile_shape(target).rows) is None:
+        return f"half of {m} rows cannot be cut into high tiles"
     return None
 
 
@@ -78,12 +80,13 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     """
     panel, rows = panel_columns(target), tile_shape(target).rows
     upper, half, panels = (m + 1) // 2, k // 2, n // 2 // panel
-    k_blocks = -(-half // max(64, target.caches.l1 // (panel * _WORD)))
-    k_block = -(-half // k_blocks)
-    most = max(4 * rows, target.caches.l2 // (7 * k_block * _WORD) // rows * rows)
-    row_block, tile_rows = _row_block(upper, most, rows)
+    k_block = _k_block(target, half)
+    found = _row_block(upper, _wished_rows(target, k_block), rows)
+    if found is None:
+        raise ValueError(f"{upper} rows cannot be cut into tiles of {rows - LEAST_MAKING} to {rows}")
+    row_block, tile_rows = found
     row_blocks = -(-upper // row_block)
-    group = 2 if k_blocks > 1 and panels * row_blocks >= _MANY_CHUNKS else 1
+    group = 2 if k_block < half and panels * row_blocks >= _MANY_CHUNKS else 1
     sums = _lines(k_block * panel * _WORD)
     return Cut(
         upper=upper,
@@ -109,15 +112,28 @@ def _lines(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
-def _row_block(upper: int, most: int, rows: int) -> tuple[int, int]:
-    """Rows of a block of the `upper` ones, at most `most`, and of its tiles, at most `rows`: all about equal.
+def _k_block(target: Target, half: int) -> int:
+    """Elements of K whose words of a panel take the nearest cache, the same for all blocks."""
+    most = max(64, target.caches.l1 // (panel_columns(target) * _WORD))
+    return -(-half // -(-half // most))
 
-    The first tile of every block is one of those that make sums of B: `rows - LEAST_MAKING` rows at least.
+
+def _wished_rows(target: Target, k_block: int) -> int:
+    """Rows of seven parts of A, a block of K wide, that take the second cache: a multiple of the tile's."""
+    rows = tile_shape(target).rows
+    return max(4 * rows, target.caches.l2 // (7 * k_block * _WORD) // rows * rows)
+
+
+def _row_block(upper: int, wished: int, rows: int) -> tuple[int, int] | None:
+    """Rows of a block of the `upper` ones, about `wished`, and of its tiles, at most `rows`: all about equal.
+
+    The first tile of every block is one of those that make sums of B: `rows - LEAST_MAKING` rows at least. None where
+    no block will do.
     """
-    count = -(-upper // most)
+    count = max(1, round(upper / wished))
     for block in range(-(-upper // count), 0, -1):
         tile = -(-block // -(-block // rows))
         last = upper - (-(-upper // block) - 1) * block
         if tile >= rows - LEAST_MAKING and last >= tile:
             return block, tile
-    raise ValueError(f"{upper} rows cannot be cut into tiles of {rows - LEAST_MAKING} to {rows}")
+    return None

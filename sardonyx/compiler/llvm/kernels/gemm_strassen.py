@@ -93,20 +93,20 @@ def argument_names(spec: StrassenSpec) -> tuple[str, ...]:
     a_stride, sums_stride         elements between rows
     sums_apart                    elements between S1, S2, S3 and S4
     row_block, k_block, group     rows of a half, elements of half of K, and panels of a half of a chunk
-    row_blocks, groups            how many there are
+    groups                        how many groups there are
     tile_rows                     rows of a tile; the first tile of a block has `rows - LEAST_MAKING` at least
     sums_scratch, tile_scratch    byte offsets in scratch of the sum T and of the tiles
     """
     names = ["a", "sums", "b", "m", "upper", "k", "panels", "a_stride", "sums_stride", "sums_apart"]
-    names += ["row_block", "k_block", "group", "row_blocks", "groups", "tile_rows", "sums_scratch", "tile_scratch"]
+    names += ["row_block", "k_block", "group", "groups", "tile_rows", "sums_scratch", "tile_scratch"]
     return (*names, *spec.epilogue.argument_names())
 
 
 def emit_strassen(target: Target, spec: StrassenSpec) -> str:
     """The kernel of `spec`; a chunk is a block of rows of both halves of a group of panels of both halves.
 
-    Chunks count blocks of rows fastest, then groups of panels. No result may lie where an operand does, as a chunk may
-    be computed twice.
+    Chunks count groups of panels fastest, so that A's rows stay in the second cache. No result may lie where an operand
+    does, as a chunk may be computed twice.
     """
     return _Strassen(target, spec).text()
 
@@ -160,8 +160,8 @@ class _Strassen:
         k, given = self.k, self.given
         pending = k.variable(BOOL)
         with k.loop(k["begin"], k["end"]) as number:
-            row_start = number % given["row_blocks"] * given["row_block"]
-            first = number // given["row_blocks"] * given["group"]
+            first = number % given["groups"] * given["group"]
+            row_start = number // given["groups"] * given["row_block"]
             chunk = _Chunk(
                 minimum(k, given["upper"] - row_start, given["row_block"]),
                 row_start,

@@ -1,0 +1,278 @@
+"""Products by seven products of quarters: errors within Higham's bound, odd rows, epilogues, what is declined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import erf as exact_erf
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx as sx
+from sardonyx.compiler.binding import Tensor
+from sardonyx.compiler.gemm_choice import Problem, panel_columns, tile_shape
+from sardonyx.compiler.llvm.kernels.gemm_epilogue import TileEpilogue
+from sardonyx.compiler.llvm.kernels.gemm_strassen import LEAST_MAKING
+from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.native.matmul import GemmKernel, MatMulKernel
+from sardonyx.compiler.native.packed_constants import pack_b
+from sardonyx.compiler.native.strassen_step import multiply_quarters
+from sardonyx.compiler.native.template import Epilogue
+from sardonyx.compiler.strassen_choice import choose_cut, declined
+from sardonyx.kernel.expr import Input, erf
+from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
+from tests.compiler.test_gemm import place
+
+F32 = np.dtype(np.float32)
+UNIT = 2.0**-24
+# Rows, K and columns that are worth it, on every machine.
+SHAPE = (150, 512, 512)
+
+
+def matrices(m: int, k: int, n: int, seed: int = 0) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+
+
+def higham_bound(k: int) -> float:
+    """The error of Winograd's form, used once, in units of the largest elements of A and B.
+
+    Higham (2002), section 23.2.2: (n/n0)^log2(18) (n0^2 + 6 n0) - 6 n, with n = K and n0 = K/2.
+    """
+    half = k / 2
+    return UNIT * (18 * (half**2 + 6 * half) - 6 * k)
+
+
+def check(found: Array, a: Array, b: Array, expected: Array) -> None:
+    """Within the bound, which holds always, and within what rounding that is not all of one sign leaves."""
+    error = np.abs(found.astype(np.float64) - expected).max()
+    largest = float(np.abs(a).max()) * float(np.abs(b).max())
+    assert found.shape == expected.shape
+    assert error <= higham_bound(a.shape[-1]) * largest
+    assert error <= (8 * a.shape[-1] ** 0.5 + a.shape[-1] / 2) * UNIT * largest
+
+
+def by_quarters(a: Array, b: Array, variant: str = "", *, one_by_one: bool = False) -> Array:
+    """A x B by the kernel, whether it is worth it or not."""
+    binder, memory = new_binder(variant), Memory()
+    left, result = place(memory, a), binder.new(F32, (len(a), b.shape[1]))
+    words = binder.constant(pack_b(binder.library, b, "f32"))
+    multiply_quarters(binder, left, words, TileEpilogue(), [], [(result, b.shape[1])])
+    memory.run(binder, one_by_one=one_by_one)
+    return memory.read(result).copy()
+
+
+def kernels_of_product(a: Array, b: Array, *, fast: bool = True, **changes: Any) -> tuple[Array, list[str]]:
+    """A x B by the operator's kernel, and the names of the kernels that made it."""
+    binder, memory = new_binder(), Memory()
+    binder.settings = replace(binder.settings, fast_products=fast)
+    (y,) = MatMulKernel(changes).bind(binder, [place(memory, a), binder.constant(b)])
+    memory.run(binder)
+    assert y is not None
+    return memory.read(y).copy(), [step.kernel for step in binder.steps]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_and_sizes(variant: str) -> None:
+    panel = panel_columns(new_binder(variant).target)
+    for m, k, n in [(96, 34, 2 * panel), (101, 200, 6 * panel), (75, 2, 2 * panel)]:
+        a, b = matrices(m, k, n)
+        check(by_quarters(a, b, variant), a, b, a.astype(np.float64) @ b)
+
+
+def test_many_rows_and_blocks_of_k() -> None:
+    panel = panel_columns(host_target())
+    for m, k, n in [(721, 130, 4 * panel), (130, 2500, 6 * panel), (333, 1802, 34 * panel)]:
+        a, b = matrices(m, k, n)
+        whole = by_quarters(a, b)
+        check(whole, a, b, a.astype(np.float64) @ b)
+        assert np.array_equal(whole, by_quarters(a, b, one_by_one=True))
+
+
+def test_outliers_in_some_channels() -> None:
+    """As in transformers, whose activations have channels a hundred times larger than the others."""
+    a, b = matrices(*SHAPE, seed=1)
+    a[:, 5::97] *= 100
+    found, kernels = kernels_of_product(a, b)
+    assert "strassen" in kernels
+    check(found, a, b, a.astype(np.float64) @ b)
+
+
+def test_rows_that_lie_apart_and_batches_that_join() -> None:
+    m, k, n = SHAPE
+    wide, b = matrices(m, k + 40, n, seed=2)[0], matrices(m, k, n, seed=3)[1]
+    a = wide[:, 8 : 8 + k]
+    found, kernels = kernels_of_product(a, b)
+    assert "strassen" in kernels
+    check(found, a, b, a.astype(np.float64) @ b)
+    stacked = np.ascontiguousarray(a).reshape(3, m // 3, k)
+    found, kernels = kernels_of_product(stacked, np.asfortranarray(b))
+    assert "strassen" in kernels
+    check(found, stacked, b, np.matmul(stacked.astype(np.float64), b))
+
+
+@pytest.mark.parametrize("m", [150, 151])
+def test_epilogue_with_two_outputs_and_every_kind_of_operand(m: int) -> None:
+    _, k, n = SHAPE
+    a, b = matrices(m, k, n, seed=4)
+    rng = np.random.default_rng(5)
+    arrays = [
+        rng.standard_normal(n).astype(np.float32),
+        rng.standard_normal((m, n + 9)).astype(np.float32)[:, 4 : 4 + n],
+        rng.standard_normal((m, 1)).astype(np.float32),
+        np.asarray(rng.standard_normal(), np.float32),
+    ]
+    binder, memory = new_binder(), Memory()
+    binder.settings = replace(binder.settings, fast_products=True)
+    biased = Input(F32, 0) * 0.01 + Input(F32, 1)
+    activated = 0.5 * biased * (1.0 + erf(biased * 0.5**0.5))
+    outputs = (activated * Input(F32, 3) + Input(F32, 2) * Input(F32, 4), (biased + 1.0).cast(np.float16))
+    epilogue = Epilogue(outputs, tuple(place(memory, array) for array in arrays))
+    first, second = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    assert [step.kernel for step in binder.steps] == ["pointwise", "strassen"]
+    memory.run(binder)
+    assert first is not None
+    assert second is not None
+    x = 0.01 * (a.astype(np.float64) @ b) + arrays[0]
+    expected = 0.5 * x * (1 + np.vectorize(exact_erf)(x * 0.5**0.5)) * arrays[2] + arrays[1] * arrays[3]
+    assert np.allclose(memory.read(first), expected, rtol=1e-5, atol=1e-4)
+    assert memory.read(second).dtype == np.float16
+    assert np.allclose(memory.read(second).astype(np.float64), x + 1, rtol=2e-3, atol=2e-3)
+
+
+def test_gemm_with_a_transposed_constant() -> None:
+    m, k, n = SHAPE
+    a, b = matrices(m, k, n, seed=6)
+    c = np.random.default_rng(7).standard_normal((m, 1)).astype(np.float32)
+    binder, memory = new_binder(), Memory()
+    binder.settings = replace(binder.settings, fast_products=True)
+    kernel = GemmKernel({"alpha": 0.5, "beta": -2.0, "transB": 1})
+    (y,) = kernel.bind(binder, [place(memory, a), binder.constant(b.T.copy()), place(memory, c)])
+    assert "strassen" in [step.kernel for step in binder.steps]
+    memory.run(binder)
+    assert y is not None
+    assert np.allclose(memory.read(y), 0.5 * (a.astype(np.float64) @ b) - 2.0 * c, atol=2e-4)
+
+
+@pytest.mark.parametrize("where", ["left", "right", "huge"])
+def test_what_is_not_finite_stays_where_it_belongs(where: str) -> None:
+    """Sums of quarters would carry it to other rows and columns, and turn infinity into NaN."""
+    m, k, n = SHAPE
+    a, b = matrices(m, k, n, seed=8)
+    if where == "left":
+        a[3, 4], a[m - 2, k - 1], a[m // 2, 0] = np.inf, -np.inf, np.nan
+    elif where == "right":
+        b[2, n - 1], b[k - 1, 7] = -np.inf, np.nan
+    else:
+        a[5, 6], a[5 + m // 2, 6], b[6] = 3e38, 3e38, 0.5
+    with np.errstate(invalid="ignore"):
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+    found, kernels = kernels_of_product(a, b)
+    assert "strassen" in kernels
+    assert np.array_equal(np.isnan(found), np.isnan(expected))
+    assert np.array_equal(found[np.isinf(expected)], expected[np.isinf(expected)])
+    finite = np.isfinite(expected)
+    assert np.allclose(found[finite], expected[finite], rtol=1e-5, atol=1e-3)
+
+
+def test_off_gives_the_bits_of_the_ordinary_kernel() -> None:
+    a, b = matrices(*SHAPE, seed=9)
+    plain, kernels = kernels_of_product(a, b, fast=False)
+    assert kernels == ["gemm"]
+    one_row, kernels = kernels_of_product(a[:1], b)
+    assert kernels == ["gemm"]
+    assert np.array_equal(one_row, plain[:1])
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        (Problem(1, 4096, 4096), "cost too much"),
+        (Problem(60, 768, 768), "cost too much"),
+        (Problem(512, 768, 767), "no halves"),
+        (Problem(512, 50257, 768), "no whole number of panels"),
+        (Problem(512, 768, 768, product="f64"), "only products of float32"),
+        (Problem(512, 768, 768, b="rows"), "no constant"),
+        (Problem(512, 768, 768, batch=2), "same step apart"),
+        (Problem(512, 768, 768, a="columns"), "same step apart"),
+    ],
+)
+def test_declined(problem: Problem, says: str) -> None:
+    reason = declined(host_target(), problem)
+    assert reason is not None
+    assert says in reason
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_cut_covers_all_rows_in_high_tiles(variant: str) -> None:
+    target = new_binder(variant).target
+    n, rows = 64 * panel_columns(target), tile_shape(target).rows
+    counts = [m for m in range(40, 700) if declined(target, Problem(m, n, 4096)) is None]
+    assert len(counts) > 500
+    for m in (*counts, 20001):
+        cut = choose_cut(target, m, 4096, n)
+        last = cut.upper - (cut.row_blocks - 1) * cut.row_block
+        assert cut.row_blocks * cut.row_block >= cut.upper
+        assert cut.groups * cut.group >= cut.panels
+        assert rows - LEAST_MAKING <= cut.tile_rows <= min(rows, last)
+
+
+def model(m: int, k: int, n: int) -> tuple[bytes, Array, Array]:
+    a, b = matrices(m, k, n, seed=10)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
+    constants = [numpy_helper.from_array(b, "w"), numpy_helper.from_array(b[0], "b")]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", k])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", n])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    whole: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return whole.SerializeToString(), a, b
+
+
+def run(text: bytes, x: Array, threads: int, entries: Sequence[tuple[str, str]] = ()) -> Array:
+    options = sx.SessionOptions()
+    options.intra_op_num_threads = threads
+    for name, value in entries:
+        options.add_session_config_entry(name, value)
+    session = sx.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": x})[0])
+
+
+def test_sessions_have_the_same_bits_for_any_number_of_threads() -> None:
+    text, a, b = model(201, 512, 1024)
+    on = [("sardonyx.cpu.fast_products", "1")]
+    alone = run(text, a, 1, on)
+    assert np.array_equal(alone, run(text, a, 2, on))
+    off = run(text, a, 2, [("sardonyx.cpu.fast_products", "0")])
+    assert not np.array_equal(alone, off)
+    expected = a.astype(np.float64) @ b + b[0]
+    check(alone, a, b, expected)
+    assert np.abs(off - expected).max() <= np.abs(alone - expected).max()
+
+
+def test_bfloat16_takes_ordinary_products() -> None:
+    text, a, _ = model(201, 512, 512)
+    entries = [("sardonyx.cpu.precision", "bfloat16")]
+    on, off = (run(text, a, 1, [*entries, ("sardonyx.cpu.fast_products", value)]) for value in "10")
+    if host_target().has_bf16_dot:
+        assert np.array_equal(on, off)
+    else:
+        assert np.allclose(on, off, atol=1e-3)
+
+
+def test_operand_tensor_is_read_at_its_own_rows() -> None:
+    """A residual of the product's shape meets every row once, the middle one of an odd number too."""
+    m, k, n = 151, 512, 512
+    a, b = matrices(m, k, n, seed=11)
+    residual = np.arange(m * n, dtype=np.float32).reshape(m, n)
+    binder, memory = new_binder(), Memory()
+    binder.settings = replace(binder.settings, fast_products=True)
+    operand: Tensor = place(memory, residual)
+    epilogue = Epilogue((Input(F32, 0) * 0.0 + Input(F32, 1),), (operand,))
+    (y,) = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    memory.run(binder, one_by_one=True)
+    assert y is not None
+    assert np.array_equal(memory.read(y), residual)
