@@ -219,6 +219,28 @@ def test_long_sums_stay_accurate(variant):
     check([e.reduce("sum", x), e.mean(x)], [a], [1], variant, rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("size", [65_536, 100_003, 1_200_000])
+def test_a_single_long_row_is_cut(size):
+    a, b = random((1, size), 1), random((1, 1), 2)
+    x, y = inputs_of(a, b)
+    low, high = e.reduce("minimum", x), e.reduce("maximum", x)
+    roots = [e.mean(x), (x - low) / (high - low) * y, e.sqrt(e.reduce("sum", x * x)), x + e.mean(x)]
+    for one_by_one in (False, True):
+        binder = check(roots, [a, b], [0, 1], VARIANTS[0], one_by_one=one_by_one, rtol=1e-4, atol=1e-4)
+        assert len(binder.steps) in (3, 4)
+        assert binder.steps[0].chunks > 1
+    (whole,) = inputs_of(a.reshape(-1))
+    binder = check([e.reduce("sum", whole)], [a.reshape(-1)], [0], VARIANTS[0], rtol=1e-3, atol=1e-2)
+    assert len(binder.steps) in (2, 3)
+
+
+def test_only_rows_with_one_level_of_reductions_are_cut():
+    a = random((100_000,), 1)
+    (x,) = inputs_of(a)
+    assert len(check([softmax(x)], [a], [0], VARIANTS[0]).steps) == 1
+    assert len(check([e.reduce("sum", x)], [a[::2]], [0], VARIANTS[0], atol=1e-2).steps) == 1
+
+
 def test_unknown_kinds_are_refused():
     with pytest.raises(ValueError, match="median is no kind of reduction"):
         e.reduce("median", Input(F32, 0))

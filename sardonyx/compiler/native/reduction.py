@@ -16,6 +16,7 @@ from sardonyx.compiler.llvm.kernels.row_access import Access, lanes_for, types_w
 from sardonyx.compiler.llvm.kernels.row_passes import RowPasses
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.copy import contiguous
+from sardonyx.compiler.native.long_rows import PIECE, LongRow, can_be_cut
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows import (
     Axis,
@@ -156,6 +157,8 @@ class ReductionKernel:
         self.operations = max(1, weight(self.body.roots))
         self._names = tuple(dtype.name for dtype in self.dtypes)
         self._all_values = [*self.body.roots, *(Input(dtype, 0) for dtype in self.dtypes)]
+        self._can_be_cut = can_be_cut(self.body.roots)
+        self._long: LongRow | None = None
         self._lanes: dict[str, int] = {}
         self._kept: dict[tuple[bool, ...], int] = {}
 
@@ -167,15 +170,40 @@ class ReductionKernel:
         shape = common_shape([tensor.shape for tensor in inputs])
         reduced = {axis % len(shape) for axis in axes} if shape else set()
         kept_shape = tuple(1 if axis in reduced else size for axis, size in enumerate(shape))
+        if self._is_long(inputs, shape, kept_shape):
+            if self._long is None:
+                self._long = LongRow(self)
+            return self._long.bind(binder, inputs, shape, math.prod(shape))
         order = memory_order(inputs, shape)
-        inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
         outputs = [
             binder.new(root.dtype, kept_shape) if of_row else laid_out(binder, root.dtype, shape, order)
             for root, of_row in zip(self.body.roots, self.of_rows, strict=True)
         ]
-        if math.prod(kept_shape) and (math.prod(shape) or any(self.of_rows)):
-            self._step(binder, inputs, outputs, shape, reduced, order)
+        self.bind_into(binder, inputs, outputs, axes)
         return outputs
+
+    def _is_long(self, inputs: Sequence[Tensor], shape: tuple[int, ...], kept_shape: tuple[int, ...]) -> bool:
+        """Whether there is one row only, and that so long that several threads should share it."""
+        length = math.prod(shape)
+        if not self._can_be_cut or length < 2 * PIECE or math.prod(kept_shape) != 1:
+            return False
+        nbytes = sum(tensor.dtype.itemsize for tensor in inputs if tensor.size == length)
+        several = elements_per_chunk(length, nbytes, self.operations) < length // 4
+        return several and all(
+            tensor.size == 1 or (tensor.shape == shape and tensor.is_contiguous) for tensor in inputs
+        )
+
+    def bind_into(
+        self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], axes: Sequence[int]
+    ) -> None:
+        """Add the step that writes existing tensors, shaped as `bind` gives them."""
+        shape = common_shape([tensor.shape for tensor in inputs])
+        reduced = {axis % len(shape) for axis in axes} if shape else set()
+        order = memory_order(inputs, shape)
+        inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
+        rows = math.prod(size for axis, size in enumerate(shape) if axis not in reduced)
+        if rows and (math.prod(shape) or any(self.of_rows)):
+            self._step(binder, inputs, outputs, shape, reduced, order)
 
     def _step(
         self,
