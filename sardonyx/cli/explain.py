@@ -103,7 +103,7 @@ def _show(model: Path, found: Explanation, every: bool) -> None:
     out = console()
     shapes = [f"{name} {listed_shape(shape)}" for name, shape in found.inputs.items()]
     more = f" and {len(shapes) - _MOST_INPUTS} more" if len(shapes) > _MOST_INPUTS else ""
-    out.print(f"{model}: {', '.join(shapes[:_MOST_INPUTS])}{more}; {found.threads} threads, kernels {found.kernels}")
+    out.print(f"{model}: {', '.join(shapes[:_MOST_INPUTS])}{more}; {_threads(found.threads)}, kernels {found.kernels}")
     out.print(_table(found, every, out.width), soft_wrap=False)
     for text in _totals(found):
         out.print(text)
@@ -144,7 +144,7 @@ def _columns(every: bool, timed: bool, width: int) -> list[str]:
         "how": wide,
         "grid": middle,
         "from": middle,
-        "by": middle,
+        "by": wide,
         "MFLOP": wide,
         "MB": wide,
         "model us": True,
@@ -234,7 +234,11 @@ def _ceilings(ceilings: dict[str, Any], threads: int) -> str:
     compute, read = ceilings["compute"][threads], ceilings["read"][threads]
     rates = [f"{name} {rate:,.0f} Gop/s" for name, rate in compute.items()]
     rates += [f"{place} {rate:,.0f} GB/s" for place, rate in read.items()]
-    return f"ceilings  {', '.join(rates)} with {threads} threads"
+    return f"ceilings  {', '.join(rates)} with {_threads(threads)}"
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
 
 
 def _declined(one: Declined, every: bool) -> str:

@@ -22,7 +22,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 _PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MAKE = re.compile(r"\bmake ([a-z]+)\b")
-_COMMAND = re.compile(r"^(?:\$ )?sardonyx ([a-z]+)", re.MULTILINE)
+_COMMAND = re.compile(r"^(?:\$ )?sardonyx ([a-z][a-z-]*)", re.MULTILINE)
 
 
 MODEL = """
@@ -82,4 +82,5 @@ def test_make_targets_exist(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     for block in re.findall(r"^```(?:console)?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         for command in _COMMAND.findall(block):
-            assert (ROOT / "sardonyx" / "cli" / f"{command}.py").exists(), f"there is no command sardonyx {command}"
+            file = ROOT / "sardonyx" / "cli" / f"{command.replace('-', '_')}.py"
+            assert file.exists(), f"there is no command sardonyx {command}"
