@@ -244,6 +244,16 @@ def test_normalizations_of_onnxruntime(variant):
     check("BiasSoftmax", [scores, mask], {"axis": 3, "is_inner_broadcast": 0}, domain=MS, version=1, variant=variant)
 
 
+def test_root_mean_squares_with_gates_and_branches():
+    x, gate, scale = random((2, 3, 48), 1), random((2, 3, 48), 2), random((16,), 3)
+    for activation in ("silu", "sigmoid"):
+        check("GatedRMSNorm", [x, scale, gate], {"activation": activation}, domain=MS, version=1)
+    check("BranchwiseRMSNorm", [x, random((48,), 4)], {"num_branches": 3}, domain=MS, version=1)
+    check("BranchwiseRMSNorm", [x, scale], {"num_branches": 3}, domain=MS, version=1)
+    check("BranchwiseRMSNorm", [x], {"num_branches": 4}, domain=MS, version=1)
+    check("BranchwiseRMSNorm", [x.reshape(2, 3, 4, 12), random((4, 12), 5)], domain=MS, version=1)
+
+
 @pytest.mark.parametrize("channels_last", [0, 1])
 @pytest.mark.parametrize("activation", [0, 1])
 def test_groups_of_channels(channels_last, activation):

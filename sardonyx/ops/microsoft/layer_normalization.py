@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel import expr as k
 from sardonyx.kernel.expr import Expr
 from sardonyx.kernel.program import Arrangement, Host, Kernel
 from sardonyx.ops.framework.facts import Fact, tensor
@@ -234,6 +235,32 @@ class GatedRMSNorm(SameAsFirst):
     epsilon: float = 1e-5
     host_reason: ClassVar[str] = "a reduction and what follows it"
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtype = inputs[0]
+        if dtype is None or not all(map(is_computable, inputs)) or self.activation not in ("silu", "swish", "sigmoid"):
+            return Host(self.run, self.host_reason)
+        x, scale, gate = leaves(inputs)
+        assert x is not None
+        assert gate is not None
+        z = gate.cast(x.dtype)
+        opened = 1 / (1 + k.exp(-z))
+        if self.activation != "sigmoid":
+            opened = opened * z
+        y = affine(standardized(x, self.epsilon, centred=False)[0], scale, None) * opened
+        return rows_template(inputs, [y.cast(dtype)], self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape, scale, gate = map(given, shapes)
+        width = math.prod(scale)
+        if width == 0 or shape[-1] % width:
+            raise ValueError(
+                f"the last dimension of 'X', {shape[-1]}, must be a multiple of the size of 'scale', {width}"
+            )
+        if gate != shape:
+            raise ValueError(f"input 'gate' is expected to have shape {shape}, got {gate}")
+        groups = (*shape[:-1], shape[-1] // width, width)
+        return Arrangement((groups, (width,), groups), (len(shape),), (shape,))
+
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, scale, gate = inputs
         width = scale.size
@@ -260,6 +287,33 @@ class BranchwiseRMSNorm(SameAsFirst):
     num_branches: int = 0
     epsilon: float = 1e-5
     host_reason: ClassVar[str] = "a reduction and what follows it"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtype = inputs[0]
+        if dtype is None or not all(one is None or is_computable(one) for one in inputs):
+            return Host(self.run, self.host_reason)
+        x, scale = (*leaves(inputs), None)[:2]
+        assert x is not None
+        y = affine(standardized(x, self.epsilon, centred=False)[0], scale, None)
+        return rows_template(inputs, [y.cast(dtype)], self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        grouped = shape
+        if self.num_branches:
+            if shape[-1] % self.num_branches:
+                raise ValueError(
+                    f"the last dimension of 'X', {shape[-1]}, is no multiple of {self.num_branches} branches"
+                )
+            grouped = (*shape[:-1], self.num_branches, shape[-1] // self.num_branches)
+        read = [grouped]
+        for one in shapes[1:]:
+            if one is not None:
+                size = math.prod(one)
+                read.append((size,) if size == grouped[-1] else grouped[-2:])
+        if any(math.prod(one) != math.prod(given(shape)) for one, shape in zip(read[1:], shapes[1:], strict=False)):
+            raise ValueError(f"input 'scale' of shape {shapes[1]} does not fit branches of shape {grouped[-2:]}")
+        return Arrangement(tuple(read), (len(grouped) - 1,), (shape,))
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x = inputs[0]
