@@ -44,7 +44,7 @@ def _is_exclusive(array: Array) -> bool:
     root = array.base
     return (
         isinstance(root, np.ndarray)
-        and (root.flags.owndata or type(root.base) is PooledMemory)
+        and (root.flags.owndata or isinstance(root.base, PooledMemory))
         and root.nbytes <= 2 * array.nbytes + 128  # else a small result would keep a large buffer alive
         and sys.getrefcount(root) <= _REFERENCES_TO_BASE
     )

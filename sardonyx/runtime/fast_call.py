@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
+import importlib
 import math
 import os
 import sys
@@ -288,12 +289,11 @@ def _python_function(name: str) -> int:
 @functools.cache
 def _numpy_function(index: int) -> int:
     """The address of a function of NumPy's C interface."""
-    from numpy._core import _multiarray_umath
-
+    umath: Any = importlib.import_module("numpy._core._multiarray_umath")
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.argtypes, pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
-    table = pointer(_multiarray_umath._ARRAY_API, None)
-    return int((ctypes.c_void_p * (index + 1)).from_address(table)[index])
+    table = pointer(umath._ARRAY_API, None)
+    return int((ctypes.c_int64 * (index + 1)).from_address(table)[index])
 
 
 @functools.cache

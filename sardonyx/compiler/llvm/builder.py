@@ -308,7 +308,7 @@ class Function:
             return Value(self, literal, type_)
         return Value(self, f"splat ({type_.scalar} {literal})", type_)
 
-    def coerce(self, value: Any, type_: Type) -> Value:
+    def coerce(self, value: Value | int | float | bool, type_: Type) -> Value:
         """A Python number or a scalar as a value of `type_`; TypeError where the scalar types differ."""
         if not isinstance(value, Value):
             return self.constant(type_, value)

@@ -84,7 +84,7 @@ class ConvolutionKernel(NativeKernel):
         filters, channels = w.shape[0] // self.group, w.shape[1]
         taps = math.prod(w.shape[2:])
         if known is None or known[0] is not source:
-            matrix = source.reshape(self.group, filters, channels, taps)
+            matrix: Array = source.reshape(self.group, filters, channels, taps)
             if by_channels:
                 matrix = np.ascontiguousarray(matrix.transpose(0, 1, 3, 2))
             matrix = matrix.reshape(self.group, filters, taps * channels).transpose(0, 2, 1)
