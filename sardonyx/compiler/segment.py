@@ -21,6 +21,7 @@ from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.copy import copy
 from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.compiler.native.view import apply_view
 from sardonyx.graph.types import numpy_dtype
@@ -221,7 +222,11 @@ def _binding(
 
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
         operands = tuple(tensor for tensor in inputs[own:] if tensor is not None)
-        return native.bind(binder, inputs[:own], epilogue=Epilogue(exprs, operands))  # type: ignore[call-arg]
+        made = native.bind(binder, inputs[:own], epilogue=Epilogue(exprs, operands))  # type: ignore[call-arg]
+        shape = made[0].shape if made[0] is not None else ()
+        if common_shape([shape, *(tensor.shape for tensor in operands)]) != shape:
+            raise ValueError(f"a result of the shape {shape} is combined with {[one.shape for one in operands]}")
+        return made
 
     return bind
 

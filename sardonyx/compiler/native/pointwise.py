@@ -50,10 +50,19 @@ class PointwiseKernel:
         self.operations = operations(Pointwise(self.dtypes, self.body.roots))
         self._names = tuple(dtype.name for dtype in self.dtypes)
         self._exponents = _inputs_as_exponents(self.body.roots)
+        self._read = [sorted({leaf.index for leaf in walk([root]) if isinstance(leaf, Input)}) for root in roots]
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Add the step for these inputs and give the outputs; ValueError where the shapes do not broadcast."""
+        """Add the step for these inputs and give the outputs; ValueError where the shapes do not broadcast.
+
+        Outputs whose own inputs broadcast to another shape than the others' are an error too: nodes that were taken
+        for equally large, as the model declares, and are not.
+        """
         shape = common_shape([tensor.shape for tensor in inputs])
+        for read in self._read if len(self._read) > 1 else ():
+            own = common_shape([inputs[index].shape for index in read])
+            if own != shape:
+                raise ValueError(f"a result has the shape {own}, but by what the model declares it is {shape}")
         order = memory_order(inputs, shape)
         outputs = [laid_out(binder, root.dtype, shape, order) for root in self.body.roots]
         self.bind_into(binder, inputs, outputs)

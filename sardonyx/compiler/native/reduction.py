@@ -81,7 +81,7 @@ class ReductionTemplate(NativeKernel):
             assert tensor is not None
             read.append(read_as(binder, tensor, shape))
         roots, dtypes = self.program.outputs, self.program.inputs
-        if epilogue is not None and self._takes_in(arrangement):
+        if epilogue is not None and self._takes_in(arrangement, epilogue):
             dtypes = (*dtypes, *(tensor.dtype for tensor in epilogue.operands))
             return self._run(binder, [*read, *epilogue.operands], arrangement.axes, self._with(epilogue), dtypes)
         made = self._run(binder, read, arrangement.axes, roots, dtypes)
@@ -95,10 +95,11 @@ class ReductionTemplate(NativeKernel):
         dtypes = (own.dtype, *(tensor.dtype for tensor in epilogue.operands))
         return PointwiseKernel(epilogue.outputs, dtypes).bind(binder, [own, *epilogue.operands])
 
-    def _takes_in(self, arrangement: Arrangement) -> bool:
-        """Whether the result is an element of the space, with the space's own shape."""
+    def _takes_in(self, arrangement: Arrangement, epilogue: Epilogue) -> bool:
+        """Whether the result is an element of the space, with the space's own shape, and stays so."""
         is_element = not is_row_value(self.program.outputs[0])
-        return is_element and common_shape(arrangement.inputs) == arrangement.outputs[0]
+        whole = common_shape([*arrangement.inputs, *(tensor.shape for tensor in epilogue.operands)])
+        return is_element and common_shape(arrangement.inputs) == whole == arrangement.outputs[0]
 
     def _with(self, epilogue: Epilogue) -> tuple[Expr, ...]:
         """The epilogue's outputs over the program's inputs, its operands behind them."""
