@@ -205,7 +205,7 @@ def _binding(
         exprs = tuple(group.values.values())
         dtypes = tuple(_required(dtype_of(value)) for value in group.operands)
         kernel = PointwiseKernel(exprs, dtypes)
-        return lambda binder, inputs: kernel.bind(binder, [tensor for tensor in inputs if tensor is not None])
+        return lambda binder, inputs: kernel.bind_nodes(binder, [tensor for tensor in inputs if tensor is not None])
     item = group.anchor
     if item.role == "known":
         return _known(item)

@@ -55,18 +55,26 @@ class PointwiseKernel:
     def bind(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Add the step for these inputs and give the outputs; ValueError where the shapes do not broadcast.
 
-        Outputs whose own inputs broadcast to another shape than the others' are an error too: nodes that were taken
-        for equally large, as the model declares, and are not.
+        Every output has the shape to which all the inputs broadcast.
         """
         shape = common_shape([tensor.shape for tensor in inputs])
-        for read in self._read if len(self._read) > 1 else ():
-            own = common_shape([inputs[index].shape for index in read])
-            if own != shape:
-                raise ValueError(f"a result has the shape {own}, but by what the model declares it is {shape}")
         order = memory_order(inputs, shape)
         outputs = [laid_out(binder, root.dtype, shape, order) for root in self.body.roots]
         self.bind_into(binder, inputs, outputs)
         return outputs
+
+    def bind_nodes(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """`bind` for outputs of nodes, which were taken for equally large by what the model declares.
+
+        ValueError where they are not: where the inputs that an output depends on broadcast to another shape.
+        """
+        if len(self._read) > 1:
+            shape = common_shape([tensor.shape for tensor in inputs])
+            for read in self._read:
+                own = common_shape([inputs[index].shape for index in read])
+                if own != shape:
+                    raise ValueError(f"a result has the shape {own}, but by what the model declares it is {shape}")
+        return self.bind(binder, inputs)
 
     def bind_into(self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Add the step that writes existing tensors, all of the inputs' broadcast shape."""

@@ -93,7 +93,7 @@ class ReductionTemplate(NativeKernel):
         own = results[0]
         assert own is not None
         dtypes = (own.dtype, *(tensor.dtype for tensor in epilogue.operands))
-        return PointwiseKernel(epilogue.outputs, dtypes).bind(binder, [own, *epilogue.operands])
+        return PointwiseKernel(epilogue.outputs, dtypes).bind_nodes(binder, [own, *epilogue.operands])
 
     def _takes_in(self, arrangement: Arrangement, epilogue: Epilogue) -> bool:
         """Whether the result is an element of the space, with the space's own shape, and stays so."""
