@@ -331,7 +331,7 @@ class _Builder:
         """Microseconds that the ceilings allow: of arithmetic, or of reading what lies where it stays between runs."""
         assert self.ceilings is not None
         threads = min(self.threads, -(-step.chunks // max(1, step.claim)))
-        computed = step.flops / self.ceilings.flops(threads, _arithmetic(step))
+        computed = step.flops / self.ceilings.flops(threads, _arithmetic(step, self.ceilings))
         read = constant / self.ceilings.bandwidth(threads, footprint.constants + footprint.values)
         moved = (step.bytes - constant) / self.ceilings.bandwidth(threads, footprint.values)
         return max(computed, read + moved) * 1e6
@@ -351,9 +351,9 @@ class _Footprint:
         self.values = arena_bytes + sum(sizes["input"].values()) + sum(sizes["output"].values())
 
 
-def _arithmetic(step: BoundStep) -> str:
-    """The name of the ceiling of a step's arithmetic."""
-    if step.arithmetic:
+def _arithmetic(step: BoundStep, ceilings: Ceilings) -> str:
+    """The name of the ceiling of a step's arithmetic; that of multiply-adds where it was not measured."""
+    if any(step.arithmetic in rates for rates in ceilings.compute.values()):
         return step.arithmetic
     return "f64" if any(tensor.dtype == np.float64 for tensor in step.writes) else "f32"
 

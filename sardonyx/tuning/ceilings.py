@@ -24,11 +24,14 @@ from sardonyx.compiler.binding import Array
 from sardonyx.compiler.llvm.kernels.ceilings import (
     ARITHMETIC,
     CHAINS,
+    TILES,
     WALKS,
     available,
     emit_products,
     emit_sum,
+    emit_tiles,
     granule,
+    operations_of_tiles,
 )
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Target
@@ -69,7 +72,7 @@ class Ceilings:
         """Operations a second; for numbers of threads that were not measured, in proportion to those that were."""
         rates = {count: row[arithmetic] for count, row in self.compute.items() if arithmetic in row}
         if not rates:
-            raise ValueError(f"the ceiling of '{arithmetic}' was not measured; there are {self.compute}")
+            raise ValueError(f"the ceiling of '{arithmetic}' was not measured: {self.compute}")
         nearest = min(rates, key=lambda count: abs(count - threads))
         return rates[nearest] * threads / nearest * 1e9
 
@@ -146,7 +149,7 @@ def measure(threads: Iterable[int], effort: Effort = Effort()) -> Ceilings:
     target = library().target
     found = Ceilings(l2=target.caches.l2, l3=target.caches.l3)
     for count in threads:
-        kinds = [name for name in ARITHMETIC if available(name, target)]
+        kinds = [name for name in (*ARITHMETIC, *TILES) if available(name, target)]
         found.compute[count] = {name: measure_compute(name, count, effort) for name in kinds}
         found.read[count] = {place: measure_read(place, count, effort) for place in PLACES}
     return found
@@ -168,9 +171,13 @@ def product_arrays(name: str, target: Target) -> tuple[Array, Array, Array]:
 def measure_compute(name: str, threads: int, effort: Effort = Effort()) -> float:
     """Gop/s of one arithmetic on so many threads together."""
     target = library().target
-    kernel = load(emit_products, name)
-    sets = [product_arrays(name, target) for _ in range(threads)]
-    operations = 2 * CHAINS * target.lanes(ARITHMETIC[name].accumulator) * ARITHMETIC[name].products
+    if name in TILES:
+        kernel, operations = load(emit_tiles, name), operations_of_tiles(name)
+        sets: Sequence[Sequence[Array]] = [()] * threads
+    else:
+        kind = ARITHMETIC[name]
+        kernel, operations = load(emit_products, name), 2 * CHAINS * target.lanes(kind.accumulator) * kind.products
+        sets = [product_arrays(name, target) for _ in range(threads)]
 
     def call(arrays: Sequence[Array], turns: int) -> Callable[[], None]:
         return lambda: kernel([*map(address, arrays), turns])

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.ceilings import (
     ARITHMETIC,
     CHAINS,
+    TILES,
     WALKS,
     available,
     emit_products,
     emit_sum,
+    emit_tiles,
     granule,
+    operations_of_tiles,
 )
-from sardonyx.compiler.llvm.target import host_targets
+from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.runtime.machine_file import machine_key, read_sections, write_section
 from sardonyx.tuning import ceilings
@@ -52,6 +56,20 @@ def test_inner_products_add_up(name: str) -> None:
         found = start.copy()
         ceilings.load(emit_products, name, variant)([*map(ceilings.address, (found, x, y)), 3])
         np.testing.assert_array_equal(found, start + 3 * ARITHMETIC[name].products)
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_products_of_tiles_are_instructions(name: str) -> None:
+    """Four products for each turn of the loop, whose tiles hold 16 x 64 bytes."""
+    target = replace(host_target(), features=(*host_target().features, "amx-tile", "amx-bf16", "amx-int8"))
+    assert available(name, replace(target, has_amx=True))
+    assert not available(name, replace(target, has_amx=False))
+    text = emit_tiles(target, name)
+    assert text.count("call void @llvm.x86.tdp") == 4
+    factors = {"bf16 tiles": 32, "int8 tiles": 64}[name]
+    assert operations_of_tiles(name) == 4 * 2 * 16 * 16 * factors
+    if target.triple.startswith("x86_64"):
+        assert len(compile_object(text, target)) > 0
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

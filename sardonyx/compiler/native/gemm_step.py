@@ -148,7 +148,7 @@ def multiply(
 
 
 # The names of inner products where they are other than multiply-adds of the results' type.
-_ARITHMETIC = {"bf16": "bf16", "u8s8": "int8"}
+_ARITHMETIC = {"bf16": "bf16", "bf16 tiles": "bf16 tiles", "u8s8": "int8", "u8s8 tiles": "int8 tiles"}
 
 
 def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking) -> str:

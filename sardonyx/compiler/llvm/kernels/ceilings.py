@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.kernels.gemm_tiles import SIDE, configure, release
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I32, I64, PTR, Type
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I32, I64, PTR, VOID, Type
 
 CHAINS = 12  # more than latency times instructions per cycle on every machine seen (4 x 2), fewer than 16 registers
 STREAM_VECTORS = 4  # vectors that each stream takes in one turn of the loop
@@ -31,8 +32,15 @@ ARITHMETIC: Mapping[str, Arithmetic] = {
 }
 
 
+# Inner products of whole tiles: the type of their factors, of which a register holds 16 rows of 64 bytes.
+TILES: Mapping[str, Type] = {"bf16 tiles": BF16, "int8 tiles": I8}
+_RESULTS = 4  # tiles of results, enough to hide the latency
+
+
 def available(name: str, target: Target) -> bool:
     """Whether the target has the instruction."""
+    if name in TILES:
+        return target.has_amx
     return {"bf16": target.has_bf16_dot, "int8": target.has_vnni}.get(name, True) and (
         not ARITHMETIC[name].intrinsic or target.vector_bits == 512
     )
@@ -56,6 +64,30 @@ def emit_products(target: Target, name: str) -> str:
             chain.set(_step(k, kind, chain.get(), x, y))
     for index, chain in enumerate(chains):
         home.store(chain.get(), index * lanes)
+    return k.finish()
+
+
+def operations_of_tiles(name: str) -> int:
+    """Operations of one turn of `emit_tiles`: each instruction multiplies 16 rows by 16 columns."""
+    return _RESULTS * 2 * SIDE * SIDE * (_TILE_ROW // TILES[name].nbytes)
+
+
+_TILE_ROW = 64
+
+
+def emit_tiles(target: Target, name: str) -> str:
+    """Arguments: turns of the loop, each of which adds products of two tiles of zeros to every tile of results."""
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    instruction = "llvm.x86.tdpbf16ps" if TILES[name].is_float else "llvm.x86.tdpbusd"
+    registers = [k.constant(I8, number) for number in range(_RESULTS + 2)]
+    *results, a, b = registers
+    configure(k)
+    for register in registers:
+        k.call("llvm.x86.tilezero", VOID, register)
+    with k.loop(0, k.pointer("arguments", I64).load(0)):
+        for result in results:
+            k.call(instruction, VOID, result, a, b)
+    release(k)
     return k.finish()
 
 
