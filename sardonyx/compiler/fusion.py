@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.lowering import Lowered
-from sardonyx.kernel.expr import Apply, Expr, Input, walk
+from sardonyx.kernel.expr import Apply, Expr, Input, substitute, walk
 from sardonyx.kernel.program import Pointwise
 from sardonyx.ops.framework.facts import Dims
 
@@ -255,19 +255,6 @@ class _Fusion:
                     done.add(group)
                     order.append(group)
         return order
-
-
-def substitute(roots: Sequence[Expr], replaced: Callable[[Input], Expr]) -> list[Expr]:
-    """The expressions with each `Input` replaced; shared parts stay shared."""
-    made: dict[int, Expr] = {}
-    for expr in walk(roots):
-        if isinstance(expr, Input):
-            made[id(expr)] = replaced(expr)
-        elif isinstance(expr, Apply):
-            made[id(expr)] = Apply(expr.dtype, expr.primitive, tuple(made[id(arg)] for arg in expr.args))
-        else:
-            made[id(expr)] = expr
-    return [made[id(root)] for root in roots]
 
 
 def _same(a: Dims, b: Dims) -> bool:
