@@ -185,7 +185,10 @@ SHAPES = {
     "caches": Case(queries=14, keys=45, size=24, value_size=24, layout="caches"),
     "grouped heads": Case(queries=11, keys=18, heads=6, key_heads=2, layout="caches"),
     "grouped heads for one token": Case(queries=1, keys=70, heads=6, key_heads=2, size=40, layout="caches"),
-    "several groups of rows": Case(queries=230, keys=9, heads=1, key_heads=1, size=8, value_size=8, batch=1),
+    "several groups of causal rows": Case(
+        queries=400, keys=400, heads=1, key_heads=1, size=8, value_size=8, batch=1, right=0
+    ),
+    "several groups of rows": Case(queries=400, keys=9, heads=1, key_heads=1, size=8, value_size=8, batch=1),
     "packed values": Case(queries=50, keys=1100, heads=1, key_heads=1, size=8, value_size=1040, batch=1),
     "no keys": Case(queries=10, keys=0),
     "a head too wide for the form for few rows": Case(queries=2, keys=5, size=520, value_size=530),

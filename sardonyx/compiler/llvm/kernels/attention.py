@@ -71,6 +71,7 @@ class _Kernel:
         self.k, self.spec, self.given = frame.k, frame.spec, frame.given
         self.form = FewRows(frame) if frame.spec.few_rows else Blocks(frame)
         given, k = self.given, self.k
+        self.ready_unit, self.ready_count = k.variable(I64, -1), k.variable(I64, -1)
         self.scale = given["scale"].bits_as(F64).to(frame.compute)
         self.key = k.pointer(given["key"], frame.storage)
         self.value = k.pointer(given["value"], frame.storage)
@@ -97,9 +98,20 @@ class _Kernel:
                 biases=self._shared_biases(batch, head, start),
                 sources=self._sources(batch, head),
             )
-            self.form.prepare(here)
+            self._prepare(here, batch * given["key_heads"] + head)
             with k.loop(begin, end, self.frame.rows) as row:
                 self._rows(here, visible, batch, head, row, begin, end)
+
+    def _prepare(self, here: Block, unit: Value) -> None:
+        """Prepare a block of keys, unless the last chunk of this call left the same one behind."""
+        if self.spec.few_rows:
+            return
+        k = self.k
+        ready = unit.equals(self.ready_unit.get()) & here.count.equals(self.ready_count.get()) & here.first
+        with k.otherwise(ready):
+            self.form.prepare(here)
+            self.ready_unit.set(k.select(here.first, unit, -1))
+            self.ready_count.set(here.count)
 
     def _shared_biases(self, batch: Value, head: Value, start: Value) -> tuple[Value, ...]:
         """The addresses of the biases of a key head, from the key `start` on, where they are folded."""
