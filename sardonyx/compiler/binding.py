@@ -8,136 +8,54 @@ steps and gives the tensors of its outputs; nothing is computed and no buffer ex
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from sardonyx.compiler.assembly import assemble
+from sardonyx.compiler.bound_step import (
+    Address,
+    Argument,
+    Array,
+    BoundStep,
+    Buffer,
+    Detail,
+    StepForm,
+    Tensor,
+    TensorForm,
+    float_word,
+    row_major,
+)
+from sardonyx.compiler.branches import side_by_side
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
-Array = np.ndarray[Any, Any]
-
-
-@dataclass(eq=False, slots=True)
-class Buffer:
-    """A piece of memory of the plan: in the arena, or brought by the caller, or constant.
-
-    `index` counts the external inputs or outputs; `array` is the memory of a constant. A buffer with a `home` is a
-    part of that buffer, from byte `start` on.
-    """
-
-    nbytes: int
-    kind: Literal["arena", "input", "output", "constant"] = "arena"
-    index: int = 0
-    array: Array | None = None
-    home: Buffer | None = None
-    start: int = 0
-
-    def settled(self) -> tuple[Buffer, int]:
-        """The buffer that this one is finally a part of, or itself, and where it starts in there."""
-        buffer, start = self, 0
-        while buffer.home is not None:
-            start += buffer.start
-            buffer = buffer.home
-        return buffer, start
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Tensor:
-    """A value for given shapes: `strides` count elements, `offset` bytes from the start of the buffer.
-
-    `array` holds the contents where they are known while binding: constants, and what follows from shapes alone.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    buffer: Buffer
-    offset: int = 0
-    array: Array | None = None
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie one after the other in row-major order."""
-        expected = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if size != 1 and stride != expected:
-                return self.size == 0
-            expected *= size
-        return True
-
-    def reshaped(self, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0) -> Tensor:
-        """The same memory under another shape, row-major unless strides are given; `offset` bytes further on."""
-        shape = tuple(shape)
-        chosen = row_major(shape) if strides is None else tuple(strides)
-        return Tensor(self.dtype, shape, chosen, self.buffer, self.offset + offset)
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """As an argument: the address `offset` bytes into a buffer."""
-
-    buffer: Buffer
-    offset: int = 0
-
-
-Argument = int | Tensor | Address
-
-# What a kernel tells of itself where somebody asks: its sizes, its tile, how the work is cut.
-Detail = str | Callable[[], str]
+__all__ = [
+    "FAULT_BYTES",
+    "SMALL_STEP_NS",
+    "Address",
+    "Argument",
+    "Array",
+    "Binder",
+    "Bound",
+    "BoundStep",
+    "Buffer",
+    "Fault",
+    "StepForm",
+    "Tensor",
+    "TensorForm",
+    "float_word",
+    "row_major",
+]
 
 # Steps whose kernels take less than this many nanoseconds are not worth a second thread.
 SMALL_STEP_NS = 2000
-
-
-@dataclass(slots=True)
-class BoundStep:
-    """One step with its arguments still symbolic."""
-
-    label: str
-    function: int
-    arguments: tuple[Argument, ...]
-    chunks: int
-    claim: int
-    reads: tuple[Tensor, ...]
-    writes: tuple[Tensor, ...]
-    flops: float = 0.0
-    bytes: float = 0.0
-    origin: Any = None  # what was being bound
-    group: int = 0  # steps of one group other than 0 write to different places
-    alone: bool = False  # the thread that called does it, in order with others like it
-    kernel: str = ""  # which kernel it is
-    detail: Detail = ""  # how that works here, in words
-    arithmetic: str = ""  # the machine's inner product that bounds it; empty: multiply-adds of its results' type
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Element strides of a contiguous tensor."""
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    return tuple(strides)
-
-
-def float_word(number: float) -> int:
-    """A float64 as the 64-bit word of an argument."""
-    return int(struct.unpack("<q", struct.pack("<d", number))[0])
-
 
 # Two words of a fault: whether there is one, and the number that is wrong.
 FAULT_BYTES = 16
@@ -157,15 +75,19 @@ class Binder:
 
     library: KernelLibrary
     settings: RunSettings = DEFAULT
+    rehearses: bool = False  # whether sizes are guessed, so that kernels for others are made ready as well
     label: str = ""
     origin: Any = None
     steps: list[BoundStep] = field(default_factory=list)
     constants: list[Array] = field(default_factory=list)  # kept alive as long as the plan
     scratch_bytes: int = 0
     faults: list[Fault] = field(default_factory=list)
+    # Constants made from others, with what they were made from; and those that this plan uses, in order.
+    prepared: dict[tuple[int, Hashable], tuple[Array, Tensor]] = field(default_factory=dict)
+    derivations: list[tuple[Tensor, Hashable, Callable[[Array], Array], Tensor]] = field(default_factory=list)
     _notes: Buffer = field(default_factory=lambda: Buffer(0))
     _group: int = 0
-    _groups: int = 0
+    groups: int = 0  # how many groups of steps were put together so far
 
     @property
     def target(self) -> Target:
@@ -217,32 +139,63 @@ class Binder:
         if nbytes is None:
             nbytes = float(sum(tensor.nbytes for tensor in (*reads, *writes)))
         self.steps.append(
-            BoundStep(
+            BoundStep.of(
                 self.label,
                 self.library.address(emit, spec),
-                tuple(arguments),
-                chunks,
-                claim,
-                tuple(reads),
-                tuple(writes),
-                flops,
-                nbytes,
+                arguments,
+                reads,
+                writes,
                 self.origin,
                 self._group,
-                chunks == 1 and self.settings.branches == 1,
-                emit.__name__.removeprefix("emit_"),
-                detail,
-                arithmetic,
+                chunks=chunks,
+                claim=claim,
+                flops=flops,
+                nbytes=nbytes,
+                alone=chunks == 1 and self.settings.branches == 1,
+                kernel=emit.__name__.removeprefix("emit_"),
+                detail=detail,
+                arithmetic=arithmetic,
             )
         )
+
+    def replay_steps(
+        self, steps: Sequence[tuple[str, StepForm, int]], buffers: Sequence[Buffer], groups: int, scratch: int
+    ) -> None:
+        """Add steps that were recorded, over these buffers: their labels ("": that of now), forms and groups.
+
+        Their groups count from 1 to `groups`; `scratch` is what the largest needs.
+        """
+        before, origin = self.groups, self.origin
+        self.groups += groups
+        self.scratch_bytes = max(self.scratch_bytes, scratch)
+        self.steps += [
+            BoundStep(label or self.label, form, buffers, origin, group and group + before)
+            for label, form, group in steps
+        ]
+
+    def derived(self, source: Tensor, key: Hashable, make: Callable[[Array], Array]) -> Tensor:
+        """A constant that is made from the contents of another one: once for all plans, and for all equal `key`s.
+
+        `make` depends on nothing but the contents and what `key` says, so that it serves any kernel.
+        """
+        array = source.unwatched.array
+        assert array is not None
+        known = self.prepared.get((id(array), key))
+        if known is None:
+            result = self.constant(make(array))
+            known = self.prepared[id(array), key] = array, result
+        else:
+            self.constants.append(known[1].buffer.array)  # type: ignore[arg-type]
+        self.derivations.append((source, key, make, known[1]))
+        return known[1]
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """The steps that are added inside write to different places, so that none of them waits for another."""
         outer = self._group
         if not outer:
-            self._groups += 1
-            self._group = self._groups
+            self.groups += 1
+            self._group = self.groups
         try:
             yield
         finally:
@@ -293,10 +246,15 @@ class Binder:
             finished.append(tensor)
         self._notes.kind, self._notes.index = "output", len(outputs)
         if self.settings.branches != 1:
-            from sardonyx.compiler.branches import side_by_side  # which reads the classes of this module
-
             self.steps = side_by_side(self.steps)
-        plan = _assemble(self, input_count, len(outputs) + bool(self.faults))
+        plan = assemble(
+            self.steps,
+            input_count,
+            len(outputs) + bool(self.faults),
+            scratch_bytes=self.scratch_bytes,
+            owners=self.constants,
+            flush_denormals=self.settings.flush_denormals,
+        )
         described = tuple((tensor.dtype, tensor.shape) for tensor in finished)
         return Bound(plan, described, tuple(self.steps), tuple(self.faults))
 
@@ -313,151 +271,3 @@ class Bound:
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     steps: tuple[BoundStep, ...]
     faults: tuple[Fault, ...] = ()
-
-
-def _assemble(binder: Binder, inputs: int, outputs: int) -> NativePlan:
-    """Lay out the arena, find the barriers and write the tables of the plan."""
-    offsets, arena_bytes = _lay_out(binder.steps)
-    words: list[int] = []
-    fixups: list[tuple[int, int, int]] = []
-    table: list[tuple[int, ...]] = []
-    barriers = _barriers(binder.steps, offsets)
-    for step, barrier in zip(binder.steps, barriers, strict=True):
-        single = step.alone
-        flags = (1 if barrier else 0) | (2 if single else 0)
-        table.append((step.function, len(words), step.chunks, step.claim, flags, 0, 0, 0))
-        for argument in step.arguments:
-            if isinstance(argument, int):
-                words.append(argument)
-                continue
-            buffer, start = argument.buffer.settled()
-            start += argument.offset
-            if buffer.kind == "constant":
-                assert buffer.array is not None
-                words.append(buffer.array.__array_interface__["data"][0] + start)
-                continue
-            base = {"arena": 0, "input": 1 + buffer.index, "output": 1 + inputs + buffer.index}[buffer.kind]
-            start += offsets.get(id(buffer), 0) if buffer.kind == "arena" else 0
-            fixups.append((len(words), base, start))
-            words.append(0)
-    return NativePlan(
-        words=np.array(words, np.int64),
-        fixups=np.array(fixups, np.int64).reshape(-1, 3),
-        steps=np.array(table, np.int64).reshape(-1, 8),
-        arena_bytes=arena_bytes,
-        scratch_bytes=binder.scratch_bytes,
-        base_count=1 + inputs + outputs,
-        labels=tuple(step.label for step in binder.steps),
-        owners=tuple(binder.constants),
-        nanoseconds=_nanoseconds(binder.steps),
-        flush_denormals=binder.settings.flush_denormals,
-    )
-
-
-def _nanoseconds(steps: Sequence[BoundStep]) -> int:
-    """A rough estimate of a run on one thread: 50 operations or 20 bytes in a nanosecond, and 100 ns for a step."""
-    return round(sum(100 + step.flops / 50 + step.bytes / 20 for step in steps))
-
-
-def _lay_out(steps: Sequence[BoundStep]) -> tuple[dict[int, int], int]:
-    """Byte offsets of the buffers in the arena, by first and last use: best fit, freed space joined."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    sizes: dict[int, int] = {}
-    for index, step in enumerate(steps):
-        for tensor in (*step.reads, *step.writes):
-            buffer, _ = tensor.buffer.settled()
-            if buffer.kind == "arena":
-                key = id(buffer)
-                first.setdefault(key, index)
-                last[key] = index
-                sizes[key] = -(-max(1, buffer.nbytes) // ALIGNMENT) * ALIGNMENT
-    begins: dict[int, list[int]] = {}
-    ends: dict[int, list[int]] = {}
-    for key, index in first.items():
-        begins.setdefault(index, []).append(key)
-        ends.setdefault(last[key], []).append(key)
-    offsets: dict[int, int] = {}
-    free: list[tuple[int, int]] = []  # (offset, size), by offset
-    total = 0
-    for index in range(len(steps)):
-        for key in sorted(begins.get(index, ()), key=lambda one: -sizes[one]):
-            size = sizes[key]
-            fits = [gap for gap in free if gap[1] >= size]
-            if fits:
-                gap = min(fits, key=lambda one: one[1])
-                free.remove(gap)
-                offsets[key] = gap[0]
-                if gap[1] > size:
-                    free.append((gap[0] + size, gap[1] - size))
-            elif free and max(free)[0] + max(free)[1] == total:
-                gap = max(free)  # the last gap touches the end of the arena: grow it
-                free.remove(gap)
-                offsets[key] = gap[0]
-                total = gap[0] + size
-            else:
-                offsets[key] = total
-                total += size
-        free.extend((offsets[key], sizes[key]) for key in ends.get(index, ()))
-        if index in ends:
-            free = _joined(free)
-    return offsets, total
-
-
-def _joined(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for offset, size in sorted(free):
-        if joined and sum(joined[-1]) == offset:
-            joined[-1] = (joined[-1][0], joined[-1][1] + size)
-        else:
-            joined.append((offset, size))
-    return joined
-
-
-# A range of memory (space, start, end) that a step touched, whether it has one chunk, and its group.
-Touch = tuple[tuple[int, int, int], bool, int]
-
-
-def _barriers(steps: Sequence[BoundStep], offsets: dict[int, int]) -> list[bool]:
-    """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
-
-    Steps of one chunk run on the first thread, in order, so they need no meeting among themselves.
-    """
-
-    def interval(tensor: Tensor) -> tuple[int, int, int]:
-        buffer, start = tensor.buffer.settled()
-        length = max(1, tensor.buffer.nbytes)
-        if buffer.kind == "arena":
-            start += offsets[id(buffer)]
-            return 0, start, start + length
-        if buffer.kind == "output":
-            return 2 + buffer.index, start, start + length
-        return 1, 0, 0  # inputs and constants are only read
-
-    def meets(one: list[Touch], interval_: tuple[int, int, int], step: BoundStep, single: bool) -> bool:
-        space, start, end = interval_
-        return any(
-            other[0] == space
-            and other[1] < end
-            and start < other[2]
-            and not (single and was_single)
-            and not (group and group == step.group)
-            for other, was_single, group in one
-        )
-
-    result: list[bool] = []
-    read: list[Touch] = []
-    written: list[Touch] = []
-    for step in steps:
-        single = step.alone
-        reads = [interval(tensor) for tensor in step.reads]
-        writes = [interval(tensor) for tensor in step.writes]
-        clash = any(meets(written, one, step, single) for one in reads) or any(
-            meets(written, one, step, single) or meets(read, one, step, single) for one in writes
-        )
-        if clash:
-            read, written = [], []
-        result.append(clash)
-        read.extend((one, single, step.group) for one in reads)
-        written.extend((one, single, step.group) for one in writes)
-    return result

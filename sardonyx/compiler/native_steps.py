@@ -173,9 +173,11 @@ def _team_options(settings: RunSettings) -> TeamOptions:
 def _make_ready(segment: Segment, compilation: Compilation) -> None:
     """Bind once for likely shapes, so that kernels are compiled and constants packed; sizes that do not fit the model
     are no error here, because the real ones come later."""
-    shapes = likely_shapes(segment.inputs, compilation.inference, LIKELY_SIZE)
+    shapes, others = (
+        likely_shapes(segment.inputs, compilation.inference, size) for size in (LIKELY_SIZE, LIKELY_SIZE + 1)
+    )
     try:
-        segment.bind(shapes)
+        segment.bind(shapes, rehearses=shapes != others)
     except OperationError:
         return
 

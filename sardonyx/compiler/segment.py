@@ -6,7 +6,7 @@ tensors that have shapes and no contents, computes what follows from shapes alon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.compiler.native.view import apply_view
+from sardonyx.compiler.replay import Replays, structure_of
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
 from sardonyx.ops.framework.dims import evaluate, free_symbols
@@ -46,6 +47,7 @@ class Operation:
     outputs: tuple[int, ...]
     bind: Callable[[Binder, Tensors], Tensors]
     label: str
+    structure: int  # the same for operations that bind alike
 
 
 @dataclass(eq=False, slots=True)
@@ -81,13 +83,17 @@ class Segment:
     _numbers: dict[ir.Value, int]
     _constants: dict[int, Tensor] = field(default_factory=dict)
     settings: RunSettings = DEFAULT
+    _prepared: dict[tuple[int, Hashable], tuple[Array, Tensor]] = field(default_factory=dict)
 
-    def bind(self, shapes: Sequence[Sequence[int]]) -> tuple[Bound, dict[int, Array]]:
+    def __post_init__(self) -> None:
+        self._replays = Replays([one.array for one in self._constants.values() if one.array is not None])
+
+    def bind(self, shapes: Sequence[Sequence[int]], *, rehearses: bool = False) -> tuple[Bound, dict[int, Array]]:
         """The native plan for inputs of these shapes, and those outputs (by place) that are known already.
 
-        OperationError where the shapes break the rule of a node.
+        With `rehearses`, the shapes are guessed, and kernels for others are made ready as well. OperationError where the shapes break the rule of a node.
         """
-        binder = Binder(self.library, settings=self.settings)
+        binder = Binder(self.library, self.settings, rehearses, prepared=self._prepared)
         values: dict[int, Tensor | None] = dict(self._constants)
         for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
             values[self._numbers[value]] = binder.external(index, dtype, shape)
@@ -96,7 +102,7 @@ class Segment:
             bound = BoundOperation(operation, given)
             binder.label, binder.origin = operation.label, bound
             try:
-                made = bound.outputs = operation.bind(binder, given)
+                made = bound.outputs = self._replays.bind(operation.structure, operation.bind, binder, given)
             except Exception as error:
                 raise OperationError(failure(operation, error), bound) from error
             values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
@@ -174,7 +180,8 @@ def build_segment(
                     constants[known] = binder.constant(array)
         return known
 
-    operations = []
+    operations: list[Operation] = []
+    structures: dict[Hashable, int] = {}
     for group in groups:
         if group.anchor is None:
             read: list[ir.Value | None] = list(group.operands)
@@ -189,6 +196,7 @@ def build_segment(
                 tuple(map(number, written)),
                 _binding(group, dtype_of),
                 _label(group),
+                structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations)),
             )
         )
     outputs = tuple(value for value in made if outer[value])

@@ -192,7 +192,9 @@ def test_off_gives_the_bits_of_the_ordinary_kernel() -> None:
     ("problem", "says"),
     [
         (Problem(1, 4096, 4096), "cost too much"),
-        (Problem(60, 768, 768), "cost too much"),
+        (Problem(16, 768, 768), "cost too much"),
+        (Problem(512, 768, 128), "cost too much"),
+        (Problem(33, 4096, 4096), "high tiles"),
         (Problem(512, 768, 767), "no halves"),
         (Problem(512, 50257, 768), "no whole number of panels"),
         (Problem(512, 768, 768, product="f64"), "only products of float32"),
@@ -251,6 +253,23 @@ def test_sessions_have_the_same_bits_for_any_number_of_threads() -> None:
     expected = a.astype(np.float64) @ b + b[0]
     check(alone, a, b, expected)
     assert np.abs(off - expected).max() <= np.abs(alone - expected).max()
+
+
+def test_rehearsals_make_the_kernels_ready_for_more_rows() -> None:
+    panel = panel_columns(host_target())
+    _, b = matrices(1, 1024, 16 * panel)
+    epilogue = Epilogue((Input(F32, 0) * 0.3 + 1.7,), ())
+
+    def kernels(m: int, *, rehearses: bool) -> list[int]:
+        binder, memory = new_binder(), Memory()
+        binder.rehearses = rehearses
+        a = np.ones((m, 1024), np.float32)
+        MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+        return [binder.library.counts.compiled + binder.library.counts.from_cache, len(binder.steps)]
+
+    rehearsed, steps = kernels(16, rehearses=True)
+    assert steps == 1
+    assert kernels(512, rehearses=False) == [rehearsed, 2]
 
 
 def test_bfloat16_takes_ordinary_products() -> None:

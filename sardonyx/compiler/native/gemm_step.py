@@ -28,8 +28,7 @@ from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.copy import contiguous
-from sardonyx.compiler.native.strassen_step import multiply_quarters
-from sardonyx.compiler.strassen_choice import declined
+from sardonyx.compiler.native.strassen_step import takes_quarters
 from sardonyx.kernel.expr import Expr
 
 
@@ -100,12 +99,12 @@ def multiply(
         a_stride_bytes=(rows.steps[0] if a_layout != "columns" else a.strides[-1]) * a.dtype.itemsize,
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
     )
-    if b_layout == "packed" and binder.settings.fast_products and declined(binder.target, problem) is None:
+    if b_layout == "packed" and binder.settings.fast_products:
         left = a.reshaped((rows.size, size_k), (rows.steps[0], 1))
         others = list(zip((*operands, *results), rows.steps[2:], strict=True))
-        epilogue = TileEpilogue(kinds, outputs)
-        multiply_quarters(binder, left, b_tensor, epilogue, others[: len(operands)], others[len(operands) :])
-        return
+        sides = others[: len(operands)], others[len(operands) :]
+        if takes_quarters(binder, problem, left, b_tensor, TileEpilogue(kinds, outputs), *sides):
+            return
     tile = tile_shape(binder.target, product)
     spec = GemmSpec(
         product,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
-from sardonyx.compiler.gemm_choice import tile_shape
+from sardonyx.compiler.gemm_choice import Problem, tile_shape
 from sardonyx.compiler.llvm.kernels.gemm_epilogue import BATCH_DIMS, TileEpilogue
 from sardonyx.compiler.llvm.kernels.gemm_strassen import A_SUMS, StrassenSpec, argument_names, emit_strassen
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.strassen_choice import Cut, choose_cut
+from sardonyx.compiler.strassen_choice import Cut, choose_cut, declined
 from sardonyx.kernel.expr import Expr, Input
 
 _F32 = np.dtype(np.float32)
@@ -30,6 +31,32 @@ def _sums_of_quarters() -> tuple[Expr, ...]:
 
 
 _SUMS = PointwiseKernel(_sums_of_quarters(), (_F32,) * 4)
+
+
+# Rows that are enough for every product that may take quarters.
+_MANY_ROWS = 512
+
+
+def takes_quarters(
+    binder: Binder,
+    problem: Problem,
+    a: Tensor,
+    b: Tensor,
+    epilogue: TileEpilogue,
+    operands: Sequence[tuple[Tensor, int]],
+    results: Sequence[tuple[Tensor, int]],
+) -> bool:
+    """Whether a product is computed by quarters; if so its steps are added, by `multiply_quarters`.
+
+    A rehearsal with few rows makes the kernels ready for runs with many.
+    """
+    if declined(binder.target, problem) is None:
+        multiply_quarters(binder, a, b, epilogue, operands, results)
+        return True
+    if binder.rehearses and declined(binder.target, replace(problem, m=_MANY_ROWS)) is None:
+        longer = a.reshaped((_MANY_ROWS, a.shape[1]), a.strides)
+        multiply_quarters(Binder(binder.library), longer, b, epilogue, operands, results)
+    return False
 
 
 def multiply_quarters(

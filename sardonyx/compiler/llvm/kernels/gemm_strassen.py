@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
-from sardonyx.compiler.llvm.kernels.gemm_micro import Panels, Rows, Tile, multiply_tile, store_tile
+from sardonyx.compiler.llvm.kernels.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
@@ -270,7 +270,19 @@ class _Strassen:
                     left, right = (k.pointer(column.load(number), self.word) for column in (table.left, table.right))
                     panels = replace(there, starts=(left,), minus=right, kept=b)
                 cut = case - spec.rows if case > spec.rows else case
-                store_tile(place, multiply_tile(k, self.product, rows, panels, cut, elements, 1, place, fresh))
+                whole = k.constant(BOOL, True)
+                values = multiply_tile(k, self.product, rows, panels, cut, elements, 1, place, whole)
+                with k.when(fresh):
+                    store_tile(place, values)
+                with k.otherwise(fresh):
+                    store_tile(place, self._added(place, values))
+
+    def _added(self, tile: Tile, values: Registers) -> Registers:
+        """The tile in memory and the one in registers: sums of blocks of K lose less than one sum of all."""
+        return {
+            (row, panel, vector): tile.element(row, panel, vector, self.lanes).load(0, self.lanes) + value
+            for (row, panel, vector), value in values.items()
+        }
 
     def _results(self, chunk: _Chunk) -> Value:
         """The epilogue of the quarters of C; whether those of the seven products are not finite.
