@@ -16,6 +16,7 @@ from sardonyx.compiler.llvm.kernels.attention_spec import (
     round_up,
     scratch_layout,
 )
+from sardonyx.compiler.llvm.types import F32, F64
 
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
 FEW_ROWS = 8
@@ -286,8 +287,8 @@ def few_rows(binder: Binder, rows: int, storage: np.dtype[np.generic], size: int
     and heads of `size` channels.
     """
     wide = 1 << max(0, rows - 1).bit_length()
-    compute = AttentionSpec(storage.name, 1, 1).compute_type
-    return wide if wide <= min(FEW_ROWS, binder.target.lanes(compute)) and size <= FEW_ROWS_SIZE else 0
+    lanes = binder.target.lanes(F64 if storage.itemsize == 8 else F32)
+    return wide if wide <= min(FEW_ROWS, lanes) and size <= FEW_ROWS_SIZE else 0
 
 
 def _group_rows(rows: int, units: int, keys: int, block: int) -> int:
