@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,8 @@ from sardonyx.compiler.llvm.kernels.ceilings import (
 )
 from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.llvm.types import I32
-from sardonyx.runtime.machine_file import machine_key, read_sections, write_section
 from sardonyx.tuning import ceilings
-from sardonyx.tuning.ceilings import SECTION, Ceilings, Effort
+from sardonyx.tuning.ceilings import Ceilings, Effort
 
 VARIANTS = list(host_targets())
 
@@ -172,62 +170,6 @@ def test_stored_ceilings_are_measured_once(tmp_path: Path, monkeypatch: pytest.M
     both = ceilings.stored_ceilings([1, 2], tmp_path)
     assert asked == [[1], [2]]
     assert (both.compute, both.read) == (FOUND.compute, FOUND.read)
-
-
-KEY = machine_key("target")
-
-
-def only_file(folder: Path) -> Path:
-    (path,) = folder.iterdir()
-    return path
-
-
-def test_sections_stand_beside_each_other(tmp_path: Path) -> None:
-    assert read_sections(KEY, tmp_path) == {}
-    assert write_section(KEY, "one", {"a": 1.5}, tmp_path) == write_section(KEY, "two", {"b": 2}, tmp_path)
-    assert read_sections(KEY, tmp_path) == {"one": {"a": 1.5}, "two": {"b": 2}}
-    assert write_section("another machine", "one", {"a": 3}, tmp_path) != only_first(tmp_path, KEY)
-    assert read_sections(KEY, tmp_path)["one"] == {"a": 1.5}
-
-
-def only_first(folder: Path, key: str) -> Path:
-    """The file of a machine."""
-    return next(path for path in folder.iterdir() if json.loads(path.read_text())["machine"] == key)
-
-
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", "\xff\xfe", "half", "number", "machine", "format"])
-def test_a_damaged_file_counts_as_absent(damage: str, tmp_path: Path) -> None:
-    write_section(KEY, SECTION, ceilings.as_section(FOUND), tmp_path)
-    path = only_file(tmp_path)
-    text = path.read_text()
-    changed = {
-        "half": text[: len(text) // 2],
-        "number": text.replace("190.0", "191.0"),
-        "machine": text.replace(json.dumps(KEY), json.dumps("another")),
-        "format": text.replace('"format": 1', '"format": 0'),
-    }.get(damage, damage)
-    assert changed != text
-    path.write_bytes(changed.encode("latin-1"))
-    assert read_sections(KEY, tmp_path) == {}
-    assert write_section(KEY, SECTION, {"new": 1}, tmp_path) == path
-    assert read_sections(KEY, tmp_path) == {SECTION: {"new": 1}}
-
-
-@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_a_file_that_others_may_write_is_not_trusted(tmp_path: Path) -> None:
-    path = write_section(KEY, "one", {"a": 1}, tmp_path)
-    assert path is not None
-    path.chmod(0o666)
-    assert read_sections(KEY, tmp_path) == {}
-    path.chmod(0o600)
-    assert read_sections(KEY, tmp_path) == {"one": {"a": 1}}
-
-
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert write_section(KEY, "one", {"a": 1}, blocked / "below") is None
-    assert read_sections(KEY, blocked / "below") == {}
 
 
 def test_places_are_in_order() -> None:
