@@ -178,7 +178,7 @@ def _make_ready(segment: Segment, compilation: Compilation) -> None:
     )
     try:
         segment.bind(shapes, rehearses=shapes != others)
-    except OperationError:
+    except (OperationError, errors.OnnxRuntimeError):
         return
 
 

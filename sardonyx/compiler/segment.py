@@ -115,7 +115,10 @@ class Segment:
                 known[index] = tensor.array
             else:
                 results.append(tensor)
-        return binder.finish(results, len(self.inputs), copy), known
+        try:
+            return binder.finish(results, len(self.inputs), copy), known
+        except OverflowError as error:
+            raise errors.Fail("Failed to allocate memory for requested buffer: a size exceeds 64 bits") from error
 
     def restricted(self, places: Sequence[int]) -> Segment:
         """The segment that makes only the outputs at these places, with the same kernels."""
