@@ -157,6 +157,9 @@ class MatMulInteger(Product):
         y = np.matmul(_centred(a, a_zero_point, True), _centred(b, b_zero_point, False))
         return (np.asarray(y).astype(np.int64).astype(np.int32),)
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("matmul_integer", {}, self.run)
+
 
 @operator("QLinearMatMul")
 class QLinearMatMul(Product):

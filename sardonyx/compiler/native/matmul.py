@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.fusion import substitute
 from sardonyx.compiler.native.gemm_step import Packed, multiply, product_of
 from sardonyx.compiler.native.packed_constants import pack_b
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 
 
@@ -25,10 +24,6 @@ class ProductKernel(NativeKernel):
     """
 
     takes_epilogue = True
-
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        super().__init__(parameters)
-        self._packed: tuple[Array, Array] | None = None  # the constant, and its panels
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         for fact in inputs[:2]:
@@ -55,8 +50,8 @@ class ProductKernel(NativeKernel):
         get = self.parameters.get
         for_a = bool(get("transA", 0)), bool(get("transBatchA", 0))
         for_b = bool(get("transB", 0)), bool(get("transBatchB", 0))
-        left, right = _matrix(_oriented(a, *for_a), vector="row"), _matrix(_oriented(b, *for_b), vector="column")
-        shape = _product_shape(a, b, left, right)
+        left, right = as_matrix(_oriented(a, *for_a), vector="row"), as_matrix(_oriented(b, *for_b), vector="column")
+        shape = product_shape(a, b, left, right)
         dtype = a.dtype
         result: Expr = Input(dtype, 0)
         alpha = float(get("alpha", 1.0))
@@ -64,47 +59,27 @@ class ProductKernel(NativeKernel):
             result = result * alpha
         operands: list[Tensor] = []
         for factor, tensor in addends:
-            operands.append(tensor)
+            operands.append(widened(tensor, shape))
             addend: Expr = Input(tensor.dtype, len(operands))
             result = result + (addend if factor == 1.0 else addend * factor)
         result = get("activation", lambda x: x)(result)
-        outputs: tuple[Expr, ...] = (result,)
-        if epilogue is not None:
-            first = len(operands)
-            whole = result
-
-            def replaced(leaf: Input) -> Expr:
-                return whole if leaf.index == 0 else Input(leaf.dtype, leaf.index + first)
-
-            outputs = tuple(substitute(epilogue.outputs, replaced))
-            operands.extend(epilogue.operands)
         product = product_of(dtype, binder.target, binder.settings.precision)
         assert product is not None
-        matrix = (*shape.batch, shape.rows, shape.columns)
-        results = [binder.new(output.dtype, shape.result) for output in outputs]
-        multiply(
-            binder,
-            left,
-            self._right(binder, b, right, for_b, product),
-            outputs,
-            [_widened(operand, shape) for operand in operands],
-            [tensor.reshaped(matrix) for tensor in results],
-            product,
-        )
-        return results
+        second = self._right(binder, b, right, for_b, product)
+        return add_product(binder, shape, left, second, result, operands, epilogue, product)
 
     def _right(
         self, binder: Binder, given: Tensor, right: Tensor, orientation: tuple[bool, bool], product: str
     ) -> Tensor | Packed:
         """The right-hand side, in panels if it is constant."""
-        source = given.array
-        if source is None or given.buffer.kind != "constant" or source.size == 0 or 0 in given.strides:
+        if not given.is_known or given.buffer.kind != "constant" or given.size == 0 or 0 in given.strides:
             return right
-        if self._packed is None or self._packed[0] is not source:
-            view = oriented_array(source, *orientation)
-            view = view[:, None] if view.ndim == 1 else view
-            self._packed = source, pack_b(binder.library, view, product)
-        return Packed(binder.constant(self._packed[1]), right.shape)
+
+        def panels(array: Array) -> Array:
+            view = oriented_array(array, *orientation)
+            return pack_b(binder.library, view[:, None] if view.ndim == 1 else view, product)
+
+        return Packed(binder.derived(given, ("panels", orientation, product), panels), right.shape)
 
 
 @template("matmul")
@@ -131,7 +106,7 @@ class GemmKernel(ProductKernel):
 
 
 @dataclass(frozen=True)
-class _Shape:
+class ProductShape:
     """The product's shape as matrices, and as the operator's result (without the axis that a vector lacks)."""
 
     batch: tuple[int, ...]
@@ -143,6 +118,37 @@ class _Shape:
     @property
     def result(self) -> tuple[int, ...]:
         return (*self.batch, *([self.rows] if self.has_rows else []), *([self.columns] if self.has_columns else []))
+
+
+def add_product(
+    binder: Binder,
+    shape: ProductShape,
+    left: Tensor,
+    right: Tensor | Packed,
+    result: Expr,
+    operands: Sequence[Tensor],
+    epilogue: Epilogue | None,
+    product: str,
+) -> Sequence[Tensor]:
+    """Add the steps of a product whose value is `result` over the sums and `operands`, and then of the epilogue.
+
+    `operands` broadcast to the matrices, those of the epilogue to the operator's result.
+    """
+    outputs: tuple[Expr, ...] = (result,)
+    taken = list(operands)
+    if epilogue is not None:
+        first = len(taken)
+
+        def replaced(leaf: Input) -> Expr:
+            return result if leaf.index == 0 else Input(leaf.dtype, leaf.index + first)
+
+        outputs = tuple(substitute(epilogue.outputs, replaced))
+        taken.extend(widened(operand, shape) for operand in epilogue.operands)
+    matrix = (*shape.batch, shape.rows, shape.columns)
+    results = [binder.new(output.dtype, shape.result) for output in outputs]
+    places = [tensor.reshaped(matrix) for tensor in results]
+    multiply(binder, left, right, outputs, taken, places, product)
+    return results
 
 
 def _oriented(x: Tensor, swap: bool, rows_first: bool) -> Tensor:
@@ -162,7 +168,7 @@ def oriented_array(x: Array, swap: bool, rows_first: bool) -> Array:
     return np.swapaxes(x, -1, -2) if swap and x.ndim > 1 else x
 
 
-def _matrix(x: Tensor, *, vector: str) -> Tensor:
+def as_matrix(x: Tensor, *, vector: str) -> Tensor:
     """A vector as a matrix of one row or one column; others as they are."""
     if not x.shape:
         raise ValueError("a matrix product needs inputs of rank 1 at least")
@@ -174,7 +180,7 @@ def _matrix(x: Tensor, *, vector: str) -> Tensor:
     return x.reshaped((size, 1), (stride, 1))
 
 
-def _product_shape(a: Tensor, b: Tensor, left: Tensor, right: Tensor) -> _Shape:
+def product_shape(a: Tensor, b: Tensor, left: Tensor, right: Tensor) -> ProductShape:
     """The shape of the product of two matrices (with batches) that stand for `a` and `b`."""
     if left.shape[-1] != right.shape[-2]:
         raise ValueError(
@@ -184,10 +190,10 @@ def _product_shape(a: Tensor, b: Tensor, left: Tensor, right: Tensor) -> _Shape:
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     except ValueError:
         raise ValueError(f"the batch axes of {a.shape} and {b.shape} do not broadcast") from None
-    return _Shape(batch, left.shape[-2], right.shape[-1], len(a.shape) > 1, len(b.shape) > 1)
+    return ProductShape(batch, left.shape[-2], right.shape[-1], len(a.shape) > 1, len(b.shape) > 1)
 
 
-def _widened(operand: Tensor, shape: _Shape) -> Tensor:
+def widened(operand: Tensor, shape: ProductShape) -> Tensor:
     """An operand that broadcasts to the operator's result as one that broadcasts to the matrices."""
     sizes, strides = list(operand.shape), list(operand.strides)
     if not shape.has_columns:

@@ -14,11 +14,13 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, F32, F64, I64, PTR, U32, Type
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I64, PTR, U8, U32, Type
 
 
 def _converted(k: Function, values: Value, packed: Type) -> Value:
     """Elements as a tensor holds them as those of a word."""
+    if packed == U8 and values.type.scalar == I8:
+        return values.bits_as(U8) ^ 0x80
     if packed == BF16 and k.target.has_bf16_dot and values.type.scalar == F32:
         wide = values.type.with_scalar(BF16)
         return k.emit(wide, f"fptrunc {values.type} {values.name} to {wide}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, I8, I32, U8, Type
+from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, I8, I16, I32, U8, U16, Type
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class Product:
     """`depth` elements of K make a word; `stored` are the types of A and B in tensors, `packed` in words.
 
     "f16" and "bfloat16" are matrices of these types computed in float32; "bf16" rounds float32 matrices to bfloat16.
-    Those "in tiles" are for AMX.
+    "u8s8" multiplies unsigned by signed bytes; of "s8s8" the left ones are signed, and 128 is added to them. Those
+    "in tiles" are for AMX.
     """
 
     name: str
@@ -60,8 +61,34 @@ class Product:
         if self.name == "bf16":
             left, right = wide.bits_as(BF16), b.bits_as(BF16)
             return k.call(f"llvm.x86.avx512bf16.dpbf16ps.{bits}", accumulator.type, accumulator, left, right)
-        left, right = wide.bits_as(I8), b.bits_as(I8)
-        return k.call(f"llvm.x86.avx512.vpdpbusd.{bits}", accumulator.type, accumulator, left, right)
+        if k.target.has_vnni:
+            left, right = wide.bits_as(I8), b.bits_as(I8)
+            return k.call(f"llvm.x86.avx512.vpdpbusd.{bits}", accumulator.type, accumulator, left, right)
+        return _bytes_by_pairs(k, wide, b, accumulator)
+
+
+def _bytes_by_pairs(k: Function, a: Value, b: Value, accumulator: Value) -> Value:
+    """Four products of an unsigned and a signed byte in every lane, where there is no instruction for all of them.
+
+    Even and odd bytes are widened to pairs of 16 bits, whose products are exact and added in pairs.
+    """
+    left, right = a.bits_as(U16), b.bits_as(I16)
+    pairs = [(left & 0xFF, (right << 8) >> 8), (left >> 8, right >> 8)]
+    for one, other in pairs:
+        accumulator = accumulator + _sum_of_pairs(k, one.bits_as(I16), other, accumulator.type.lanes)
+    return accumulator
+
+
+_PAIRS_X86 = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+
+
+def _sum_of_pairs(k: Function, a: Value, b: Value, lanes: int) -> Value:
+    """Products of 16 bits, added two by two."""
+    if k.target.architecture == "x86_64":
+        return k.call(f"llvm.x86.{_PAIRS_X86[lanes]}", I32.vector(lanes), a, b)
+    even, odd = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+    wide = [(k.shuffle(a, None, part).to(I32), k.shuffle(b, None, part).to(I32)) for part in (even, odd)]
+    return wide[0][0] * wide[0][1] + wide[1][0] * wide[1][1]
 
 
 PRODUCTS: dict[str, Product] = {
@@ -74,6 +101,8 @@ PRODUCTS: dict[str, Product] = {
         Product("bf16", 2, I32, F32, F32, F32, BF16, BF16),
         Product("bf16 tiles", 2, I32, F32, F32, F32, BF16, BF16, 16, True),
         Product("u8s8 tiles", 4, I32, I32, U8, I8, U8, I8, 16, True),
+        Product("s8s8 tiles", 4, I32, I32, I8, I8, U8, I8, 16, True),
         Product("u8s8", 4, I32, I32, U8, I8, U8, I8),
+        Product("s8s8", 4, I32, I32, I8, I8, U8, I8),
     )
 }
