@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Bound
-from sardonyx.compiler.llvm.kernels.executor import executor_code
 from sardonyx.compiler.native.matmul import MatMulKernel
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.kernel.expr import Input, maximum
-from sardonyx.runtime.lanes import LINE_WORDS, MOST_PARTS, LaneField
-from sardonyx.runtime.native_plan import NativePlan, PlanField
-from sardonyx.runtime.team import TeamField
-from tests.compiler.aarch64.machine import Visit, emulated, missing
+from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.team import FINISHED
+from tests.compiler.aarch64.machine import emulated, missing
+from tests.compiler.aarch64.plans import run_plan
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}")
 
@@ -25,60 +24,9 @@ Array = np.ndarray[Any, Any]
 F32 = np.dtype(np.float32)
 
 
-def room(count: int) -> Array:
-    return np.zeros(count, np.int64)
-
-
-def plan_address(visit: Visit, plan: NativePlan, constants: Sequence[Array]) -> int:
-    """A plan in the machine's memory, all addresses in it being those of the machine."""
-    words = np.array(plan.words)
-    for constant in constants:
-        low, high = np.lib.array_utils.byte_bounds(constant)
-        for index in np.flatnonzero((words >= low) & (words < high)):
-            words[index] += visit.address(constant) - low
-    header = np.array(plan.header)
-    phases = plan.owners[-1]
-    for field, table in (
-        (PlanField.WORDS, words),
-        (PlanField.FIXUPS, plan.fixups),
-        (PlanField.STEPS, plan.steps),
-        (PlanField.PHASES, phases),
-    ):
-        header[field] = visit.address(table)
-    return visit.address(header)
-
-
-def lane_address(visit: Visit, plan: NativePlan) -> int:
-    """The memory of one run."""
-    steps = len(plan.steps)
-    fields, bases = room(LaneField.COUNT), room(plan.base_count)
-    bases[0] = visit.address(room(plan.arena_bytes // 8 + 8))
-    fields[LaneField.WORDS] = visit.address(room(len(plan.words)))
-    fields[LaneField.COUNTERS] = visit.address(room(LINE_WORDS * steps + MOST_PARTS * (steps + LINE_WORDS)))
-    fields[LaneField.BASES] = visit.address(bases)
-    fields[LaneField.SCRATCH] = visit.address(room(plan.scratch_bytes // 8 + 8))
-    return visit.address(fields)
-
-
-def team_address(visit: Visit) -> int:
-    """A team whose workers have not come."""
-    words = room(TeamField.PROCESSORS + 4)
-    words[TeamField.THREADS] = 4
-    words[TeamField.PATIENCE] = 1000
-    return visit.address(words)
-
-
-def run(bound: Bound, binder: Binder, inputs: Sequence[Array], *, in_team: bool, times: Array) -> list[Array]:
-    visit = emulated().machine.visit()
+def run(bound: Bound, inputs: Sequence[Array], *, in_team: bool, times: Array) -> list[Array]:
     outputs = [np.empty(shape, dtype) for dtype, shape in bound.outputs]
-    external = np.array([visit.address(array) for array in (*inputs, *outputs)], np.int64)
-    team = team_address(visit) if in_team else 0
-    places = (plan_address(visit, bound.plan, binder.constants), lane_address(visit, bound.plan))
-    function = executor_code(emulated()).run
-    status = emulated().machine.call(function, team, *places, visit.address(external), visit.address(times), 0)
-    assert status == 0
-    for array in (*outputs, times):
-        visit.fetch(array)
+    assert run_plan(bound, [*inputs, *outputs], in_team=in_team, times=times) == FINISHED
     return outputs
 
 
@@ -95,7 +43,7 @@ def test_a_network_of_two_layers(in_team: bool) -> None:
     bound = binder.finish([result], 1, lambda _, tensor: tensor)
     assert bound.plan.width > 1
     times = np.zeros(len(bound.steps) + 1, np.int64)
-    (found,) = run(bound, binder, [x], in_team=in_team, times=times)
+    (found,) = run(bound, [x], in_team=in_team, times=times)
     expected = np.maximum(x.astype(np.float64) @ first, 0) @ second
     np.testing.assert_allclose(found, expected, atol=2e-3)
     assert (np.diff(times) > 0).all()
@@ -113,5 +61,5 @@ def test_denormal_numbers_are_kept_or_flushed(flush: bool) -> None:
         flush_denormals=flush,
     )  # fmt: skip
     bound = dataclasses.replace(bound, plan=remade)
-    (found,) = run(bound, binder, [x], in_team=False, times=np.zeros(2, np.int64))
+    (found,) = run(bound, [x], in_team=False, times=np.zeros(2, np.int64))
     np.testing.assert_array_equal(found, np.where(np.abs(x) < 1e-38, 0, x * 2) if flush else x * 2)

@@ -1,0 +1,87 @@
+"""Native plans on the emulated machine: their tables and memory, moved to where the machine sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Bound
+from sardonyx.compiler.llvm.kernels.executor import executor_code
+from sardonyx.runtime.lanes import LINE_WORDS, MOST_PARTS, LaneField
+from sardonyx.runtime.native_plan import NativePlan, PlanField
+from sardonyx.runtime.team import TeamField
+from tests.compiler.aarch64.machine import Visit, emulated
+
+Array = np.ndarray[Any, Any]
+
+
+def run_plan(bound: Bound, external: Sequence[Array], *, in_team: bool = False, times: Array | None = None) -> int:
+    """What the executor returns; `external` are the inputs and outputs, whose contents are as after a run here."""
+    plan = bound.plan
+    visit = emulated().machine.visit()
+    addresses = np.array([visit.address(array) for array in external], np.int64)
+    places = [
+        _team_address(visit) if in_team else 0,
+        _plan_address(visit, plan, _constants(bound)),
+        _lane_address(visit, plan),
+        visit.address(addresses),
+        0 if times is None else visit.address(times),
+    ]
+    status = emulated().machine.call(executor_code(emulated()).run, *places, 0)
+    for array in (*external, *([] if times is None else [times])):
+        if array.flags.writeable:
+            visit.fetch(array)
+    return status
+
+
+def _room(count: int) -> Array:
+    return np.zeros(count, np.int64)
+
+
+def _constants(bound: Bound) -> Iterator[Array]:
+    """The constants that the steps read."""
+    for step in bound.steps:
+        for argument in step.arguments:
+            array = None if isinstance(argument, int) else argument.buffer.settled()[0].array
+            if array is not None and array.nbytes:
+                yield array
+
+
+def _plan_address(visit: Visit, plan: NativePlan, constants: Iterable[Array]) -> int:
+    """The plan with all addresses being those of the machine."""
+    words = np.array(plan.words)
+    for constant in constants:
+        low, high = np.lib.array_utils.byte_bounds(constant)
+        for index in np.flatnonzero((plan.words >= low) & (plan.words < high)):
+            words[index] = visit.address(constant) + plan.words[index] - constant.ctypes.data
+    header = np.array(plan.header)
+    for field, table in (
+        (PlanField.WORDS, words),
+        (PlanField.FIXUPS, plan.fixups),
+        (PlanField.STEPS, plan.steps),
+        (PlanField.PHASES, plan.owners[-1]),
+    ):
+        header[field] = visit.address(table)
+    return visit.address(header)
+
+
+def _lane_address(visit: Visit, plan: NativePlan) -> int:
+    """The memory of one run."""
+    steps = len(plan.steps)
+    fields, bases = _room(LaneField.COUNT), _room(plan.base_count)
+    bases[0] = visit.address(_room(plan.arena_bytes // 8 + 8))
+    fields[LaneField.WORDS] = visit.address(_room(len(plan.words)))
+    fields[LaneField.COUNTERS] = visit.address(_room(LINE_WORDS * steps + MOST_PARTS * (steps + LINE_WORDS)))
+    fields[LaneField.BASES] = visit.address(bases)
+    fields[LaneField.SCRATCH] = visit.address(_room(plan.scratch_bytes // 8 + 8))
+    return visit.address(fields)
+
+
+def _team_address(visit: Visit) -> int:
+    """A team whose workers have not come."""
+    words = _room(TeamField.PROCESSORS + 4)
+    words[TeamField.THREADS] = 4
+    words[TeamField.PATIENCE] = 1000
+    return visit.address(words)

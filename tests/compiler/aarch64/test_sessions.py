@@ -1,0 +1,55 @@
+"""Whole sessions whose kernels run on AArch64: what is chosen for that machine, packed for it and computed by it."""
+
+from __future__ import annotations
+
+import pytest
+
+import sardonyx as ort
+from sardonyx.compiler import native_steps
+from sardonyx.compiler.llvm import library, target
+from sardonyx.runtime import native_segment
+from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
+from sardonyx.runtime.team import FINISHED
+from tests.api.test_kernel_variants import by_numpy, check_close
+from tests.compiler.aarch64.machine import emulated, missing, neon
+from tests.compiler.aarch64.plans import run_plan
+from tests.compiler.small_models import SMALL_MODELS, Array
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}")
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Sessions of the test take the emulated machine for this one; the kernels of every plan that was run there."""
+    arrays: dict[int, Array] = {}
+    ran: list[str] = []
+    real = native_segment._address
+
+    def noted(array: Array) -> int:
+        arrays[real(array)] = array
+        return real(array)
+
+    def run(segment: NativeSegment, ready: ReadyPlan, addresses: list[int], context: RunContext) -> None:
+        bound = ready.source.bound
+        assert run_plan(bound, [arrays[address] for address in addresses]) == FINISHED
+        ran.extend(step.kernel for step in bound.steps)
+
+    monkeypatch.setattr(target, "host_targets", lambda: {"neon": neon()})
+    monkeypatch.setattr(library, "_LIBRARIES", {neon().key: emulated()})
+    monkeypatch.setattr(native_steps, "_result_pool", lambda kernels: None)
+    monkeypatch.setattr(native_segment, "_address", noted)
+    monkeypatch.setattr(NativeSegment, "_run", run)
+    return ran
+
+
+@pytest.mark.parametrize("name", list(SMALL_MODELS))
+def test_sessions_compute_what_numpy_does(name: str, runs: list[str]) -> None:
+    small = SMALL_MODELS[name]
+    options = ort.SessionOptions()
+    options.enable_cpu_mem_arena = False  # the short ways into native code call it in this process
+    session = ort.InferenceSession(small.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for sizes, expected in zip(small.sizes, by_numpy(name), strict=True):
+        runs.clear()
+        check_close(name, session.run(None, small.inputs(sizes)), expected)
+        assert runs
