@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class IntegerProductKernel(NativeKernel):
     """
 
     takes_epilogue = True
-    known_inputs: ClassVar[tuple[int, ...]] = (1, 3)
+    known_inputs = (1, 3)
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
