@@ -97,9 +97,10 @@ class ReductionTemplate(NativeKernel):
 
     def _takes_in(self, arrangement: Arrangement, epilogue: Epilogue) -> bool:
         """Whether the result is an element of the space, with the space's own shape, and stays so."""
-        is_element = not is_row_value(self.program.outputs[0])
-        whole = common_shape([*arrangement.inputs, *(tensor.shape for tensor in epilogue.operands)])
-        return is_element and common_shape(arrangement.inputs) == whole == arrangement.outputs[0]
+        result = arrangement.outputs[0]
+        if is_row_value(self.program.outputs[0]) or common_shape(arrangement.inputs) != result:
+            return False
+        return common_shape([result, *(tensor.shape for tensor in epilogue.operands)]) == result
 
     def _with(self, epilogue: Epilogue) -> tuple[Expr, ...]:
         """The epilogue's outputs over the program's inputs, its operands behind them."""
