@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -146,7 +147,8 @@ def outcome(data: bytes, folder: Path) -> str:
         stage = "build"
         model = CompiledModel.build(loaded, [registry.create("CPUExecutionProvider", {})], log.DEFAULT)
         stage = "run"
-        feeds = [_feed(value) for value in model.model.graph.inputs]
+        choice, sizes = random.Random(zlib.crc32(data)), {}
+        feeds = [_feed(value, choice, sizes) for value in model.model.graph.inputs]
         if all(feed is not None for feed in feeds):
             execute(model.compiled.plan, RunContext(terminated=lambda: time.monotonic() > stop), feeds)
     except errors.OnnxRuntimeError:
@@ -157,15 +159,32 @@ def outcome(data: bytes, folder: Path) -> str:
     return ""
 
 
-def _feed(value: Any) -> Any:
+def _feed(value: Any, choice: random.Random, sizes: dict[Any, int]) -> Any:
+    """An array for an input: mostly zeros and sizes that agree with the names of dimensions, but not always."""
     from sardonyx.graph.types import numpy_dtype
 
     if value.type is None or value.shape is None or value.dtype is None or type(value.type).__name__ != "TensorType":
         return None
-    shape = [dim if isinstance(dim, int) else 1 for dim in value.shape]
+    shape = []
+    for dim in value.shape:
+        size = choice.choice((0, 1, 1, 2, 3, 17))
+        shape.append(
+            dim if isinstance(dim, int) else size if choice.random() < 0.1 else sizes.setdefault(dim.value, size)
+        )
     if int(np.prod([float(dim) for dim in shape])) > 1 << 20:
         return None
-    return np.zeros(shape, numpy_dtype(value.dtype))
+    array = np.zeros(shape, numpy_dtype(value.dtype))
+    if array.dtype.kind in "iu" and array.size and choice.random() < 0.5:
+        bounds = np.iinfo(array.dtype)
+        numbers = [
+            number for number in (0, 1, 2, 5, -1, -6, 10, 1 << 40, bounds.max, bounds.min) if _holds(bounds, number)
+        ]
+        array.flat = [choice.choice(numbers[:7] if choice.random() < 0.9 else numbers) for _ in range(array.size)]
+    return array
+
+
+def _holds(bounds: Any, number: int) -> bool:
+    return bool(bounds.min <= number <= bounds.max)
 
 
 def _worker(pipe: Connection, folder: Path) -> None:

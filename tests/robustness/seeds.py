@@ -183,6 +183,97 @@ def external() -> onnx.ModelProto:
     return model
 
 
+def encoder() -> onnx.ModelProto:
+    """Embeddings, attention with heads, a mask, a normalisation, GELU: what becomes a few native kernels."""
+    nodes = [
+        node("Gather", ["table", "ids"], ["x"]),
+        node("MatMul", ["x", "wq"], ["q0"]),
+        node("Add", ["q0", "bq"], ["q1"]),
+        node("Reshape", ["q1", "split"], ["q2"]),
+        node("Transpose", ["q2"], ["q"], perm=[0, 2, 1, 3]),
+        node("MatMul", ["x", "wk"], ["k0"]),
+        node("Reshape", ["k0", "split"], ["k2"]),
+        node("Transpose", ["k2"], ["k"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["x", "wv"], ["v0"]),
+        node("Reshape", ["v0", "split"], ["v2"]),
+        node("Transpose", ["v2"], ["v"], perm=[0, 2, 1, 3]),
+        node("MatMul", ["q", "k"], ["s0"]),
+        node("Div", ["s0", "root"], ["s1"]),
+        node("Unsqueeze", ["mask", "front"], ["m1"]),
+        node("Cast", ["m1"], ["m2"], to=BOOL),
+        node("Where", ["m2", "s1", "low"], ["s2"]),
+        node("Softmax", ["s2"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["o0"]),
+        node("Transpose", ["o0"], ["o1"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["o1", "join"], ["o2"]),
+        node("Add", ["o2", "x"], ["o3"]),
+        node("LayerNormalization", ["o3", "gain"], ["n"], axis=-1),
+        node("MatMul", ["n", "wide"], ["w0"]),
+        node("Gelu", ["w0"], ["w1"], domain="com.microsoft"),
+        node("ReduceMean", ["w1"], ["pooled"], axes=[1], keepdims=0),
+        node("ArgMax", ["w1"], ["best"], axis=-1, keepdims=0),
+        node("CumSum", ["mask", "one"], ["positions"]),
+    ]
+    constants = [
+        _weights("table", 11, 8),
+        *(_weights(name, 8, 8) for name in ("wq", "wk", "wv")),
+        _weights("bq", 8),
+        _weights("gain", 8),
+        _weights("wide", 8, 40),
+        _numbers("split", 0, 0, 2, 4),
+        _numbers("join", 0, 0, 8),
+        _numbers("front", 1, 2),
+        numpy_helper.from_array(np.array(2, np.float32), "root"),
+        numpy_helper.from_array(np.array(-1e9, np.float32), "low"),
+        numpy_helper.from_array(np.array(1, np.int64), "one"),
+    ]
+    return _model(
+        nodes,
+        [_info("ids", ["batch", "length"], INT64), _info("mask", ["batch", "length"], INT64)],
+        [
+            _info("pooled", ["batch", 40]),
+            _info("best", ["batch", "length"], INT64),
+            _info("positions", ["batch", "length"], INT64),
+        ],
+        constants,
+        domains=("com.microsoft",),
+    )
+
+
+def movement() -> onnx.ModelProto:
+    """Indices that come with the run, parts of tensors, and padding: kernels whose addresses depend on data."""
+    nodes = [
+        node("Split", ["x"], ["left", "right"], axis=1),
+        node("Concat", ["right", "left", "x"], ["c"], axis=1),
+        node("Slice", ["c", "starts", "ends", "axes", "steps"], ["s"]),
+        node("Transpose", ["s"], ["t"], perm=[1, 0]),
+        node("Gather", ["t", "ids"], ["g"], axis=0),
+        node("GatherElements", ["x", "places"], ["e"], axis=1),
+        node("ScatterElements", ["x", "places", "e"], ["scattered"], axis=1, reduction="add"),
+        node("Unsqueeze", ["ids", "one"], ["rows"]),
+        node("GatherND", ["t", "rows"], ["nd"]),
+        node("ScatterND", ["t", "rows", "g"], ["y"]),
+        node("Pad", ["nd", "pads"], ["padded"], mode="edge"),
+        node("ReduceMax", ["padded"], ["largest"], axes=[0], keepdims=0),
+        node("Mul", ["x", "x"], ["squares"]),
+        node("Add", ["squares", "scattered"], ["sums"]),
+    ]
+    constants = [
+        _numbers("starts", -1, 0),
+        _numbers("ends", -100, 100),
+        _numbers("axes", 1, 0),
+        _numbers("steps", -2, 1),
+        _numbers("one", 1),
+        _numbers("pads", 1, 0, 0, 2),
+    ]
+    return _model(
+        nodes,
+        [_info("x", ["n", 6]), _info("ids", ["k"], INT64), _info("places", ["n", 2], INT64)],
+        [_info("y", [6, "n"]), _info("largest", ["w"]), _info("sums", ["n", 6])],
+        constants,
+    )
+
+
 SEEDS: dict[str, Callable[[], onnx.ModelProto]] = {
     "layers": layers,
     "shapes": shapes,
@@ -190,4 +281,6 @@ SEEDS: dict[str, Callable[[], onnx.ModelProto]] = {
     "functions": functions,
     "quantised": quantised,
     "external": external,
+    "encoder": encoder,
+    "movement": movement,
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from sardonyx.graph.load import load_model
@@ -23,8 +24,14 @@ def test_seeds_are_valid_and_run(name: str, tmp_path: Path) -> None:
         onnx.save(proto, path)
         onnx.checker.check_model(str(path))
     loaded = load_model(proto, external_folder=tmp_path)
-    shapes = {"x": [dim if isinstance(dim, int) else 1 for dim in loaded.model.graph.inputs[0].shape or ()]}
-    outputs = run(loaded, x=np.ones(shapes["x"], np.float32))
+    feeds = {
+        value.name or "": np.ones(
+            [dim if isinstance(dim, int) else 1 for dim in value.shape or ()],
+            np.int64 if value.dtype == ir.DataType.INT64 else np.float32,
+        )
+        for value in loaded.model.graph.inputs
+    }
+    outputs = run(loaded, **feeds)
     assert len(outputs) == len(proto.graph.output)
     assert all(np.isfinite(output).all() for output in outputs)
 
