@@ -349,3 +349,20 @@ def test_entries_that_vanish_while_the_folder_is_bounded(monkeypatch: pytest.Mon
     cache.store("new", bytes(1000))
     assert cache.find("new") == bytes(1000)
     assert len(entries(tmp_path)) == 1
+
+
+# What an entry belongs to
+
+
+def test_code_belongs_to_the_source_that_generates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to tables whose layout kernels know, though they are written elsewhere."""
+    version = libraries._generator_version.__wrapped__
+    before = version()
+    assert version() == before
+    real = Path.read_bytes
+    for name in ("builder.py", "executor.py", "lanes.py", "native_plan.py", "expr.py"):
+        changed = lambda path, name=name: real(path) + (b"#" if path.name == name else b"")  # noqa: E731
+        monkeypatch.setattr(Path, "read_bytes", changed)
+        assert version() != before
+    monkeypatch.setattr(Path, "read_bytes", real)
+    assert version() == before

@@ -111,11 +111,16 @@ def _address(array: Array) -> int:
 
 @functools.cache
 def _generator_version() -> str:
-    """What generated code depends on besides the specification: the versions, and the generator's own source."""
+    """What generated code depends on besides the specification: the versions, and the source of what generates it.
+
+    That is this folder, the expressions that kernels evaluate, and the tables of the runtime that they read.
+    """
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
+    here = Path(__file__).parent
+    for folder in (here, here.parents[1] / "kernel", here.parents[1] / "runtime"):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
     return f"{__version__}|{llvm_version()}|{digest.hexdigest()}"
 
 
