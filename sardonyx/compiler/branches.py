@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.compiler.binding import BoundStep, Buffer
+from sardonyx.compiler.bound_step import BoundStep, Buffer
 
 
 def side_by_side(steps: Sequence[BoundStep]) -> list[BoundStep]:
@@ -18,8 +18,8 @@ def side_by_side(steps: Sequence[BoundStep]) -> list[BoundStep]:
     read: dict[Buffer, int] = {}  # the depth of its deepest reader since
     depths = []
     for step in steps:
-        reads = [tensor.buffer.settled()[0] for tensor in step.reads]
-        writes = [tensor.buffer.settled()[0] for tensor in step.writes]
+        reads = [buffer.settled()[0] for buffer in step.read_buffers]
+        writes = [buffer.settled()[0] for buffer in step.written_buffers]
         depth = 0
         for buffer in reads:
             if buffer in written:

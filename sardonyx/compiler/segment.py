@@ -91,7 +91,8 @@ class Segment:
     def bind(self, shapes: Sequence[Sequence[int]], *, rehearses: bool = False) -> tuple[Bound, dict[int, Array]]:
         """The native plan for inputs of these shapes, and those outputs (by place) that are known already.
 
-        With `rehearses`, the shapes are guessed, and kernels for others are made ready as well. OperationError where the shapes break the rule of a node.
+        With `rehearses`, the shapes are guessed, and kernels for others are made ready as well. OperationError where
+        the shapes break the rule of a node.
         """
         binder = Binder(self.library, self.settings, rehearses, prepared=self._prepared)
         values: dict[int, Tensor | None] = dict(self._constants)

@@ -73,7 +73,10 @@ class ReductionTemplate(NativeKernel):
         self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None = None
     ) -> Sequence[Tensor | None]:
         shapes = [None if tensor is None else tensor.shape for tensor in inputs]
-        contents = [None if tensor is None else tensor.array for tensor in inputs]
+        known = self.known_inputs
+        contents = [
+            tensor.array if tensor is not None and index in known else None for index, tensor in enumerate(inputs)
+        ]
         arrangement = self.arrange(shapes, contents)
         read = []
         for position, shape in zip(self.operands, arrangement.inputs, strict=True):

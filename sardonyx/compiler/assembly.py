@@ -1,0 +1,196 @@
+"""The last part of binding: from steps to the tables of a native plan. The arena is laid out, barriers are found."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+
+import numpy as np
+
+from sardonyx.compiler.bound_step import Array, BoundStep, Buffer
+from sardonyx.runtime.arena_layout import ALIGNMENT
+from sardonyx.runtime.native_plan import NativePlan, StepFlag
+
+
+def assemble(
+    steps: Sequence[BoundStep],
+    inputs: int,
+    outputs: int,
+    *,
+    scratch_bytes: int,
+    owners: Sequence[Array],
+    flush_denormals: bool,
+) -> NativePlan:
+    """The plan of these steps, for so many inputs and outputs; `owners` live as long as it does."""
+    offsets, arena_bytes = _lay_out(steps)
+    fixups: list[int] = []
+    constant_words: list[int] = []
+    addresses: list[int] = []
+    table: list[int] = []
+    first = 0
+    for step, barrier in zip(steps, _barriers(steps, offsets), strict=True):
+        form, buffers = step.form, step.buffers
+        flags = (StepFlag.BARRIER if barrier else 0) | (StepFlag.CALLER if form.alone else 0)
+        table += (form.function, first, form.chunks, form.claim, flags, 0, 0, 0)
+        for word, ref, offset in form.places:
+            buffer = buffers[ref]
+            if buffer.home is not None:
+                buffer, start = buffer.settled()
+                offset += start
+            kind = buffer.kind
+            if kind == "arena":
+                fixups += (first + word, 0, offset + offsets.get(buffer, 0))
+            elif kind == "constant":
+                constant_words.append(first + word)
+                addresses.append(buffer.address + offset)
+            else:
+                fixups += (first + word, (1 if kind == "input" else 1 + inputs) + buffer.index, offset)
+        first += len(form.words) // 8
+    words = np.frombuffer(bytearray(b"".join([step.form.words for step in steps])), np.int64)
+    words[constant_words] = addresses
+    return NativePlan(
+        words=words,
+        fixups=np.array(fixups, np.int64).reshape(-1, 3),
+        steps=np.array(table, np.int64).reshape(-1, 8),
+        arena_bytes=arena_bytes,
+        scratch_bytes=scratch_bytes,
+        base_count=1 + inputs + outputs,
+        labels=tuple([step.label for step in steps]),
+        owners=tuple(owners),
+        nanoseconds=_nanoseconds(steps),
+        flush_denormals=flush_denormals,
+    )
+
+
+def _nanoseconds(steps: Sequence[BoundStep]) -> int:
+    """A rough estimate of a run on one thread: 50 operations or 20 bytes in a nanosecond, and 100 ns for a step."""
+    return round(sum([100 + step.form.flops / 50 + step.form.nbytes / 20 for step in steps]))
+
+
+def _lay_out(steps: Sequence[BoundStep]) -> tuple[dict[Buffer, int], int]:
+    """Byte offsets of the buffers in the arena, by first and last use: best fit, freed space joined."""
+    last: dict[Buffer, int] = {}
+    begins: list[list[Buffer]] = [[] for _ in steps]
+    ends: list[list[Buffer]] = [[] for _ in steps]
+    for index, step in enumerate(steps):
+        buffers = step.buffers
+        for ref in step.form.touched:
+            buffer = buffers[ref]
+            if buffer.home is not None:
+                buffer, _ = buffer.settled()
+            if buffer.kind == "arena":
+                if buffer not in last:
+                    begins[index].append(buffer)
+                last[buffer] = index
+    for buffer, index in last.items():
+        ends[index].append(buffer)
+    arena = _Arena()
+    for index in range(len(steps)):
+        for buffer in sorted(begins[index], key=_negative_size):
+            arena.place(buffer)
+        for buffer in ends[index]:
+            arena.free(buffer)
+    return arena.offsets, arena.total
+
+
+def _negative_size(buffer: Buffer) -> int:
+    return -_size(buffer)
+
+
+def _size(buffer: Buffer) -> int:
+    return -(-max(1, buffer.nbytes) // ALIGNMENT) * ALIGNMENT
+
+
+class _Arena:
+    """Places buffers one after the other; gaps that touch are joined."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[Buffer, int] = {}
+        self.total = 0
+        self._gaps: list[tuple[int, int]] = []  # (offset, end), by offset
+
+    def place(self, buffer: Buffer) -> None:
+        """Into the smallest gap that holds it; else at the end, from where a gap touches it."""
+        size, gaps = _size(buffer), self._gaps
+        best, room = -1, 0
+        for index, (start, end) in enumerate(gaps):
+            if end - start >= size and (best < 0 or end - start < room):
+                best, room = index, end - start
+        if best >= 0:
+            start, end = gaps.pop(best)
+            if room > size:
+                gaps.insert(best, (start + size, end))
+        elif gaps and gaps[-1][1] == self.total:
+            start, _ = gaps.pop()
+            self.total = start + size
+        else:
+            start = self.total
+            self.total += size
+        self.offsets[buffer] = start
+
+    def free(self, buffer: Buffer) -> None:
+        start = self.offsets[buffer]
+        end, gaps = start + _size(buffer), self._gaps
+        for index, gap in enumerate(gaps):
+            if gap[0] == end:
+                end = gap[1]
+                gaps.pop(index)
+                break
+        for index, gap in enumerate(gaps):
+            if gap[1] == start:
+                start = gap[0]
+                gaps.pop(index)
+                break
+        insort(gaps, (start, end))
+
+
+# A range of memory (space, start, end) that a step touched, whether the caller does it alone, and its group.
+_Touch = tuple[int, int, int, bool, int]
+
+
+def _barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> list[bool]:
+    """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
+
+    Steps that the caller does alone are done in order, so they need no meeting among themselves. Inputs and constants
+    are only read, so nobody waits for them.
+    """
+    found: dict[Buffer, tuple[int, int, int] | None] = {}
+
+    def interval(buffer: Buffer) -> tuple[int, int, int] | None:
+        if buffer in found:
+            return found[buffer]
+        root, start = buffer.settled()
+        place = None
+        if root.kind == "arena":
+            place = 0, start + offsets[root], start + offsets[root] + max(1, buffer.nbytes)
+        elif root.kind == "output":
+            place = 1 + root.index, start, start + max(1, buffer.nbytes)
+        found[buffer] = place
+        return place
+
+    result: list[bool] = []
+    read: list[_Touch] = []
+    written: list[_Touch] = []
+    for step in steps:
+        buffers, form, group = step.buffers, step.form, step.group
+        alone = form.alone
+        reads = [one for one in [interval(buffers[tensor.ref]) for tensor in form.reads] if one is not None]
+        writes = [one for one in [interval(buffers[tensor.ref]) for tensor in form.writes] if one is not None]
+        clash = _meet(written, reads, alone, group) or _meet(written, writes, alone, group)
+        if clash or _meet(read, writes, alone, group):
+            clash = True
+            read, written = [], []
+        result.append(clash)
+        read += [(*one, alone, group) for one in reads]
+        written += [(*one, alone, group) for one in writes]
+    return result
+
+
+def _meet(before: Sequence[_Touch], now: Sequence[tuple[int, int, int]], alone: bool, group: int) -> bool:
+    """Whether a step touches what another thread may have touched before it."""
+    for space, start, end in now:
+        for other, begin, stop, was_alone, other_group in before:
+            is_apart = other != space or begin >= end or start >= stop
+            if not (is_apart or (alone and was_alone) or (group and group == other_group)):
+                return True
+    return False

@@ -1,0 +1,374 @@
+"""Bindings that are done once and replayed: for other shapes elsewhere in the model, and for other layers.
+
+What a kernel adds to a plan depends on its parameters and on how its inputs look: dtypes, shapes, strides, places in
+their buffers, and the contents of those few whose contents it reads. Where all of that was seen before, in this
+operation or in another one of the same structure, the recorded steps are put onto other buffers instead of being
+worked out again: a model of equal layers binds one of them, and generation, in which only the past grows, binds
+little more than one attention.
+
+Which contents a kernel reads is observed, not declared: while it is recorded, its inputs tell when `array` is asked
+for. A binding that notes faults or decides where a buffer of another kernel lies is not recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from sardonyx.compiler.binding import Array, Binder, BoundStep, Buffer, StepForm, Tensor, TensorForm
+from sardonyx.compiler.fusion import Group
+from sardonyx.kernel.canonical import canonical
+
+Tensors = Sequence["Tensor | None"]
+Bind = Callable[[Binder, Tensors], Tensors]
+
+# Recordings of a segment; beyond, all are dropped. Each takes a few kilobytes.
+MOST_RECORDINGS = 4096
+# Contents of up to so many bytes are compared, larger ones must be the same array.
+_COMPARED_BYTES = 256
+# A recording does not keep arrays alive that are larger than this, unless they are the model's constants.
+_KEPT_BYTES = 64 << 10
+
+
+class _Watched(Tensor):
+    """An input whose `array` tells that it was read."""
+
+    __slots__ = ("given", "place", "seen")
+
+    def __init__(self, given: Tensor, place: int, seen: set[int]) -> None:
+        put = object.__setattr__
+        for name in ("dtype", "shape", "strides", "buffer", "offset"):
+            put(self, name, getattr(given, name))
+        put(self, "given", given)
+        put(self, "place", place)
+        put(self, "seen", seen)
+
+    @property
+    def array(self) -> Array | None:  # type: ignore[override]
+        self.seen.add(self.place)
+        return self.given.array
+
+    @property
+    def is_known(self) -> bool:
+        return self.given.array is not None
+
+    @property
+    def unwatched(self) -> Tensor:
+        return self.given
+
+
+@dataclass(frozen=True, slots=True)
+class _Derived:
+    """A constant made from the contents of the input at `place`; see `Binder.derived`."""
+
+    place: int
+    key: Hashable
+    make: Callable[[Array], Array]
+    ref: int  # its buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """An output: the input at place `given`, or a tensor over a buffer, perhaps with known contents."""
+
+    given: int = -1
+    form: TensorForm | None = None
+    array: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What one binding did. Buffers are numbered: those of the inputs, new ones in the arena, constants.
+
+    `buffers` has the constants in place, and None for what differs from replay to replay.
+    """
+
+    owners: tuple[Any, ...]  # what keeps the identities alive that led to this recording
+    input_refs: tuple[tuple[int, int], ...]  # places of inputs, and the numbers of their buffers
+    arena: tuple[tuple[int, int], ...]  # numbers of new buffers, and their bytes
+    derived: tuple[_Derived, ...]
+    buffers: tuple[Buffer | None, ...]
+    steps: tuple[
+        tuple[str, StepForm, int], ...
+    ]  # the label, "" for the operation's own; the step; its group, from 1 on
+    groups: int
+    scratch_bytes: int
+    constants: tuple[Array, ...]
+    outputs: tuple[_Output | None, ...]
+
+    def replay(self, binder: Binder, inputs: Tensors) -> list[Tensor | None]:
+        """Add the steps for these inputs and give the outputs."""
+        buffers = list(self.buffers)
+        for place, ref in self.input_refs:
+            buffers[ref] = inputs[place].buffer  # type: ignore[union-attr]
+        for ref, nbytes in self.arena:
+            buffers[ref] = Buffer(nbytes)
+        for one in self.derived:
+            buffers[one.ref] = binder.derived(inputs[one.place], one.key, one.make).buffer  # type: ignore[arg-type]
+        binder.constants.extend(self.constants)
+        binder.replay_steps(self.steps, buffers, self.groups, self.scratch_bytes)  # type: ignore[arg-type]
+        outputs: list[Tensor | None] = []
+        for output in self.outputs:
+            if output is None:
+                outputs.append(None)
+            elif output.form is None:
+                outputs.append(inputs[output.given])
+            else:
+                form = output.form
+                buffer = buffers[form.ref]
+                assert buffer is not None
+                outputs.append(Tensor(form.dtype, form.shape, form.strides, buffer, form.offset, output.array))
+        return outputs
+
+
+class Replays:
+    """The recordings of one segment; `lasting` are constants that live as long as it does."""
+
+    def __init__(self, lasting: Sequence[Array]) -> None:
+        self._lasting = frozenset(map(id, lasting))
+        self._noted: dict[Hashable, tuple[int, ...]] = {}
+        self._recordings: dict[Hashable, Recording] = {}
+        self._lock = threading.Lock()
+
+    def bind(self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors) -> Tensors:
+        """What `bind` does for these inputs, replayed where something of the same structure did the same before.
+
+        Functions of equal `structure` do the same for inputs that look the same.
+        """
+        look = structure, binder.rehearses, _look(inputs)
+        noted = self._noted.get(look)
+        if noted is not None:
+            recording = self._recordings.get((look, tuple([_contents(inputs[place]) for place in noted])))
+            if recording is not None:
+                return recording.replay(binder, inputs)
+        seen: set[int] = set()
+        recording = _record(bind, binder, inputs, seen, self._lasting)
+        if isinstance(recording, Recording):
+            self._keep(look, seen, inputs, recording)
+            return recording.replay(binder, inputs)
+        return recording
+
+    def _keep(self, look: Hashable, seen: set[int], inputs: Tensors, recording: Recording) -> None:
+        with self._lock:
+            if len(self._recordings) >= MOST_RECORDINGS:
+                self._recordings.clear()
+                self._noted.clear()
+            noted = self._noted[look] = tuple(sorted(seen.union(self._noted.get(look, ()))))
+            self._recordings[look, tuple([_contents(inputs[place]) for place in noted])] = recording
+
+
+def _look(inputs: Tensors) -> Hashable:
+    """All that a kernel can see of its inputs but their contents; which of them share a buffer, too."""
+    numbers: dict[Buffer, int] = {}
+    look: list[Any] = []
+    for tensor in inputs:
+        if tensor is None:
+            look.append(None)
+            continue
+        buffer = tensor.buffer
+        number = numbers.get(buffer)
+        if number is None:
+            number = numbers[buffer] = len(numbers)
+            root, start = buffer.settled()
+            if root is not buffer:
+                look.append((numbers.setdefault(root, len(numbers)), root.kind, root.nbytes, start))
+        look.append(
+            (
+                number,
+                buffer.kind,
+                buffer.nbytes,
+                tensor.dtype,
+                tensor.shape,
+                tensor.strides,
+                tensor.offset,
+                tensor.array is not None,
+            )
+        )
+    return tuple(look)
+
+
+def _contents(tensor: Tensor | None) -> Hashable:
+    """The contents of an input for comparison: themselves where they are few, else which array it is."""
+    array = None if tensor is None else tensor.array
+    if array is None:
+        return None
+    return array.tobytes() if array.nbytes <= _COMPARED_BYTES else (id(array),)
+
+
+def _record(
+    bind: Bind, binder: Binder, inputs: Tensors, seen: set[int], lasting: Container[int]
+) -> Recording | Tensors:
+    """Bind with watched inputs: what it did, with the binder as it was before; where that cannot be replayed, the
+    outputs, with the steps added.
+    """
+    watched = [None if one is None else _Watched(one, place, seen) for place, one in enumerate(inputs)]
+    given = {one.buffer for one in inputs if one is not None}
+    homes = {buffer: buffer.home for buffer in given}
+    steps, constants, derived = len(binder.steps), len(binder.constants), len(binder.derivations)
+    faults, scratch, groups = len(binder.faults), binder.scratch_bytes, binder.groups
+    binder.scratch_bytes = 0
+    made = list(bind(binder, watched))
+    own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
+    outputs = [one.given if isinstance(one, _Watched) else one for one in made]
+    recorder = _Recorder(inputs)
+    recorder.derive(binder.derivations[derived:])
+    forms = []
+    for step in binder.steps[steps:]:
+        label = "" if step.label == binder.label else step.label
+        forms.append((label, recorder.step(step), step.group and step.group - groups))
+    described = tuple(recorder.output(one) for one in outputs)
+    kept = _owners(inputs, seen, lasting)
+    new_constants = binder.constants[constants:]
+    moved = any(buffer.home is not home for buffer, home in homes.items())
+    own_constants = tuple([one for one in new_constants if not recorder.is_derived(one)])
+    is_large = sum([one.nbytes for one in own_constants]) > _KEPT_BYTES
+    if len(binder.faults) > faults or moved or recorder.is_foreign or kept is None or is_large:
+        return outputs
+    recording = Recording(
+        kept,
+        recorder.input_refs,
+        tuple(recorder.arena),
+        tuple(recorder.derived),
+        tuple(recorder.buffers),
+        tuple(forms),
+        binder.groups - groups,
+        own_scratch,
+        own_constants,
+        described,
+    )
+    del binder.steps[steps:], binder.constants[constants:], binder.derivations[derived:]
+    binder.groups, binder.scratch_bytes = groups, scratch
+    return recording
+
+
+def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[Array, ...] | None:
+    """The arrays whose identity leads to a recording; None where one is too large to be kept."""
+    owners = []
+    for place in seen:
+        tensor = inputs[place]
+        array = None if tensor is None else tensor.array
+        if array is not None and array.nbytes > _COMPARED_BYTES:
+            if array.nbytes > _KEPT_BYTES and id(array) not in lasting:
+                return None
+            owners.append(array)
+    return tuple(owners)
+
+
+class _Recorder:
+    """Numbers the buffers that a binding touched."""
+
+    def __init__(self, inputs: Tensors) -> None:
+        self.buffers: list[Buffer | None] = []
+        self.arena: list[tuple[int, int]] = []
+        self.derived: list[_Derived] = []
+        self.is_foreign = False  # whether a buffer cannot be made again
+        self._derived_arrays: set[int] = set()
+        self._places: dict[int, int] = {}
+        self._inputs = inputs
+        refs: dict[Buffer, int] = {}
+        found: list[tuple[int, int]] = []
+        for place, tensor in enumerate(inputs):
+            if tensor is None:
+                continue
+            self._places.setdefault(id(tensor), place)
+            if tensor.buffer not in refs:
+                found.append((place, self._number(refs, tensor.buffer, None)))
+        self._refs = refs
+        self.input_refs = tuple(found)
+
+    def _number(self, refs: dict[Buffer, int], buffer: Buffer, kept: Buffer | None) -> int:
+        refs[buffer] = len(self.buffers)
+        self.buffers.append(kept)
+        return refs[buffer]
+
+    def derive(self, derivations: Sequence[tuple[Tensor, Hashable, Callable[[Array], Array], Tensor]]) -> None:
+        """Number the constants that were made from inputs."""
+        for source, key, make, result in derivations:
+            if not isinstance(source, _Watched):
+                self.is_foreign = True
+            elif result.buffer not in self._refs:
+                ref = self._number(self._refs, result.buffer, None)
+                self.derived.append(_Derived(source.place, key, make, ref))
+                self._derived_arrays.add(id(result.buffer.array))
+
+    def is_derived(self, array: Array) -> bool:
+        return id(array) in self._derived_arrays
+
+    def ref(self, buffer: Buffer) -> int:
+        known = self._refs.get(buffer)
+        if known is not None:
+            return known
+        if buffer.kind == "constant":
+            return self._number(self._refs, buffer, buffer)
+        if buffer.kind != "arena" or buffer.home is not None:
+            self.is_foreign = True
+        number = self._number(self._refs, buffer, None)
+        self.arena.append((number, buffer.nbytes))
+        return number
+
+    def step(self, step: BoundStep) -> StepForm:
+        return step.form.renumbered([self.ref(buffer) for buffer in step.buffers])
+
+    def output(self, tensor: Tensor | None) -> _Output | None:
+        if tensor is None:
+            return None
+        place = self._places.get(id(tensor))
+        if place is not None:
+            return _Output(place)
+        ref = self.ref(tensor.buffer)
+        form = TensorForm(tensor.dtype, tensor.shape, tensor.strides, ref, tensor.offset)
+        return _Output(-1, form, tensor.array)
+
+
+def structure_of(group: Group) -> Hashable | None:
+    """What groups have in common that bind alike; None for a group that is like no other.
+
+    A pointwise loop is its expressions. A template or a view is its operator with its attributes, the inputs and
+    outputs that its node has, and its epilogue.
+    """
+    exprs = canonical(list(group.values.values()))
+    dtypes = tuple(value.dtype for value in group.operands)
+    if group.anchor is None:
+        return "loop", exprs, dtypes
+    item = group.anchor
+    node = item.node
+    if item.role == "known":
+        return None
+    attributes = _plain(node.attributes)
+    if attributes is None:
+        return None
+    given = tuple(None if value is None or value.name == "" else value.dtype for value in node.inputs)
+    made = tuple(None if value.name == "" else value.dtype for value in node.outputs)
+    return (
+        item.role,
+        type(item.operator),
+        node.domain,
+        node.op_type,
+        node.version,
+        attributes,
+        given,
+        made,
+        exprs,
+        dtypes,
+    )
+
+
+_PLAIN = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
+_PLAIN_LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
+
+
+def _plain(attributes: Mapping[str, ir.Attr]) -> Hashable | None:
+    """Attributes as something to compare; None where one is no number, text or list of them."""
+    found: list[tuple[str, str]] = []
+    for name, attribute in sorted(attributes.items()):
+        if attribute.type in _PLAIN_LISTS:
+            found.append((name, repr(tuple(attribute.value))))
+        elif attribute.type in _PLAIN:
+            found.append((name, repr(attribute.value)))
+        else:
+            return None
+    return tuple(found)
