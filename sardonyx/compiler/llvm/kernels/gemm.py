@@ -16,7 +16,7 @@ chunks, so results have the same bits for every one of these choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -56,10 +56,6 @@ class GemmSpec:
     unroll: int = 1
     few_prefetch: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
-
-    def panel(self, target: Target) -> int:
-        """Columns of a panel of B."""
-        return self.vectors * target.lanes(PRODUCTS[self.product].accumulator)
 
 
 def argument_names(spec: GemmSpec) -> tuple[str, ...]:
@@ -121,6 +117,18 @@ class _Block:
     a: Rows
     fresh: Value
     final: Value
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which tile: the number of its (first) panel, the columns from there to B's end, how many panels it takes, its
+    first row within the chunk, and its rows."""
+
+    panel: Value
+    left: Value
+    width: Value
+    row: Value
+    rows: Value
 
 
 class _Gemm:
@@ -253,7 +261,7 @@ class _Gemm:
                 width = k.constant(I64, 1)
             b = self._panel_of_b(chunk, block, panel, left, width)
             with k.loop(begin, end, self.spec.rows) as row:
-                self._tile(chunk, block, b, panel, left, width, row, end)
+                self._tile(chunk, block, b, _Place(panel, left, width, row, minimum(k, end - row, self.spec.rows)))
             number.set(panel + width)
 
     def _panel_of_b(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, width: Value) -> Panels:
@@ -283,62 +291,43 @@ class _Gemm:
         loads = tuple(masks) if k.target.has_masks and not product.copies_b else (None,) * spec.vectors
         return Panels((start,), spec.vectors, loads, k.select(wanted, self.panel, stride))
 
-    def _tile(
-        self, chunk: _Chunk, block: _Block, b: Panels, panel: Value, left: Value, width: Value, row: Value, end: Value
-    ) -> None:
+    def _tile(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place) -> None:
         """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
-        k, given, product, spec = self.k, self.given, self.product, self.spec
-        rows = minimum(k, end - row, spec.rows)
-        kept = (panel - chunk.first_panel) * self.panel + row * given["tile_stride"]
+        k, given, product = self.k, self.given, self.product
+        kept = (at.panel - chunk.first_panel) * self.panel + at.row * given["tile_stride"]
         base = k.pointer(k.advance(k["scratch"], given["tile_scratch"], 1), product.accumulator)
         tile = Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
-        start = block.a.start.offset(row * block.a.stride if block.a.along_k else row)
+        start = block.a.start.offset(at.row * block.a.stride if block.a.along_k else at.row)
         a = Rows(start, block.a.stride, block.a.along_k)
         if product.in_tiles:
-            self._multiply_in_tiles(a, b, rows, row, block, tile)
+            self._multiply_in_tiles(block, a, b, at, tile)
             pending = block.final
         else:
-            pending = self._multiply(a, b, rows, row, left, width, chunk, panel, block, tile)
-        with k.when(pending), k.loop(0, width) as which:
-            part = tile.start.offset(which * self.panel)
+            pending = self._multiply(chunk, block, a, b, at, tile)
+        with k.when(pending), k.loop(0, at.width) as which:
+            self._epilogue(chunk, at, which, tile)
 
-            def over_rows(writer: EpilogueWriter, place: Pointer) -> None:
-                writer.over_rows(place, given["tile_stride"], chunk.row_start + row, rows)
-
-            self._with_epilogue(chunk, panel + which, left - which * self.panel, part, over_rows)
-
-    def _multiply_in_tiles(self, a: Rows, b: Panels, rows: Value, row: Value, block: _Block, tile: Tile) -> None:
+    def _multiply_in_tiles(self, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> None:
         """The tile's sums to scratch, by AMX."""
         k = self.k
-        high = (rows + (SIDE - 1)) // SIDE
+        high = (at.rows + (SIDE - 1)) // SIDE
         ahead = b.prefetch if b.prefetch is not None else k.constant(I64, 0)
-        turn = row // self.spec.rows
+        turn = at.row // self.spec.rows
         for tiles in k.choose(high, range(1, MOST_HIGH + 1)):
             multiply_in_tiles(k, self.product, a, b.starts[0], tiles, block.words, tile, block.fresh, ahead, turn)
 
-    def _multiply(
-        self,
-        a: Rows,
-        b: Panels,
-        rows: Value,
-        row: Value,
-        left: Value,
-        width: Value,
-        chunk: _Chunk,
-        panel: Value,
-        block: _Block,
-        tile: Tile,
-    ) -> Value:
+    def _multiply(self, chunk: _Chunk, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
         """The tile's sums, to scratch or finished: whether the epilogue is still to come."""
-        k, product, spec = self.k, self.product, self.spec
+        k, product, spec, rows = self.k, self.product, self.spec, at.rows
         wide_case, narrow_case = 100, 200
-        selector = k.select(width > 1, rows + wide_case, k.select(left <= self.lanes, rows + narrow_case, rows))
+        narrow = at.left <= self.lanes
+        selector = k.select(at.width > 1, rows + wide_case, k.select(narrow, rows + narrow_case, rows))
         heights = list(range(1, spec.rows + 1))
         cases = [*heights, *(wide_case + few for few in self.wide)]
         if spec.vectors > 1:
             cases += [narrow_case + height for height in heights]
         else:
-            selector = k.select(width > 1, rows + wide_case, rows)
+            selector = k.select(at.width > 1, rows + wide_case, rows)
         for case in k.choose(selector, cases):
             height = case % 100
             if case > narrow_case:
@@ -352,18 +341,16 @@ class _Gemm:
             unroll = spec.unroll if case == spec.rows else 1
             values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
             if height == spec.rows and fits_registers(spec.epilogue):
-                self._finish(chunk, panel, left, block.final, values, tile, chunk.row_start + row)
+                self._finish(chunk, block, at, values, tile)
             else:
                 store_tile(tile, values)
         pending = block.final
         if fits_registers(spec.epilogue):
-            done = rows.equals(spec.rows) & ((left >= self.panel) | (left <= self.lanes))
+            done = rows.equals(spec.rows) & ((at.left >= self.panel) | narrow)
             pending = pending & (done ^ True)
         return pending
 
-    def _finish(
-        self, chunk: _Chunk, panel: Value, left: Value, final: Value, values: Registers, tile: Tile, row: Value
-    ) -> None:
+    def _finish(self, chunk: _Chunk, block: _Block, at: _Place, values: Registers, tile: Tile) -> None:
         """The epilogue of a tile of full height that is still in registers, or its way to scratch.
 
         The tile is whole, or has one vector per row, of which a mask may cut a part.
@@ -371,29 +358,34 @@ class _Gemm:
         k, spec = self.k, self.spec
         vectors = range(1 + max(vector for _, _, vector in values))
         narrow = len(vectors) < spec.vectors
-        masks = [k.lanes_below(left, self.lanes)] if narrow else [None for _ in vectors]
-        now = final if narrow else final & (left >= self.panel)
+        masks = [k.lanes_below(at.left, self.lanes)] if narrow else [None for _ in vectors]
+        now = block.final if narrow else block.final & (at.left >= self.panel)
+        rows = [[values[row, 0, vector] for vector in vectors] for row in range(spec.rows)]
         with k.when(now):
-            writer = EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, panel * self.panel, masks)
-            writer.over_registers([[values[turn, 0, one] for one in vectors] for turn in range(spec.rows)], row)
+            self._writer(chunk, at.panel * self.panel, masks).over_registers(rows, chunk.row_start + at.row)
         with k.otherwise(now):
             store_tile(tile, values)
 
-    def _with_epilogue(
-        self, chunk: _Chunk, panel: Value, left: Value, tile: Pointer, write: Callable[[EpilogueWriter, Pointer], None]
-    ) -> None:
-        """Write the epilogue of a panel twice: whole, and vector by vector with masks, whose stores may cost more."""
-        k, spec = self.k, self.spec
-        first = panel * self.panel
+    def _writer(self, chunk: _Chunk, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
+        return EpilogueWriter(self.k, self.spec.epilogue, chunk.operands, chunk.outputs, column, masks)
 
-        def writer(column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
-            return EpilogueWriter(k, spec.epilogue, chunk.operands, chunk.outputs, column, masks)
+    def _epilogue(self, chunk: _Chunk, at: _Place, which: Value, tile: Tile) -> None:
+        """The epilogue of one panel of a tile in scratch.
+
+        It is written twice: whole, and vector by vector with masks, whose stores may cost more.
+        """
+        k = self.k
+        first, left = (at.panel + which) * self.panel, at.left - which * self.panel
+        part = tile.start.offset(which * self.panel)
+
+        def write(column: Value, place: Pointer, masks: Sequence[Value | None]) -> None:
+            self._writer(chunk, column, masks).over_rows(place, tile.stride, chunk.row_start + at.row, at.rows)
 
         whole = left >= self.panel
         with k.when(whole):
-            write(writer(first, [None] * spec.vectors), tile)
+            write(first, part, [None] * self.spec.vectors)
         with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
-            write(writer(first + column, [k.lanes_below(left - column, self.lanes)]), tile.offset(column))
+            write(first + column, part.offset(column), [k.lanes_below(left - column, self.lanes)])
 
     def _several(self, b: Panels, count: int) -> Panels:
         """`count` panels from the first on."""
