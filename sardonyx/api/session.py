@@ -137,8 +137,10 @@ class InferenceSession:
         dicts. ValueError for a missing input; InvalidArgument for an unknown name or a value that does not fit;
         `Fail` or another typed error, with the node's name, where a node fails.
         """
-        if self._fast is not None and run_options is None and (
-            output_names is None or output_names == self._output_list
+        if (
+            self._fast is not None
+            and run_options is None
+            and (output_names is None or output_names == self._output_list)
         ):
             results = self._fast(None, input_feed)
             if results is not None:

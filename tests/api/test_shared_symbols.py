@@ -91,7 +91,7 @@ def test_an_addend_of_a_product(addend: tuple[int, int]) -> None:
 def test_sizes_that_no_operator_takes_are_the_error_of_the_node() -> None:
     session = ort.InferenceSession(PRODUCT)
     for _ in range(2):
-        with pytest.raises(errors.OnnxRuntimeError, match="MatMul|Add"):
+        with pytest.raises(errors.OnnxRuntimeError, match=r"MatMul|Add"):
             session.run(None, {"a": numbers(2, 3), "b": numbers(4, 5), "c": numbers(2, 5)})
 
 
