@@ -12,8 +12,8 @@ from __future__ import annotations
 import collections
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,10 +22,11 @@ import onnx_ir as ir
 from sardonyx import errors
 from sardonyx.api.core_session import CoreSession
 from sardonyx.compiler.bound_plan import native_plan, symbols_of
+from sardonyx.compiler.control_flow import ControlFlowCall
 from sardonyx.passes.base import PassReport
 from sardonyx.passes.rule import RULE_KEY, SOURCES_KEY
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
-from sardonyx.runtime.plan import Step
+from sardonyx.runtime.plan import Plan, Step
 from sardonyx.runtime.step_times import StepTimes
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Row:
     rules: the rewrites that made those. flops, bytes: a run's operations, and what it reads and writes;
         `constant_bytes` of it belong to the model.
     predicted_us: the time that the machine's ceilings allow. measured_us: the median of the runs.
+    body: where the step is inside a subgraph, the node and its attribute, as ``node/attribute/``; then `executions`
+        says how often it runs in one run of the model, and all other figures are those of one time.
     """
 
     step: int
@@ -80,6 +83,8 @@ class Row:
     predicted_us: float | None = None
     measured_us: float | None = None
     reason: str = ""
+    body: str = ""
+    executions: float = 1.0
 
     @property
     def gflops(self) -> float | None:
@@ -131,12 +136,12 @@ class Explanation:
 
     @property
     def totals(self) -> dict[str, float | None]:
-        """The sums over all rows; of the measured times only where there are any."""
-        measured = [row.measured_us for row in self.rows if row.measured_us is not None]
+        """The sums over all rows; of the measured times where there are any: a node's time includes its subgraphs'."""
+        measured = [row.measured_us for row in self.rows if row.measured_us is not None and not row.body]
         return {
-            "flops": sum(row.flops for row in self.rows),
-            "bytes": sum(row.bytes for row in self.rows),
-            "predicted_us": sum(row.predicted_us or 0.0 for row in self.rows),
+            "flops": sum(row.flops * row.executions for row in self.rows),
+            "bytes": sum(row.bytes * row.executions for row in self.rows),
+            "predicted_us": sum((row.predicted_us or 0.0) * row.executions for row in self.rows),
             "measured_us": sum(measured) if measured else None,
         }
 
@@ -164,10 +169,12 @@ def explain(
         raise errors.InvalidArgument("explain: to run the model takes feeds")
     given = {name: tuple(np.shape(value)) for name, value in (feeds or {}).items()}
     given |= {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    symbols = symbols_of(core.plan, given)
     times = StepTimes()
     whole = _run(core, feeds, runs, times) if feeds is not None and runs else []
-    plans = _native_plans(core, feeds, given, times)
-    found = _Builder(core, plans, times).explanation(given)
+    if not whole:
+        times = _observed(core, feeds, symbols)
+    found = _Builder(core, symbols, times, len(whole)).explanation(given)
     found.runs, found.run_us = len(whole), statistics.median(whole) * 1e6 if whole else None
     return found
 
@@ -184,47 +191,58 @@ def _run(core: CoreSession, feeds: Mapping[str, Any], runs: int, times: StepTime
     return seconds
 
 
-def _native_plans(
-    core: CoreSession, feeds: Mapping[str, Any] | None, shapes: Mapping[str, Sequence[int]], times: StepTimes
-) -> dict[int, ReadyPlan]:
-    """The native plan of every segment, by the step's place: as it ran, or as the shapes say."""
-    plan = core.plan
-    segments = {place: step for place, step in enumerate(plan.steps) if isinstance(step.call, NativeSegment)}
-    found: dict[int, ReadyPlan] = {}
-    if not times.plans:
-        symbols = symbols_of(plan, shapes)
-        for place, step in segments.items():
-            ready = native_plan(plan, step, symbols)
-            if ready is not None:
-                found[place] = ready
-        if len(found) == len(segments):
-            return found
-        if feeds is None:
-            raise errors.InvalidArgument(
-                "explain: shapes inside the model depend on its inputs; give feeds to run it on"
-            )
-        core.observe(feeds, observed := StepTimes())
-    else:
-        observed = times
-    for ready, _ in observed.plans.values():
-        for place, step in segments.items():
-            if step.call.has_made(ready):  # type: ignore[attr-defined]
-                found[place] = ready
+def _observed(core: CoreSession, feeds: Mapping[str, Any] | None, symbols: Mapping[str, int]) -> StepTimes:
+    """What a run shows where sizes alone do not tell the native plans; nothing where they do.
+
+    InvalidArgument where there are no feeds to run a model of which even the steps outside of subgraphs are unknown.
+    """
+    found = StepTimes()
+    unknown = [outer for plan, step, outer in _segments(core.plan) if _bound(plan, step, symbols, outer) is None]
+    if unknown and feeds is not None:
+        core.observe(feeds, found)
+    elif any(unknown):
+        raise errors.InvalidArgument("explain: shapes inside the model depend on its inputs; give feeds to run it on")
     return found
 
 
-class _Builder:
-    """Makes the rows of an explanation, in the order in which the steps run."""
+def _bound(plan: Plan, step: Step, symbols: Mapping[str, int], is_outer: bool) -> ReadyPlan | None:
+    """The native plan of a segment by sizes alone, None where these do not tell.
 
-    def __init__(self, core: CoreSession, plans: Mapping[int, ReadyPlan], times: StepTimes) -> None:
-        self.core, self.plans, self.times = core, plans, times
-        self.nodes = list(core.model.graph)
+    Sizes that do not fit are an error, but not inside of a body, which perhaps never runs with them.
+    """
+    try:
+        return native_plan(plan, step, symbols)
+    except errors.OnnxRuntimeError:
+        if is_outer:
+            raise
+        return None
+
+
+def _segments(plan: Plan, is_outer: bool = True) -> Iterator[tuple[Plan, Step, bool]]:
+    """The segments of a plan and of the bodies inside it, and whether each belongs to the plan itself."""
+    for step in plan.steps:
+        if isinstance(step.call, NativeSegment):
+            yield plan, step, is_outer
+        elif isinstance(step.call, ControlFlowCall):
+            for body in step.call.bodies.values():
+                yield from _segments(body.plan, False)
+
+
+class _Builder:
+    """Makes the rows of an explanation, in the order in which the steps run.
+
+    `times` are those of `runs` runs, or of one that was only observed (0).
+    """
+
+    def __init__(self, core: CoreSession, symbols: Mapping[str, int], times: StepTimes, runs: int) -> None:
+        self.core, self.symbols, self.times, self.runs = core, symbols, times, runs
         self.views: collections.Counter[str] = collections.Counter()
         self.known: collections.Counter[str] = collections.Counter()
         self.rows: list[Row] = []
+        self.ready: list[ReadyPlan] = []
         self.constants: dict[int, int] = {}  # bytes by address
         self.packed: dict[int, int] = {}
-        segments = [step.call for step in core.plan.steps if isinstance(step.call, NativeSegment)]
+        segments = [step.call for _, step, _ in _segments(core.plan) if isinstance(step.call, NativeSegment)]
         self.threads = segments[0].threads if segments else 1
         self.ceilings = self._ceilings() if segments else None
 
@@ -234,12 +252,8 @@ class _Builder:
         return stored_ceilings(sorted({1, self.threads}))
 
     def explanation(self, shapes: Mapping[str, tuple[int, ...]]) -> Explanation:
-        for place, step in enumerate(self.core.plan.steps):
-            if place in self.plans:
-                self._segment(self.plans[place])
-            elif not isinstance(step.call, NativeSegment):
-                self._single(step)
-        ready = list(self.plans.values())
+        self._graph(self.core.plan, self.core.model.graph, "")
+        ready = self.ready
         return Explanation(
             inputs=dict(shapes),
             threads=self.threads,
@@ -256,9 +270,26 @@ class _Builder:
             packed_bytes=sum(self.packed.values()),
         )
 
-    def _single(self, step: Step) -> None:
+    def _graph(self, plan: Plan, graph: ir.Graph, body: str) -> None:
+        """The steps of a graph; `body` names the one that is inside another graph's node."""
+        nodes = list(graph)
+        for step in plan.steps:
+            if isinstance(step.call, NativeSegment):
+                self._segment(plan, step, body)
+                continue
+            self._single(step, nodes[step.node_index], body)
+            if isinstance(step.call, ControlFlowCall):
+                for name, inner in step.call.bodies.items():
+                    self._graph(inner.plan, step.call.graphs[name], f"{body}{step.name}/{name}/")
+
+    def _executions(self, count: int, body: str) -> float:
+        """How often a step runs in one run of the model; 1 where no run was observed."""
+        if not body or not (self.times.plans or self.times.steps):
+            return 1.0
+        return count / max(1, self.runs)
+
+    def _single(self, step: Step, node: ir.Node, body: str) -> None:
         """A step that runs by itself, through NumPy."""
-        node = self.nodes[step.node_index]
         _, nanoseconds = self.times.steps.get(id(step), (step, []))
         self.rows.append(
             Row(
@@ -268,12 +299,24 @@ class _Builder:
                 nodes=_sources([node], step.name),
                 operators=(step.op_type,),
                 rules=_rules([node]),
-                measured_us=statistics.median(nanoseconds) / 1e3 if nanoseconds else None,
+                measured_us=statistics.median(nanoseconds) / 1e3 if nanoseconds and self.runs else None,
                 reason=step.reason,
+                body=body,
+                executions=self._executions(len(nanoseconds), body),
             )
         )
 
-    def _segment(self, ready: ReadyPlan) -> None:
+    def _segment(self, plan: Plan, step: Step, body: str) -> None:
+        """The kernels of a segment, as they ran last or as the sizes say."""
+        assert isinstance(step.call, NativeSegment)
+        ran = [(ready, runs) for ready, runs in self.times.plans.values() if step.call.has_made(ready)]
+        ready = ran[-1][0] if ran else _bound(plan, step, self.symbols, not body)
+        if ready is None:  # in a branch that was not taken
+            self.rows.append(
+                Row(len(self.rows), "native", "not bound", (step.name,), (step.op_type,), body=body, executions=0.0)
+            )
+            return
+        self.ready.append(ready)
         segment, bound = ready.source.segment, ready.source.bound
         for operation in segment.operations:
             if operation.group.anchor is not None:
@@ -281,13 +324,14 @@ class _Builder:
                 self.views[kind] += role == "view"
                 self.known[kind] += role == "known"
         self.views, self.known = +self.views, +self.known  # without those that were not there
-        _, runs = self.times.plans.get(id(ready), (ready, []))
-        measured = np.median(np.array(runs), axis=0) / 1e3 if runs else None
+        executions = self._executions(sum(len(runs) for _, runs in ran), body)
+        measured = np.median(np.array(ran[-1][1]), axis=0) / 1e3 if ran and self.runs else None
         footprint = _Footprint(bound.steps, ready.plan.arena_bytes)
-        for index, step in enumerate(bound.steps):
-            is_last = index + 1 == len(bound.steps) or bound.steps[index + 1].origin is not step.origin
+        for index, one in enumerate(bound.steps):
+            is_last = index + 1 == len(bound.steps) or bound.steps[index + 1].origin is not one.origin
             took = None if measured is None else float(measured[index])
-            self.rows.append(self._row(step, took, footprint, is_last))
+            row = self._row(one, took, footprint, is_last)
+            self.rows.append(replace(row, body=body, executions=executions))
 
     def _row(self, step: BoundStep, measured: float | None, footprint: _Footprint, is_last: bool) -> Row:
         """`is_last`: whether the step is the last one of its nodes, the others having made its operands ready."""

@@ -70,9 +70,9 @@ class Line:
         return self.rows[0]
 
     def total(self, column: str) -> float | None:
-        """The sum of a column, None where a row has no number in it."""
-        values = [getattr(row, column) for row in self.rows]
-        return None if any(value is None for value in values) else sum(values)
+        """The sum of a column over a run of the model, None where a row has no number in it."""
+        values = [(getattr(row, column), row.executions) for row in self.rows]
+        return None if any(value is None for value, _ in values) else sum(value * times for value, times in values)
 
     @property
     def nodes(self) -> str:
@@ -85,7 +85,8 @@ def lines(rows: Sequence[Row], every: bool) -> list[Line]:
         return [Line((row,)) for row in rows]
     alike: dict[object, list[Row]] = {}
     for row in rows:
-        alike.setdefault((row.kernel, row.epilogue, row.detail, row.rules, row.chunks, row.reason), []).append(row)
+        same = (row.kernel, row.epilogue, row.detail, row.rules, row.chunks, row.reason, row.body)
+        alike.setdefault(same, []).append(row)
     return [Line(tuple(group)) for group in alike.values()]
 
 
@@ -166,7 +167,7 @@ def _cells(line: Line) -> dict[str, str]:
         "kernel": " ".join([row.kernel, *(f"+{word}" for word in row.epilogue)]),
         "how": row.reason or row.detail,
         "grid": str(row.chunks),
-        "from": line.nodes,
+        "from": f"in {row.body}: {line.nodes}" if row.body else line.nodes,
         "by": ", ".join(row.rules),
         "MFLOP": _number(flops / 1e6),
         "MB": _number(nbytes / 1e6),
@@ -195,7 +196,10 @@ def _totals(found: Explanation) -> list[str]:
     by_kernel = dict(sorted(by_kernel.items(), key=lambda item: -_weight(item[1])))
     width = max(map(len, by_kernel), default=0)
     for name, rows in [*by_kernel.items(), *([("all", found.rows)] if found.rows else [])]:
-        texts.append(f"{name:<{width}} {_sums(Line(tuple(rows)))}")
+        line = Line(tuple(rows))
+        # The time of a node includes that of its subgraphs.
+        measured = found.totals["measured_us"] if name == "all" else line.total("measured_us")
+        texts.append(f"{name:<{width}} {_sums(line, measured)}")
     if found.run_us is not None:
         texts.append(f"one run takes {found.run_us:,.0f} us (median of {found.runs})")
     for name, counts in (("views", found.views), ("known", found.known)):
@@ -217,12 +221,11 @@ def _bytes(count: int) -> str:
 
 
 def _weight(rows: Sequence[Row]) -> float:
-    return sum(row.measured_us or row.predicted_us or 0.0 for row in rows)
+    return sum((row.measured_us or row.predicted_us or 0.0) * row.executions for row in rows)
 
 
-def _sums(line: Line) -> str:
-    predicted = sum(row.predicted_us or 0.0 for row in line.rows)
-    measured = line.total("measured_us")
+def _sums(line: Line, measured: float | None) -> str:
+    predicted = sum((row.predicted_us or 0.0) * row.executions for row in line.rows)
     text = f"{len(line.rows):>4} steps {_number((line.total('flops') or 0) / 1e6):>9} MFLOP"
     text += f" {_number((line.total('bytes') or 0) / 1e6):>7} MB {_number(predicted):>8} us by the ceilings"
     if measured:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -13,29 +14,41 @@ from sardonyx.compiler.planner import Compilation, CompiledGraph
 from sardonyx.ops.framework.operator import ControlFlow, Operator
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
-from sardonyx.runtime.plan import StepCall
 
 
-def control_flow(operator: Operator, node: ir.Node, compilation: Compilation) -> tuple[StepCall, tuple[ir.Value, ...]]:
-    """The call of a node with subgraphs, and the outer values that these read."""
+@dataclass(frozen=True, eq=False)
+class ControlFlowCall:
+    """Runs the bodies as their operator says; `graphs` and `bodies` by the attributes that hold them.
+
+    The step's inputs are the node's own, `inputs` of them, and then `captured`, the outer values that the bodies read.
+    """
+
+    operator: ControlFlow
+    graphs: Mapping[str, ir.Graph]
+    bodies: Mapping[str, CompiledGraph]
+    captured: tuple[ir.Value, ...]
+    inputs: int
+
+    def __call__(self, context: RunContext, inputs: Sequence[Any]) -> Sequence[Any]:
+        outer = dict(zip(self.captured, inputs[self.inputs :], strict=True))
+        runners: dict[str, Callable[..., list[Any]]] = {
+            name: functools.partial(_run_body, body, context, [outer[value] for value in body.captured])
+            for name, body in self.bodies.items()
+        }
+        return self.operator.run_bodies(runners, inputs[: self.inputs])
+
+
+def control_flow(operator: Operator, node: ir.Node, compilation: Compilation) -> ControlFlowCall:
+    """The call of a node with subgraphs."""
     assert isinstance(operator, ControlFlow)
-    bodies: dict[str, CompiledGraph] = {
-        name: compilation.compile_graph(attribute.as_graph())
+    graphs = {
+        name: attribute.as_graph()
         for name, attribute in node.attributes.items()
         if attribute.type == ir.AttributeType.GRAPH
     }
+    bodies = {name: compilation.compile_graph(graph) for name, graph in graphs.items()}
     captured = tuple(dict.fromkeys(value for body in bodies.values() for value in body.captured))
-    count = len(node.inputs)
-
-    def call(context: RunContext, inputs: Sequence[Any]) -> Sequence[Any]:
-        outer = dict(zip(captured, inputs[count:], strict=True))
-        runners: dict[str, Callable[..., list[Any]]] = {
-            name: functools.partial(_run_body, body, context, [outer[value] for value in body.captured])
-            for name, body in bodies.items()
-        }
-        return operator.run_bodies(runners, inputs[:count])
-
-    return call, captured
+    return ControlFlowCall(operator, graphs, bodies, captured, len(node.inputs))
 
 
 def _run_body(body: CompiledGraph, context: RunContext, captures: Sequence[Any], *arguments: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from sardonyx.kernel.program import Host, Pointwise, Template, View
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.result_size import guarded
 from sardonyx.providers.base import ExecutionProvider
-from sardonyx.runtime.plan import Step
+from sardonyx.runtime.plan import Step, StepCall
 
 if TYPE_CHECKING:
     from sardonyx.compiler.native_steps import NativeSteps
@@ -86,7 +86,9 @@ class CPUExecutionProvider(ExecutionProvider):
         node = item.node
         captured: tuple[ir.Value, ...] = ()
         if item.kernel is None:
-            call, captured = control_flow(item.operator, node, compilation)
+            branches = control_flow(item.operator, node, compilation)
+            call: StepCall = branches
+            captured = branches.captured
             kind, reason = "host", item.reason
         else:
             kernel = item.kernel

@@ -163,6 +163,59 @@ def test_steps_behind_data_dependent_shapes_are_timed_as_well(command: Command, 
     assert sum(row["measured_us"] for row in report["rows"] if row["kind"] == "host") > 0
 
 
+@pytest.fixture
+def repeated(tmp_path: Path) -> Path:
+    """A loop of five turns, each of which squares the value and, never taken, finds unique elements."""
+
+    def branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph([node], name, [], [helper.make_tensor_value_info("chosen", TensorProto.FLOAT, None)])
+
+    scalar = [helper.make_tensor_value_info(name, kind, []) for name, kind in (("i", 7), ("go", 9))]
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"], name="on"),
+            helper.make_node("Mul", ["value", "value"], ["square"], name="multiply"),
+            helper.make_node(
+                "If",
+                ["never"],
+                ["next"],
+                name="choose",
+                then_branch=branch("rare", helper.make_node("Unique", ["square"], ["chosen"], name="only")),
+                else_branch=branch("usual", helper.make_node("Abs", ["square"], ["chosen"], name="positive")),
+            ),
+        ],
+        "body",
+        [*scalar, helper.make_tensor_value_info("value", TensorProto.FLOAT, ["n"])],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
+        ],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["data"], ["most"], name="peak", keepdims=0),
+        helper.make_node("IsNaN", ["most"], ["never"], name="ask"),
+        helper.make_node("Loop", ["five", "", "data"], ["result"], name="repeat", body=body),
+    ]
+    return saved(tmp_path / "repeated.onnx", nodes, {"data": ["n"]}, ["result"], {"five": np.int64(5)})
+
+
+def test_steps_inside_subgraphs_say_where_they_are(command: Command, repeated: Path) -> None:
+    report = explained(command, repeated, "--dim", "n=64", "--run", "--repeat", 4)
+    rows = {row["nodes"][0]: row for row in report["rows"]}
+    loop, square, choice, rare, usual = (rows[name] for name in ("repeat", "multiply", "choose", "only", "positive"))
+    assert (loop["body"], loop["executions"]) == ("", 1)
+    assert (square["body"], square["executions"]) == ("repeat/body/", 5)
+    assert (choice["kind"], choice["body"], choice["executions"]) == ("host", "repeat/body/", 5)
+    assert (rare["kind"], rare["body"], rare["executions"]) == ("host", "repeat/body/choose/then_branch/", 0)
+    assert rare["reason"]
+    assert (usual["body"], usual["executions"]) == ("repeat/body/choose/else_branch/", 5)
+    outer = sum(row["measured_us"] for row in report["rows"] if not row["body"])
+    assert report["totals"]["measured_us"] == pytest.approx(outer)
+    assert report["totals"]["flops"] == sum(row["flops"] * row["executions"] for row in report["rows"])
+    shown = command("explain", repeated, "--dim", "n=64").out
+    assert "in repeat/body/: multiply" in shown
+
+
 def test_shapes_alone_explain_what_they_decide(block: Path, mixed: Path) -> None:
     found = explain(sardonyx.InferenceSession(str(block)), shapes={"data": (3, 8)})
     assert found.rows[0].detail.startswith("3x8x32")
@@ -198,8 +251,9 @@ def test_json_has_stable_keys(command: Command, block: Path) -> None:
         *("packed_bytes", "rewrites", "rows", "run_us", "runs", "scratch_bytes", "threads", "totals", "views"),
     ]
     assert sorted(report["rows"][0]) == [
-        *("bytes", "chunks", "constant_bytes", "detail", "epilogue", "flops", "gflops", "kernel", "kind"),
-        *("measured_us", "nodes", "operators", "predicted_us", "reason", "roofline", "rules", "step"),
+        *("body", "bytes", "chunks", "constant_bytes", "detail", "epilogue", "executions", "flops", "gflops"),
+        *("kernel", "kind", "measured_us", "nodes", "operators", "predicted_us", "reason", "roofline", "rules"),
+        "step",
     ]
     assert sorted(report["totals"]) == ["bytes", "flops", "measured_us", "predicted_us"]
 
