@@ -120,4 +120,5 @@ def test_embedding_does_not_depend_on_the_batch(session: ort.InferenceSession, t
     (together,) = session.run(None, {name: tokens[name] for name in NAMES})
     length = int(tokens["attention_mask"][3].sum())
     (alone,) = session.run(None, {name: tokens[name][3:4, :length] for name in NAMES})
-    np.testing.assert_allclose(alone[0], together[3, :length], atol=2e-6)
+    # More rows are multiplied with fewer multiplications, which rounds more coarsely.
+    np.testing.assert_allclose(alone[0], together[3, :length], atol=1e-5)
