@@ -177,7 +177,8 @@ def _make_ready(segment: Segment, compilation: Compilation) -> None:
         likely_shapes(segment.inputs, compilation.inference, size) for size in (LIKELY_SIZE, LIKELY_SIZE + 1)
     )
     try:
-        segment.bind(shapes, rehearses=shapes != others)
+        with segment.library.helpers():
+            segment.bind(shapes, rehearses=shapes != others)
     except (OperationError, errors.OnnxRuntimeError):
         return
 

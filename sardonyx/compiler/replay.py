@@ -39,6 +39,10 @@ class _Watched(Tensor):
 
     __slots__ = ("given", "place", "seen")
 
+    given: Tensor
+    place: int
+    seen: set[int]
+
     def __init__(self, given: Tensor, place: int, seen: set[int]) -> None:
         put = object.__setattr__
         for name in ("dtype", "shape", "strides", "buffer", "offset"):
@@ -48,7 +52,7 @@ class _Watched(Tensor):
         put(self, "seen", seen)
 
     @property
-    def array(self) -> Array | None:  # type: ignore[override]
+    def array(self) -> Array | None:
         self.seen.add(self.place)
         return self.given.array
 
@@ -146,11 +150,11 @@ class Replays:
             if recording is not None:
                 return recording.replay(binder, inputs)
         seen: set[int] = set()
-        recording = _record(bind, binder, inputs, seen, self._lasting)
-        if isinstance(recording, Recording):
-            self._keep(look, seen, inputs, recording)
-            return recording.replay(binder, inputs)
-        return recording
+        found = _record(bind, binder, inputs, seen, self._lasting)
+        if isinstance(found, Recording):
+            self._keep(look, seen, inputs, found)
+            return found.replay(binder, inputs)
+        return found
 
     def _keep(self, look: Hashable, seen: set[int], inputs: Tensors, recording: Recording) -> None:
         with self._lock:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ Array = np.ndarray[Any, Any]
 Emit = Callable[[Target, Any], str]
 
 KERNEL = "kernel"
+
+# Shares of a kernel's chunks for each thread that helps with it: who is late finds less left.
+_SHARES = 8
 
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
@@ -56,6 +59,7 @@ class KernelLibrary:
         self._addresses: dict[str, int] = {}
         self._lock = threading.RLock()
         self._loader: Loader | None = None
+        self._helpers = threading.local()
 
     def address(self, emit: Emit, spec: Any) -> int:
         """The address of the kernel that `emit` writes for `spec`, a value whose ``repr`` says all of it.
@@ -75,12 +79,37 @@ class KernelLibrary:
         """Do all chunks of a kernel that needs no scratch memory now; an array as argument stands for its address."""
         kernel = _SIGNATURE(self.address(emit, spec))
         words = np.array([one if isinstance(one, int) else _address(one) for one in arguments], np.int64)
+        place = _address(words)
         if threads <= 1:
-            kernel(_address(words), 0, chunks, None)
+            kernel(place, 0, chunks, None)
             return
-        bounds = [chunks * index // threads for index in range(threads + 1)]
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda share: kernel(_address(words), *share, None), itertools.pairwise(bounds)))
+        share = -(-chunks // (threads * _SHARES))
+        shares = iter([(begin, min(chunks, begin + share)) for begin in range(0, chunks, share)])
+
+        def work() -> None:
+            for begin, end in shares:
+                kernel(place, begin, end, None)
+
+        with self.helpers() as pool:
+            others = [pool.submit(work) for _ in range(threads - 1)]
+            work()
+            for other in others:
+                if not other.cancel():  # one that has not begun yet finds nothing left
+                    other.result()
+
+    @contextmanager
+    def helpers(self) -> Iterator[ThreadPoolExecutor]:
+        """Threads that help this one with what `run` does: inside, all calls share them, so that they start once."""
+        held: ThreadPoolExecutor | None = getattr(self._helpers, "pool", None)
+        if held is not None:
+            yield held
+            return
+        with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), "sardonyx-pack") as pool:
+            self._helpers.pool = pool
+            try:
+                yield pool
+            finally:
+                self._helpers.pool = None
 
     def _make(self, key: str, emit: Emit, spec: Any) -> int:
         full_key = f"{key}|{self.target.key}|{_generator_version()}"

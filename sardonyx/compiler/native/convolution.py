@@ -43,7 +43,6 @@ class ConvolutionKernel(NativeKernel):
         super().__init__(parameters)
         self.group: int = parameters["group"]
         self.attributes: Callable[[Sequence[int]], WindowAttributes] = parameters["attributes"]
-        self._packed: dict[bool, tuple[Array, Array]] = {}
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         x, w = inputs[0], inputs[1]
@@ -78,20 +77,20 @@ class ConvolutionKernel(NativeKernel):
 
     def _panels(self, binder: Binder, w: Tensor, by_channels: bool) -> Packed:
         """The weights as panels [group, K, filters], K in the order of the rows."""
-        source = w.array
-        assert source is not None
-        known = self._packed.get(by_channels)
         filters, channels = w.shape[0] // self.group, w.shape[1]
         taps = math.prod(w.shape[2:])
-        if known is None or known[0] is not source:
-            matrix: Array = source.reshape(self.group, filters, channels, taps)
+        product = product_of(w.dtype)
+        assert product is not None
+
+        def panels(array: Array) -> Array:
+            matrix: Array = array.reshape(self.group, filters, channels, taps)
             if by_channels:
                 matrix = np.ascontiguousarray(matrix.transpose(0, 1, 3, 2))
             matrix = matrix.reshape(self.group, filters, taps * channels).transpose(0, 2, 1)
-            product = product_of(w.dtype)
-            assert product is not None
-            known = self._packed[by_channels] = source, pack_b(binder.library, matrix, product)
-        return Packed(binder.constant(known[1]), (self.group, taps * channels, filters))
+            return pack_b(binder.library, matrix, product)
+
+        packed = binder.derived(w, ("panels of filters", self.group, by_channels, product), panels)
+        return Packed(packed, (self.group, taps * channels, filters))
 
     def _multiplied(
         self,
