@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.gemm_strassen import LEAST_MAKING, TILES
+from sardonyx.compiler.llvm.kernels.gemm_strassen import A_SUMS, LEAST_MAKING, TILES
 from sardonyx.compiler.llvm.target import Target
 
 _LINE = 64
+# Elements that rows of sums are longer than they need: a multiple of 4096 bytes apart, they would share cache sets.
+_PAD = 16
 _WORD = PRODUCTS["f32"].word.nbytes
 
 # Of the time of the eight products one eighth is saved. What the sums cost of it: those of A are as many for any N,
@@ -34,8 +36,12 @@ class Cut:
     row_blocks: int
     groups: int
     tile_rows: int
-    sums_scratch: int
+    sums_stride: int
+    sums_apart: int
+    b_sum_scratch: int
     tile_scratch: int
+    a_sums_scratch: int
+    mark_scratch: int
     scratch: int
 
     @property
@@ -87,7 +93,10 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     row_block, tile_rows = found
     row_blocks = -(-upper // row_block)
     group = 2 if k_block < half and panels * row_blocks >= _MANY_CHUNKS else 1
-    sums = _lines(k_block * panel * _WORD)
+    tiles = _lines(k_block * panel * _WORD)
+    a_sums = tiles + group * TILES * row_block * panel * _WORD
+    sums_stride = _lines(half * _WORD) // _WORD + _PAD
+    mark = a_sums + A_SUMS * row_block * sums_stride * _WORD
     return Cut(
         upper=upper,
         k=half,
@@ -98,9 +107,13 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
         row_blocks=row_blocks,
         groups=-(-panels // group),
         tile_rows=tile_rows,
-        sums_scratch=0,
-        tile_scratch=sums,
-        scratch=sums + group * TILES * row_block * panel * _WORD,
+        sums_stride=sums_stride,
+        sums_apart=row_block * sums_stride,
+        b_sum_scratch=0,
+        tile_scratch=tiles,
+        a_sums_scratch=a_sums,
+        mark_scratch=mark,
+        scratch=mark + _LINE,
     )
 
 

@@ -1,4 +1,4 @@
-"""Products of large matrices with a constant as steps of a plan: sums of A's quarters, then seven products."""
+"""Products of large matrices with a constant as steps of a plan: seven products of quarters."""
 
 from __future__ import annotations
 
@@ -11,27 +11,8 @@ import numpy as np
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
 from sardonyx.compiler.gemm_choice import Problem, tile_shape
 from sardonyx.compiler.llvm.kernels.gemm_epilogue import BATCH_DIMS, TileEpilogue
-from sardonyx.compiler.llvm.kernels.gemm_strassen import A_SUMS, StrassenSpec, argument_names, emit_strassen
-from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.llvm.kernels.gemm_strassen import StrassenSpec, argument_names, emit_stamp, emit_strassen
 from sardonyx.compiler.strassen_choice import Cut, choose_cut, declined
-from sardonyx.kernel.expr import Expr, Input
-
-_F32 = np.dtype(np.float32)
-
-# Elements that the rows of sums are longer than half of K: rows a multiple of 4096 bytes apart would share cache sets.
-_PAD = 16
-
-
-def _sums_of_quarters() -> tuple[Expr, ...]:
-    """S1 to S4 over A11, A12, A21, A22."""
-    a11, a12, a21, a22 = (Input(_F32, index) for index in range(4))
-    s1 = a21 + a22
-    s2 = s1 - a11
-    return s1, s2, a11 - a21, a12 - s2
-
-
-_SUMS = PointwiseKernel(_sums_of_quarters(), (_F32,) * 4)
-
 
 # Rows that are enough for every product that may take quarters.
 _MANY_ROWS = 512
@@ -74,20 +55,11 @@ def multiply_quarters(
     """
     (m, k), a_stride, n = a.shape, a.strides[0], results[0][0].shape[-1]
     cut = choose_cut(binder.target, m, k, n)
-    stride = cut.k + _PAD
-    sums = binder.new(_F32, (A_SUMS, cut.upper, stride))
-    below = (m - cut.upper) * a_stride
-    quarters = [
-        a.reshaped((cut.upper, cut.k), (a_stride, 1), start * _F32.itemsize)
-        for start in (0, cut.k, below, below + cut.k)
-    ]
-    apart = cut.upper * stride
-    parts = [sums.reshaped((cut.upper, cut.k), (stride, 1), which * apart * _F32.itemsize) for which in range(A_SUMS)]
-    _SUMS.bind_into(binder, quarters, parts)
+    stamp = binder.new(np.dtype(np.int64), (1,))
+    binder.step(emit_stamp, (), [stamp], reads=(), writes=(stamp,))
     tile = tile_shape(binder.target)
     spec = StrassenSpec("f32", tile.rows, tile.vectors, epilogue)
-    sizes = {"m": m, "a_stride": a_stride, "sums_stride": stride, "sums_apart": apart}
-    values: dict[str, Argument] = {**vars(cut), **sizes, "a": a, "sums": sums, "b": b}
+    values: dict[str, Argument] = {**vars(cut), "a": a, "b": b, "stamp": stamp, "m": m, "a_stride": a_stride}
     for kind, matrices in (("operand", operands), ("output", results)):
         for index, (tensor, step) in enumerate(matrices):
             values[f"{kind}{index}"] = Address(tensor.buffer, tensor.offset)
@@ -97,7 +69,7 @@ def multiply_quarters(
         emit_strassen,
         spec,
         [values[name] for name in argument_names(spec)],
-        reads=(a, sums, b, *(tensor for tensor, _ in operands)),
+        reads=(a, b, stamp, *(tensor for tensor, _ in operands)),
         writes=tuple(tensor for tensor, _ in results),
         chunks=cut.chunks,
         scratch=cut.scratch,

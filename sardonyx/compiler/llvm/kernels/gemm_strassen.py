@@ -2,8 +2,8 @@
 
 With A, B and C cut in halves along both axes,
 
-    S1 = A21 + A22   S2 = S1 - A11   S3 = A11 - A21   S4 = A12 - S2      (made by a step before)
-    T1 = B12 - B11   T2 = B22 - T1   T3 = B22 - B12   T4 = B21 - T2      (made here, panel by panel)
+    S1 = A21 + A22   S2 = S1 - A11   S3 = A11 - A21   S4 = A12 - S2
+    T1 = B12 - B11   T2 = B22 - T1   T3 = B22 - B12   T4 = B21 - T2
     P1 = A11 B11   P2 = A12 B21   P3 = S4 B22   P4 = A22 T4   P5 = S1 T1   P6 = S2 T2   P7 = S3 T3
     C11 = P1 + P2   C12 = U + P5 + P3   C21 = U + P7 + P4   C22 = U + P7 + P5   where U = P1 + P6
 
@@ -11,7 +11,9 @@ With A, B and C cut in halves along both axes,
 2x2 matrices", Linear Algebra and its Applications 4, 1971; the sign of T4 is chosen so that nothing is subtracted at
 the end.) B is read from the same packed panels as by `gemm`: halves of K are halves of a panel, halves of N halves of
 the panels, and no copy of B exists. Each of the sums T is the difference of two things that are there already; the
-first tile of rows makes it, of a block of K of one panel, while it multiplies by it, and leaves it to the others.
+first tile of rows makes it, of a block of K of one panel, while it multiplies by it, and leaves it to the others. The
+sums S of a block of rows are made by every thread that has a chunk of it, once in a run: a core reads what it wrote
+itself much sooner than what another one did. That they are there already is told by the stamp of the run beside them.
 
 The error grows with the largest elements of the matrices rather than with those of a row and a column (N. Higham,
 "Accuracy and Stability of Numerical Algorithms", 2002, section 23.2.2). What is not finite would spread to other rows
@@ -27,6 +29,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
 from sardonyx.compiler.llvm.kernels.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.system import nanoseconds
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 
@@ -86,19 +89,22 @@ class StrassenSpec:
 def argument_names(spec: StrassenSpec) -> tuple[str, ...]:
     """What the words of the kernel's arguments are, in order; strides and sizes count elements.
 
-    a, sums, b                    addresses of A, of S1 to S4 and of the packed panels of B
+    a, b, stamp                   addresses of A, of the packed panels of B, and of a word that no other step of this
+                                  run nor any run before has (`emit_stamp`)
     m, upper                      rows, and rows of the upper half: the lower half is the last `upper` rows, of which
                                   the first is left to the upper half where the number of rows is odd
     k, panels                     half of K, and panels of half of the columns
     a_stride, sums_stride         elements between rows
-    sums_apart                    elements between S1, S2, S3 and S4
+    sums_apart                    elements between S1, S2, S3 and S4, whose rows have room for whole vectors
     row_block, k_block, group     rows of a half, elements of half of K, and panels of a half of a chunk
     groups                        how many groups there are
     tile_rows                     rows of a tile; the first tile of a block has `rows - LEAST_MAKING` at least
-    sums_scratch, tile_scratch    byte offsets in scratch of the sum T and of the tiles
+    b_sum_scratch, tile_scratch, a_sums_scratch, mark_scratch
+                                  byte offsets in scratch of the sum T, of the tiles, of S1 to S4, and of two words
     """
-    names = ["a", "sums", "b", "m", "upper", "k", "panels", "a_stride", "sums_stride", "sums_apart"]
-    names += ["row_block", "k_block", "group", "groups", "tile_rows", "sums_scratch", "tile_scratch"]
+    names = ["a", "b", "stamp", "m", "upper", "k", "panels", "a_stride", "sums_stride", "sums_apart"]
+    names += ["row_block", "k_block", "group", "groups", "tile_rows"]
+    names += ["b_sum_scratch", "tile_scratch", "a_sums_scratch", "mark_scratch"]
     return (*names, *spec.epilogue.argument_names())
 
 
@@ -109,6 +115,14 @@ def emit_strassen(target: Target, spec: StrassenSpec) -> str:
     does, as a chunk may be computed twice.
     """
     return _Strassen(target, spec).text()
+
+
+def emit_stamp(target: Target, spec: tuple[()]) -> str:
+    """A kernel that writes the time to the word at its only argument."""
+    del spec
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    k.pointer(k.pointer("arguments", I64).load(), I64).store(nanoseconds(k))
+    return k.finish()
 
 
 @dataclass(frozen=True)
@@ -150,11 +164,17 @@ class _Strassen:
         self.panel = self.lanes * spec.vectors
         words = k.pointer("arguments", I64)
         self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
-        self.b_sum = k.pointer(k.advance(k["scratch"], self.given["sums_scratch"], 1), self.word)
-        self.tiles = k.pointer(k.advance(k["scratch"], self.given["tile_scratch"], 1), self.product.accumulator)
+        self.b_sum = self._scratch("b_sum_scratch", self.word)
+        self.tiles = self._scratch("tile_scratch", self.product.accumulator)
+        self.a_sums = self._scratch("a_sums_scratch", self.word)
+        self.mark = self._scratch("mark_scratch", I64)
+        self.stamp = k.pointer(self.given["stamp"], I64).load()
         self.tile_size = self.given["row_block"] * self.panel
         self.table = _Table(k)
         self.eight = k.variable(I64, 0)  # 1 where the chunk takes the eight ordinary products
+
+    def _scratch(self, name: str, scalar: Type) -> Pointer:
+        return self.k.pointer(self.k.advance(self.k["scratch"], self.given[name], 1), scalar)
 
     def text(self) -> str:
         k, given = self.k, self.given
@@ -168,6 +188,7 @@ class _Strassen:
                 first,
                 minimum(k, first + given["group"], given["panels"]),
             )
+            self._sum_a(chunk)
             self.eight.set(0)
             pending.set(True)
             with k.loop_while(pending.get):
@@ -178,6 +199,39 @@ class _Strassen:
 
     def _takes_seven(self) -> Value:
         return self.eight.get().equals(0)
+
+    def _sum_a(self, chunk: _Chunk) -> None:
+        """Make S1 to S4 of the chunk's rows, unless they were made for a chunk before it."""
+        k, given = self.k, self.given
+        wanted = self.mark.load(0).differs(self.stamp) | self.mark.load(1).differs(chunk.row_start)
+        whole = given["k"] - given["k"] % self.lanes
+        with k.when(wanted):
+            with k.loop(0, chunk.rows) as row:
+                upper, lower = self._rows(chunk.row_start + row)
+                target = self.a_sums.offset(row * given["sums_stride"])
+                with k.loop(0, whole, self.lanes) as column:
+                    self._sum_vector(upper, lower, target, column, None)
+                with k.when(whole < given["k"]):
+                    self._sum_vector(upper, lower, target, whole, k.lanes_below(given["k"] - whole, self.lanes))
+            self.mark.store(self.stamp, 0)
+            self.mark.store(chunk.row_start, 1)
+
+    def _rows(self, row: Value) -> tuple[Pointer, Pointer]:
+        """The row of this number in the upper half of A, and in the lower half."""
+        given = self.given
+        upper = self.k.pointer(given["a"], self.word).offset(row * given["a_stride"])
+        return upper, upper.offset((given["m"] - given["upper"]) * given["a_stride"])
+
+    def _sum_vector(self, upper: Pointer, lower: Pointer, target: Pointer, column: Value, mask: Value | None) -> None:
+        a11, a12, a21, a22 = (
+            start.offset(column).load(0, self.lanes, mask)
+            for half in (upper, lower)
+            for start in (half, half.offset(self.given["k"]))
+        )
+        s1 = a21 + a22
+        s2 = s1 - a11
+        for which, value in enumerate((s1, s2, a11 - a21, a12 - s2)):
+            target.offset(self.given["sums_apart"] * which).store(value, column)
 
     def _products(self, chunk: _Chunk) -> None:
         """All products of the chunk, summed over K in the tiles."""
@@ -196,13 +250,10 @@ class _Strassen:
 
     def _enter_a(self, chunk: _Chunk, k_start: Value) -> None:
         """The parts of A from the chunk's first row and this block of K on."""
-        k, given, table = self.k, self.given, self.table
-        a, sums = k.pointer(given["a"], self.word).offset(k_start), k.pointer(given["sums"], self.word).offset(k_start)
-        upper = a.offset(chunk.row_start * given["a_stride"])
-        lower = upper.offset((given["m"] - given["upper"]) * given["a_stride"])
-        parts = [upper, upper.offset(given["k"]), lower, lower.offset(given["k"])]
-        sums = sums.offset(chunk.row_start * given["sums_stride"])
-        parts += [sums.offset(given["sums_apart"] * which) for which in range(A_SUMS)]
+        given, table = self.given, self.table
+        halves = [half.offset(k_start) for half in self._rows(chunk.row_start)]
+        parts = [start for half in halves for start in (half, half.offset(given["k"]))]
+        parts += [self.a_sums.offset(k_start + given["sums_apart"] * which) for which in range(A_SUMS)]
 
         def enter(products: Sequence[_Factors]) -> None:
             for number, factors in enumerate(products):
