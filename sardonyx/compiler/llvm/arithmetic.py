@@ -1,0 +1,205 @@
+"""Arithmetic, comparisons, conversions and lanes of the kernel language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sardonyx.compiler.llvm.function_text import FunctionText, literal
+from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, I32, Type
+from sardonyx.compiler.llvm.values import Value
+
+
+class Arithmetic(FunctionText):
+    """Instructions on values."""
+
+    def undefined(self, type_: Type) -> Value:
+        return self.named("poison", type_)
+
+    def iota(self, scalar: Type, lanes: int) -> Value:
+        """0, 1, 2, … in the lanes."""
+        items = ", ".join(f"{scalar} {literal(lane, scalar)}" for lane in range(lanes))
+        return self.named(f"<{items}>", scalar.vector(lanes))
+
+    def lanes_below(self, count: Value, lanes: int) -> Value:
+        """The mask of the lanes whose number is below `count` (i64; may be negative or above `lanes`)."""
+        bounded = self.smaller(self.larger(count, 0), lanes).to(I32)
+        return self.iota(I32, lanes) < self.splat(bounded, lanes)
+
+    def extract(self, vector: Value, index: int | Value) -> Value:
+        spelled = f"i64 {index}" if isinstance(index, int) else f"{index.type} {index.name}"
+        return self.emit(vector.type.scalar, f"extractelement {vector.type} {vector.name}, {spelled}")
+
+    def insert(self, vector: Value, element: Value, index: int | Value) -> Value:
+        spelled = f"i64 {index}" if isinstance(index, int) else f"{index.type} {index.name}"
+        return self.emit(
+            vector.type,
+            f"insertelement {vector.type} {vector.name}, {element.type} {element.name}, {spelled}",
+        )
+
+    def shuffle(self, first: Value, second: Value | None, lanes: Sequence[int]) -> Value:
+        """The lanes numbered in `lanes` of `first` followed by `second`; -1 for one that does not matter."""
+        other = second.name if second is not None else "poison"
+        mask = ", ".join("i32 poison" if lane < 0 else f"i32 {lane}" for lane in lanes)
+        wide = first.type.scalar.vector(len(lanes))
+        return self.emit(
+            wide,
+            f"shufflevector {first.type} {first.name}, {first.type} {other}, <{len(lanes)} x i32> <{mask}>",
+        )
+
+    def binary(self, operation: str, left: Any, right: Any) -> Value:
+        left, right = self._matched(left, right)
+        type_ = left.type
+        if type_.is_float:
+            opcode = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}[operation]
+            return self.emit(type_, f"{opcode} contract {type_} {left.name}, {right.name}")
+        signed = type_.is_signed
+        opcode = {
+            "div": "sdiv" if signed else "udiv",
+            "rem": "srem" if signed else "urem",
+            "shr": "ashr" if signed else "lshr",
+        }.get(operation, operation)
+        return self.emit(type_, f"{opcode} {type_} {left.name}, {right.name}")
+
+    def _matched(self, left: Any, right: Any) -> tuple[Value, Value]:
+        if isinstance(left, Value) and (not isinstance(right, Value) or left.type.lanes >= right.type.lanes):
+            return left, self.coerce(right, left.type)
+        return self.coerce(left, right.type), right
+
+    def negate(self, value: Value) -> Value:
+        if value.type.is_float:
+            return self.emit(value.type, f"fneg {value.type} {value.name}")
+        return self.binary("sub", self.constant(value.type, 0), value)
+
+    def compare(self, relation: str, left: Any, right: Any) -> Value:
+        left, right = self._matched(left, right)
+        type_ = left.type
+        if type_.is_float:
+            code = "fcmp " + ("une" if relation == "ne" else f"o{relation}")
+        elif relation in ("eq", "ne"):
+            code = f"icmp {relation}"
+        else:
+            code = f"icmp {'s' if type_.is_signed else 'u'}{relation}"
+        return self.emit(BOOL.vector(type_.lanes), f"{code} {type_} {left.name}, {right.name}")
+
+    def select(self, condition: Value, yes: Any, no: Any) -> Value:
+        """`yes` where the condition holds, else `no`, lane by lane."""
+        yes, no = self._matched(yes, no)
+        if condition.type.lanes > yes.type.lanes:
+            yes, no = self.splat(yes, condition.type.lanes), self.splat(no, condition.type.lanes)
+        elif condition.type.lanes < yes.type.lanes:
+            condition = self.splat(condition, yes.type.lanes)
+        return self.emit(
+            yes.type,
+            f"select {condition.type} {condition.name}, {yes.type} {yes.name}, {no.type} {no.name}",
+        )
+
+    def convert(self, value: Value, scalar: Type) -> Value:
+        source, wanted = value.type, value.type.with_scalar(scalar)
+        if source == wanted:
+            return value
+        if scalar == BOOL:
+            return self.compare("ne", value, self.constant(source, 0))
+        if source.scalar == BOOL:
+            opcode = "uitofp" if scalar.is_float else "zext"
+            return self.emit(wanted, f"{opcode} {source} {value.name} to {wanted}")
+        if source.is_float and scalar.is_float:
+            if BF16 in (source.scalar, scalar) or (F16 in (source.scalar, scalar) and not self.target.has_f16_converts):
+                return self._narrow_float(value, scalar)
+            opcode = "fptrunc" if scalar.bits < source.bits else "fpext"
+            return self.emit(wanted, f"{opcode} {source} {value.name} to {wanted}")
+        if source.is_float:
+            name = f"llvm.fpto{'s' if scalar.is_signed else 'u'}i.sat.{wanted.mangled}.{source.mangled}"
+            return self.call(name, wanted, value)
+        if scalar.is_float:
+            return self.emit(wanted, f"{'s' if source.is_signed else 'u'}itofp {source} {value.name} to {wanted}")
+        if scalar.bits == source.bits:
+            return self.named(value.name, wanted)
+        opcode = "trunc" if scalar.bits < source.bits else "sext" if source.is_signed else "zext"
+        return self.emit(wanted, f"{opcode} {source} {value.name} to {wanted}")
+
+    def _narrow_float(self, value: Value, scalar: Type) -> Value:
+        """Conversions from and to bfloat16, in integer arithmetic: not every target has instructions for them."""
+        source = value.type
+        u16, u32 = Type("u", 16), Type("u", 32)
+        if source.scalar == BF16:
+            wide = (value.bits_as(u16).to(u32) << 16).bits_as(F32)
+            return wide.to(scalar)
+        if scalar == BF16:
+            single = value.to(F32)
+            word = single.bits_as(u32)
+            rounded = (word + ((word >> 16) & 1) + 0x7FFF) >> 16
+            quiet = (word >> 16) | 0x40
+            return self.select(single.differs(single), quiet, rounded).to(u16).bits_as(BF16)
+        opcode = "fptrunc" if scalar.bits < source.bits else "fpext"
+        return self.emit(source.with_scalar(scalar), f"{opcode} {source} {value.name} to {source.with_scalar(scalar)}")
+
+    def bitcast(self, value: Value, scalar: Type) -> Value:
+        lanes = value.type.lanes * value.type.bits // scalar.bits
+        wanted = scalar.vector(lanes)
+        if str(wanted) == str(value.type):
+            return self.named(value.name, wanted)
+        return self.emit(wanted, f"bitcast {value.type} {value.name} to {wanted}")
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c, rounded once where the target has the instruction."""
+        type_ = max((a.type, b.type, c.type), key=lambda one: one.lanes)
+        a, b, c = (self.coerce(one, type_) for one in (a, b, c))
+        name = "llvm.fma" if self.target.has_fma else "llvm.fmuladd"
+        return self.call(f"{name}.{type_.mangled}", type_, a, b, c)
+
+    def unary(self, intrinsic: str, value: Value) -> Value:
+        """An LLVM intrinsic of one operand: ``fabs``, ``sqrt``, ``floor``, ``ceil``, ``trunc``, ``rint``, ``ctpop``…"""
+        return self.call(f"llvm.{intrinsic}.{value.type.mangled}", value.type, value)
+
+    def smaller(self, left: Any, right: Any) -> Value:
+        """The minimum; of floats, NaN if either is NaN."""
+        return self._extreme("min", left, right)
+
+    def larger(self, left: Any, right: Any) -> Value:
+        """The maximum; of floats, NaN if either is NaN."""
+        return self._extreme("max", left, right)
+
+    def _extreme(self, which: str, left: Any, right: Any) -> Value:
+        left, right = self._matched(left, right)
+        if left.type.is_float:
+            better = left < right if which == "min" else left > right
+            # The comparison is false for NaN on either side: take `right`, or `left` where that is NaN.
+            chosen = self.select(better, left, right)
+            return self.select(left.differs(left), left, chosen)
+        letter = "s" if left.type.is_signed else "u"
+        return self.call(f"llvm.{letter}{which}.{left.type.mangled}", left.type, left, right)
+
+    def faster_larger(self, left: Any, right: Any) -> Value:
+        """The maximum where NaN does not matter: `right` if either is NaN; one instruction on x86."""
+        left, right = self._matched(left, right)
+        return self.select(left > right, left, right)
+
+    def faster_smaller(self, left: Any, right: Any) -> Value:
+        """The minimum where NaN does not matter: `right` if either is NaN."""
+        left, right = self._matched(left, right)
+        return self.select(left < right, left, right)
+
+    def horizontal(self, operation: str, vector: Value) -> Value:
+        """``add``, ``mul``, ``max``, ``min``, ``and``, ``or`` over the lanes, as a tree of halves (one fixed order)."""
+        while vector.type.lanes > 1:
+            half = vector.type.lanes // 2
+            if half * 2 != vector.type.lanes:
+                raise TypeError(f"{vector.type} has no power of two of lanes")
+            low = self.shuffle(vector, None, range(half))
+            high = self.shuffle(vector, None, range(half, 2 * half))
+            if half == 1:
+                low, high = self.extract(vector, 0), self.extract(vector, 1)
+            if operation in ("max", "min"):
+                vector = self._extreme(operation, low, high)
+            else:
+                vector = self.binary(operation, low, high)
+        return vector
+
+    def keep_order(self) -> None:
+        """No access of memory is moved across this place, in either direction; it costs no instruction."""
+        self.line('call void asm sideeffect "", "~{memory}"()')
+
+    def opaque(self, value: Value) -> Value:
+        """The same integer or address, in a register, of which LLVM does not know how it was computed."""
+        return self.emit(value.type, f'call {value.type} asm "", "=r,0"({value.type} {value.name})')
