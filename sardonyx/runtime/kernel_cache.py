@@ -33,18 +33,25 @@ OFF = "off"
 def default_folder() -> Path | None:
     """Where the user's caches live: ``SARDONYX_CACHE``, else the system's place for caches.
 
-    None where ``SARDONYX_CACHE`` is ``off`` or empty: nothing is kept.
+    None where ``SARDONYX_CACHE`` is ``off`` or empty, or where the user has no home: nothing is kept.
     """
     chosen = os.environ.get("SARDONYX_CACHE")
     if chosen is not None:
         return None if chosen.strip().lower() in ("", OFF) else Path(chosen)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        base = _base()
+    except RuntimeError:  # a user without a home, as in some containers
+        return None
     return base / "sardonyx" / "kernels"
+
+
+def _base() -> Path:
+    """The system's place for caches; RuntimeError where it lies in a home that does not exist."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 class KernelCache:

@@ -258,6 +258,19 @@ def test_the_system_has_a_place_for_caches(monkeypatch: pytest.MonkeyPatch, tmp_
     assert default_folder() == tmp_path / "sardonyx" / "kernels"
 
 
+def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers that run under a number that no user has."""
+    monkeypatch.delenv("SARDONYX_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert default_folder() is None
+    assert run_session(monkeypatch).compiled > 0
+
+
 def objects_of_others() -> dict[str, bytes]:
     """Object code that is right in itself but not for this machine, and what is no object code."""
     neon = aarch64_targets(Caches())["neon"]
