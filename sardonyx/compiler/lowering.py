@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
-from sardonyx.compiler.native.template import NativeKernel, templates
+from sardonyx.compiler.native.template import NativeKernel, find_template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template, View
 from sardonyx.ops.framework.facts import Fact
@@ -110,7 +110,7 @@ def _template(
     results: Sequence[Fact | None],
     is_known: Callable[[ir.Value], bool],
 ) -> Lowered:
-    found = templates().get(kernel.name)
+    found = find_template(kernel.name)
     if found is None:
         return Lowered(node, operator, kernel, "host", reason=f"no kernel called '{kernel.name}' on this provider")
     native = found(kernel.parameters)

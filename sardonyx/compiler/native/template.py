@@ -1,14 +1,13 @@
 """The interface of native kernels, and the table of them by name.
 
 An operator's `lower` gives `Template("name", parameters, run)`; the class registered here under that name makes it
-native. One file holds one family; all files of this folder are imported when a session first needs the table.
+native. One file holds one family; a file is imported when a session first needs one of its templates.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.framework.registrations import Registrations
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,18 @@ def template(name: str) -> Callable[[KernelClass], KernelClass]:
 
 
 @functools.cache
+def _registrations() -> Registrations:
+    return Registrations(importlib.import_module("sardonyx.compiler.native"), "template")
+
+
+def find_template(name: str) -> type[NativeKernel] | None:
+    """The class for the templates called `name`, or None."""
+    _registrations().load(name)
+    return _TABLE.get(name)
+
+
+@functools.cache
 def templates() -> Mapping[str, type[NativeKernel]]:
     """Every template by name."""
-    package = importlib.import_module("sardonyx.compiler.native")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"sardonyx.compiler.native.{module.name}")
+    _registrations().load_all()
     return _TABLE

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.ops.framework.operator import Operator, find_class, registered
-from sardonyx.ops.framework.registry import load_families
+from sardonyx.ops.framework.registry import load_families, load_family
 
 # Domains whose operators ONNX itself defines.
 ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"})
@@ -78,7 +78,7 @@ def schema_of(domain: str, op_type: str, version: int) -> Schema | None:
         return _from_onnx(onnx.defs.get_schema(op_type, version, domain))
     except onnx.defs.SchemaError:
         pass
-    load_families()
+    load_family(op_type)
     if domain in ONNX_DOMAINS and op_type not in _FUSED_INTO_DEFAULT and _in_onnx(domain, op_type):
         return None  # ONNX has the operator, but not at this version
     cls = find_class(domain, op_type, max(version, 1))

@@ -1,0 +1,58 @@
+"""Which files of a package register what, so that only those are imported that a model needs.
+
+A file registers by a decorator with a literal name, `@operator("Gelu", since=20)`. The names are read from the files'
+source, which takes a few milliseconds, where importing all of them takes more than a hundred; so a new file needs no
+entry in any list. A file that also registers under names that it computes is imported at the first question.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from types import ModuleType
+
+
+class Registrations:
+    """The files of `package` and its subpackages in which `decorator` registers; `without` is a subpackage's name."""
+
+    def __init__(self, package: ModuleType, decorator: str, without: str = "") -> None:
+        self._package = package
+        self._call = re.compile(rb"\b" + decorator.encode() + rb"\(\s*(?:\"(\w+)\")?")
+        self._without = f"{package.__name__}.{without}." if without else None
+        self._loaded: set[str] = set()
+
+    def load(self, name: str) -> None:
+        """Import what registers `name`."""
+        if name not in self._loaded:
+            files = self._files
+            for module in (*files.get(name, ()), *files.get("", ())):
+                importlib.import_module(module)
+            self._loaded.add(name)
+
+    def load_all(self) -> None:
+        """Import every file, whatever its source says."""
+        for module in pkgutil.walk_packages(self._package.__path__, f"{self._package.__name__}."):
+            if self._is_wanted(module.name):
+                importlib.import_module(module.name)
+
+    def _is_wanted(self, module: str) -> bool:
+        return self._without is None or not f"{module}.".startswith(self._without)
+
+    @functools.cached_property
+    def _files(self) -> dict[str, list[str]]:
+        """The modules that register a name; under "" those of which not all names can be read."""
+        found: dict[str, list[str]] = {}
+        root = Path(self._package.__path__[0])
+        paths = sorted(root.rglob("*.py"))
+        if not paths:  # the package came without its source
+            self.load_all()
+        for path in paths:
+            parts = [part for part in path.relative_to(root).with_suffix("").parts if part != "__init__"]
+            module = ".".join([self._package.__name__, *parts])
+            if self._is_wanted(module):
+                for name in set(self._call.findall(path.read_bytes())):
+                    found.setdefault(name.decode(), []).append(module)
+        return found
