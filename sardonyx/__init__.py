@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sardonyx import _late_algebra
 from sardonyx._version import API_VERSION, __version__
 
 if TYPE_CHECKING:
@@ -216,6 +217,9 @@ __all__ = [
     "onnxruntime_validation",
     "version",
 ]
+
+
+_late_algebra.install()
 
 
 def __getattr__(name: str) -> Any:
