@@ -85,8 +85,11 @@ def test_variants_and_sizes(variant: str) -> None:
 
 
 def test_many_rows_and_blocks_of_k() -> None:
-    panel = panel_columns(host_target())
-    for m, k, n in [(721, 130, 4 * panel), (130, 2500, 6 * panel), (333, 1802, 34 * panel)]:
+    """In whatever order: sums belong to their rows, and the middle row of an odd number to one block."""
+    target = host_target()
+    panel = panel_columns(target)
+    assert choose_cut(target, 621, 1802, 4 * panel).row_blocks > 1
+    for m, k, n in [(721, 130, 4 * panel), (130, 2500, 6 * panel), (621, 1802, 4 * panel)]:
         a, b = matrices(m, k, n)
         whole = by_quarters(a, b)
         check(whole, a, b, a.astype(np.float64) @ b)
@@ -270,6 +273,16 @@ def test_rehearsals_make_the_kernels_ready_for_more_rows() -> None:
     rehearsed, steps = kernels(16, rehearses=True)
     assert steps == 1
     assert kernels(512, rehearses=False) == [rehearsed, 2]
+
+
+def test_sums_of_one_run_are_not_taken_for_those_of_another() -> None:
+    text, a, _ = model(201, 512, 512)
+    options = sx.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = sx.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+    for x in (a, a[::-1].copy(), a + 1, a):
+        (found,) = session.run(None, {"x": x})
+        assert np.array_equal(found, run(text, x, 1))
 
 
 def test_bfloat16_takes_ordinary_products() -> None:
