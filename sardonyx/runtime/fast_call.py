@@ -13,6 +13,7 @@ import importlib
 import math
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -164,6 +165,8 @@ class FastCall:
     def __init__(self, code: CallCode, team: ThreadTeam, lanes: LanePool, results: ResultPool | None = None) -> None:
         self._team = team
         self._lanes = lanes
+        self._lock = threading.Lock()  # held by whoever changes what native code reads
+        self._closings = 0
         self._memory = memory = _Memory()
         self._words = words = memory.words
         words[State.RUN] = team.run_address
@@ -208,10 +211,31 @@ class FastCall:
 
         Where the plan takes notes (`note_count` words, its last base), a run that leaves one counts as declined.
 
-        Nothing happens while the last plan is still running.
+        Nothing happens while the last plan is still running, or another thread prepares or closes this call.
         """
-        if not self.close():
+        if not self._lock.acquire(blocking=False):
             return
+        try:
+            if self._release():
+                closings = self._closings
+                self._fill(plan, inputs, outputs, addresses, note_count, releases_lock)
+                if closings == self._closings:
+                    self._words[State.OPEN] = 1
+                else:
+                    self._release()
+        finally:
+            self._lock.release()
+
+    def _fill(
+        self,
+        plan: NativePlan,
+        inputs: Sequence[Form],
+        outputs: Sequence[Form],
+        addresses: Sequence[int],
+        note_count: int,
+        releases_lock: bool,
+    ) -> None:
+        """Write everything that native code reads, while it is closed."""
         words = self._words
         lane = self._memory.lane = self._lanes.take()
         lane.prepare(plan, self._team.threads)
@@ -248,10 +272,23 @@ class FastCall:
         words[State.OUTPUTS], words[State.OUTPUT_COUNT] = ctypes.addressof(output_table), len(outputs)
         words[State.RELEASES_LOCK] = int(releases_lock)
         self._memory.tables = kept
-        words[State.OPEN] = 1
 
     def close(self) -> bool:
-        """Decline every call until the next `prepare`, and give the lane back; False while a call still runs in it."""
+        """Decline every call until the next `prepare`, and give the lane back.
+
+        False while a call still runs in it; or while another thread prepares it, which then leaves it closed.
+        """
+        self._words[State.OPEN] = 0
+        self._closings += 1
+        if not self._lock.acquire(blocking=False):  # never waits: a finalizer may come while this thread prepares
+            return False
+        try:
+            return self._release()
+        finally:
+            self._lock.release()
+
+    def _release(self) -> bool:
+        """Close and give the lane back, unless a call still runs in it."""
         self._words[State.OPEN] = 0
         if self._words[State.BUSY]:
             return False
@@ -262,6 +299,7 @@ class FastCall:
 
     def _forget_calls(self) -> None:
         """In a forked child: no call is in progress, and the workers that the plan was prepared for are not there."""
+        self._lock = threading.Lock()
         self._words[State.BUSY] = 0
         self.close()
 
