@@ -33,6 +33,7 @@ from sardonyx.compiler.branches import side_by_side
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.runtime.arena_layout import ALIGNMENT
+from sardonyx.runtime.mapped_pages import release_pages
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
@@ -183,6 +184,7 @@ class Binder:
         known = self.prepared.get((id(array), key))
         if known is None:
             result = self.constant(make(array))
+            release_pages(array)
             known = self.prepared[id(array), key] = array, result
         else:
             self.constants.append(known[1].buffer.array)  # type: ignore[arg-type]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.runtime.mapped_pages import release_pages
+
 
 class JoinedTensor(ir.LazyTensor):
     """Tensors that are equal in all dimensions but the last, one behind the other along the last.
@@ -27,5 +29,8 @@ class JoinedTensor(ir.LazyTensor):
         self.parts = tuple(parts)
 
     def _joined(self) -> ir.TensorProtocol:
-        whole = np.concatenate([np.asarray(part.numpy()) for part in self.parts], axis=-1)
+        arrays = [np.asarray(part.numpy()) for part in self.parts]
+        whole = np.concatenate(arrays, axis=-1)
+        for array in arrays:
+            release_pages(array)
         return ir.Tensor(whole, dtype=self.dtype, name=self.name)
