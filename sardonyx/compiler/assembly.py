@@ -7,9 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sardonyx.compiler.bound_step import Array, BoundStep, Buffer
+from sardonyx.compiler.bound_step import Array, BoundStep, Buffer, TensorForm
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import NativePlan, StepFlag
+
+_BARRIER, _CALLER = int(StepFlag.BARRIER), int(StepFlag.CALLER)
+
+# Kinds of buffers that steps only read and that lie nowhere in the arena.
+_GIVEN = ("constant", "input")
 
 
 def assemble(
@@ -30,7 +35,7 @@ def assemble(
     first = 0
     for step, barrier in zip(steps, _barriers(steps, offsets), strict=True):
         form, buffers = step.form, step.buffers
-        flags = (StepFlag.BARRIER if barrier else 0) | (StepFlag.CALLER if form.alone else 0)
+        flags = (_BARRIER if barrier else 0) | (_CALLER if form.alone else 0)
         table += (form.function, first, form.chunks, form.claim, flags, 0, 0, 0)
         for word, ref, offset in form.places:
             buffer = buffers[ref]
@@ -76,6 +81,8 @@ def _lay_out(steps: Sequence[BoundStep]) -> tuple[dict[Buffer, int], int]:
         buffers = step.buffers
         for ref in step.form.touched:
             buffer = buffers[ref]
+            if buffer.kind in _GIVEN:
+                continue
             if buffer.home is not None:
                 buffer, _ = buffer.settled()
             if buffer.kind == "arena":
@@ -86,7 +93,8 @@ def _lay_out(steps: Sequence[BoundStep]) -> tuple[dict[Buffer, int], int]:
         ends[index].append(buffer)
     arena = _Arena()
     for index in range(len(steps)):
-        for buffer in sorted(begins[index], key=_negative_size):
+        new = begins[index]
+        for buffer in sorted(new, key=_negative_size) if len(new) > 1 else new:
             arena.place(buffer)
         for buffer in ends[index]:
             arena.free(buffer)
@@ -157,16 +165,20 @@ def _barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> list[bo
     found: dict[Buffer, tuple[int, int, int] | None] = {}
 
     def interval(buffer: Buffer) -> tuple[int, int, int] | None:
-        if buffer in found:
-            return found[buffer]
         root, start = buffer.settled()
-        place = None
         if root.kind == "arena":
-            place = 0, start + offsets[root], start + offsets[root] + max(1, buffer.nbytes)
-        elif root.kind == "output":
-            place = 1 + root.index, start, start + max(1, buffer.nbytes)
-        found[buffer] = place
-        return place
+            return 0, start + offsets[root], start + offsets[root] + max(1, buffer.nbytes)
+        return (1 + root.index, start, start + max(1, buffer.nbytes)) if root.kind == "output" else None
+
+    def intervals(forms: Sequence[TensorForm], buffers: Sequence[Buffer]) -> list[tuple[int, int, int]]:
+        places = []
+        for tensor in forms:
+            buffer = buffers[tensor.ref]
+            if buffer.kind not in _GIVEN:
+                place = found[buffer] if buffer in found else found.setdefault(buffer, interval(buffer))
+                if place is not None:
+                    places.append(place)
+        return places
 
     result: list[bool] = []
     read: list[_Touch] = []
@@ -174,8 +186,7 @@ def _barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> list[bo
     for step in steps:
         buffers, form, group = step.buffers, step.form, step.group
         alone = form.alone
-        reads = [one for one in [interval(buffers[tensor.ref]) for tensor in form.reads] if one is not None]
-        writes = [one for one in [interval(buffers[tensor.ref]) for tensor in form.writes] if one is not None]
+        reads, writes = intervals(form.reads, buffers), intervals(form.writes, buffers)
         clash = _meet(written, reads, alone, group) or _meet(written, writes, alone, group)
         if clash or _meet(read, writes, alone, group):
             clash = True
