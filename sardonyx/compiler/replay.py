@@ -136,6 +136,7 @@ class Replays:
         self._lasting = frozenset(map(id, lasting))
         self._noted: dict[Hashable, tuple[int, ...]] = {}
         self._recordings: dict[Hashable, Recording] = {}
+        self._notes_faults: set[Hashable] = set()
         self._lock = threading.Lock()
 
     def bind(self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors) -> Tensors:
@@ -143,6 +144,8 @@ class Replays:
 
         Functions of equal `structure` do the same for inputs that look the same.
         """
+        if structure in self._notes_faults:
+            return bind(binder, inputs)
         look = structure, binder.rehearses, _look(inputs)
         noted = self._noted.get(look)
         if noted is not None:
@@ -150,10 +153,13 @@ class Replays:
             if recording is not None:
                 return recording.replay(binder, inputs)
         seen: set[int] = set()
+        faults = len(binder.faults)
         found = _record(bind, binder, inputs, seen, self._lasting)
         if isinstance(found, Recording):
             self._keep(look, seen, inputs, found)
             return found.replay(binder, inputs)
+        if len(binder.faults) > faults:
+            self._notes_faults.add(structure)
         return found
 
     def _keep(self, look: Hashable, seen: set[int], inputs: Tensors, recording: Recording) -> None:
