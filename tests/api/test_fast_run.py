@@ -169,6 +169,39 @@ def test_threads_that_run_at_once_get_their_own_results() -> None:
     assert not wrong
 
 
+def test_a_way_that_is_closed_or_prepared_while_it_is_prepared_stays_closed() -> None:
+    """As threads do that take the long way at once: here the second one comes in the middle of the first."""
+    made = session()
+    core: Any = made._sess
+    call = core._fast
+    lanes = call._lanes
+    taken: list[Any] = []
+
+    class Interrupted:
+        def take(self) -> Any:
+            core._prepare_fast(feeds(5))  # has no effect
+            call.close()
+            taken.append(lanes.take())
+            return taken[-1]
+
+        def give(self, lane: Any) -> None:
+            taken.remove(lane)
+            lanes.give(lane)
+
+    core._prepare_fast(feeds())
+    check(fast(made, feeds()), feeds())
+    call.close()
+    call._lanes = Interrupted()
+    core._prepare_fast(feeds())
+    core._prepare_fast(feeds())
+    assert fast(made, feeds()) is None
+    assert not taken
+    call._lanes = lanes
+    for _ in range(3):
+        check(made.run(None, feeds()), feeds())
+    check(fast(made, feeds()), feeds())
+
+
 def test_the_way_outlives_its_session() -> None:
     made = session()
     made.run(None, feeds())
