@@ -171,7 +171,7 @@ def _feed(value: Any, choice: random.Random, sizes: dict[Any, int]) -> Any:
         shape.append(
             dim if isinstance(dim, int) else size if choice.random() < 0.1 else sizes.setdefault(dim.value, size)
         )
-    if int(np.prod([float(dim) for dim in shape])) > 1 << 20:
+    if int(np.prod([float(max(dim, 1)) for dim in shape])) > 1 << 20:
         return None
     array = np.zeros(shape, numpy_dtype(value.dtype))
     if array.dtype.kind in "iu" and array.size and choice.random() < 0.5:
