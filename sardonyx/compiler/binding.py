@@ -8,7 +8,7 @@ steps and gives the tensors of its outputs; nothing is computed and no buffer ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,7 +83,9 @@ class Binder:
     constants: list[Array] = field(default_factory=list)  # kept alive as long as the plan
     scratch_bytes: int = 0
     faults: list[Fault] = field(default_factory=list)
-    # Constants made from others, with what they were made from; and those that this plan uses, in order.
+    # Constants made from others, with what they were made from, and those that this plan uses, in order. They are kept
+    # for other plans where what they were made from lives as long: where its `id` is in `lasting` (None: all do).
+    lasting: Container[int] | None = None
     prepared: dict[tuple[int, Hashable], tuple[Array, Tensor]] = field(default_factory=dict)
     derivations: list[tuple[Tensor, Hashable, Callable[[Array], Array], Tensor]] = field(default_factory=list)
     _notes: Buffer = field(default_factory=lambda: Buffer(0))
@@ -185,7 +187,9 @@ class Binder:
         if known is None:
             result = self.constant(make(array))
             release_pages(array)
-            known = self.prepared[id(array), key] = array, result
+            known = array, result
+            if self.lasting is None or id(array) in self.lasting:
+                self.prepared[id(array), key] = known
         else:
             self.constants.append(known[1].buffer.array)  # type: ignore[arg-type]
         self.derivations.append((source, key, make, known[1]))

@@ -133,7 +133,7 @@ class Replays:
     """The recordings of one segment; `lasting` are constants that live as long as it does."""
 
     def __init__(self, lasting: Sequence[Array]) -> None:
-        self._lasting = frozenset(map(id, lasting))
+        self.lasting = frozenset(map(id, lasting))
         self._noted: dict[Hashable, tuple[int, ...]] = {}
         self._recordings: dict[Hashable, Recording] = {}
         self._notes_faults: set[Hashable] = set()
@@ -154,7 +154,7 @@ class Replays:
                 return recording.replay(binder, inputs)
         seen: set[int] = set()
         faults = len(binder.faults)
-        found = _record(bind, binder, inputs, seen, self._lasting)
+        found = _record(bind, binder, inputs, seen, self.lasting)
         if isinstance(found, Recording):
             self._keep(look, seen, inputs, found)
             return found.replay(binder, inputs)

@@ -94,7 +94,7 @@ class Segment:
         With `rehearses`, the shapes are guessed, and kernels for others are made ready as well. OperationError where
         the shapes break the rule of a node.
         """
-        binder = Binder(self.library, self.settings, rehearses, prepared=self._prepared)
+        binder = Binder(self.library, self.settings, rehearses, lasting=self._replays.lasting, prepared=self._prepared)
         values: dict[int, Tensor | None] = dict(self._constants)
         for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
             values[self._numbers[value]] = binder.external(index, dtype, shape)

@@ -244,6 +244,25 @@ def test_what_is_made_of_a_constant_follows_the_constant() -> None:
     assert len({step.writes[0].buffer for step in binder.steps}) == 4
 
 
+def test_only_what_is_made_of_lasting_constants_is_kept() -> None:
+    lasting, passing = (np.arange(10, dtype=np.float32) for _ in range(2))
+    prepared: dict[Any, Any] = {}
+    made = []
+
+    def doubled(array: Array) -> Array:
+        made.append(array)
+        return array * 2
+
+    for _ in range(3):
+        binder = Binder(new_binder().library, lasting={id(lasting)}, prepared=prepared)
+        for array in (lasting, passing):
+            twice = binder.derived(binder.constant(array), "doubled", doubled)
+            assert twice.array is not None
+            np.testing.assert_array_equal(twice.array, array * 2)
+    assert [array is lasting for array in made] == [True, False, False, False]
+    assert len(prepared) == 1
+
+
 def _nothing(target: Any, spec: str) -> str:
     return "define void @kernel(ptr %a, i64 %b, i64 %c, ptr %d) {\n  ret void\n}\n"
 
