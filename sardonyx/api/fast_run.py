@@ -59,7 +59,14 @@ class OneSegment:
         ]
         first = len(forms)
         results = [Form(*ready.outputs[place], first + place) for place in self.results]
-        call.prepare(ready.plan, forms, results, note_count=2 * len(ready.faults), releases_lock=ready.releases_lock)
+        call.prepare(
+            ready.plan,
+            forms,
+            results,
+            note_count=2 * len(ready.faults),
+            releases_lock=ready.releases_lock,
+            owner=self.segment,
+        )
 
     def prepare_bound(self, call: FastCall, feeds: Mapping[str, Array], results: Sequence[Array]) -> None:
         """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit."""
@@ -77,7 +84,15 @@ class OneSegment:
             if any(np.may_share_memory(array, other) for other in (*arrays, *results) if other is not array):
                 return
             addresses[len(arrays) + place] = array.ctypes.data
-        call.prepare(ready.plan, (), (), addresses, note_count=2 * len(ready.faults), releases_lock=ready.releases_lock)
+        call.prepare(
+            ready.plan,
+            (),
+            (),
+            addresses,
+            note_count=2 * len(ready.faults),
+            releases_lock=ready.releases_lock,
+            owner=self.segment,
+        )
 
     def _is_whole(self, ready: ReadyPlan) -> bool:
         """Whether native code makes every output as callers see it, and the caller takes each of them."""

@@ -50,9 +50,10 @@ class NativeSteps:
         self.provider = provider
         self.library = library(settings.kernels)
         self.library.progress.begin()
-        self.team: ThreadTeam = shared_team(executor_code(self.library), _team_options(settings))
+        self.runtime = library(settings.kernels, "runtime")
+        self.team: ThreadTeam = shared_team(executor_code(self.runtime), _team_options(settings))
         self.lanes = LanePool(self.team.threads, None if settings.keeps_arena else 0)
-        self.results = _result_pool(self.library)
+        self.results = _result_pool(self.runtime)
 
     def _work(self, bound: BoundOperation | None, compilation: Compilation, extra: Mapping[str, Any]) -> Work:
         """What a profile says of a step; copies to the outputs belong to no node."""
@@ -78,7 +79,7 @@ class NativeSteps:
         )
 
     def _call_code(self) -> CallCode:
-        return CallCode(self.library.address(emit_call, ("arrays",)), self.library.address(emit_call, ("bound",)))
+        return CallCode(self.runtime.address(emit_call, ("arrays",)), self.runtime.address(emit_call, ("bound",)))
 
     def step(
         self, items: Sequence[Lowered], borrowed: Sequence[Lowered], lent: Container[ir.Value], compilation: Compilation

@@ -206,10 +206,12 @@ class FastCall:
         *,
         note_count: int = 0,
         releases_lock: bool,
+        owner: object = None,
     ) -> None:
         """Serve this plan from now on; `addresses` are external ones that stay.
 
-        Where the plan takes notes (`note_count` words, its last base), a run that leaves one counts as declined.
+        The plan's kernels live as long as `owner`. Where the plan takes notes (`note_count` words, its last base), a
+        run that leaves one counts as declined.
 
         Nothing happens while the last plan is still running, or another thread prepares or closes this call.
         """
@@ -219,6 +221,7 @@ class FastCall:
             if self._release():
                 closings = self._closings
                 self._fill(plan, inputs, outputs, addresses, note_count, releases_lock)
+                self._memory.tables.append(owner)
                 if closings == self._closings:
                     self._words[State.OPEN] = 1
                 else:

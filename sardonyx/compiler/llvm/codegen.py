@@ -86,6 +86,10 @@ def _expected_machine(target: Target) -> bytes:
     return _machine_of(compile_object(f'target triple = "{target.triple}"\n', target))
 
 
+# Kernels of one loader. Each takes about two mappings of memory, of which Linux grants a process 65,530.
+MOST_KERNELS = 20_000
+
+
 class Loader:
     """Puts object code into this process; what it loaded stays until the process ends."""
 
@@ -102,6 +106,8 @@ class Loader:
         """The address of the function `name` of an object file; ValueError where the linker refuses it."""
         if _machine_of(code) != self._expected:  # the linker would take the code of another machine
             raise ValueError(f"object code of {name} is not for this machine")
+        if len(self._kept) >= MOST_KERNELS:  # LLVM ends the process where the system has no more mappings
+            raise ValueError(f"this process has loaded {MOST_KERNELS} kernels and takes no more")
         with _LOCK:
             builder = self._llvm.JITLibraryBuilder()
             builder.add_object_img(code).export_symbol(name).add_current_process()

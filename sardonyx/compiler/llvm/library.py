@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -153,18 +153,31 @@ def _generator_version() -> str:
     return f"{__version__}|{llvm_version()}|{digest.hexdigest()}"
 
 
-_LIBRARIES: dict[str, KernelLibrary] = {}
+_LIBRARIES: dict[tuple[str, str], KernelLibrary] = {}
 _LIBRARIES_LOCK = threading.Lock()
 
 
-def library(variant: str = "") -> KernelLibrary:
-    """The process's library for this machine, or for the instruction set `variant` of it."""
+Purpose = Literal["models", "runtime"]
+
+
+def library(variant: str = "", purpose: Purpose = "models") -> KernelLibrary:
+    """The process's library for this machine, or for the instruction set `variant` of it.
+
+    Functions of the runtime, such as the executor, are apart from the kernels of models: they serve the whole process.
+    """
     target = host_target(variant)
     with _LIBRARIES_LOCK:
-        known = _LIBRARIES.get(target.key)
+        known = _LIBRARIES.get((purpose, target.key))
         if known is None:
-            known = _LIBRARIES[target.key] = KernelLibrary(target, KernelCache(default_folder()))
+            known = _LIBRARIES[purpose, target.key] = KernelLibrary(target, KernelCache(default_folder()))
         return known
+
+
+def forget_kernels() -> None:
+    """Let new sessions load their kernels anew; those of today go with the last session that uses them."""
+    with _LIBRARIES_LOCK:
+        for key in [key for key in _LIBRARIES if key[0] == "models"]:
+            del _LIBRARIES[key]
 
 
 def _locks() -> list[Any]:
