@@ -71,7 +71,9 @@ def kernels_of_sessions(target: Target, monkeypatch: pytest.MonkeyPatch) -> dict
     found = Collected(target, KernelCache(None))
     found.collect()
     monkeypatch.setattr("sardonyx.compiler.llvm.target.host_targets", lambda: {target.name: target})
-    monkeypatch.setattr("sardonyx.compiler.llvm.library._LIBRARIES", {target.key: found})
+    monkeypatch.setattr(
+        "sardonyx.compiler.llvm.library._LIBRARIES", {(purpose, target.key): found for purpose in ("models", "runtime")}
+    )
     for small, precision in itertools.product(SMALL_MODELS.values(), ("float32", "bfloat16")):
         options = ort.SessionOptions()
         options.add_session_config_entry("sardonyx.cpu.precision", precision)

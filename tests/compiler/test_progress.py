@@ -92,7 +92,9 @@ def test_each_session_waits_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     kernels = KernelLibrary(host_target(), KernelCache(tmp_path), clock=Clock(3.0))
-    monkeypatch.setattr(libraries, "_LIBRARIES", {kernels.target.key: kernels})
+    monkeypatch.setattr(
+        libraries, "_LIBRARIES", {(purpose, kernels.target.key): kernels for purpose in ("models", "runtime")}
+    )
     for op_type in ("Exp", "Tanh"):
         source = model([helper.make_node(op_type, ["x"], ["y"])], [value("x", FLOAT, [3])], [value("y", FLOAT, [3])])
         session = ort.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])

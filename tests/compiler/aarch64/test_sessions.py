@@ -36,7 +36,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ran.extend(step.kernel for step in bound.steps)
 
     monkeypatch.setattr(target, "host_targets", lambda: {"neon": neon()})
-    monkeypatch.setattr(library, "_LIBRARIES", {neon().key: emulated()})
+    monkeypatch.setattr(library, "_LIBRARIES", {(purpose, neon().key): emulated() for purpose in ("models", "runtime")})
     monkeypatch.setattr(native_steps, "_result_pool", lambda kernels: None)
     monkeypatch.setattr(native_segment, "_address", noted)
     monkeypatch.setattr(NativeSegment, "_run", run)
