@@ -48,10 +48,8 @@ class OneSegment:
     def prepare(self, call: FastCall, feeds: Mapping[str, Array]) -> None:
         """Let `call` serve runs whose inputs look like these; it stays closed where it cannot."""
         arrays = [feeds[name] for name in self.inputs]
-        if not all(_is_plain(array, dtype) for array, dtype in zip(arrays, self.segment.dtypes, strict=True)):
-            return
-        ready = self.segment.plan_for(tuple(array.shape for array in arrays))
-        if not self._is_whole(ready):
+        ready = self._plan_for(arrays)
+        if ready is None:
             return
         forms = [
             Form(array.dtype, array.shape, index, name)
@@ -59,22 +57,13 @@ class OneSegment:
         ]
         first = len(forms)
         results = [Form(*ready.outputs[place], first + place) for place in self.results]
-        call.prepare(
-            ready.plan,
-            forms,
-            results,
-            note_count=2 * len(ready.faults),
-            releases_lock=ready.releases_lock,
-            owner=self.segment,
-        )
+        self._prepare(call, ready, forms, results)
 
     def prepare_bound(self, call: FastCall, feeds: Mapping[str, Array], results: Sequence[Array]) -> None:
         """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit."""
         arrays = [feeds[name] for name in self.inputs]
-        if not all(_is_plain(array, dtype) for array, dtype in zip(arrays, self.segment.dtypes, strict=True)):
-            return
-        ready = self.segment.plan_for(tuple(array.shape for array in arrays))
-        if not self._is_whole(ready) or len(results) != len(ready.outputs):
+        ready = self._plan_for(arrays)
+        if ready is None or len(results) != len(ready.outputs):
             return
         addresses = [array.ctypes.data for array in arrays] + [0] * (len(results) + bool(ready.faults))
         for place, array in zip(self.results, results, strict=True):
@@ -84,21 +73,34 @@ class OneSegment:
             if any(np.may_share_memory(array, other) for other in (*arrays, *results) if other is not array):
                 return
             addresses[len(arrays) + place] = array.ctypes.data
+        self._prepare(call, ready, (), (), addresses)
+
+    def _prepare(
+        self,
+        call: FastCall,
+        ready: ReadyPlan,
+        inputs: Sequence[Form],
+        outputs: Sequence[Form],
+        addresses: Sequence[int] = (),
+    ) -> None:
         call.prepare(
             ready.plan,
-            (),
-            (),
+            inputs,
+            outputs,
             addresses,
             note_count=2 * len(ready.faults),
             releases_lock=ready.releases_lock,
             owner=self.segment,
         )
 
-    def _is_whole(self, ready: ReadyPlan) -> bool:
-        """Whether native code makes every output as callers see it, and the caller takes each of them."""
+    def _plan_for(self, arrays: Sequence[Array]) -> ReadyPlan | None:
+        """The plan for inputs that native code reads as they are, if it makes every output as callers see it."""
+        if not all(_is_plain(array, dtype) for array, dtype in zip(arrays, self.segment.dtypes, strict=True)):
+            return None
+        ready = self.segment.plan_for(tuple(array.shape for array in arrays))
         if ready.known or len(self.results) != len(ready.outputs):
-            return False
-        return not any(dtype in FLOAT8 for dtype, _ in ready.outputs)
+            return None
+        return None if any(dtype in FLOAT8 for dtype, _ in ready.outputs) else ready
 
 
 def _is_plain(array: Any, dtype: np.dtype[Any]) -> bool:

@@ -8,6 +8,7 @@ import os
 import threading
 from typing import Any
 
+from sardonyx import errors
 from sardonyx.compiler.llvm.target import Target
 
 # LLVM keeps global state; one compilation at a time.
@@ -91,7 +92,7 @@ MOST_KERNELS = 20_000
 
 
 class Loader:
-    """Puts object code into this process; what it loaded stays until the process ends."""
+    """Puts object code into this process; what it loaded stays as long as the loader."""
 
     def __init__(self, target: Target) -> None:
         self._expected = _expected_machine(target)
@@ -103,11 +104,16 @@ class Loader:
             self._attempts = itertools.count()
 
     def load(self, name: str, code: bytes) -> int:
-        """The address of the function `name` of an object file; ValueError where the linker refuses it."""
+        """The address of the function `name` of an object file; ValueError where the linker refuses it.
+
+        errors.Fail where no more kernels fit into the process.
+        """
         if _machine_of(code) != self._expected:  # the linker would take the code of another machine
             raise ValueError(f"object code of {name} is not for this machine")
         if len(self._kept) >= MOST_KERNELS:  # LLVM ends the process where the system has no more mappings
-            raise ValueError(f"this process has loaded {MOST_KERNELS} kernels and takes no more")
+            raise errors.Fail(
+                f"this process has loaded {MOST_KERNELS} kernels, as many as fit: let go of sessions that are not used"
+            )
         with _LOCK:
             builder = self._llvm.JITLibraryBuilder()
             builder.add_object_img(code).export_symbol(name).add_current_process()

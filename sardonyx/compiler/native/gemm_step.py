@@ -123,26 +123,36 @@ def multiply(
         matrices=(a, b_tensor, *operands, *results),
         row_steps=rows.steps,
     )
-    inner, outer = axes[-1 - BATCH_DIMS : -1], axes[: -1 - BATCH_DIMS]
+    _add_steps(binder, known, problem, axes[:-1], len(results))
+
+
+def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[_Axis], results: int) -> None:
+    """A step over the batch axes that the kernel addresses, for each place on the others.
+
+    The last `results` of the matrices are written.
+    """
+    inner, outer = batch[-BATCH_DIMS:], batch[:-BATCH_DIMS]
     share = math.prod(axis.size for axis in outer)
-    nbytes = float(sum(tensor.nbytes for tensor in (a, b_tensor, *operands, *results)))
+    each = replace(problem, batch=problem.batch // share)
+    blocking = choose_blocking(binder.target, each)
+    nbytes = float(sum(tensor.nbytes for tensor in known.matrices))
     for index in grid(*(range(axis.size) for axis in outer)):
         offsets = [
-            sum(at * axis.steps[one] for at, axis in zip(index, outer, strict=True)) for one in range(len(matrices))
+            sum(at * axis.steps[one] for at, axis in zip(index, outer, strict=True))
+            for one in range(len(known.matrices))
         ]
-        blocking = choose_blocking(binder.target, replace(problem, batch=problem.batch // share))
         binder.step(
             emit_gemm,
-            spec,
+            known.spec,
             known.arguments(inner, offsets, blocking),
-            reads=(a, b_tensor, *operands),
-            writes=tuple(results),
+            reads=known.matrices[:-results],
+            writes=known.matrices[-results:],
             chunks=blocking.chunks,
             scratch=blocking.scratch,
-            flops=2.0 * size_k * math.prod(shape) / share,
+            flops=2.0 * each.m * each.n * each.k * each.batch,
             nbytes=nbytes / share,
-            detail=partial(_detail, spec, problem, blocking),
-            arithmetic=_ARITHMETIC.get(product, ""),
+            detail=partial(_detail, known.spec, problem, blocking),
+            arithmetic=_ARITHMETIC.get(problem.product, ""),
         )
 
 

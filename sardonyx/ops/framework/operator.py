@@ -16,7 +16,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
-from sardonyx.ops.framework.facts import Fact, broadcast, tensor
+from sardonyx.ops.framework.facts import Fact, broadcast
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -252,9 +252,3 @@ def _total(facts: Sequence[Fact], measure: Callable[[Fact], float | None]) -> fl
             return None
         total += part
     return total
-
-
-def same_as(fact: Fact) -> Fact:
-    """A tensor of the same type and shape."""
-    assert fact.dtype is not None
-    return tensor(fact.dtype, fact.shape)
