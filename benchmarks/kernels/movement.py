@@ -19,14 +19,14 @@ import numpy as np
 
 from sardonyx.compiler.binding import Argument, Binder, Buffer, Tensor
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.native.concat import Concat
-from sardonyx.compiler.native.copy import copy
-from sardonyx.compiler.native.cumulative import Cumulative
-from sardonyx.compiler.native.gather import Gather, GatherElements
-from sardonyx.compiler.native.pad import Pad
-from sardonyx.compiler.native.rearrange import DepthToSpace, Tile
-from sardonyx.compiler.native.scatter import ScatterND
-from sardonyx.compiler.native.slices import part_of, transposed
+from sardonyx.compiler.native.movement.concat import Concat
+from sardonyx.compiler.native.movement.copy import copy
+from sardonyx.compiler.native.movement.gather import Gather, GatherElements
+from sardonyx.compiler.native.movement.pad import Pad
+from sardonyx.compiler.native.movement.rearrange import DepthToSpace, Tile
+from sardonyx.compiler.native.movement.scatter import ScatterND
+from sardonyx.compiler.native.movement.slices import part_of, transposed
+from sardonyx.compiler.native.rows.cumulative import Cumulative
 
 F32 = np.dtype(np.float32)
 SECONDS = 0.1  # for each case

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sardonyx.compiler.llvm.kernels.gemm import Layout
-from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.gemm_tiles import MOST_HIGH, SIDE, TILES_ACROSS
+from sardonyx.compiler.llvm.kernels.products.gemm import Layout
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import MOST_HIGH, SIDE, TILES_ACROSS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.tuned import tuned
 

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from sardonyx import errors
 from sardonyx.compiler.binding import Array, Bound, Fault
-from sardonyx.compiler.llvm.kernels.call import emit_call
-from sardonyx.compiler.llvm.kernels.executor import executor_code
-from sardonyx.compiler.llvm.kernels.result_pool import emit_result_pool
+from sardonyx.compiler.llvm.kernels.engine.call import emit_call
+from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
+from sardonyx.compiler.llvm.kernels.engine.result_pool import emit_result_pool
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.planner import Compilation

@@ -19,11 +19,11 @@ from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
-from sardonyx.compiler.native.copy import copy
+from sardonyx.compiler.native.movement.copy import copy
+from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.rows import common_shape
+from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue
-from sardonyx.compiler.native.view import apply_view
 from sardonyx.compiler.replay import Replays, structure_of
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View

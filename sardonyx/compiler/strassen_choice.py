@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.gemm_choice import Problem, panel_columns, tile_shape
-from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.gemm_strassen import A_SUMS, LEAST_MAKING, TILES
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_strassen import A_SUMS, LEAST_MAKING, TILES
 from sardonyx.compiler.llvm.target import Target
 
 _LINE = 64

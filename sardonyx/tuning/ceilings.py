@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Array
-from sardonyx.compiler.llvm.kernels.ceilings import (
+from sardonyx.compiler.llvm.kernels.engine.ceilings import (
     ARITHMETIC,
     CHAINS,
     TILES,

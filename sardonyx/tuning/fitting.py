@@ -18,13 +18,13 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Bound
 from sardonyx.compiler.gemm_choice import Tuning
-from sardonyx.compiler.llvm.kernels.executor import executor_code
+from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.native.copy import copy
-from sardonyx.compiler.native.gemm_step import Packed, multiply
-from sardonyx.compiler.native.packed_constants import pack_b
+from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.rows import Rates
+from sardonyx.compiler.native.products.gemm_step import Packed, multiply
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.rows.rows import Rates
 from sardonyx.compiler.tuned import using
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, apply

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.compiler.binding import Argument, Binder, Bound, Buffer, Tensor
-from sardonyx.compiler.llvm.kernels.executor import executor_code
+from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.template import NativeKernel

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.llvm.kernels.attention_spec import KEYS
-from sardonyx.compiler.native.attention_call import Attention, Bias, Heads, heads_of_cache, heads_of_rows
+from sardonyx.compiler.llvm.kernels.attention.attention_spec import KEYS
+from sardonyx.compiler.native.attention.attention_call import Attention, Bias, Heads, heads_of_cache, heads_of_rows
 from tests.compiler.steps import POISON, VARIANTS, Memory, new_binder
 
 Array = np.ndarray[Any, Any]

@@ -15,8 +15,8 @@ import pytest
 import sardonyx as ort
 from sardonyx.compiler.llvm import kernels
 from sardonyx.compiler.llvm.codegen import compile_assembly, compile_object
-from sardonyx.compiler.llvm.kernels.call import emit_call
-from sardonyx.compiler.llvm.kernels.executor import emit_executor
+from sardonyx.compiler.llvm.kernels.engine.call import emit_call
+from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets, x86_64_targets
 from sardonyx.runtime.kernel_cache import KernelCache

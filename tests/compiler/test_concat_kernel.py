@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Bound
-from sardonyx.compiler.native.concat import Concat
-from sardonyx.compiler.native.copy import copy
+from sardonyx.compiler.native.movement.concat import Concat
+from sardonyx.compiler.native.movement.copy import copy
 from tests.compiler.steps import VARIANTS, Memory, new_binder, run_plan
 
 F32 = np.dtype(np.float32)

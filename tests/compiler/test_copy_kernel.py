@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
-from sardonyx.compiler.native.copy import contiguous, copy, copy_into
+from sardonyx.compiler.native.movement.copy import contiguous, copy, copy_into
 from tests.compiler.steps import POISON, VARIANTS, Memory, new_binder
 
 DTYPES = [np.uint8, np.int16, np.float32, np.float64, np.complex128]

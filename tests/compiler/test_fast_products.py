@@ -15,12 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx as sx
 from sardonyx.compiler.binding import Tensor
 from sardonyx.compiler.gemm_choice import Problem, panel_columns, tile_shape
-from sardonyx.compiler.llvm.kernels.gemm_epilogue import TileEpilogue
-from sardonyx.compiler.llvm.kernels.gemm_strassen import LEAST_MAKING
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_strassen import LEAST_MAKING
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.native.matmul import GemmKernel, MatMulKernel
-from sardonyx.compiler.native.packed_constants import pack_b
-from sardonyx.compiler.native.strassen_step import multiply_quarters
+from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.strassen_step import multiply_quarters
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.compiler.strassen_choice import choose_cut, declined
 from sardonyx.kernel.expr import Input, erf

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sardonyx import errors
-from sardonyx.compiler.native.gather import Gather, GatherElements, GatherND
-from sardonyx.compiler.native.slices import transposed
+from sardonyx.compiler.native.movement.gather import Gather, GatherElements, GatherND
+from sardonyx.compiler.native.movement.slices import transposed
 from tests.compiler.steps import VARIANTS, Memory, bind, new_binder, outputs_of
 
 Array = np.ndarray[Any, Any]

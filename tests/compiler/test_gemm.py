@@ -12,10 +12,10 @@ import pytest
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.native.gemm_step import Packed
-from sardonyx.compiler.native.gemm_step import multiply as multiply_matrices
-from sardonyx.compiler.native.matmul import GemmKernel, MatMulKernel
-from sardonyx.compiler.native.packed_constants import pack_b
+from sardonyx.compiler.native.products.gemm_step import Packed
+from sardonyx.compiler.native.products.gemm_step import multiply as multiply_matrices
+from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
+from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder

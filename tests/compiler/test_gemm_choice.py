@@ -18,11 +18,11 @@ from sardonyx.compiler.gemm_choice import (
     panel_columns,
     tile_shape,
 )
-from sardonyx.compiler.llvm.kernels.gemm import GemmSpec, Layout, argument_names, emit_gemm
-from sardonyx.compiler.llvm.kernels.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm import GemmSpec, Layout, argument_names, emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets
-from sardonyx.compiler.native.packed_constants import aligned_empty, pack_b
+from sardonyx.compiler.native.products.packed_constants import aligned_empty, pack_b
 
 TARGETS = (*host_targets().values(), *aarch64_targets(Caches()).values())
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)

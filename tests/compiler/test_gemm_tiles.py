@@ -14,12 +14,12 @@ import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.codegen import Loader, compile_assembly, compile_object
-from sardonyx.compiler.llvm.kernels.gemm import GemmSpec, emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm import GemmSpec, emit_gemm
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, host_targets, x86_64_targets
-from sardonyx.compiler.native.gemm_step import Packed, multiply
-from sardonyx.compiler.native.matmul import MatMulKernel
-from sardonyx.compiler.native.packed_constants import pack_b
+from sardonyx.compiler.native.products.gemm_step import Packed, multiply
+from sardonyx.compiler.native.products.matmul import MatMulKernel
+from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.kernel.expr import Input
 from sardonyx.runtime.kernel_cache import KernelCache
 from sardonyx.runtime.settings import RunSettings

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.compiler.native.integer_matmul import IntegerProductKernel
+from sardonyx.compiler.native.products.integer_matmul import IntegerProductKernel
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.native.concat import Concat
-from sardonyx.compiler.native.copy import copy
-from sardonyx.compiler.native.gather import Gather
-from sardonyx.compiler.native.pad import Pad
-from sardonyx.compiler.native.rearrange import Tile
-from sardonyx.compiler.native.slices import part_of, transposed
+from sardonyx.compiler.native.movement.concat import Concat
+from sardonyx.compiler.native.movement.copy import copy
+from sardonyx.compiler.native.movement.gather import Gather
+from sardonyx.compiler.native.movement.pad import Pad
+from sardonyx.compiler.native.movement.rearrange import Tile
+from sardonyx.compiler.native.movement.slices import part_of, transposed
 from tests.compiler.steps import new_binder, run_plan
 
 Array = np.ndarray[Any, Any]

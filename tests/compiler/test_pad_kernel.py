@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.compiler.native.pad import CenterCropPad, Pad
+from sardonyx.compiler.native.movement.pad import CenterCropPad, Pad
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 
 Array = np.ndarray[Any, Any]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sardonyx.compiler.native.places import OneHot, ReverseSequence, Triangle
+from sardonyx.compiler.native.movement.places import OneHot, ReverseSequence, Triangle
 from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.framework.registry import operator_of
 from tests.compiler.steps import VARIANTS, bind, outputs_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.compiler.native.rearrange import DepthToSpace, SpaceToDepth, Tile
+from sardonyx.compiler.native.movement.rearrange import DepthToSpace, SpaceToDepth, Tile
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 
 

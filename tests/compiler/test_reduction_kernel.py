@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sardonyx.compiler.native.reduction import ReductionKernel
+from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.evaluate import evaluate_reduction
 from sardonyx.kernel.expr import Input

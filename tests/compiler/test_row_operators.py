@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sardonyx.compiler.native.reduction import ReductionTemplate
+from sardonyx.compiler.native.rows.reduction import ReductionTemplate
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.evaluate import evaluate_reduction

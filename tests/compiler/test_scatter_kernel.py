@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.compiler.native.scatter import ScatterElements, ScatterND
+from sardonyx.compiler.native.movement.scatter import ScatterElements, ScatterND
 from sardonyx.graph.types import element_type
 from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.gather_scatter import scatter

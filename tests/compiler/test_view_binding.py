@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
-from sardonyx.compiler.native.view import apply_view, reshaped_strides
+from sardonyx.compiler.native.movement.view import apply_view, reshaped_strides
 from sardonyx.kernel.program import Kernel, View
 from sardonyx.ops.framework.registry import operator_of
 from tests.compiler.steps import Memory, new_binder

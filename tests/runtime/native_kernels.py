@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sardonyx.compiler.llvm import atomics, system
 from sardonyx.compiler.llvm.builder import Function, Pointer
-from sardonyx.compiler.llvm.kernels.executor import executor_code
+from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import KERNEL, library
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I64, PTR

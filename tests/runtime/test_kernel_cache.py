@@ -18,7 +18,7 @@ import pytest
 import sardonyx as ort
 from sardonyx.compiler.llvm import library as libraries
 from sardonyx.compiler.llvm.codegen import compile_object
-from sardonyx.compiler.llvm.kernels.executor import emit_executor
+from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
 from sardonyx.compiler.llvm.library import KernelLibrary, LibraryCounts, library
 from sardonyx.compiler.llvm.target import Caches, aarch64_targets, host_target, x86_64_targets
 from sardonyx.runtime import kernel_cache, machine_file
@@ -148,7 +148,7 @@ def test_what_a_torn_write_left_is_no_entry_and_goes(monkeypatch: pytest.MonkeyP
 CONCURRENT = """
 import sys
 from pathlib import Path
-from sardonyx.compiler.llvm.kernels.executor import executor_code
+from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.kernel_cache import KernelCache

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.llvm.codegen import compile_object
-from sardonyx.compiler.llvm.kernels.executor import emit_executor, executor_code
+from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor, executor_code
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, aarch64_targets, host_target, host_targets, x86_64_targets
 from sardonyx.runtime.kernel_cache import KernelCache

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.llvm.codegen import compile_object
-from sardonyx.compiler.llvm.kernels.ceilings import (
+from sardonyx.compiler.llvm.kernels.engine.ceilings import (
     ARITHMETIC,
     CHAINS,
     TILES,

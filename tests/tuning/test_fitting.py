@@ -14,7 +14,7 @@ import pytest
 from sardonyx.compiler import tuned as module
 from sardonyx.compiler.gemm_choice import Problem, Tuning, choose_blocking
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.native.rows import Rates, elements_per_chunk
+from sardonyx.compiler.native.rows.rows import Rates, elements_per_chunk
 from sardonyx.compiler.tuned import SECTION, tuned, using, with_stored
 from sardonyx.runtime.machine_file import machine_key, read_sections, write_section
 from sardonyx.tuning import fitting, stored

@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.llvm.kernels.pointwise import PointwiseSpec, emit_pointwise
-from sardonyx.compiler.native.rows import (
+from sardonyx.compiler.native.rows.rows import (
     Axis,
     access_of,
     broadcast_steps,

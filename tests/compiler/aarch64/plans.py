@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Bound
-from sardonyx.compiler.llvm.kernels.executor import executor_code
+from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.runtime.lanes import LINE_WORDS, MOST_PARTS, LaneField
 from sardonyx.runtime.native_plan import NativePlan, PlanField
 from sardonyx.runtime.team import TeamField

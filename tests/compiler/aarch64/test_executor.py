@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Bound
-from sardonyx.compiler.native.matmul import MatMulKernel
 from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.team import FINISHED

@@ -1,0 +1,110 @@
+"""What the parts of the attention kernel share: types, arguments, the places in scratch, the table of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
+    ROW_BYTES,
+    ROW_WORDS,
+    SCORES_STRIDE,
+    AttentionSpec,
+    fixed_layout,
+)
+from sardonyx.compiler.llvm.types import I64
+
+
+class Frame:
+    """The kernel under construction: its function, specification and arguments by name."""
+
+    def __init__(self, k: Function, spec: AttentionSpec, given: Mapping[str, Value]) -> None:
+        self.k, self.spec, self.given = k, spec, given
+        self.storage, self.compute = spec.storage_type, spec.compute_type
+        layout = fixed_layout(k.target, spec)
+        self.rows, self.lanes = layout.rows, layout.lanes
+        self.panel = 2 * self.lanes  # keys, or value columns, of a packed panel
+        self.query_stride, self.accumulator_stride = layout.query_stride, layout.accumulator_stride
+        self.table = k.pointer("scratch", I64)
+        self.queries = self.scratch(k.constant(I64, layout.queries_at))
+        self.scores = self.scratch(k.constant(I64, layout.scores_at))
+        self.maxima = self.scratch(k.constant(I64, layout.maxima_at))
+        # Whether the product itself gives the maxima, because nothing happens to its scores later.
+        self.is_fused = not (spec.few_rows or spec.limited or spec.softcap or (spec.biases and not spec.folded))
+
+    def scratch(self, at: Value) -> Pointer:
+        """A place in scratch, `at` bytes from its start, as elements of the type that is computed in."""
+        return self.k.pointer(self.k.advance(self.k["scratch"], at, 1), self.compute)
+
+    def score_row(self, index: Value | int) -> Pointer:
+        return self.scores.offset(index * SCORES_STRIDE)
+
+    def maximum(self, index: Value | int) -> Pointer:
+        """The maxima of a row, lane by lane."""
+        return self.maxima.offset(index * self.lanes)
+
+    def pieces(self, size: int) -> Iterator[tuple[int, Value | None]]:
+        """The vectors that cover `size` elements: where each starts, and the mask of the last where it is not full."""
+        for at in range(0, size, self.lanes):
+            left = size - at
+            mask = None if left >= self.lanes else self.k.lanes_below(self.k.constant(I64, left), self.lanes)
+            yield at, mask
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of keys and values: where its first ones are, the number of its first key, how many there are.
+
+    `biases` are the addresses of what all rows add to the scores of these keys, where biases are folded; `sources`
+    where the rows of keys and of values come from, where they are appended to a cache.
+    """
+
+    keys: Pointer
+    values: Pointer
+    start: Value
+    count: Value
+    first: Value
+    last: Value
+    biases: tuple[Value, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True)
+class Source:
+    """The past rows and the new rows of a head, as addresses."""
+
+    past: Value
+    new: Value
+    past_step: int  # bytes
+    new_step: Value  # bytes
+
+
+class RowTable:
+    """The rows of a block by index: words about each, and its running maximum, sum and accumulated values."""
+
+    def __init__(self, frame: Frame, kept: Value) -> None:
+        k = frame.k
+        self.frame = frame
+        room = k.larger(frame.given["keep"] * frame.given["group_rows"], frame.rows)
+        self.tops = frame.scratch(frame.given["state_at"]).offset(kept)
+        self.sums = self.tops.offset(room)
+        accumulators = frame.scratch(frame.given["accumulators_at"])
+        self.accumulators = accumulators.offset(kept * frame.accumulator_stride)
+
+    def fill(self, index: Value, words: Mapping[str, Value]) -> None:
+        row = self.frame.table.offset(index * (ROW_BYTES // 8))
+        for name, word in words.items():
+            row.store(word, ROW_WORDS.index(name))
+
+    def word(self, index: Value, name: str) -> Value:
+        return self.frame.table.offset(index * (ROW_BYTES // 8)).load(ROW_WORDS.index(name))
+
+    def start(self, index: Value, sink: Value | None) -> None:
+        """A row before its first key: no maximum and no sum, or those of its sink."""
+        k, compute = self.frame.k, self.frame.compute
+        self.tops.store(k.constant(compute, float("-inf")) if sink is None else sink, index)
+        self.sums.store(k.constant(compute, 0.0 if sink is None else 1.0), index)
+
+    def accumulator(self, index: Value) -> Pointer:
+        return self.accumulators.offset(index * self.frame.accumulator_stride)

@@ -1,0 +1,194 @@
+"""The softmax of the rows of scores of an attention kernel, block of keys after block of keys."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
+from sardonyx.compiler.llvm.mathematics import exp, polynomial, tanh
+from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
+from sardonyx.compiler.llvm.types import F32, F64, I32, type_of
+
+# 2^f for f from -1/2 to 1/2 with a relative error of 9e-8, 1.6e-7 where float32 evaluates it; exactly 1 at 0.
+_EXP2 = (1.0, 0.69314700365, 0.24022242427, 0.055507335812, 0.009671512991, 0.0013264727313)
+
+_LOG2_E = math.log2(math.e)
+_MAGIC = 12582912.0  # 1.5 * 2^23: adding it rounds a float32 to an integer, which the low bits then hold
+
+
+def exponential(k: Function, x: Value) -> Value:
+    """e^x where x is not positive, in float32 with a relative error of 2e-7 + 1e-7 * |x|; 0 where it is not normal."""
+    if x.type.scalar == F64:
+        return exp(k, x)
+    by_instruction = "avx512vl" in k.target.features and x.type.lanes == 16
+    x = x * _LOG2_E
+    bounded = k.faster_larger(k.constant(x.type, -160.0 if by_instruction else -127.0), x)  # NaN stays NaN
+    shifted = bounded + _MAGIC
+    n = shifted - _MAGIC
+    power = polynomial(k, bounded - n, _EXP2)
+    if by_instruction:
+        mode = k.constant(I32, 4)  # round as the processor is set to
+        every = k.constant(I32, -1).to(type_of(np.dtype(np.int16)) or I32)
+        return k.call("llvm.x86.avx512.mask.scalef.ps.512", x.type, power, n, power, every, mode)
+    scale = ((shifted.bits_as(I32) + 127) << 23).bits_as(F32)
+    return k.select(x < -126.0, 0.0, power * scale)
+
+
+def widest(k: Function, operation: str, vector: Value) -> Value:
+    """The maximum (which may ignore NaN) or the sum of the lanes, in every lane."""
+    distance = vector.type.lanes // 2
+    while distance:
+        other = k.shuffle(vector, None, [lane ^ distance for lane in range(vector.type.lanes)])
+        vector = k.faster_larger(vector, other) if operation == "max" else vector + other
+        distance //= 2
+    return vector
+
+
+def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: Value, high: Value) -> None:
+    """Scores [low, high) of a row become their exponentials; maximum, sum and accumulated values are brought along.
+
+    `low` is a multiple of the lanes; the scores up to the next multiple after `high` become 0.
+    """
+    k, lanes = frame.k, frame.lanes
+    row = frame.score_row(index)
+    tops = frame.maximum(index).load(0, lanes) if frame.is_fused else _add_biases(frame, table, here, index, low, high)
+    top = widest(k, "max", tops).lane(0)
+    before = table.tops.load(index)
+    now = k.faster_larger(before, top)
+    table.tops.store(now, index)
+    shift = k.select(now.equals(float("-inf")), 0.0, now)  # a row without any key yet: exp(-inf - 0) is 0
+    shifts = k.splat(shift, lanes)
+    sums = k.variable(frame.compute.vector(lanes), 0.0)
+
+    def weigh(at: Value, mask: Value | None) -> None:
+        weight = exponential(k, row.load(at, lanes) - shifts)
+        if mask is not None:
+            weight = k.select(mask, weight, 0.0)
+        row.store(weight, at)
+        sums.set(sums.get() + weight)
+
+    whole = whole_end(frame, low, high)
+    with k.loop(low, whole, lanes) as at:
+        weigh(at, None)
+    with k.when(whole < high):
+        weigh(whole, k.lanes_below(high - whole, lanes))
+    total = widest(k, "add", sums.get()).lane(0)
+    _bring_along(frame, table, here, index, before - shift, total)
+
+
+def whole_end(frame: Frame, low: Value, high: Value) -> Value:
+    """The end of the whole vectors of [low, high)."""
+    return low + (frame.k.larger(high - low, 0) & -frame.lanes)
+
+
+def _bring_along(frame: Frame, table: RowTable, here: Block, index: Value, change: Value, total: Value) -> None:
+    """Correct the sum and the accumulated values of a row for its new maximum."""
+    k, lanes = frame.k, frame.lanes
+    accumulator = table.accumulator(index)
+
+    def factor() -> Value:
+        return exponential(k, k.splat(change, lanes)).lane(0)
+
+    with k.when(here.first):
+        for column, _ in frame.pieces(frame.spec.value_size):
+            accumulator.store(k.constant(frame.compute.vector(lanes), 0.0), column)
+        start = factor() if frame.spec.sink else None  # a sink alone has the sum 1
+        table.sums.store(total if start is None else total + start, index)
+    with k.otherwise(here.first):
+        correction = factor()
+        table.sums.store(k.fma(table.sums.load(index), correction, total), index)
+        for column, _ in frame.pieces(frame.spec.value_size):
+            accumulator.store(accumulator.load(column, lanes) * correction, column)
+
+
+def _add_biases(frame: Frame, table: RowTable, here: Block, index: Value, low: Value, high: Value) -> Value:
+    """Soft-cap the scores, add the biases, rule out what the row does not see; their maxima, which ignore NaN."""
+    k, spec, lanes = frame.k, frame.spec, frame.lanes
+    row = frame.score_row(index)
+    first = (table.word(index, "low") - here.start).to(I32)
+    end = (table.word(index, "high") - here.start).to(I32)
+    biases = [] if spec.folded else [_RowBias(frame, table, here, index, number) for number in range(len(spec.biases))]
+    places = k.iota(I32, lanes)
+
+    def visit(at: Value, top: Value, mask: Value | None) -> Value:
+        score = row.load(at, lanes)
+        if spec.softcap:
+            cap = frame.given["softcap"].bits_as(F64).to(frame.compute)
+            score = tanh(k, score / cap) * cap
+        for bias in biases:
+            score = bias.added(score, at, mask)
+        inside = mask
+        if spec.limited:
+            column = at.to(I32) + places
+            inside = column < end
+            if spec.left:
+                inside = inside & (column >= first)
+        if inside is not None:
+            score = k.select(inside, score, float("-inf"))
+        if inside is not None or biases or spec.softcap:
+            row.store(score, at)
+        return k.faster_larger(score, top)
+
+    whole = whole_end(frame, low, high)
+    wide = frame.compute.vector(lanes)
+    tops = [k.variable(wide, float("-inf")) for _ in range(1 if spec.softcap else 2)]
+    paired = low + ((whole - low) & -(lanes * len(tops)))
+    with k.loop(low, paired, lanes * len(tops)) as at:
+        for number, top in enumerate(tops):
+            top.set(visit(at + number * lanes, top.get(), None))
+    if len(tops) > 1:
+        with k.loop(paired, whole, lanes) as at:
+            tops[0].set(visit(at, tops[0].get(), None))
+    with k.when(whole < high):
+        tops[0].set(visit(whole, tops[0].get(), k.lanes_below(high - whole, lanes)))
+    total = tops[0].get()
+    for other in tops[1:]:
+        total = k.faster_larger(total, other.get())
+    return total
+
+
+class Bias:
+    """Something that is added to scores: numbers, or a mask."""
+
+    def __init__(self, frame: Frame, number: int) -> None:
+        self.frame = frame
+        scalar = type_of(np.dtype(frame.spec.biases[number]))
+        assert scalar is not None
+        self.scalar = scalar
+        self.masked = frame.given[f"bias_masked{number}"].bits_as(F64).to(frame.compute)
+
+    def values(self, row: Pointer, at: Value, mask: Value | None) -> Value:
+        """A vector of what is added to the scores of the keys from `at` on."""
+        k, compute = self.frame.k, self.frame.compute
+        values = row.load(at, self.frame.lanes, mask)
+        if self.scalar.is_float:
+            return widened(values, compute)
+        keep = values if values.type.bits == 1 else values > 0
+        return k.select(keep, k.constant(compute.vector(self.frame.lanes), 0.0), self.masked)
+
+
+class _RowBias(Bias):
+    """The bias of one row."""
+
+    def __init__(self, frame: Frame, table: RowTable, here: Block, index: Value, number: int) -> None:
+        super().__init__(frame, number)
+        self.row = frame.k.pointer(table.word(index, f"bias{number}"), self.scalar).offset(here.start)
+
+    def added(self, score: Value, at: Value, mask: Value | None) -> Value:
+        """A vector of scores with the bias of its keys."""
+        return score + self.values(self.row, at, mask)
+
+
+def finish_row(frame: Frame, table: RowTable, index: Value) -> None:
+    """Divide the accumulated values by the sum of the weights and store them; a row that saw no key gives 0."""
+    k = frame.k
+    total = table.sums.load(index)
+    one = k.constant(frame.compute, 1.0)
+    inverse = k.select(total.equals(0.0), k.constant(frame.compute, 0.0), one / total)
+    accumulator = table.accumulator(index)
+    output = k.pointer(table.word(index, "output"), frame.storage)
+    for at, mask in frame.pieces(frame.spec.value_size):
+        output.store(narrowed(k, accumulator.load(at, frame.lanes) * inverse, frame.storage), at, mask)

@@ -1,0 +1,1 @@
+"""Functions of the engine itself: the executor, calls from Python, pools, measured ceilings."""

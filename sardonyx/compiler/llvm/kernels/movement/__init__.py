@@ -1,0 +1,1 @@
+"""Kernels that move values without computing."""

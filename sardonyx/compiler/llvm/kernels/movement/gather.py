@@ -1,0 +1,136 @@
+"""Rows and elements by index. An index out of bounds is noted as a fault and its place is left as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.movement.walk import Row, copy_blob, kernel_frame, note, places, runs, share
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BOOL, I64, U8, U64, Type
+
+_FAULT_BYTES = 16
+
+
+@dataclass(frozen=True)
+class GatherSpec:
+    """`blob` bytes per row (0: known at run time); `depth` indices of `index` bits for each row."""
+
+    blob: int
+    index: int
+    depth: int = 1
+
+
+def emit_gather(target: Target, spec: GatherSpec) -> str:
+    """Rows of the data, each at the place that its indices name.
+
+    Arguments: data, indices, output, faults (one for each index of a row), items, items per chunk, rows under one
+    outer place, bytes between outer places of the data, indices between outer places, bytes of a row, pieces of a row,
+    bytes of a piece, and the table (size, stride) of the axes that the indices of a row address. Items are outer
+    places times rows, times pieces where the bytes of a row are known at run time alone.
+    """
+    k, words = kernel_frame(target)
+    gather = _Gathering(k, words, spec)
+    begin, end = share(k, words.load(4), words.load(5))
+    if spec.blob:
+        with runs(k, begin, end, gather.rows) as (outer, first, last):
+            gather.blobs(outer, first, last)
+    else:
+        pieces, piece_bytes = words.load(10), words.load(11)
+        whole = Row(k, 0, piece_bytes)
+        with k.loop(begin, end) as item:
+            above = item // pieces
+            at = (item - above * pieces) * piece_bytes
+            outer = above // gather.rows
+            row = above - outer * gather.rows
+            left = gather.row_bytes - at
+            complete = left >= piece_bytes
+            with k.when(complete):
+                gather.row(outer, row, at, whole)
+            with k.otherwise(complete):
+                gather.row(outer, row, at, Row(k, 0, left))
+    return k.finish()
+
+
+class _Gathering:
+    """The arguments of `emit_gather`, and what is done for each row."""
+
+    def __init__(self, k: Function, words: Pointer, spec: GatherSpec) -> None:
+        self._k, self._spec = k, spec
+        self._data, self._output = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
+        self._indices = k.pointer(words.load(1), Type("i", spec.index))
+        self.rows = words.load(6)
+        self._data_step, self._index_step, self.row_bytes = words.load(7), words.load(8), words.load(9)
+        self._addressed = Addressed(k, words.offset(12), k.pointer(words.load(3), U8), spec.depth)
+
+    def blobs(self, outer: Value, first: Value, last: Value) -> None:
+        """Rows of a known length under one outer place."""
+        from_, to = self._data.offset(outer * self._data_step), self._output.offset(outer * self.rows * self.row_bytes)
+        indices, blob = self._indices.offset(outer * self._index_step), self._spec.blob
+        with self._k.loop(first, last) as row:
+            offset, good = self._addressed.place(indices.offset(row * self._spec.depth))
+            with self._k.when(good):
+                copy_blob(from_.offset(offset), to.offset(row * blob), blob)
+
+    def row(self, outer: Value, row: Value, at: Value, copied: Row) -> None:
+        """A part of a row, from byte `at` on."""
+        offset, good = self._addressed.place(self._indices.offset(outer * self._index_step + row * self._spec.depth))
+        with self._k.when(good):
+            from_ = self._data.offset(outer * self._data_step + offset + at)
+            copied.copy(from_, self._output.offset((outer * self.rows + row) * self.row_bytes + at))
+
+
+class Addressed:
+    """The axes that the indices of a row address: a table of their sizes and strides (in bytes), and their faults."""
+
+    def __init__(self, k: Function, table: Pointer, faults: Pointer, depth: int) -> None:
+        self._k = k
+        self._axes = [
+            (table.load(2 * axis), table.load(2 * axis + 1), faults.offset(axis * _FAULT_BYTES))
+            for axis in range(depth)
+        ]
+
+    def place(self, indices: Pointer) -> tuple[Value, Value]:
+        """The byte offset that the indices from a place on name, and whether all are in bounds; a fault is noted."""
+        k = self._k
+        offset, fine = k.constant(I64, 0), k.constant(BOOL, True)
+        for number, (size, stride, fault) in enumerate(self._axes):
+            index = indices.load(number).to(I64)
+            counted = index + k.select(index < 0, size, 0)
+            good = counted.to(U64) < size.to(U64)
+            with k.otherwise(good):
+                note(k, fault, index)
+            offset, fine = (counted * stride, good) if number == 0 else (offset + counted * stride, fine & good)
+        return offset, fine
+
+
+@dataclass(frozen=True)
+class ElementsSpec:
+    """Elements of `blob` bytes, indices of `index` bits."""
+
+    blob: int
+    index: int
+
+
+def emit_gather_elements(target: Target, spec: ElementsSpec) -> str:
+    """For each index the element of the data at its place, the coordinate on one axis replaced.
+
+    Arguments: data, indices, output, fault, rows of indices, rows per chunk, indices of a row, bytes between the
+    elements of the data along a row (0 where the index replaces that coordinate), size and stride of the axis, rank
+    and table (size, data stride) of the dimensions over rows.
+    """
+    k, words = kernel_frame(target)
+    data, output = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
+    indices, fault = k.pointer(words.load(1), Type("i", spec.index)), k.pointer(words.load(3), U8)
+    count, step = words.load(6), words.load(7)
+    addressed = Addressed(k, words.offset(8), fault, 1)
+    begin, end = share(k, words.load(4), words.load(5))
+    with k.loop(begin, end) as row:
+        (start,) = places(k, row, words.offset(11), words.load(10), 1)
+        from_, read = data.offset(start), indices.offset(row * count)
+        to = output.offset(row * count * spec.blob)
+        with k.loop(0, count) as column:
+            offset, good = addressed.place(read.offset(column))
+            with k.when(good):
+                copy_blob(from_.offset(column * step + offset), to.offset(column * spec.blob), spec.blob)
+    return k.finish()

@@ -1,0 +1,397 @@
+"""Matrix multiplication with an epilogue: C = epilogue(A x B), for any sizes, strides and batches.
+
+One kernel serves every form. A is read with one of its two strides equal to 1; B comes as packed panels of
+`panel` columns (`gemm_packing`), or as it lies in memory, row-major or transposed. The grid is cut into chunks of a
+batch, a block of rows and a group of panels; within a chunk the loops are
+
+    for a block of K:                      A's block is copied beside the other scratch where its strides are bad
+        for a panel of B:                  it stays in the nearest caches, while
+            for a tile of rows of A:       the micro-kernel runs along K with the tile in registers
+                store the tile, or after the last block of K apply the epilogue to it
+
+(K. Goto, R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34, 2008, with the loops of
+the BLIS framework.) Every element is accumulated in the order of K whatever the blocking, the number of rows or the
+chunks, so results have the same bits for every one of these choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import (
+    BATCH_DIMS,
+    EpilogueWriter,
+    Place,
+    TileEpilogue,
+    fits_registers,
+)
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import copy_columns, copy_rows, pack_columns, pack_rows
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import MOST_HIGH, SIDE, configure, multiply_in_tiles, release
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+
+Layout = Literal["packed", "rows", "columns", "words"]
+
+
+@dataclass(frozen=True)
+class GemmSpec:
+    """The structure of a kernel; its ``repr`` identifies the compiled code.
+
+    `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M); "words"
+    are rows of the product's words, as `emit_words` writes them.
+    `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector
+    registers. `few_prefetch`: B is asked for ahead of time also for so few rows that several panels are read at once.
+    """
+
+    product: str = "f32"
+    a: Layout = "rows"
+    b: Layout = "packed"
+    rows: int = 12
+    vectors: int = 2
+    unroll: int = 1
+    few_prefetch: bool = False
+    epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+
+
+def argument_names(spec: GemmSpec) -> tuple[str, ...]:
+    """What the words of the kernel's arguments are, in order. Strides and offsets count elements unless they say so.
+
+    a, b                          addresses
+    m, n, k                       sizes
+    a_stride                      A's other stride (between rows, or between columns)
+    b_stride                      B's other stride (unused for packed panels, which follow one another)
+    a_batch*, b_batch*            strides of the batch axes
+    batch1, batch2                sizes of the two inner batch axes
+    row_block, k_block, group     rows, elements of K (a multiple of the product's depth) and panels of a chunk
+    row_blocks, groups            how many there are
+    strip                         rows (a multiple of the tile's) that see all panels of a chunk before the next
+    a_copy                        row stride in words of the copy of A in scratch; 0 to read A where it lies
+    b_copy                        whether panels of B are copied to scratch (B in rows; transposed B always is)
+    b_scratch, tile_scratch       byte offsets in scratch
+    tile_stride                   elements between rows of the tiles in scratch
+    tile_keep                     whether all tiles of a chunk are kept (1), for several blocks of K, or one (0)
+    prefetch                      words ahead of those in use, in packed panels, that are asked for
+    """
+    names = ["a", "b", "m", "n", "k", "a_stride", "b_stride"]
+    names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
+    names += [f"b_batch{axis}" for axis in range(BATCH_DIMS)]
+    names += ["batch1", "batch2", "row_block", "strip", "k_block", "group", "row_blocks", "groups", "a_copy", "b_copy"]
+    names += ["b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch"]
+    return (*names, *spec.epilogue.argument_names())
+
+
+def emit_gemm(target: Target, spec: GemmSpec) -> str:
+    """The kernel of `spec`; its arguments are `argument_names`, a chunk is a batch's block of rows of a panel group.
+
+    Chunks count blocks of rows fastest, then groups of panels, then batches.
+    """
+    return _Gemm(target, spec).text()
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """What a chunk works on: operands at its batch (A at its first row), its rows and its panels."""
+
+    a: Pointer
+    b: Pointer
+    rows: Value
+    row_start: Value
+    first_panel: Value
+    last_panel: Value
+    operands: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block of K within a chunk: A's rows from there on, and whether it is the first and the last one."""
+
+    k_start: Value
+    elements: Value
+    words: Value
+    a: Rows
+    fresh: Value
+    final: Value
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which tile: the number of its (first) panel, the columns from there to B's end, how many panels it takes, its
+    first row within the chunk, and its rows."""
+
+    panel: Value
+    left: Value
+    width: Value
+    row: Value
+    rows: Value
+
+
+class _Gemm:
+    """The kernel while it is written, loop by loop from the outside."""
+
+    def __init__(self, target: Target, spec: GemmSpec) -> None:
+        self.spec = spec
+        self.product = PRODUCTS[spec.product]
+        k = self.k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+        self.lanes = target.lanes(self.product.accumulator)
+        self.panel = self.lanes * spec.vectors
+        words = k.pointer("arguments", I64)
+        self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
+        self.scratch = k.pointer("scratch", self.product.word)
+        # Few rows leave registers for several panels at once: how many, by the number of rows.
+        self.wide = {}
+        for rows in range(1, 1 if self.product.in_tiles else spec.rows):
+            fits = [count for count in (4, 2) if (rows + 1) * count * spec.vectors + 1 <= target.registers]
+            if fits:
+                self.wide[rows] = fits[0]
+
+    def text(self) -> str:
+        k = self.k
+        if self.product.in_tiles:
+            configure(k)
+        with k.loop(k["begin"], k["end"]) as number:
+            chunk = self._chunk(number)
+            start, more = k.variable(I64, 0), k.variable(BOOL, True)
+            with k.loop_while(more.get):  # once at least: without K the result is the epilogue of 0
+                block = self._block(chunk, start.get())
+                self._panels(chunk, block)
+                following = block.k_start + self.given["k_block"]
+                start.set(following)
+                more.set(following < self.given["k"])
+        if self.product.in_tiles:
+            release(k)
+        return k.finish()
+
+    def _chunk(self, number: Value) -> _Chunk:
+        k, given, spec = self.k, self.given, self.spec
+        row_start = number % given["row_blocks"] * given["row_block"]
+        rest = number // given["row_blocks"]
+        first = rest % given["groups"] * given["group"]
+        batch = rest // given["groups"]
+        inner = batch // given["batch2"]
+        axes = (inner // given["batch1"], inner % given["batch1"], batch % given["batch2"])
+
+        def start(name: str, scalar: Type) -> Pointer:
+            offset = axes[0] * given[f"{name}_batch0"]
+            for axis in range(1, BATCH_DIMS):
+                offset = offset + axes[axis] * given[f"{name}_batch{axis}"]
+            return k.pointer(given[name], scalar).offset(offset)
+
+        def place(name: str, scalar: Type) -> Place:
+            return Place(start(name, scalar), given[f"{name}_stride"])
+
+        a = start("a", self.product.word if spec.a == "words" else self.product.stored_a)
+        a = a.offset(row_start if spec.a == "columns" else row_start * given["a_stride"])
+        return _Chunk(
+            a=a,
+            b=start("b", self.product.word if spec.b == "packed" else self.product.stored_b),
+            rows=minimum(k, given["m"] - row_start, given["row_block"]),
+            row_start=row_start,
+            first_panel=first,
+            last_panel=minimum(k, first + given["group"], (given["n"] + (self.panel - 1)) // self.panel),
+            operands=tuple(
+                place(f"operand{index}", operand.type) for index, operand in enumerate(spec.epilogue.operands)
+            ),
+            outputs=tuple(
+                place(f"output{index}", spec.epilogue.output_type(index, self.product.accumulator))
+                for index in range(max(1, len(spec.epilogue.outputs)))
+            ),
+        )
+
+    def _words(self, elements: Value) -> Value:
+        """How many words hold so many elements along K."""
+        return self._whole_words(self.product.padded(elements))
+
+    def _whole_words(self, elements: Value) -> Value:
+        """The same for a multiple of the depth."""
+        depth = self.product.depth
+        return elements if depth == 1 else elements // depth
+
+    def _block(self, chunk: _Chunk, k_start: Value) -> _Block:
+        """The block of K from `k_start` on, with A's part copied to scratch where that is asked for."""
+        k, given, product = self.k, self.given, self.product
+        elements = minimum(k, given["k"] - k_start, given["k_block"])
+        words, final = self._words(elements), given["k"] <= k_start + given["k_block"]
+        if self.spec.a == "words":
+            rows = Rows(chunk.a.offset(self._whole_words(k_start)), given["a_stride"], True)
+            return _Block(k_start, elements, words, rows, k_start.equals(0), final)
+        along_k = self.spec.a == "rows"
+        source = chunk.a.offset(k_start if along_k else k_start * given["a_stride"])
+        scratch, stride = self.scratch, given["a_copy"]
+
+        def copy() -> None:
+            if along_k:
+                copy_rows(k, product, source, given["a_stride"], chunk.rows, elements, scratch, stride)
+            else:
+                copy_columns(k, product, source, given["a_stride"], elements, chunk.rows, scratch, stride)
+
+        if product.copies_a:
+            copy()
+            rows = Rows(scratch, stride, along_k)
+        else:
+            wanted = stride.differs(0)
+            with k.when(wanted):
+                copy()
+            address = k.select(wanted, scratch.address, source.address)
+            rows = Rows(k.pointer(address, product.word), k.select(wanted, stride, given["a_stride"]), along_k)
+        return _Block(k_start, elements, words, rows, k_start.equals(0), final)
+
+    def _panels(self, chunk: _Chunk, block: _Block) -> None:
+        """Every panel of the group for a strip of rows after the other; several at once for few rows."""
+        k = self.k
+        with k.loop(0, chunk.rows, self.given["strip"]) as begin:
+            self._strip(chunk, block, begin, minimum(k, begin + self.given["strip"], chunk.rows))
+
+    def _strip(self, chunk: _Chunk, block: _Block, begin: Value, end: Value) -> None:
+        k = self.k
+        number = k.variable(I64, chunk.first_panel)
+        with k.loop_while(lambda: number.get() < chunk.last_panel):
+            panel = number.get()
+            left = self.given["n"] - panel * self.panel
+            width: Value = k.constant(I64, 1)
+            for rows, panels in self.wide.items():
+                fits = (end - begin).equals(rows) & (left >= panels * self.panel) & (chunk.last_panel - panel >= panels)
+                width = k.select(fits, panels, width)
+            if self.spec.b == "columns" or (self.spec.b == "rows" and self.product.copies_b):  # copied one by one
+                width = k.constant(I64, 1)
+            b = self._panel_of_b(chunk, block, panel, left, width)
+            with k.loop(begin, end, self.spec.rows) as row:
+                self._tile(chunk, block, b, _Place(panel, left, width, row, minimum(k, end - row, self.spec.rows)))
+            number.set(panel + width)
+
+    def _panel_of_b(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, width: Value) -> Panels:
+        """Where the micro-kernel reads the panel from, having copied it where it cannot be read as it lies."""
+        k, given, product, spec = self.k, self.given, self.product, self.spec
+        if spec.b == "packed":
+            start = chunk.b.offset(panel * self._words(given["k"]) * self.panel)
+            start = start.offset(self._whole_words(block.k_start) * self.panel)
+            return Panels((start,), spec.vectors, (None,) * spec.vectors, self.panel, given["prefetch"])
+        copied = k.pointer(k.advance(k["scratch"], given["b_scratch"], 1), product.word)
+        column, stride = panel * self.panel, given["b_stride"]
+        if spec.b == "columns":
+            source = chunk.b.offset(column * stride).offset(block.k_start)
+            pack_columns(k, product, source, stride, block.elements, left, spec.vectors, copied)
+            return Panels((copied,), spec.vectors, (None,) * spec.vectors, self.panel)
+        source = chunk.b.offset(block.k_start * stride).offset(column)
+        masks = [k.lanes_below(left - vector * self.lanes, self.lanes) for vector in range(spec.vectors)]
+        wanted = given["b_copy"].differs(0)
+        if not k.target.has_masks:
+            wanted = wanted | (left < self.panel)
+        wanted = wanted & width.equals(1)
+        if product.copies_b:
+            wanted = k.constant(BOOL, True)
+        with k.when(wanted):
+            pack_rows(k, product, source, stride, block.elements, masks, copied)
+        start = k.pointer(k.select(wanted, copied.address, source.address), product.word)
+        loads = tuple(masks) if k.target.has_masks and not product.copies_b else (None,) * spec.vectors
+        return Panels((start,), spec.vectors, loads, k.select(wanted, self.panel, stride))
+
+    def _tile(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place) -> None:
+        """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
+        k, given, product = self.k, self.given, self.product
+        kept = (at.panel - chunk.first_panel) * self.panel + at.row * given["tile_stride"]
+        base = k.pointer(k.advance(k["scratch"], given["tile_scratch"], 1), product.accumulator)
+        tile = Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
+        start = block.a.start.offset(at.row * block.a.stride if block.a.along_k else at.row)
+        a = Rows(start, block.a.stride, block.a.along_k)
+        if product.in_tiles:
+            self._multiply_in_tiles(block, a, b, at, tile)
+            pending = block.final
+        else:
+            pending = self._multiply(chunk, block, a, b, at, tile)
+        with k.when(pending), k.loop(0, at.width) as which:
+            self._epilogue(chunk, at, which, tile)
+
+    def _multiply_in_tiles(self, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> None:
+        """The tile's sums to scratch, by AMX."""
+        k = self.k
+        high = (at.rows + (SIDE - 1)) // SIDE
+        ahead = b.prefetch if b.prefetch is not None else k.constant(I64, 0)
+        turn = at.row // self.spec.rows
+        for tiles in k.choose(high, range(1, MOST_HIGH + 1)):
+            multiply_in_tiles(k, self.product, a, b.starts[0], tiles, block.words, tile, block.fresh, ahead, turn)
+
+    def _multiply(self, chunk: _Chunk, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
+        """The tile's sums, to scratch or finished: whether the epilogue is still to come."""
+        k, product, spec, rows = self.k, self.product, self.spec, at.rows
+        wide_case, narrow_case = 100, 200
+        narrow = at.left <= self.lanes
+        selector = k.select(at.width > 1, rows + wide_case, k.select(narrow, rows + narrow_case, rows))
+        heights = list(range(1, spec.rows + 1))
+        cases = [*heights, *(wide_case + few for few in self.wide)]
+        if spec.vectors > 1:
+            cases += [narrow_case + height for height in heights]
+        else:
+            selector = k.select(at.width > 1, rows + wide_case, rows)
+        for case in k.choose(selector, cases):
+            height = case % 100
+            if case > narrow_case:
+                panels = Panels(b.starts, 1, b.masks[:1], b.stride, b.prefetch)
+            elif case > wide_case:
+                panels = self._several(b, self.wide[height])
+            else:
+                panels = b
+            if height in self.wide and not spec.few_prefetch:
+                panels = replace(panels, prefetch=None)
+            unroll = spec.unroll if case == spec.rows else 1
+            values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
+            if height == spec.rows and fits_registers(spec.epilogue):
+                self._finish(chunk, block, at, values, tile)
+            else:
+                store_tile(tile, values)
+        pending = block.final
+        if fits_registers(spec.epilogue):
+            done = rows.equals(spec.rows) & ((at.left >= self.panel) | narrow)
+            pending = pending & (done ^ True)
+        return pending
+
+    def _finish(self, chunk: _Chunk, block: _Block, at: _Place, values: Registers, tile: Tile) -> None:
+        """The epilogue of a tile of full height that is still in registers, or its way to scratch.
+
+        The tile is whole, or has one vector per row, of which a mask may cut a part.
+        """
+        k, spec = self.k, self.spec
+        vectors = range(1 + max(vector for _, _, vector in values))
+        narrow = len(vectors) < spec.vectors
+        masks = [k.lanes_below(at.left, self.lanes)] if narrow else [None for _ in vectors]
+        now = block.final if narrow else block.final & (at.left >= self.panel)
+        rows = [[values[row, 0, vector] for vector in vectors] for row in range(spec.rows)]
+        with k.when(now):
+            self._writer(chunk, at.panel * self.panel, masks).over_registers(rows, chunk.row_start + at.row)
+        with k.otherwise(now):
+            store_tile(tile, values)
+
+    def _writer(self, chunk: _Chunk, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
+        return EpilogueWriter(self.k, self.spec.epilogue, chunk.operands, chunk.outputs, column, masks)
+
+    def _epilogue(self, chunk: _Chunk, at: _Place, which: Value, tile: Tile) -> None:
+        """The epilogue of one panel of a tile in scratch.
+
+        It is written twice: whole, and vector by vector with masks, whose stores may cost more.
+        """
+        k = self.k
+        first, left = (at.panel + which) * self.panel, at.left - which * self.panel
+        part = tile.start.offset(which * self.panel)
+
+        def write(column: Value, place: Pointer, masks: Sequence[Value | None]) -> None:
+            self._writer(chunk, column, masks).over_rows(place, tile.stride, chunk.row_start + at.row, at.rows)
+
+        whole = left >= self.panel
+        with k.when(whole):
+            write(first, part, [None] * self.spec.vectors)
+        with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
+            write(first + column, part.offset(column), [k.lanes_below(left - column, self.lanes)])
+
+    def _several(self, b: Panels, count: int) -> Panels:
+        """`count` panels from the first on."""
+        if self.spec.b == "packed":
+            apart: Value | int = self._words(self.given["k"]) * self.panel
+        else:
+            apart = self.panel
+        starts = tuple(b.starts[0].offset(apart * number) if number else b.starts[0] for number in range(count))
+        return Panels(starts, b.vectors, (None,) * b.vectors, b.stride, b.prefetch)

@@ -1,0 +1,167 @@
+"""The micro-kernel: a tile of C in registers, one step of K at a time.
+
+For each step a vector or two of B are loaded and one word of A per row is spread over the lanes; every row takes one
+multiply-accumulate per vector. A tile has up to `rows` rows of one panel, or few rows of several panels, so that
+enough independent accumulators hide the latency of the instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
+from sardonyx.compiler.llvm.types import I64, PTR
+
+# Bytes of a cache line.
+_LINE = 64
+
+_FEWER_REQUESTS = 6
+
+# Rows that are addressed from one pointer: at 0, 1 and 2 strides from it.
+_ROWS_OF_A_POINTER = 3
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of A: where word 0 of row 0 is, and the stride in words that is not 1: between rows if `along_k`."""
+
+    start: Pointer
+    stride: Value
+    along_k: bool
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Panels of B: where word 0 of each is, vectors of each, masks of the vectors (None: whole), and the stride between
+    steps of K in words (an int where the panels are packed)."""
+
+    starts: tuple[Pointer, ...]
+    vectors: int
+    masks: tuple[Value | None, ...]
+    stride: Value | int
+    prefetch: Value | None = None  # words ahead of what is read, to be asked for
+    minus: Pointer | None = None  # what is taken from the words of the only panel, and
+    kept: Pointer | None = None  # where the differences are written, both laid out as the panel
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where the tile lies in scratch: its first element, elements between rows and between panels."""
+
+    start: Pointer
+    stride: Value
+    panel: int
+
+    def element(self, row: int, panel: int, vector: int, lanes: int) -> Pointer:
+        """Where a vector of it lies."""
+        return self.start.offset(self.stride * row).offset(panel * self.panel + vector * lanes)
+
+
+Registers = dict[tuple[int, int, int], Value]
+
+
+def multiply_tile(
+    k: Function, product: Product, a: Rows, b: Panels, rows: int, words: Value, unroll: int, tile: Tile, fresh: Value
+) -> Registers:
+    """(0 if `fresh`, else the tile) + the first `rows` rows of A times the panels, over `words` words of K.
+
+    The result's vectors by row, panel and number within the panel.
+    """
+    lanes = k.target.lanes(product.accumulator)
+    wide = product.accumulator.vector(lanes)
+    places = [
+        (row, panel, vector) for row in range(rows) for panel in range(len(b.starts)) for vector in range(b.vectors)
+    ]
+    accumulators = {place: k.variable(wide, 0) for place in places}
+
+    with k.otherwise(fresh):
+        for place in places:
+            accumulators[place].set(tile.element(*place, lanes).load(0, lanes))
+    steps = _Steps(k, product, a, b, rows)
+    whole = words - words % unroll if unroll > 1 else words
+    with k.loop(0, whole, unroll):
+        for step in range(unroll):
+            if step:
+                k.keep_order()
+            steps.multiply(step, accumulators)
+        steps.advance(unroll)
+    if unroll > 1:
+        with k.loop(whole, words):
+            steps.multiply(0, accumulators)
+            steps.advance(1)
+    return {place: variable.get() for place, variable in accumulators.items()}
+
+
+def store_tile(tile: Tile, values: Registers) -> None:
+    """Write a tile to its place in scratch."""
+    for (row, panel, vector), value in values.items():
+        tile.element(row, panel, vector, value.type.lanes).store(value)
+
+
+class _Steps:
+    """The pointers that move along K, and one step of it."""
+
+    def __init__(self, k: Function, product: Product, a: Rows, b: Panels, rows: int) -> None:
+        self.k, self.product, self.a, self.b, self.rows = k, product, a, b, rows
+        self.lanes = k.target.lanes(product.accumulator)
+        if a.along_k:
+            # LLVM would chain the sums of strides, and then keep words of several steps because of the chains.
+            self.row_offsets: list[Value | int] = [
+                k.opaque(a.stride * row) if row else 0 for row in range(min(rows, _ROWS_OF_A_POINTER))
+            ]
+            starts = [
+                a.start.offset(a.stride * first) if first else a.start for first in range(0, rows, _ROWS_OF_A_POINTER)
+            ]
+        else:
+            self.row_offsets = list(range(rows))
+            starts = [a.start]
+        self.a_pointers = [k.variable(PTR, start.address) for start in starts]
+        self.b_pointers = [k.variable(PTR, start.address) for start in b.starts]
+        beside = [place for place in (b.minus, b.kept) if place is not None]
+        self.beside = [k.variable(PTR, place.address) for place in beside]
+
+    def _a_word(self, row: int, step: int) -> Value:
+        k = self.k
+        if not self.a.along_k:
+            line = k.pointer(self.a_pointers[0].get(), self.product.word)
+            return line.offset(self.a.stride * step).load(row)
+        line = k.pointer(self.a_pointers[row // _ROWS_OF_A_POINTER].get(), self.product.word)
+        return line.offset(self.row_offsets[row % _ROWS_OF_A_POINTER]).load(step)
+
+    def multiply(self, step: int, accumulators: dict[tuple[int, int, int], Variable]) -> None:
+        """Step number `step` from where the pointers are."""
+        k, b = self.k, self.b
+        vectors: dict[tuple[int, int], Value] = {}
+        for panel, variable in enumerate(self.b_pointers):
+            line = k.pointer(variable.get(), self.product.word).offset(self._b_offset(step))
+            for vector in range(b.vectors):
+                vectors[panel, vector] = line.load(vector * self.lanes, self.lanes, b.masks[vector])
+            if b.prefetch is not None:
+                ahead = line.offset(b.prefetch)
+                # Loads are what few rows are bound by: one request for two lines, which machines fetch in pairs.
+                apart = _LINE if self.rows > _FEWER_REQUESTS else 2 * _LINE
+                for first in range(0, b.vectors * self.lanes * line.scalar.nbytes, apart):
+                    ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
+        if self.beside:
+            places = [k.pointer(place.get(), self.product.word) for place in self.beside]
+            minus, kept = (place.offset(self._b_offset(step)) for place in places)
+            for (_, vector), value in vectors.items():
+                difference = vectors[0, vector] = value - minus.load(vector * self.lanes, self.lanes)
+                kept.store(difference, vector * self.lanes)
+        for row in range(self.rows):
+            word = self._a_word(row, step)
+            for (panel, vector), value in vectors.items():
+                variable = accumulators[row, panel, vector]
+                variable.set(self.product.multiply(k, word, value, variable.get()))
+
+    def _b_offset(self, step: int) -> Value | int:
+        return self.b.stride * step
+
+    def advance(self, steps: int) -> None:
+        k, word = self.k, self.product.word
+        for variable in self.a_pointers:
+            along = k.constant(I64, steps) if self.a.along_k else self.a.stride * steps
+            variable.set(k.advance(variable.get(), along, word.nbytes))
+        for variable in (*self.b_pointers, *self.beside):
+            variable.set(k.advance(variable.get(), self._b_offset(steps), word.nbytes))

@@ -1,0 +1,278 @@
+"""Copies of the operands of a matrix multiplication in the order in which the micro-kernel reads them.
+
+A panel of B is `[words of K][panel]`, padded with zeros where the columns end; constants are packed once by
+`emit_pack`, B of the run is packed panel by panel into scratch. See `gemm_product` for what a word is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
+from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I64, PTR, U8, U32, Type
+
+
+def _converted(k: Function, values: Value, packed: Type) -> Value:
+    """Elements as a tensor holds them as those of a word."""
+    if packed == U8 and values.type.scalar == I8:
+        return values.bits_as(U8) ^ 0x80
+    if packed == BF16 and k.target.has_bf16_dot and values.type.scalar == F32:
+        wide = values.type.with_scalar(BF16)
+        return k.emit(wide, f"fptrunc {values.type} {values.name} to {wide}")
+    return widened(values, packed) if packed in (F32, F64) else narrowed(k, values, packed)
+
+
+def words_along(k: Function, product: Product, packed: Type, source: Pointer, count: Value, lanes: int) -> Value:
+    """`lanes` words whose elements follow one another in memory; of the elements only the first `count` exist."""
+    elements = lanes * product.depth
+    values = source.load(0, elements, k.lanes_below(count, elements))
+    values = _converted(k, values, packed)
+    return values if product.depth == 1 else values.bits_as(product.word)
+
+
+def words_across(
+    k: Function, product: Product, packed: Type, source: Pointer, stride: Value, count: Value, mask: Value
+) -> Value:
+    """A vector of words whose elements lie `stride` apart, `count` of them there; lanes outside `mask` are zero."""
+    lanes = mask.type.lanes
+    if product.depth == 1:
+        return _converted(k, source.load(0, lanes, mask), packed)
+    bits = 32 // product.depth
+    narrow = Type("u", bits)
+    total = k.constant(U32.vector(lanes), 0)
+    for step in range(product.depth):
+        there = k.splat(count > step, lanes) & mask
+        element = _converted(k, source.offset(stride * step).load(0, lanes, there), packed)
+        total = total | (element.bits_as(narrow).to(U32) << (bits * step))
+    return total.bits_as(product.word)
+
+
+def copy_rows(
+    k: Function,
+    product: Product,
+    source: Pointer,
+    stride: Value,
+    rows: Value,
+    elements: Value,
+    target: Pointer,
+    target_stride: Value,
+) -> None:
+    """Copy `rows` rows of `elements` along K to rows of words; each has room for whole vectors."""
+    lanes = k.target.lanes(product.word)
+    with k.loop(0, rows) as row:
+        line = source.offset(row * stride)
+        place = target.offset(row * target_stride)
+        with k.loop(0, elements, lanes * product.depth) as column:
+            words = words_along(k, product, product.packed_a, line.offset(column), elements - column, lanes)
+            place.store(words, column // product.depth if product.depth > 1 else column)
+
+
+def copy_columns(
+    k: Function,
+    product: Product,
+    source: Pointer,
+    stride: Value,
+    elements: Value,
+    columns: Value,
+    target: Pointer,
+    target_stride: Value,
+) -> None:
+    """Copy `elements` of K, each a line of `columns`, to lines of words; each has room for whole vectors."""
+    lanes = k.target.lanes(product.word)
+    with k.loop(0, elements, product.depth) as step:
+        line = source.offset(step * stride)
+        place = target.offset((step // product.depth if product.depth > 1 else step) * target_stride)
+        with k.loop(0, columns, lanes) as column:
+            mask = k.lanes_below(columns - column, lanes)
+            words = words_across(k, product, product.packed_a, line.offset(column), stride, elements - step, mask)
+            place.store(words, column)
+
+
+def pack_rows(
+    k: Function,
+    product: Product,
+    source: Pointer,
+    stride: Value,
+    elements: Value,
+    masks: Sequence[Value],
+    target: Pointer,
+) -> None:
+    """Pack one panel of a B whose rows are contiguous; one mask for each vector of the panel's columns."""
+    lanes = masks[0].type.lanes
+    with k.loop(0, product.padded(elements), product.depth) as step:
+        line = source.offset(step * stride)
+        place = target.offset((step // product.depth if product.depth > 1 else step) * (len(masks) * lanes))
+        for number, mask in enumerate(masks):
+            words = words_across(
+                k, product, product.packed_b, line.offset(number * lanes), stride, elements - step, mask
+            )
+            place.store(words, number * lanes)
+
+
+def pack_columns(
+    k: Function,
+    product: Product,
+    source: Pointer,
+    stride: Value,
+    elements: Value,
+    columns: Value,
+    vectors: int,
+    target: Pointer,
+) -> None:
+    """Pack one panel of a B whose columns are contiguous, by transposing squares of words.
+
+    `columns` of the panel exist. The last square may write beyond the words of K: up to a vector's lanes of lines
+    more than there are, for which the target needs room unless it is cut to `elements` by `limit`.
+    """
+    lanes = k.target.lanes(product.word)
+    panel = lanes * vectors
+    padded = product.padded(elements)
+    words = padded // product.depth if product.depth > 1 else padded
+    with k.loop(0, words, lanes) as word:
+        element = word * product.depth
+        for number in range(vectors):
+            square = []
+            for lane in range(lanes):
+                column = number * lanes + lane
+                there = k.select(columns > column, elements - element, 0)
+                line = source.offset(stride * column).offset(element)
+                square.append(words_along(k, product, product.packed_b, line, there, lanes))
+            turned = transpose(k, square)
+            whole = words - word >= lanes
+            with k.when(whole):
+                for lane, vector in enumerate(turned):
+                    target.offset(word * panel).store(vector, lane * panel + number * lanes)
+            with k.otherwise(whole):
+                for lane, vector in enumerate(turned):
+                    with k.when(words - word > lane):
+                        target.offset(word * panel).store(vector, lane * panel + number * lanes)
+
+
+def transpose(k: Function, square: Sequence[Value]) -> list[Value]:
+    """The transpose of a square of vectors, in log2(lanes) rounds of exchanges between pairs of vectors."""
+    vectors = list(square)
+    lanes = len(vectors)
+    distance = 1
+    while distance < lanes:
+        low = [lane if lane & distance == 0 else lanes + lane - distance for lane in range(lanes)]
+        high = [lane + distance if lane & distance == 0 else lanes + lane for lane in range(lanes)]
+        for index in range(lanes):
+            if index & distance == 0:
+                first, second = vectors[index], vectors[index + distance]
+                vectors[index] = k.shuffle(first, second, low)
+                vectors[index + distance] = k.shuffle(first, second, high)
+        distance *= 2
+    return vectors
+
+
+@dataclass(frozen=True)
+class PackSpec:
+    """A kernel that packs a whole B, "rows" (stride 1 along N) or "columns" (stride 1 along K)."""
+
+    product: str = "f32"
+    b: Literal["rows", "columns"] = "rows"
+    vectors: int = 2
+
+    ARGUMENTS = ("source", "stride", "k", "n", "target", "k_block", "group", "k_blocks", "source_batch", "target_batch")
+
+
+def emit_pack(target: Target, spec: PackSpec) -> str:
+    """The kernel of `spec`. A chunk is `k_block` elements of K (a multiple of the depth) of `group` panels.
+
+    Chunks count blocks of K fastest, then groups of panels, then batches.
+    """
+    product = PRODUCTS[spec.product]
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    words = k.pointer("arguments", I64)
+    given = {name: words.load(index) for index, name in enumerate(spec.ARGUMENTS)}
+    source, packed = k.pointer(given["source"], product.stored_b), k.pointer(given["target"], product.word)
+    lanes = target.lanes(product.word)
+    panel = lanes * spec.vectors
+    panels = (given["n"] + (panel - 1)) // panel
+    groups = (panels + given["group"] - 1) // given["group"]
+    padded = product.padded(given["k"])
+    depth_words = padded // product.depth if product.depth > 1 else padded
+    with k.loop(k["begin"], k["end"]) as chunk:
+        k_start = (chunk % given["k_blocks"]) * given["k_block"]
+        rest = chunk // given["k_blocks"]
+        first = (rest % groups) * given["group"]
+        batch = rest // groups
+        elements = minimum(k, given["k"] - k_start, given["k_block"])
+        from_here = source.offset(batch * given["source_batch"])
+        to_here = packed.offset(batch * given["target_batch"] + k_start // product.depth * panel)
+        last = minimum(k, first + given["group"], panels)
+        if spec.b == "rows":
+            _pack_lines(
+                k, product, spec.vectors, given, from_here, to_here, k_start, elements, first, last, depth_words
+            )
+        else:
+            with k.loop(first, last) as number:
+                columns = given["n"] - number * panel
+                begin = from_here.offset(number * panel * given["stride"]).offset(k_start)
+                place = to_here.offset(number * panel * depth_words)
+                pack_columns(k, product, begin, given["stride"], elements, columns, spec.vectors, place)
+    return k.finish()
+
+
+def _pack_lines(
+    k: Function,
+    product: Product,
+    vectors: int,
+    given: dict[str, Value],
+    source: Pointer,
+    target: Pointer,
+    k_start: Value,
+    elements: Value,
+    first: Value,
+    last: Value,
+    depth_words: Value,
+) -> None:
+    """A chunk of rows: each is read through all panels of the group before the next, as it lies in memory."""
+    lanes = k.target.lanes(product.word)
+    panel = lanes * vectors
+    with k.loop(0, product.padded(elements), product.depth) as step:
+        line = source.offset((k_start + step) * given["stride"])
+        place = target.offset((step // product.depth if product.depth > 1 else step) * panel)
+        with k.loop(first, last) as number:
+            column = number * panel
+            for vector in range(vectors):
+                mask = k.lanes_below(given["n"] - column - vector * lanes, lanes)
+                words = words_across(
+                    k,
+                    product,
+                    product.packed_b,
+                    line.offset(column + vector * lanes),
+                    given["stride"],
+                    elements - step,
+                    mask,
+                )
+                place.offset(number * panel * depth_words).store(words, vector * lanes)
+
+
+@dataclass(frozen=True)
+class WordsSpec:
+    """A kernel that writes rows of elements as rows of words."""
+
+    product: str
+
+    ARGUMENTS = ("source", "stride", "rows", "k", "target", "target_stride", "block")
+
+
+def emit_words(target: Target, spec: WordsSpec) -> str:
+    """The kernel of `spec`: a chunk is `block` rows; a row has room for whole vectors, with zeros at its end."""
+    product = PRODUCTS[spec.product]
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    words = k.pointer("arguments", I64)
+    given = {name: words.load(index) for index, name in enumerate(spec.ARGUMENTS)}
+    with k.loop(k["begin"], k["end"]) as chunk:
+        first = chunk * given["block"]
+        source = k.pointer(given["source"], product.stored_a).offset(first * given["stride"])
+        place = k.pointer(given["target"], product.word).offset(first * given["target_stride"])
+        rows = minimum(k, given["rows"] - first, given["block"])
+        copy_rows(k, product, source, given["stride"], rows, given["k"], place, given["target_stride"])
+    return k.finish()

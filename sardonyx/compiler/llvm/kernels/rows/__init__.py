@@ -1,0 +1,1 @@
+"""Kernels along rows: reductions, softmax, normalisations, running sums."""

@@ -1,0 +1,308 @@
+"""One call of the attention kernel: operands by strides, what is added to the scores, which keys a query sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Argument, Binder, Tensor, float_word
+from sardonyx.compiler.llvm.kernels.attention.attention import emit_attention
+from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
+    KEYS,
+    AttentionSpec,
+    fixed_layout,
+    round_up,
+    scratch_layout,
+)
+from sardonyx.compiler.llvm.types import F32, F64
+
+# A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
+FEW_ROWS = 8
+
+# The form for few rows writes its code out for every vector of a head: heads of more channels do not take it.
+FEW_ROWS_SIZE = 512
+
+# Chunks that a step should have where its rows allow, and the rows below which packing keys again costs too much.
+_CHUNKS = 16
+_ROWS_OF_A_CHUNK = 192
+_ROWS_KEPT = 768
+
+# Packing values costs more than it saves up to so many rows of a key head, and for values in so few pages.
+_ROWS_WITHOUT_PACKING = 48
+_PAGES_WITHOUT_PACKING = 1024
+
+# What a core does in a nanosecond, roughly: chunks that take no time are claimed several at once.
+_FLOPS_PER_NS = 100.0
+_BYTES_PER_NS = 50.0
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries, keys, values or results: `heads` of `size` channels for each of `rows` positions of a batch entry.
+
+    Strides count elements; the channels of a head follow one another. `start` is the first element.
+    """
+
+    tensor: Tensor
+    batch: int
+    rows: int
+    heads: int
+    size: int
+    strides: tuple[int, int, int]  # of batch, rows, heads
+    start: int = 0
+
+    @property
+    def address(self) -> Address:
+        return Address(self.tensor.buffer, self.tensor.offset + self.start * self.tensor.dtype.itemsize)
+
+    def as_tensor(self) -> Tensor:
+        """The same memory as a tensor (batch, heads, rows, size)."""
+        batch, row, head = self.strides
+        nbytes = self.start * self.tensor.dtype.itemsize
+        return self.tensor.reshaped((self.batch, self.heads, self.rows, self.size), (batch, head, row, 1), nbytes)
+
+    def positions(self, begin: int, count: int) -> Heads:
+        """`count` positions from `begin` on."""
+        return replace(self, rows=count, start=self.start + begin * self.strides[1])
+
+
+def heads_of_rows(tensor: Tensor, heads: int, name: str, first: int = 0, size: int | None = None) -> Heads:
+    """`heads` heads from (batch, rows, width), the first at channel `first`; without a size, all of the width."""
+    batch, rows, width = tensor.shape
+    if size is None:
+        if heads <= 0 or width % heads:
+            raise ValueError(
+                f"input '{name}' of shape {tensor.shape} does not divide into {heads} heads of "
+                "(batch, length, heads * size)"
+            )
+        size = width // heads
+    return Heads(tensor, batch, rows, heads, size, (tensor.strides[0], tensor.strides[1], size), first)
+
+
+def heads_of_cache(tensor: Tensor) -> Heads:
+    """(batch, heads, rows, size) as heads."""
+    batch, heads, rows, size = tensor.shape
+    return Heads(tensor, batch, rows, heads, size, (tensor.strides[0], tensor.strides[2], tensor.strides[1]))
+
+
+@dataclass(frozen=True)
+class Bias:
+    """What is added to the scores: (batch or 1, heads or 1, queries or 1, keys), each row contiguous.
+
+    Of a mask (bool, or integers of which those above 0 keep), `masked` is added where it rules out.
+    """
+
+    tensor: Tensor
+    masked: float = float("-inf")
+
+    def steps(self) -> list[int]:
+        """Strides of batch, heads and queries; 0 for what is shared."""
+        return [
+            0 if size == 1 else stride
+            for size, stride in zip(self.tensor.shape[:3], self.tensor.strides[:3], strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Append:
+    """What keys and values are made of on the way: a past (batch, heads, rows, size), contiguous, and new rows."""
+
+    past_key: Tensor
+    past_value: Tensor
+    new_key: Heads
+    new_value: Heads
+
+    def arguments(self) -> list[Argument]:
+        words: list[Argument] = [self.past_key.shape[2]]
+        for past, new in ((self.past_key, self.new_key), (self.past_value, self.new_value)):
+            words += [past, past.strides[0], past.strides[1], new.address, *new.strides]
+        return words
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.past_key, self.past_value, self.new_key.tensor, self.new_value.tensor
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(scale * query @ key' + biases) @ value into `output`.
+
+    A query `i` stands at position `offset` + i, or, with `lengths` and `from_end`, so that the last query stands at
+    the last key. It sees the keys from `left` before to `right` after its position (None: all), and of each batch
+    entry only the first `lengths` + `length_add` keys. With `append`, the keys and values are caches that are written
+    on the way: for `few_rows` only, where no key is left out.
+    """
+
+    query: Heads
+    key: Heads
+    value: Heads
+    output: Heads
+    scale: float
+    biases: Sequence[Bias] = ()
+    left: int | None = None
+    right: int | None = None
+    offset: int = 0
+    lengths: Tensor | None = None
+    length_add: int = 0
+    from_end: bool = False
+    softcap: float = 0.0
+    sink: Tensor | None = None
+    append: Append | None = None
+
+    def spec(self, binder: Binder) -> AttentionSpec:
+        storage = self.query.tensor.dtype
+        wide = AttentionSpec(
+            storage.name,
+            self.query.size,
+            self.value.size,
+            0,
+            tuple(bias.tensor.dtype.name for bias in self.biases),
+            False,
+            False,
+            self.left is not None,
+            self.right is not None,
+            "" if self.lengths is None else self.lengths.dtype.name,
+            self.softcap > 0,
+            self.sink is not None,
+            self.append is not None,
+        )
+        rows = few_rows(binder, self.rows_of_a_key_head, storage, max(self.query.size, self.value.size))
+        if rows:
+            return replace(wide, few_rows=rows)
+        is_whole = storage.itemsize >= 4 and self.value.size % binder.target.lanes(wide.compute_type) == 0
+        return replace(wide, folded=self._shares_biases, reads_values=is_whole and not self._packs_values)
+
+    @property
+    def _packs_values(self) -> bool:
+        """Whether packed values are read so often, and lie in so many pages otherwise, that packing them pays."""
+        page = 4096
+        pages = self.value.rows * min(page, self.value.strides[1] * self.value.tensor.dtype.itemsize) // page
+        return pages > _PAGES_WITHOUT_PACKING and self.rows_of_a_key_head > _ROWS_WITHOUT_PACKING
+
+    @property
+    def _shares_biases(self) -> bool:
+        """Whether every bias is the same for all rows of a key head."""
+        alone = self.query.heads == self.key.heads
+        steps = [bias.steps() for bias in self.biases]
+        return bool(steps) and all(row == 0 and (alone or head == 0) for _, head, row in steps) and not self.softcap
+
+    @property
+    def rows_of_a_key_head(self) -> int:
+        return self.query.heads // max(1, self.key.heads) * self.query.rows
+
+    def check(self) -> None:
+        """ValueError where the operands do not fit together."""
+        query, key, value = self.query, self.key, self.value
+        if key.heads == 0 or query.heads % key.heads:
+            raise ValueError(f"{query.heads} query heads are not a multiple of {key.heads} key heads")
+        if value.heads != key.heads or value.rows != key.rows:
+            raise ValueError(
+                f"keys of {key.heads} heads and {key.rows} positions, values of {value.heads} and {value.rows}"
+            )
+        if query.size != key.size:
+            raise ValueError(f"queries of {query.size} channels, keys of {key.size}")
+        if not query.batch == key.batch == value.batch:
+            raise ValueError(f"batches of {query.batch} queries, {key.batch} keys and {value.batch} values")
+        wanted = (query.batch, query.heads, query.rows, key.rows)
+        for bias in self.biases:
+            if len(bias.tensor.shape) != 4 or any(
+                size not in ((1, full) if axis < 3 else (full,))
+                for axis, (size, full) in enumerate(zip(bias.tensor.shape, wanted, strict=True))
+            ):
+                raise ValueError(f"a bias of shape {bias.tensor.shape} does not fit scores of shape {wanted}")
+
+    def bind(self, binder: Binder) -> None:
+        """Add the step; ValueError where the operands do not fit together."""
+        self.check()
+        spec, query, key = self.spec(binder), self.query, self.key
+        block = fixed_layout(binder.target, spec).rows
+        rows = self.rows_of_a_key_head
+        units = query.batch * key.heads
+        group_rows = _group_rows(rows, units, key.rows, block)
+        groups = -(-rows // group_rows)
+        scratch = scratch_layout(binder.target, spec, key.rows, group_rows)
+        arguments: list[Argument] = []
+        for heads in (query, key, self.value, self.output):
+            arguments += [heads.address, *heads.strides]
+        arguments += [query.rows, key.rows, query.heads // key.heads, key.heads, groups, group_rows]
+        arguments += [float_word(self.scale), float_word(self.softcap), self.left or 0, self.right or 0, self.offset]
+        arguments += [
+            0 if self.lengths is None else self.lengths,
+            self.length_add,
+            int(self.from_end),
+            0 if self.sink is None else self.sink,
+        ]
+        arguments += [int(key.rows > KEYS), scratch.room, scratch.state_at, scratch.accumulators_at]
+        arguments += [scratch.keys_at, scratch.values_at, scratch.columns_at]
+        if self.append is not None:
+            arguments += self.append.arguments()
+        for bias in self.biases:
+            arguments += [bias.tensor, *bias.steps(), float_word(bias.masked)]
+        read = [query.tensor, *(bias.tensor for bias in self.biases)]
+        caches = [key.tensor, self.value.tensor]
+        read += caches if self.append is None else self.append.tensors
+        read += [tensor for tensor in (self.lengths, self.sink) if tensor is not None]
+        scores = float(query.batch * query.heads * query.rows * key.rows)
+        flops, nbytes, chunks = 2.0 * scores * (query.size + self.value.size), self._nbytes(), units * groups
+        chunk_ns = (flops / _FLOPS_PER_NS + nbytes / _BYTES_PER_NS) / max(1, chunks)
+        binder.step(
+            emit_attention,
+            spec,
+            arguments,
+            reads=read,
+            writes=[self.output.tensor, *(caches if self.append is not None else ())],
+            chunks=chunks,
+            claim=max(1, int(SMALL_STEP_NS / max(1.0, chunk_ns))),
+            scratch=scratch.nbytes,
+            flops=flops,
+            nbytes=nbytes,
+            detail=lambda: self._detail(spec, group_rows),
+        )
+
+    def _nbytes(self) -> float:
+        """Bytes of what is read and written, which may be parts of tensors."""
+        heads = (self.query, self.key, self.value, self.output)
+        elements = sum(one.batch * one.rows * one.heads * one.size for one in heads)
+        others = [bias.tensor for bias in self.biases]
+        if self.append is not None:
+            others += self.append.tensors[:2]  # the past, which is copied
+        return float(elements * self.query.tensor.dtype.itemsize + sum(tensor.nbytes for tensor in others))
+
+    def _detail(self, spec: AttentionSpec, group_rows: int) -> str:
+        """The sizes, which form of the kernel, and what is done to the scores."""
+        query, key = self.query, self.key
+        form = f"form for {spec.few_rows} rows" if spec.few_rows else f"{group_rows} rows a chunk"
+        heads = f"{query.heads}" if query.heads == key.heads else f"{query.heads} over {key.heads}"
+        words = [f"{query.batch} x {heads} heads, {query.rows} x {key.rows} x {query.size} {spec.storage}", form]
+        words += ["causal"] if self.right == 0 else []
+        words += ["masked"] if self.biases else []
+        words += ["appending to a copy of the past"] if self.append is not None else []
+        return ", ".join(words)
+
+
+def few_rows(binder: Binder, rows: int, storage: np.dtype[np.generic], size: int) -> int:
+    """For how many rows (a power of two) the form for few rows is taken; 0 where it is not, for `rows` of a key head
+    and heads of `size` channels.
+    """
+    wide = 1 << max(0, rows - 1).bit_length()
+    lanes = binder.target.lanes(F64 if storage.itemsize == 8 else F32)
+    return wide if wide <= min(FEW_ROWS, lanes) and size <= FEW_ROWS_SIZE else 0
+
+
+def _group_rows(rows: int, units: int, keys: int, block: int) -> int:
+    """The rows of a chunk: a multiple of the block; enough that packing the keys is cheap against using them."""
+    parts = -(-_CHUNKS // max(1, units))
+    wanted = max(_ROWS_OF_A_CHUNK, -(-rows // parts))
+    if keys > KEYS:
+        wanted = min(wanted, _ROWS_KEPT)
+    groups = max(1, rows // wanted)
+    return round_up(max(1, -(-rows // groups)), block)
+
+
+def storage_reason(dtype: np.dtype[np.generic] | None) -> str | None:
+    """Why values of a dtype have no attention kernel; None if they have."""
+    if dtype is None or dtype.name not in ("float32", "float64", "float16", "bfloat16"):
+        return f"no attention kernel for {dtype}"
+    return None

@@ -1,0 +1,1 @@
+"""Templates that move values without computing: copies, views, gather and scatter."""

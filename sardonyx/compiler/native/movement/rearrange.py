@@ -1,0 +1,61 @@
+"""Copies under another order of axes: Tile, DepthToSpace, SpaceToDepth."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.native.movement.copy import contiguous, copy_into
+from sardonyx.compiler.native.movement.slices import reshaped, transposed
+from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.ops.movement import repeat_counts
+from sardonyx.ops.space_depth import depth_to_space_axes, space_to_depth_axes
+
+
+@template("tile")
+class Tile(NativeKernel):
+    """The data repeated along each axis as often as the second input says."""
+
+    known_inputs = (1,)
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        data, repeats = inputs
+        assert data is not None
+        assert repeats is not None
+        assert repeats.array is not None
+        times = repeat_counts(repeats.array, len(data.shape))
+        if all(count == 1 for count in times):
+            return [data]
+        result = binder.new(data.dtype, [size * count for size, count in zip(data.shape, times, strict=True)])
+        split = tuple(itertools.chain(*zip(times, data.shape, strict=True)))
+        strides = tuple(itertools.chain(*((0, stride) for stride in data.strides)))
+        copy_into(binder, data.reshaped(split, strides), result.reshaped(split))
+        return [result]
+
+
+@template("depth_to_space")
+class DepthToSpace(NativeKernel):
+    """(n, c, h, w) to (n, c / b², h·b, w·b), b being the ``blocksize``, channels counted as ``mode`` says."""
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        (data,) = inputs
+        assert data is not None
+        split, order, shape = depth_to_space_axes(data.shape, self.parameters["blocksize"], self.parameters["mode"])
+        return [_moved(binder, data, split, order).reshaped(shape)]
+
+
+@template("space_to_depth")
+class SpaceToDepth(NativeKernel):
+    """(n, c, h, w) to (n, c·b², h / b, w / b), b being the ``blocksize``, channels counted as ``mode`` says."""
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        (data,) = inputs
+        assert data is not None
+        split, order, shape = space_to_depth_axes(data.shape, self.parameters["blocksize"], self.parameters["mode"])
+        return [_moved(binder, data, split, order).reshaped(shape)]
+
+
+def _moved(binder: Binder, data: Tensor, split: Sequence[int], order: Sequence[int]) -> Tensor:
+    """The data under the shape `split`, its axes in another order, contiguous."""
+    return contiguous(binder, transposed(reshaped(binder, data, split), order))

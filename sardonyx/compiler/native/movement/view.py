@@ -1,0 +1,133 @@
+"""Views while binding: the strides and the place of a result that is its first input's memory.
+
+An operator states its view as a NumPy function. Here it is applied to arrays that lie over a room of memory nobody
+reads or writes, and what comes back tells the strides and the offset. Shapes of row-major elements are worked out
+without that, so that a reshape of a strided value costs no copy that strides can avoid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
+from sardonyx.compiler.native.movement.copy import contiguous, copy
+from sardonyx.kernel.program import View
+
+_FIRST_ROOM = 64 << 20
+
+
+class _Room:
+    """A range of addresses as large as any buffer; its pages are never touched, so it takes no memory."""
+
+    def __init__(self) -> None:
+        self._reserve(_FIRST_ROOM)
+
+    def _reserve(self, nbytes: int) -> None:
+        memory = np.empty(nbytes, np.uint8)
+        self._held = memory, int(memory.__array_interface__["data"][0])
+
+    def array(self, tensor: Tensor) -> tuple[Array, int]:
+        """An array that lies in the room as the tensor lies in its buffer, and the address of the buffer's start."""
+        memory, address = self._large_enough(tensor.buffer.nbytes)
+        item = tensor.dtype.itemsize
+        strides = tuple(stride * item for stride in tensor.strides)
+        return np.ndarray(tensor.shape, tensor.dtype, memory, tensor.offset, strides), address
+
+    def contiguous(self, tensor: Tensor) -> Array:
+        """An array of the tensor's shape in row-major order."""
+        return np.ndarray(tensor.shape, tensor.dtype, self._large_enough(tensor.nbytes)[0])
+
+    def _large_enough(self, nbytes: int) -> tuple[Array, int]:
+        if nbytes > self._held[0].nbytes:
+            self._reserve(max(nbytes, 2 * self._held[0].nbytes))
+        return self._held
+
+
+_ROOM = _Room()
+
+
+def apply_view(binder: Binder, kernel: View, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    """The results of a view whose other inputs are known; copied first where no strides can express it.
+
+    ValueError where a shape breaks the operator's rule, as `kernel.apply` raises it.
+    """
+    data = inputs[0]
+    if data is None:
+        raise ValueError("a view needs its first input")
+    others = [None if tensor is None else _contents(index, tensor) for index, tensor in enumerate(inputs[1:], 1)]
+    if data.array is not None:
+        return [binder.constant(np.asarray(array)) for array in _results(kernel, data.array, others)]
+    if kernel.is_reshape:
+        return [_reshaped(binder, kernel, data, others)]
+    array, start = _ROOM.array(data)
+    found = [_placed(data, result, start) for result in _results(kernel, array, others)]
+    if all(tensor is not None for tensor in found):
+        return [tensor for tensor in found if tensor is not None]
+    return apply_view(binder, kernel, [contiguous(binder, data), *inputs[1:]])
+
+
+def _results(kernel: View, data: Array, others: Sequence[Array | None]) -> tuple[Any, ...]:
+    found = kernel.apply(data, *others)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _contents(index: int, tensor: Tensor) -> Array:
+    if tensor.array is None:
+        raise ValueError(f"input {index} decides about the shape of the result, so its contents must be known before")
+    return tensor.array
+
+
+def _placed(data: Tensor, result: Array, start: int) -> Tensor | None:
+    """The result as a tensor over the input's buffer; None where it lies elsewhere."""
+    if result.size == 0:
+        return Tensor(data.dtype, result.shape, row_major(result.shape), data.buffer, data.offset)
+    offset = result.__array_interface__["data"][0] - start
+    if not 0 <= offset < max(1, data.buffer.nbytes):
+        return None
+    item = data.dtype.itemsize
+    return Tensor(data.dtype, result.shape, tuple([stride // item for stride in result.strides]), data.buffer, offset)
+
+
+def _reshaped(binder: Binder, kernel: View, data: Tensor, others: Sequence[Array | None]) -> Tensor:
+    """A view that gives the elements in row order another shape; a copy only where strides cannot express it."""
+    shape = _results(kernel, _ROOM.contiguous(data), others)[0].shape
+    if data.is_contiguous:
+        return data.reshaped(shape)
+    strides = reshaped_strides(data.shape, data.strides, shape)
+    return copy(binder, data).reshaped(shape) if strides is None else data.reshaped(shape, strides)
+
+
+def reshaped_strides(shape: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides under which the same elements, in the same order, have the shape `target`; None where there are none.
+
+    Groups of axes with equal products are matched from the front; within a group the old axes must follow each other
+    in memory. Both shapes hold the same number of elements, at least one.
+    """
+    old = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    result: list[int] = []
+    at = 0
+    group: list[tuple[int, int]] = []
+    left = 1  # elements of the group that the target's axes have not used up yet
+    for size in target:
+        if size == 1:
+            result.append(0)
+            continue
+        while left % size or left < size:
+            if at == len(old):
+                return None
+            if group and group[-1][1] != old[at][0] * old[at][1]:
+                return None
+            group.append(old[at])
+            left *= old[at][0]
+            at += 1
+        left //= size
+        result.append(left * group[-1][1])
+        if left == 1:
+            group = []
+    for axis in range(len(target) - 1, -1, -1):
+        if target[axis] == 1:  # any stride would do: what it would be in row-major order
+            result[axis] = result[axis + 1] * target[axis + 1] if axis + 1 < len(target) else 1
+    return tuple(result)

@@ -1,0 +1,303 @@
+"""One matrix product as steps of a plan: layouts, batch axes, the epilogue's operands, the kernel's arguments."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product as grid
+
+import numpy as np
+
+from sardonyx.compiler.binding import Address, Argument, Binder, Buffer, Tensor, row_major
+from sardonyx.compiler.gemm_choice import (
+    Blocking,
+    Problem,
+    asks_ahead,
+    bf16_product,
+    choose_blocking,
+    packed_words,
+    tile_shape,
+)
+from sardonyx.compiler.llvm.kernels.products.gemm import GemmSpec, Layout, argument_names, emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import WordsSpec, emit_words
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.products.strassen_step import takes_quarters
+from sardonyx.kernel.expr import Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A constant in panels: the vector of words, and its shape [..., K, N] before packing."""
+
+    words: Tensor
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A batch axis or the rows: its size, and the step of every matrix along it (elements; words where packed)."""
+
+    size: int
+    steps: tuple[int, ...]
+
+
+def multiply(
+    binder: Binder,
+    a: Tensor,
+    b: Tensor | Packed,
+    outputs: tuple[Expr, ...],
+    operands: Sequence[Tensor],
+    results: Sequence[Tensor],
+    product: str,
+) -> None:
+    """Add the steps of results = outputs(A x B, operands).
+
+    A is [..., M, K] and B [..., K, N] with batch axes that broadcast; in `outputs` `Input(0)` is the product and
+    `Input(1 + i)` operand i, which broadcasts to the results' shape [..., M, N].
+    """
+    shape = results[0].shape
+    size_n, size_k = shape[-1], a.shape[-1]
+    if math.prod(shape) == 0:
+        return
+    depth = PRODUCTS[product].depth
+    a, a_layout = _laid_out(binder, a) if depth == 1 else (_as_words(binder, a, product), "words")
+    if isinstance(b, Tensor):
+        b, b_layout = _laid_out(binder, b)
+        b_tensor, b_steps = b, _steps(b.shape[:-2], b.strides[:-2], shape[:-2])
+        b_stride = b.strides[-2] if b_layout == "rows" else b.strides[-1]
+    else:
+        b_layout, b_tensor, b_stride = "packed", b.words, 0
+        words = packed_words(binder.target, product, size_k, size_n)
+        strides = [words * math.prod(b.shape[axis + 1 : -2]) for axis in range(len(b.shape) - 2)]
+        b_steps = _steps(b.shape[:-2], strides, shape[:-2])
+    operands = [_readable(binder, operand, size_n) for operand in operands]
+    along_m = [_steps(operand.shape[:-1], operand.strides[:-1], shape[:-1]) for operand in operands]
+    along_n = [_steps(operand.shape[-1:], operand.strides[-1:], shape[-1:])[0] for operand in operands]
+    a_steps = _steps(a.shape[:-1], a.strides[:-1], shape[:-1])
+    matrices = [a_steps, [*b_steps, 0], *along_m, *(result.strides[:-1] for result in results)]
+    axes = _joined([_Axis(size, tuple(steps)) for size, *steps in _columns(shape[:-1], matrices)], a_layout)
+    rows = axes[-1]
+    kinds = tuple(
+        Operand(_addressing(rows.steps[2 + index], along_n[index]), operand.dtype)
+        for index, operand in enumerate(operands)
+    )
+    problem = Problem(
+        m=rows.size,
+        n=size_n,
+        k=size_k,
+        batch=math.prod(axis.size for axis in axes[:-1]),
+        product=product,
+        a=a_layout,
+        b=b_layout,
+        a_stride_bytes=(rows.steps[0] if a_layout != "columns" else a.strides[-1]) * a.dtype.itemsize,
+        b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
+    )
+    if b_layout == "packed" and binder.settings.fast_products:
+        left = a.reshaped((rows.size, size_k), (rows.steps[0], 1))
+        others = list(zip((*operands, *results), rows.steps[2:], strict=True))
+        sides = others[: len(operands)], others[len(operands) :]
+        if takes_quarters(binder, problem, left, b_tensor, TileEpilogue(kinds, outputs), *sides):
+            return
+    tile = tile_shape(binder.target, product)
+    spec = GemmSpec(
+        product,
+        a_layout,
+        b_layout,
+        tile.rows,
+        tile.vectors,
+        tile.unroll,
+        asks_ahead(binder.target),
+        TileEpilogue(kinds, outputs),
+    )
+    known = _Known(
+        spec=spec,
+        sizes={"m": rows.size, "n": size_n, "k": size_k, "b_stride": b_stride}
+        | {"a_stride": a.strides[-1] if a_layout == "columns" else rows.steps[0]},
+        matrices=(a, b_tensor, *operands, *results),
+        row_steps=rows.steps,
+    )
+    _add_steps(binder, known, problem, axes[:-1], len(results))
+
+
+def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[_Axis], results: int) -> None:
+    """A step over the batch axes that the kernel addresses, for each place on the others.
+
+    The last `results` of the matrices are written.
+    """
+    inner, outer = batch[-BATCH_DIMS:], batch[:-BATCH_DIMS]
+    share = math.prod(axis.size for axis in outer)
+    each = replace(problem, batch=problem.batch // share)
+    blocking = choose_blocking(binder.target, each)
+    nbytes = float(sum(tensor.nbytes for tensor in known.matrices))
+    for index in grid(*(range(axis.size) for axis in outer)):
+        offsets = [
+            sum(at * axis.steps[one] for at, axis in zip(index, outer, strict=True))
+            for one in range(len(known.matrices))
+        ]
+        binder.step(
+            emit_gemm,
+            known.spec,
+            known.arguments(inner, offsets, blocking),
+            reads=known.matrices[:-results],
+            writes=known.matrices[-results:],
+            chunks=blocking.chunks,
+            scratch=blocking.scratch,
+            flops=2.0 * each.m * each.n * each.k * each.batch,
+            nbytes=nbytes / share,
+            detail=partial(_detail, known.spec, problem, blocking),
+            arithmetic=_ARITHMETIC.get(problem.product, ""),
+        )
+
+
+# The names of inner products where they are other than multiply-adds of the results' type.
+_ARITHMETIC = {"bf16": "bf16", "bf16 tiles": "bf16 tiles", "u8s8": "int8", "u8s8 tiles": "int8 tiles"}
+
+
+def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking) -> str:
+    """The sizes, the tile in rows and registers, how the product is cut into chunks, and the operands' layouts."""
+    sizes = f"{problem.m}x{problem.k}x{problem.n}" + (f" ({problem.batch} of them)" if problem.batch > 1 else "")
+    layouts = (
+        f"A {problem.a}{' copied' if blocking.a_copy else ''}, B {problem.b}{' copied' if blocking.b_copy else ''}"
+    )
+    cut = f"{blocking.row_block} rows, k {blocking.k_block}, {blocking.group} panels a chunk"
+    return f"{sizes} {spec.product}, tile {spec.rows}x{spec.vectors}, {cut}, {layouts}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What the arguments of a step are made from; matrices are A, B, the operands, the results."""
+
+    spec: GemmSpec
+    sizes: dict[str, int]
+    matrices: tuple[Tensor, ...]
+    row_steps: tuple[int, ...]
+
+    def arguments(self, batches: Sequence[_Axis], offsets: Sequence[int], blocking: Blocking) -> list[Argument]:
+        count = len(self.spec.epilogue.operands)
+        names = ["a", "b", *(f"operand{index}" for index in range(count))]
+        names += [f"output{index}" for index in range(len(self.matrices) - len(names))]
+        values: dict[str, Argument] = {**self.sizes, **vars(blocking)}
+        missing = BATCH_DIMS - len(batches)
+        for one, name in enumerate(names):
+            matrix = self.matrices[one]
+            values[name] = Address(matrix.buffer, matrix.offset + offsets[one] * matrix.dtype.itemsize)
+            if one > 1:
+                values[f"{name}_stride"] = self.row_steps[one]
+            for axis in range(BATCH_DIMS):
+                values[f"{name}_batch{axis}"] = batches[axis - missing].steps[one] if axis >= missing else 0
+        for axis in (1, 2):
+            values[f"batch{axis}"] = batches[axis - missing].size if axis >= missing else 1
+        return [values[name] for name in argument_names(self.spec)]
+
+
+# Rows that one chunk writes as words.
+_ROWS_OF_WORDS = 16
+
+
+def _as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
+    """Add the step that writes A's rows as rows of words, with room for whole vectors."""
+    kind = PRODUCTS[product]
+    *outer, size_k = matrix.shape
+    lanes = binder.target.lanes(kind.word)
+    row = max(1, -(-size_k // (kind.depth * lanes))) * lanes
+    count = math.prod(outer)
+    stride = _row_step(matrix)
+    if stride is None:
+        matrix, stride = contiguous(binder, matrix), size_k
+    # Tiles are read whole, as many rows as they have, though nothing is made of those behind the last one.
+    buffer = Buffer((count + (SIDE - 1 if kind.in_tiles else 0)) * row * kind.word.nbytes)
+    words = Tensor(np.dtype(np.int32), (*outer, row), row_major((*outer, row)), buffer)
+    binder.step(
+        emit_words,
+        WordsSpec(product),
+        [matrix, stride, count, size_k, words, row, _ROWS_OF_WORDS],
+        reads=(matrix,),
+        writes=(words,),
+        chunks=-(-count // _ROWS_OF_WORDS),
+    )
+    return words
+
+
+def _row_step(matrix: Tensor) -> int | None:
+    """The distance of all rows of all batches; None where it differs, or the elements of a row do not lie together."""
+    if matrix.strides[-1] != 1 and matrix.shape[-1] != 1:
+        return None
+    axes = [(size, step) for size, step in zip(matrix.shape[:-1], matrix.strides[:-1], strict=True) if size != 1]
+    if any(step != size * below for (_, step), (size, below) in itertools.pairwise(axes)):
+        return None
+    return axes[-1][1] if axes else 0
+
+
+def _laid_out(binder: Binder, matrix: Tensor) -> tuple[Tensor, Layout]:
+    """The matrix with one of its last two strides equal to 1 (copied where it has none), and which."""
+    rows, columns = matrix.strides[-2:]
+    if columns == 1 or (matrix.shape[-1] == 1 and rows != 1):
+        return matrix, "rows"
+    if rows == 1 or matrix.shape[-2] == 1:
+        return matrix, "columns"
+    return contiguous(binder, matrix), "rows"
+
+
+def _readable(binder: Binder, operand: Tensor, columns: int) -> Tensor:
+    """The operand with stride 1 along columns, unless it is one column."""
+    if operand.shape and operand.shape[-1] != 1 and operand.strides[-1] not in (0, 1):
+        return contiguous(binder, operand)
+    return operand
+
+
+def _steps(shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Strides under which a value reads as one of shape `wanted`, to which its own broadcasts."""
+    missing = len(wanted) - len(shape)
+    found = [0] * missing
+    for size, stride, into in zip(shape, strides, wanted[missing:], strict=True):
+        found.append(stride if size == into else 0)
+    return found
+
+
+def _columns(sizes: Sequence[int], matrices: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    return [(size, *(steps[axis] for steps in matrices)) for axis, size in enumerate(sizes)]
+
+
+def _joined(axes: Sequence[_Axis], a_layout: Layout) -> list[_Axis]:
+    """The axes with neighbours joined that lie together in every matrix; the last one is the rows."""
+    *outer, rows = axes
+    kept = [axis for axis in outer if axis.size != 1]
+    if rows.size == 1 and kept and a_layout != "columns" and kept[-1].steps[1] == 0:
+        rows = kept.pop()  # one row per batch of one B: they are the rows of one product
+    joined = [rows]
+    for axis in reversed(kept):
+        inner = joined[0]
+        fixed = a_layout == "columns" and inner.size == 1  # the kernel takes 1 for the step between such rows
+        if not fixed and all(step == inner.size * below for step, below in zip(axis.steps, inner.steps, strict=True)):
+            joined[0] = _Axis(axis.size * inner.size, inner.steps)
+        else:
+            joined.insert(0, axis)
+    return joined
+
+
+def _addressing(row_step: int, column_step: int) -> Addressing:
+    if column_step == 0:
+        return "column" if row_step else "scalar"
+    return "full" if row_step else "row"
+
+
+_PRODUCTS_OF = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bfloat16"}
+
+
+def product_of(dtype: np.dtype[np.generic], target: Target | None = None, precision: str = "float32") -> str | None:
+    """The inner product for matrices of a dtype; None where there is none.
+
+    With the precision "bfloat16", float32 matrices are rounded to bfloat16 where the target multiplies those faster.
+    """
+    if dtype.name == "float32" and precision == "bfloat16" and target is not None:
+        faster = bf16_product(target)
+        if faster is not None:
+            return faster
+    return _PRODUCTS_OF.get(dtype.name)

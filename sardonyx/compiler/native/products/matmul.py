@@ -1,0 +1,203 @@
+"""MatMul, Gemm and FusedMatMul: any strides and batches, constant right-hand sides packed once, any epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.expr import Expr, Input, substitute
+from sardonyx.ops.framework.facts import Fact
+
+
+class ProductKernel(NativeKernel):
+    """alpha * A x B, an addend if there is a third input, an activation, and an epilogue.
+
+    Parameters: `alpha`, `transA`, `transB`, `transBatchA`, `transBatchB`; `activation` is a function of an expression.
+    """
+
+    takes_epilogue = True
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        for fact in inputs[:2]:
+            if fact is None or fact.dtype is None:
+                return "the type of an operand is not known before the run"
+            dtype = numpy_dtype(fact.dtype)
+            if product_of(dtype) is None:
+                return f"no kernel for products of {dtype}"
+        return None
+
+    def bind(
+        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
+        a, b = inputs[0], inputs[1]
+        assert a is not None
+        assert b is not None
+        third = inputs[2] if len(inputs) > 2 else None
+        return self._bind(binder, a, b, [] if third is None else [(1.0, third)], epilogue)
+
+    def _bind(
+        self, binder: Binder, a: Tensor, b: Tensor, addends: Sequence[tuple[float, Tensor]], epilogue: Epilogue | None
+    ) -> Sequence[Tensor]:
+        """Bind with the sum of factor * tensor over `addends` added before the epilogue."""
+        get = self.parameters.get
+        for_a = bool(get("transA", 0)), bool(get("transBatchA", 0))
+        for_b = bool(get("transB", 0)), bool(get("transBatchB", 0))
+        left, right = as_matrix(_oriented(a, *for_a), vector="row"), as_matrix(_oriented(b, *for_b), vector="column")
+        shape = product_shape(a, b, left, right)
+        dtype = a.dtype
+        result: Expr = Input(dtype, 0)
+        alpha = float(get("alpha", 1.0))
+        if alpha != 1.0:
+            result = result * alpha
+        operands: list[Tensor] = []
+        for factor, tensor in addends:
+            operands.append(widened(tensor, shape))
+            addend: Expr = Input(tensor.dtype, len(operands))
+            result = result + (addend if factor == 1.0 else addend * factor)
+        result = get("activation", lambda x: x)(result)
+        product = product_of(dtype, binder.target, binder.settings.precision)
+        assert product is not None
+        second = self._right(binder, b, right, for_b, product)
+        return add_product(binder, shape, left, second, result, operands, epilogue, product)
+
+    def _right(
+        self, binder: Binder, given: Tensor, right: Tensor, orientation: tuple[bool, bool], product: str
+    ) -> Tensor | Packed:
+        """The right-hand side, in panels if it is constant."""
+        if not given.is_known or given.buffer.kind != "constant" or given.size == 0 or 0 in given.strides:
+            return right
+
+        def panels(array: Array) -> Array:
+            view = oriented_array(array, *orientation)
+            return pack_b(binder.library, view[:, None] if view.ndim == 1 else view, product)
+
+        return Packed(binder.derived(given, ("panels", orientation, product), panels), right.shape)
+
+
+@template("matmul")
+class MatMulKernel(ProductKernel):
+    """alpha * A x B with NumPy's rules for ranks and batches."""
+
+
+@template("gemm")
+class GemmKernel(ProductKernel):
+    """alpha * A x B + beta * C for matrices; C broadcasts to the product. Parameters as above, and `beta`."""
+
+    def bind(
+        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
+        a, b = inputs[0], inputs[1]
+        c = inputs[2] if len(inputs) > 2 else None
+        assert a is not None
+        assert b is not None
+        if len(a.shape) != 2 or len(b.shape) != 2:
+            raise ValueError(f"Gemm needs matrices, not shapes {a.shape} and {b.shape}")
+        beta = float(self.parameters.get("beta", 1.0))
+        addends = [(beta, c)] if c is not None and beta != 0.0 else []
+        return self._bind(binder, a, b, addends, epilogue)
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """The product's shape as matrices, and as the operator's result (without the axis that a vector lacks)."""
+
+    batch: tuple[int, ...]
+    rows: int
+    columns: int
+    has_rows: bool
+    has_columns: bool
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        return (*self.batch, *([self.rows] if self.has_rows else []), *([self.columns] if self.has_columns else []))
+
+
+def add_product(
+    binder: Binder,
+    shape: ProductShape,
+    left: Tensor,
+    right: Tensor | Packed,
+    result: Expr,
+    operands: Sequence[Tensor],
+    epilogue: Epilogue | None,
+    product: str,
+) -> Sequence[Tensor]:
+    """Add the steps of a product whose value is `result` over the sums and `operands`, and then of the epilogue.
+
+    `operands` broadcast to the matrices, those of the epilogue to the operator's result.
+    """
+    outputs: tuple[Expr, ...] = (result,)
+    taken = list(operands)
+    if epilogue is not None:
+        first = len(taken)
+
+        def replaced(leaf: Input) -> Expr:
+            return result if leaf.index == 0 else Input(leaf.dtype, leaf.index + first)
+
+        outputs = tuple(substitute(epilogue.outputs, replaced))
+        taken.extend(widened(operand, shape) for operand in epilogue.operands)
+    matrix = (*shape.batch, shape.rows, shape.columns)
+    results = [binder.new(output.dtype, shape.result) for output in outputs]
+    places = [tensor.reshaped(matrix) for tensor in results]
+    multiply(binder, left, right, outputs, taken, places, product)
+    return results
+
+
+def _oriented(x: Tensor, swap: bool, rows_first: bool) -> Tensor:
+    """`x` as the product reads it: its first axis moved in front of the last, then the last two swapped."""
+    axes = list(range(len(x.shape)))
+    if rows_first and len(axes) > 2:
+        axes = [*axes[1:-1], 0, axes[-1]]
+    if swap and len(axes) > 1:
+        axes[-2:] = axes[:-3:-1]
+    return x.reshaped([x.shape[axis] for axis in axes], [x.strides[axis] for axis in axes])
+
+
+def oriented_array(x: Array, swap: bool, rows_first: bool) -> Array:
+    """The same for an array."""
+    if rows_first and x.ndim > 2:
+        x = np.moveaxis(x, 0, -2)
+    return np.swapaxes(x, -1, -2) if swap and x.ndim > 1 else x
+
+
+def as_matrix(x: Tensor, *, vector: str) -> Tensor:
+    """A vector as a matrix of one row or one column; others as they are."""
+    if not x.shape:
+        raise ValueError("a matrix product needs inputs of rank 1 at least")
+    if len(x.shape) > 1:
+        return x
+    size, stride = x.shape[0], x.strides[0]
+    if vector == "row":
+        return x.reshaped((1, size), (size * stride, stride))
+    return x.reshaped((size, 1), (stride, 1))
+
+
+def product_shape(a: Tensor, b: Tensor, left: Tensor, right: Tensor) -> ProductShape:
+    """The shape of the product of two matrices (with batches) that stand for `a` and `b`."""
+    if left.shape[-1] != right.shape[-2]:
+        raise ValueError(
+            f"the inner dimensions of {a.shape} and {b.shape} differ: {left.shape[-1]} and {right.shape[-2]}"
+        )
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        raise ValueError(f"the batch axes of {a.shape} and {b.shape} do not broadcast") from None
+    return ProductShape(batch, left.shape[-2], right.shape[-1], len(a.shape) > 1, len(b.shape) > 1)
+
+
+def widened(operand: Tensor, shape: ProductShape) -> Tensor:
+    """An operand that broadcasts to the operator's result as one that broadcasts to the matrices."""
+    sizes, strides = list(operand.shape), list(operand.strides)
+    if not shape.has_columns:
+        sizes, strides = [*sizes, 1], [*strides, 0]
+    if not shape.has_rows:
+        place = max(0, len(sizes) - 1)
+        sizes, strides = [*sizes[:place], 1, *sizes[place:]], [*strides[:place], 0, *strides[place:]]
+    return operand.reshaped(sizes, strides)

@@ -1,0 +1,54 @@
+"""Constant right-hand sides of matrix products, packed into panels once, when a session is made."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array
+from sardonyx.compiler.gemm_choice import packed_words, panel_columns, panels_of, tile_shape
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import PackSpec, emit_pack
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.runtime.arena_layout import ALIGNMENT
+
+# A chunk packs this many elements of K of this many panels: rows are read by the kilobyte, panels written likewise.
+_K_BLOCK = 64
+_GROUP = 16
+# Fewer bytes than this are packed by one thread.
+_SMALL = 1 << 20
+
+
+def aligned_empty(count: int, dtype: np.dtype[np.generic]) -> Array:
+    """An uninitialised vector whose first element lies at a multiple of two cache lines."""
+    room = np.empty(count * dtype.itemsize + 2 * ALIGNMENT, np.uint8)
+    start = -int(room.__array_interface__["data"][0]) % (2 * ALIGNMENT)
+    return room[start : start + count * dtype.itemsize].view(dtype)
+
+
+def pack_b(library: KernelLibrary, array: Array, product: str) -> Array:
+    """Panels of `array`, [..., K, N] with either of the last two strides equal to one element, one batch after another.
+
+    The panels are a vector of the product's words. The array is read where it lies: it may be a view of a mapped file.
+    """
+    target, kind = library.target, PRODUCTS[product]
+    size_k, size_n = array.shape[-2:]
+    item = array.itemsize
+    batches = array.reshape(math.prod(array.shape[:-2]), size_k, size_n)
+    by_rows = batches.strides[-1] == item or size_n == 1
+    if not by_rows and batches.strides[-2] != item and size_k != 1:
+        batches, by_rows = np.ascontiguousarray(batches), True
+    stride = batches.strides[-2 if by_rows else -1] // item
+    words = packed_words(target, product, size_k, size_n)
+    packed = aligned_empty(words * len(batches), np.dtype(f"{'f' if kind.word.is_float else 'i'}{kind.word.nbytes}"))
+    panels = panels_of(size_n, panel_columns(target, product))
+    k_blocks = max(1, -(-size_k // _K_BLOCK))
+    groups = -(-panels // _GROUP)
+    chunks = len(batches) * groups * k_blocks
+    spec = PackSpec(product, "rows" if by_rows else "columns", tile_shape(target, product).vectors)
+    steps = (_K_BLOCK, _GROUP, k_blocks, batches.strides[0] // item, words)
+    threads = min(os.cpu_count() or 1, chunks) if packed.nbytes > _SMALL else 1
+    library.run(emit_pack, spec, (batches, stride, size_k, size_n, packed, *steps), chunks, threads)
+    return packed

@@ -1,0 +1,1 @@
+"""Work along rows: reductions, softmax, normalisations, running sums."""

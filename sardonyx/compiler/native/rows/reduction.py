@@ -1,0 +1,368 @@
+"""Reductions while binding: which dimensions make the rows, how vectors run, and how the work is cut into chunks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.expression import supported
+from sardonyx.compiler.llvm.kernels.rows.reduction import ReductionSpec, emit_reduction
+from sardonyx.compiler.llvm.kernels.rows.row_access import Access, lanes_for, types_within
+from sardonyx.compiler.llvm.kernels.rows.row_passes import RowPasses
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.view import reshaped_strides
+from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.rows.long_rows import PIECE, LongRow, can_be_cut
+from sardonyx.compiler.native.rows.rows import (
+    Axis,
+    access_of,
+    broadcast_steps,
+    common_shape,
+    elements_per_chunk,
+    in_order,
+    laid_out,
+    memory_order,
+    space_size,
+    table_words,
+)
+from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.kernel.canonical import canonical
+from sardonyx.kernel.cost import weight
+from sardonyx.kernel.expr import Expr, Input, Reduce, RowLength, substitute, walk
+from sardonyx.kernel.program import Arrangement, Reduction, is_row_value
+from sardonyx.ops.framework.facts import Fact
+
+# Intermediates are kept for a later pass while a row of them stays in the second cache.
+_MOST_SCRATCH = 128 << 10
+
+# A vector is as many registers wide as leaves few lanes empty at the end.
+# Down a column wide ones pay: they read more of each memory page.
+_WIDTHS: dict[str, tuple[int, ...]] = {"rows": (4, 2), "columns": (8, 4, 2)}
+_FULL_ENOUGH = 8
+
+
+@template("reduction")
+class ReductionTemplate(NativeKernel):
+    """A node's reduction: its inputs are read under the shapes that the operator arranges.
+
+    A program without reductions is a loop over elements. An epilogue becomes part of the kernel where the result is an
+    element of the space, under its shape; elsewhere it is a step of its own.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.program: Reduction = parameters["program"]
+        self.operands: tuple[int, ...] = parameters["operands"]
+        self.positions: tuple[int, ...] = parameters["outputs"]
+        self.arrange: Callable[..., Arrangement] = parameters["arrange"]
+        self.known_inputs = parameters["known"]
+        self.takes_epilogue = self.positions == (0,)
+        self._fused: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
+        self._kernels: dict[tuple[Expr, ...], PointwiseKernel | ReductionKernel] = {}
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        return supported(self.program.outputs)
+
+    def bind(
+        self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
+        shapes = [None if tensor is None else tensor.shape for tensor in inputs]
+        known = self.known_inputs
+        contents = [
+            tensor.array if tensor is not None and index in known else None for index, tensor in enumerate(inputs)
+        ]
+        arrangement = self.arrange(shapes, contents)
+        read = []
+        for position, shape in zip(self.operands, arrangement.inputs, strict=True):
+            tensor = inputs[position]
+            assert tensor is not None
+            read.append(read_as(binder, tensor, shape))
+        roots, dtypes = self.program.outputs, self.program.inputs
+        if epilogue is not None and self._takes_in(arrangement, epilogue):
+            dtypes = (*dtypes, *(tensor.dtype for tensor in epilogue.operands))
+            return self._run(binder, [*read, *epilogue.operands], arrangement.axes, self._with(epilogue), dtypes)
+        made = self._run(binder, read, arrangement.axes, roots, dtypes)
+        results: list[Tensor | None] = [None] * (max(self.positions) + 1)
+        for position, tensor, shape in zip(self.positions, made, arrangement.outputs, strict=True):
+            results[position] = read_as(binder, tensor, shape)
+        if epilogue is None:
+            return results
+        own = results[0]
+        assert own is not None
+        dtypes = (own.dtype, *(tensor.dtype for tensor in epilogue.operands))
+        return PointwiseKernel(epilogue.outputs, dtypes).bind_nodes(binder, [own, *epilogue.operands])
+
+    def _takes_in(self, arrangement: Arrangement, epilogue: Epilogue) -> bool:
+        """Whether the result is an element of the space, with the space's own shape, and stays so."""
+        result = arrangement.outputs[0]
+        if is_row_value(self.program.outputs[0]) or common_shape(arrangement.inputs) != result:
+            return False
+        return common_shape([result, *(tensor.shape for tensor in epilogue.operands)]) == result
+
+    def _with(self, epilogue: Epilogue) -> tuple[Expr, ...]:
+        """The epilogue's outputs over the program's inputs, its operands behind them."""
+        known = self._fused.get(epilogue.outputs)
+        if known is None:
+            (result,) = self.program.outputs
+            first = len(self.program.inputs) - 1
+
+            def replaced(leaf: Input) -> Expr:
+                return result if leaf.index == 0 else Input(leaf.dtype, first + leaf.index)
+
+            known = self._fused[epilogue.outputs] = tuple(substitute(epilogue.outputs, replaced))
+        return known
+
+    def _run(
+        self,
+        binder: Binder,
+        inputs: Sequence[Tensor],
+        axes: Sequence[int],
+        roots: tuple[Expr, ...],
+        dtypes: Sequence[np.dtype[Any]],
+    ) -> list[Tensor]:
+        kernel = self._kernels.get(roots)
+        if kernel is None:
+            combines = any(isinstance(expr, Reduce | RowLength) for expr in walk(roots))
+            kernel = ReductionKernel(roots, dtypes) if combines else PointwiseKernel(roots, dtypes)
+            self._kernels[roots] = kernel
+        if isinstance(kernel, PointwiseKernel):
+            return kernel.bind(binder, inputs)
+        return kernel.bind(binder, inputs, axes)
+
+
+def read_as(binder: Binder, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The elements of a tensor in the same order under another shape; a copy only where strides cannot express it."""
+    if tensor.shape == shape:
+        return tensor
+    if tensor.is_contiguous:
+        return tensor.reshaped(shape)
+    strides = reshaped_strides(tensor.shape, tensor.strides, shape)
+    return contiguous(binder, tensor).reshaped(shape) if strides is None else tensor.reshaped(shape, strides)
+
+
+class ReductionKernel:
+    """Expressions with reductions over rows; `Input(i)` reads input `i`, of dtype ``dtypes[i]``.
+
+    ValueError where `supported` objects.
+    """
+
+    def __init__(self, roots: Sequence[Expr], dtypes: Sequence[np.dtype[Any]]) -> None:
+        problem = supported(roots)
+        if problem is not None:
+            raise ValueError(problem)
+        self.dtypes = tuple(dtypes)
+        self.body = canonical(roots)
+        self.of_rows = tuple(is_row_value(root) for root in self.body.roots)
+        self.operations = max(1, weight(self.body.roots))
+        self._names = tuple(dtype.name for dtype in self.dtypes)
+        self._all_values = [*self.body.roots, *(Input(dtype, 0) for dtype in self.dtypes)]
+        self._can_be_cut = can_be_cut(self.body.roots)
+        self._long: LongRow | None = None
+        self._lanes: dict[str, int] = {}
+        self._kept: dict[tuple[bool, ...], int] = {}
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
+        """Add the step and give the outputs; rows extend along `axes` of the inputs' broadcast shape.
+
+        Outputs that are values of rows keep those axes with size 1.
+        """
+        shape = common_shape([tensor.shape for tensor in inputs])
+        reduced = {axis % len(shape) for axis in axes} if shape else set()
+        kept_shape = tuple(1 if axis in reduced else size for axis, size in enumerate(shape))
+        if self._is_long(inputs, shape, kept_shape):
+            if self._long is None:
+                self._long = LongRow(self)
+            return self._long.bind(binder, inputs, shape, math.prod(shape))
+        order = memory_order(inputs, shape)
+        outputs = [
+            binder.new(root.dtype, kept_shape) if of_row else laid_out(binder, root.dtype, shape, order)
+            for root, of_row in zip(self.body.roots, self.of_rows, strict=True)
+        ]
+        self.bind_into(binder, inputs, outputs, axes)
+        return outputs
+
+    def _is_long(self, inputs: Sequence[Tensor], shape: tuple[int, ...], kept_shape: tuple[int, ...]) -> bool:
+        """Whether there is one row only, and that so long that several threads should share it."""
+        length = math.prod(shape)
+        if not self._can_be_cut or length < 2 * PIECE or math.prod(kept_shape) != 1:
+            return False
+        nbytes = sum(tensor.dtype.itemsize for tensor in inputs if tensor.size == length)
+        several = elements_per_chunk(length, nbytes, self.operations) < length // 4
+        return several and all(
+            tensor.size == 1 or (tensor.shape == shape and tensor.is_contiguous) for tensor in inputs
+        )
+
+    def bind_into(
+        self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], axes: Sequence[int]
+    ) -> None:
+        """Add the step that writes existing tensors, shaped as `bind` gives them."""
+        shape = common_shape([tensor.shape for tensor in inputs])
+        reduced = {axis % len(shape) for axis in axes} if shape else set()
+        order = memory_order(inputs, shape)
+        inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
+        rows = math.prod(size for axis, size in enumerate(shape) if axis not in reduced)
+        if rows and (math.prod(shape) or any(self.of_rows)):
+            self._step(binder, inputs, outputs, shape, reduced, order)
+
+    def _step(
+        self,
+        binder: Binder,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        shape: tuple[int, ...],
+        reduced: set[int],
+        order: Sequence[int],
+    ) -> None:
+        operands = [*inputs, *outputs]
+        space = _Space.of(shape, [broadcast_steps(tensor, len(shape)) for tensor in operands], reduced, order)
+        count = len(inputs)
+        is_output_element = [False] * count + [not of_row for of_row in self.of_rows]
+        space = space.with_row([t.dtype.itemsize if e else 0 for t, e in zip(operands, is_output_element, strict=True)])
+        fixed = tuple(
+            not element and all(axis.steps[index] == 0 for axis in space.reduced)
+            for index, element in enumerate(is_output_element)
+        )
+        vector = space.reduced[-1] if space.form == "rows" else space.kept[-1]
+        access = tuple(
+            access_of(step, tensor.dtype.itemsize) for tensor, step in zip(operands, vector.steps, strict=True)
+        )
+        spec, lanes, scratch = self._spec(binder.target, space, access, fixed)
+        length = space_size(space.reduced)
+        words, items, rows_per_item = space.words(lanes)
+        elements = space_size(space.kept) * length
+        nbytes = float(sum(tensor.dtype.itemsize for tensor, one in zip(operands, fixed, strict=True) if not one))
+        wanted = elements_per_chunk(elements, nbytes, self.operations)
+        per_chunk = max(1, wanted // max(1, length * rows_per_item))
+        header = [items, per_chunk, vector.size, length, space_size(space.reduced[:-1])]
+        binder.step(
+            emit_reduction,
+            spec,
+            [*operands, *header, *words],
+            reads=tuple(inputs),
+            writes=tuple(outputs),
+            chunks=-(-items // per_chunk),
+            scratch=scratch,
+            flops=float(self.operations) * elements,
+            nbytes=float(sum(tensor.nbytes for tensor in operands)),
+            detail=f"{elements // length if length else 0} x {length} by {space.form}, {self.operations} operations",
+        )
+
+    def _spec(
+        self, target: Target, space: _Space, access: tuple[Access, ...], fixed: tuple[bool, ...]
+    ) -> tuple[ReductionSpec, int, int]:
+        """The kernel for a space, the lanes of its vectors, and the bytes of scratch memory that it uses."""
+        lanes = self._lanes.get(target.name)
+        if lanes is None:
+            lanes = lanes_for(target, types_within(self._all_values))
+            self._lanes[target.name] = lanes
+        width = _width(space.form, (space.reduced if space.form == "rows" else space.kept)[-1].size, lanes)
+        kept = self._kept.get(fixed)
+        if kept is None:
+            kept = self._kept[fixed] = RowPasses(self.body.roots, fixed[: len(self.dtypes)], True).kept_count
+        scratch = kept * 8 * space.padded_row(lanes * width)
+        keeps = 0 < scratch <= _MOST_SCRATCH
+        runs = len(space.reduced) > 1
+        spec = ReductionSpec(self.body, self._names, access, fixed, space.form, width, runs, keeps)
+        return spec, lanes * width, scratch if keeps else 0
+
+
+def _width(form: str, size: int, lanes: int) -> int:
+    for width in _WIDTHS[form]:
+        wide = width * lanes
+        if size >= wide and (size % wide == 0 or size >= _FULL_ENOUGH * wide):
+            return width
+    return 1
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The axes of an iteration space: those that are kept and those of a row, each slowest first.
+
+    Vectors run along the last axis of a row (`rows`) or along the last kept one (`columns`).
+    """
+
+    kept: list[Axis]
+    reduced: list[Axis]
+    form: Literal["rows", "columns"]
+
+    @staticmethod
+    def of(shape: Sequence[int], steps: Sequence[Sequence[int]], reduced: set[int], order: Sequence[int]) -> _Space:
+        """The dimensions in `order`, that of memory.
+
+        Axes of size 1 are dropped, neighbours of one kind joined where they are one run for every operand.
+        """
+        axes: list[tuple[bool, Axis]] = []
+        for index in order:
+            size = shape[index]
+            if size == 1:
+                continue
+            kind, axis = index in reduced, Axis(size, tuple(one[index] for one in steps))
+            if axes and axes[-1][0] == kind:
+                before = axes[-1][1]
+                if all(outer == size * inner for outer, inner in zip(before.steps, axis.steps, strict=True)):
+                    axes[-1] = kind, Axis(before.size * size, axis.steps)
+                    continue
+            axes.append((kind, axis))
+        kept, rows = [axis for kind, axis in axes if not kind], [axis for kind, axis in axes if kind]
+        fastest = _fastest([axis for _, axis in axes])
+        if fastest is None or fastest in rows or not kept:
+            return _Space(kept, _last(rows, fastest), "rows")
+        return _Space(_last(kept, fastest), rows, "columns")
+
+    def with_row(self, steps: Sequence[int]) -> _Space:
+        """The space with a row of one element where it has no reduced axes; then vectors run along that."""
+        if self.reduced:
+            return self
+        return _Space(self.kept, [Axis(1, tuple(steps))], "rows")
+
+    def padded_row(self, lanes: int) -> int:
+        """Elements that an intermediate of one item takes in scratch memory."""
+        if self.form == "columns":
+            return space_size(self.reduced) * lanes
+        row = self.reduced[-1].size
+        return space_size(self.reduced[:-1]) * (-(-row // lanes) * lanes)
+
+    def words(self, lanes: int) -> tuple[list[int], int, int]:
+        """The kernel's arguments that follow the sizes; the number of items, and the rows of one."""
+        nothing = tuple(0 for _ in self.reduced[-1].steps)
+        depth: list[int] = []
+        if self.form == "rows":
+            vector, outer, rows = self.reduced[-1], self.kept, 1
+            fastest = outer[-1] if outer else Axis(1, nothing)
+            slower = outer[:-1]
+        else:
+            vector, slower, rows = self.kept[-1], self.kept[:-1], lanes
+            fastest = Axis(-(-vector.size // lanes), tuple(lanes * step for step in vector.steps))
+            depth = [self.reduced[-1].size, *self.reduced[-1].steps]
+        table = table_words(slower)
+        steps = [*fastest.steps, *vector.steps, *depth]
+        first = len(nothing) + _HEADER_WORDS + len(steps)
+        words = [fastest.size, first + len(table), *steps, *table, *table_words(self.reduced[:-1])]
+        return words, space_size(slower) * fastest.size, rows
+
+
+# Words between the addresses and the steps.
+_HEADER_WORDS = 7
+
+
+def _fastest(axes: Sequence[Axis]) -> Axis | None:
+    """The axis along which the operand with most elements moves least; the last of equals."""
+    if not axes:
+        return None
+    weights = [math.prod(axis.size for axis in axes if axis.steps[operand]) for operand in range(len(axes[0].steps))]
+    main = weights.index(max(weights))
+    moving = [axis for axis in axes if axis.steps[main]]
+    return min(reversed(moving), key=lambda axis: abs(axis.steps[main]), default=axes[-1])
+
+
+def _last(axes: Sequence[Axis], chosen: Axis | None) -> list[Axis]:
+    """The axes with `chosen` moved to the end."""
+    if chosen is None:
+        return list(axes)
+    return [*(axis for axis in axes if axis is not chosen), chosen]
