@@ -20,7 +20,7 @@ demo: $(VENV)/.demo $(COMPAT)/.installed
 test: export OPENBLAS_NUM_THREADS ?= 1
 test: export OMP_NUM_THREADS ?= 1
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

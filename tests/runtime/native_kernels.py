@@ -27,13 +27,13 @@ GIVE_UP_NANOSECONDS = 20_000_000_000
 
 @functools.cache
 def code() -> ExecutorCode:
-    return executor_code(library())
+    return executor_code(library(purpose="runtime"))
 
 
 @functools.cache
 def kernel(name: str) -> int:
     """The address of one of the kernels below."""
-    return library().address(emit_kernel, (name,))
+    return library(purpose="runtime").address(emit_kernel, (name,))
 
 
 def emit_kernel(target: Target, spec: tuple[str]) -> str:
