@@ -1,0 +1,55 @@
+"""What an algorithm of convolution is to the choice among them, and the rates that predictions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.compiler.tuned import tuned
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A way to compute convolutions.
+
+    `predict` tells how many nanoseconds a call takes on one thread, or None where the algorithm cannot do it; it adds
+    no steps. `bind` adds the steps and gives the outputs in ONNX's order: one for each output of `call.finish`, best
+    as views of channels-last memory (`call.results`, `call.handed_on`).
+    """
+
+    name: str
+    predict: Callable[[Binder, ConvolutionCall], float | None]
+    bind: Callable[[Binder, ConvolutionCall], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What predictions are made of. The defaults were measured on AVX-512 machines.
+
+    ghz                clock under vector arithmetic; two multiply-adds of a vector start in a cycle
+    l2, l3, memory     bytes a nanosecond from there, for one thread
+    """
+
+    ghz: float = 4.3
+    l2: float = 120.0
+    l3: float = 60.0
+    memory: float = 40.0
+
+    def flops(self, target: Target) -> float:
+        """float32 operations a nanosecond at most."""
+        return 4.0 * target.lanes(F32) * self.ghz
+
+    def bytes_of(self, target: Target, nbytes: float) -> float:
+        """Bytes a nanosecond from where so many of them stay between two uses."""
+        if nbytes <= target.caches.l2 / 2:
+            return self.l2
+        return self.l3 if nbytes <= target.caches.l3 / 2 else self.memory
+
+
+def rates() -> Rates:
+    """The rates of this machine."""
+    return tuned("convolution", Rates)

@@ -1,0 +1,159 @@
+"""Convolution as a matrix product over copied windows: a row of A for each place of the output, a column of B for
+each filter.
+
+The input is brought into channels-last order, with its padding; a window is then a few runs of neighbouring channels,
+and along the last dimension even one. Where windows overlap, or lie apart, a copy puts each of them into one row
+("im2col"); a window of one run needs none. Any convolution can be computed this way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.gemm_choice import panel_columns
+from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.pad import Frame, framed
+from sardonyx.compiler.native.products.gemm_step import Packed, multiply
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.ops.windows import Windows
+
+# With fewer channels than this a window is copied from ONNX's order, whose runs go along the last dimension.
+_FEW_CHANNELS = 16
+
+# The share of the peak that products reach.
+_SHARE_OF_PEAK = 0.85
+
+
+def predict(binder: Binder, call: ConvolutionCall) -> float:
+    """The product, and for each byte of a copied window its way to memory and back."""
+    rate, target = rates(), binder.target
+    filters, panel = max(1, call.filters // call.group), panel_columns(target, call.product)
+    padded = -(-filters // panel) * panel / filters
+    copied = 0 if call.taps == 1 else call.batch * call.places * call.channels * call.taps * call.x.dtype.itemsize
+    return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target)) + 2 * copied / rate.bytes_of(target, copied)
+
+
+def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
+    """Add the steps."""
+    finish = call.finish(binder)
+    results = call.results(binder, finish)
+    if math.prod(call.result_shape) == 0:
+        return call.handed_on(results)
+    by_channels = call.is_channels_last or (call.channels >= _FEW_CHANNELS and not _is_tiling(call.windows))
+    rows = _rows_by_channels(binder, call) if by_channels else _rows_in_order(binder, call)
+    multiply(
+        binder,
+        rows,
+        _columns(binder, call, by_channels),
+        finish.outputs,
+        [call.by_groups(operand) for operand in finish.operands],
+        [call.by_groups(tensor) for tensor in results],
+        call.product,
+    )
+    return call.handed_on(results)
+
+
+WINDOW_COPIES = Algorithm("window copies", predict, bind)
+
+
+def _columns(binder: Binder, call: ConvolutionCall, by_channels: bool) -> Packed | Tensor:
+    """The weights as [group, K, filters], K in the order of the rows: in panels if they are constant."""
+    group, taps, w = call.group, call.taps, call.w
+    filters, channels = call.filters // group, w.shape[1]
+    shape = (group, taps * channels, filters)
+    if not call.has_constant_weights or w.size == 0:
+        if by_channels:
+            w = contiguous(
+                binder, w.reshaped((*w.shape[:1], *w.shape[2:], channels), (w.strides[0], *w.strides[2:], w.strides[1]))
+            )
+        else:
+            w = contiguous(binder, w)
+        return w.reshaped(shape, (taps * channels * filters, 1, taps * channels))
+
+    def panels(array: Array) -> Array:
+        matrix: Array = array.reshape(group, filters, channels, taps)
+        if by_channels:
+            matrix = np.ascontiguousarray(matrix.transpose(0, 1, 3, 2))
+        matrix = matrix.reshape(group, filters, taps * channels).transpose(0, 2, 1)
+        return pack_b(binder.library, matrix, call.product)
+
+    packed = binder.derived(w, ("panels of filters", group, by_channels, call.product), panels)
+    return Packed(packed, shape)
+
+
+def _is_tiling(windows: Windows) -> bool:
+    """Whether the windows lie side by side, as patches do."""
+    return windows.kernel == windows.strides and not any((*windows.begin, *windows.end)) and max(windows.kernel) > 1
+
+
+def _padded(binder: Binder, x: Tensor, windows: Windows) -> Tensor:
+    """A channels-last input with zeros around it; negative padding cuts."""
+    reach = [
+        (count - 1) * stride + (kernel - 1) * dilation + 1
+        for count, stride, kernel, dilation in zip(
+            windows.output, windows.strides, windows.kernel, windows.dilations, strict=True
+        )
+    ]
+    behind = [
+        max(0, end, needed - size - begin)
+        for end, needed, size, begin in zip(windows.end, reach, windows.size, windows.begin, strict=True)
+    ]
+    cut = tuple((max(0, -begin), max(0, -end)) for begin, end in zip(windows.begin, windows.end, strict=True))
+    added = tuple((max(0, begin), end) for begin, end in zip(windows.begin, behind, strict=True))
+    none = ((0, 0),)
+    return framed(binder, x, Frame((*none, *cut, *none), (*none, *added, *none)), "constant", None)
+
+
+def _rows_by_channels(binder: Binder, call: ConvolutionCall) -> Tensor:
+    """[batch, group, places, taps * channels] from the input in channels-last order."""
+    windows, group = call.windows, call.group
+    data = _padded(binder, call.channels_last, windows)
+    if not data.is_contiguous:
+        data = contiguous(binder, data)
+    batch, channels = data.shape[0], data.shape[-1]
+    each = channels // group
+    steps = data.strides[1:-1]
+    over = [stride * step for stride, step in zip(windows.strides, steps, strict=True)]
+    within = [dilation * step for dilation, step in zip(windows.dilations, steps, strict=True)]
+    one_run = all(size == 1 for size in windows.kernel[:-1]) and (
+        windows.kernel[-1] == 1 or (windows.dilations[-1] == 1 and group == 1)
+    )
+    flat = evenly_spaced(windows.output, over)
+    if one_run and flat is not None:
+        width = windows.kernel[-1] * each
+        return data.reshaped((batch, group, call.places, width), (data.strides[0], each, flat, 1))
+    view = data.reshaped(
+        (batch, *windows.output, group, *windows.kernel, each),
+        (data.strides[0], *over, each, *within, 1),
+    )
+    return _as_rows(contiguous(binder, view), call)
+
+
+def _rows_in_order(binder: Binder, call: ConvolutionCall) -> Tensor:
+    """[batch, group, places, channels * taps] from the input in ONNX's order."""
+    windows, group = call.windows, call.group
+    last = _padded(binder, call.channels_last, windows)
+    batch, channels = last.shape[0], last.shape[-1]
+    each = channels // group
+    steps, step = last.strides[1:-1], last.strides[-1]
+    over = [stride * one for stride, one in zip(windows.strides, steps, strict=True)]
+    within = [dilation * one for dilation, one in zip(windows.dilations, steps, strict=True)]
+    view = last.reshaped(
+        (batch, *windows.output, group, each, *windows.kernel),
+        (last.strides[0], *over, each * step, step, *within),
+    )
+    return _as_rows(contiguous(binder, view), call)
+
+
+def _as_rows(copied: Tensor, call: ConvolutionCall) -> Tensor:
+    """Copied windows [batch, *places, group, K...] as [batch, group, places, K]."""
+    group, width = call.group, call.taps * call.w.shape[1]
+    return copied.reshaped(
+        (call.batch, group, call.places, width), (call.places * group * width, width, group * width, 1)
+    )
