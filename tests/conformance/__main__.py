@@ -32,8 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", default="", metavar="NAME", help="instruction set of native code; numpy: none")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of a session")
     parser.add_argument("--constants", action="store_true", help="make all inputs but the first part of the model")
+    parser.add_argument("--native", action="store_true", help="tell how many numeric tests run in native code alone")
     options = parser.parse_args(arguments)
-    engine = Engine(options.kernels, options.threads, options.constants)
+    engine = Engine(options.kernels, options.threads, options.constants, options.native)
     wanted = [name for name in suite.tests() if re.search(options.match, name)]
     ran = {
         outcome.name: outcome
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ran[name] if name in ran else Outcome(suite.tests()[name][0], name, "skipped", SKIPS[name]) for name in wanted
     ]
     print(table(outcomes))
+    if options.native:
+        print(native_share(outcomes, options.report))
     if options.report:
         print(reasons(outcomes))
     if options.json:
@@ -59,6 +62,20 @@ def table(outcomes: Sequence[Outcome]) -> str:
         chosen = [outcome for outcome in outcomes if kind in ("all", outcome.kind)]
         counts = collections.Counter(outcome.status for outcome in chosen)
         lines.append(f"{kind:<20}" + "".join(f"{counts[status]:>9}" for status in STATUSES) + f"{len(chosen):>9}")
+    return "\n".join(lines)
+
+
+def native_share(outcomes: Sequence[Outcome], with_names: bool) -> str:
+    """How many numeric node tests have no host step, and what the host steps of the others are, the most first."""
+    numeric = [outcome for outcome in outcomes if outcome.kind == "node" and outcome.host_steps is not None]
+    native = [outcome for outcome in numeric if not outcome.host_steps]
+    lines = [f"native: {len(native)} of {len(numeric)} numeric node tests ({len(native) / max(1, len(numeric)):.1%})"]
+    tests: dict[str, list[str]] = collections.defaultdict(list)
+    for outcome in numeric:
+        for step in dict.fromkeys(outcome.host_steps or ()):
+            tests[step].append(outcome.name)
+    for step, names in sorted(tests.items(), key=lambda item: -len(item[1])):
+        lines.append(f"{len(names):5}  {step}" + (f"  [{', '.join(names)}]" if with_names else ""))
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
+from sardonyx.compiler.control_flow import ControlFlowCall
+from sardonyx.runtime.plan import Plan
 
 _CONSTANTS_NEED_NO_INPUT = 4  # from this IR version on an initializer need not be an input
 
@@ -28,12 +30,13 @@ class Engine:
 
     `kernels` names the instruction set of native code (empty: the best one; numpy: none). `threads` are those of a
     session. With `constants`, all inputs of a test but its first are part of the model, so that they are known, packed
-    and folded while the session is made.
+    and folded while the session is made. With `counts_host_steps`, outcomes tell what ran outside of native code.
     """
 
     kernels: str = ""
     threads: int = 0
     constants: bool = False
+    counts_host_steps: bool = False
 
     def run(self, model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
         """The outputs for one set of inputs, from a session of their own."""
@@ -42,18 +45,35 @@ class Engine:
         return self.session(model)(feeds)
 
     def session(self, model: onnx.ModelProto) -> Callable[[dict[str, Any]], list[Any]]:
-        options = sardonyx.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = self.threads
-        if self.kernels:
-            options.add_session_config_entry("sardonyx.cpu.kernels", self.kernels)
-        session = sardonyx.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        """What runs the model."""
+        session = self._session(model)
         kinds = [output.type for output in session.get_outputs()]
 
         def run(feeds: dict[str, Any]) -> list[Any]:
             return [_typed(value, kind) for value, kind in zip(session.run(None, feeds), kinds, strict=True)]
 
         return run
+
+    def host_steps(self, model: onnx.ModelProto) -> list[str]:
+        """The steps that call into Python, in the model and the bodies inside it: ``<OpType>: <reason>``."""
+        return list(_host_steps(self._session(model)._session().plan))
+
+    def _session(self, model: onnx.ModelProto) -> sardonyx.InferenceSession:
+        options = sardonyx.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = self.threads
+        if self.kernels:
+            options.add_session_config_entry("sardonyx.cpu.kernels", self.kernels)
+        return sardonyx.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _host_steps(plan: Plan) -> Iterator[str]:
+    for step in plan.steps:
+        if isinstance(step.call, ControlFlowCall):
+            for body in step.call.bodies.values():
+                yield from _host_steps(body.plan)
+        elif step.kind == "host":
+            yield f"{step.op_type}: {step.reason}"
 
 
 def with_constants(model: onnx.ModelProto, feeds: dict[str, Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:

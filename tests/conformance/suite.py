@@ -54,6 +54,12 @@ def load(test: TestCase) -> tuple[onnx.ModelProto, Iterator[DataSet]]:
     return model, iter([_light(model, light)])
 
 
+def is_numeric(model: onnx.ModelProto) -> bool:
+    """Whether all inputs and outputs are tensors, and not of strings."""
+    values = [value.type for value in (*model.graph.input, *model.graph.output)]
+    return all(one.HasField("tensor_type") and one.tensor_type.elem_type != onnx.TensorProto.STRING for one in values)
+
+
 def _data_set(model: onnx.ModelProto, inputs: Sequence[Any], outputs: Sequence[Any]) -> DataSet:
     weights = {tensor.name for tensor in model.graph.initializer}
     names = [value.name for value in model.graph.input]

@@ -31,6 +31,7 @@ class Outcome:
     status: Status
     reason: str = ""
     seconds: float = 0.0
+    host_steps: tuple[str, ...] | None = None  # where they were asked for, and the test is about numbers
 
 
 def run_all(names: Sequence[str], workers: int, timeout: float, engine: Engine = DEFAULT) -> list[Outcome]:
@@ -117,8 +118,11 @@ def _outcome(engine: Engine, name: str) -> Outcome:
     kind, test = suite.tests()[name]
     status: Status = "passed"
     reason = ""
+    hosts = None
     try:
         model, sets = suite.load(test)
+        if engine.counts_host_steps and suite.is_numeric(model):
+            hosts = tuple(engine.host_steps(model))
         run = functools.partial(engine.run, model) if engine.constants else engine.session(model)
         compared = 0
         for data in sets:
@@ -130,4 +134,4 @@ def _outcome(engine: Engine, name: str) -> Outcome:
         status, reason = "skipped", str(error)
     except Exception as error:  # whatever the engine raises is a failed test
         status, reason = "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"[:600]
-    return Outcome(kind, name, status, reason, time.perf_counter() - start)
+    return Outcome(kind, name, status, reason, time.perf_counter() - start, hosts)
