@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops.framework.facts import Dim, Fact, known, unknown_dim
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 from sardonyx.ops.reduction import normalized_axes
 
 # How far from a half a float32 coordinate may be and still count as a tie. Chosen because it leaves the fewest
@@ -108,6 +109,54 @@ def taps(
     return np.clip(positions, 0, length - 1).astype(np.intp), weights
 
 
+@dataclass(frozen=True)
+class ResampleRule:
+    """How places become elements: the attributes that every form of Resize has, or has fixed."""
+
+    mode: str
+    coordinates: str
+    nearest_mode: str
+    cubic_coeff_a: float
+    antialias: bool
+    exclude_outside: bool
+    extrapolation_value: float
+
+    @property
+    def crops(self) -> bool:
+        """Whether places may lie outside of the input, where the result is `extrapolation_value`."""
+        return self.coordinates == "tf_crop_and_resize"
+
+    def keeps(self, resize: AxisResize) -> bool:
+        """Whether an axis stays as it is."""
+        return resize.scale == 1 and resize.output == resize.length and not self.crops
+
+    def outside(self, resize: AxisResize) -> Array:
+        """Which output positions lie outside of the input."""
+        places = resize.coordinates(self.coordinates)
+        return np.asarray((places < 0) | (places > resize.length - 1))
+
+    def positions(self, resize: AxisResize) -> Array:
+        """The input position that each output position reads, in mode `nearest`."""
+        places = nearest(resize.coordinates(self.coordinates), self.nearest_mode, resize.scale)
+        return np.clip(places, 0, resize.length - 1).astype(np.intp)
+
+    def taps(self, resize: AxisResize) -> tuple[Array, Array]:
+        """Input positions and weights, (output, taps) each, in the other modes, without taps that weigh nothing."""
+        if self.mode not in ("linear", "bilinear", "cubic"):
+            raise ValueError(f"mode must be nearest, linear or cubic, not '{self.mode}'")
+        shrink = min(resize.scale, 1.0) if self.antialias else 1.0
+        wide = self.mode == "cubic"
+        kernel = functools.partial(cubic, a=self.cubic_coeff_a) if wide else linear
+        places = resize.coordinates(self.coordinates)
+        positions, weights = taps(places, kernel, 2 if wide else 1, shrink, resize.length, self.exclude_outside)
+        used = weights.any(axis=0)
+        return positions[:, used], weights[:, used]
+
+
+# From the input's shape and the other inputs' contents (None: absent) to what becomes of each axis.
+Plan = Callable[..., Sequence[AxisResize]]
+
+
 class Resampling(Operator):
     """What Resize and Upsample share: resampling the axes of a tensor."""
 
@@ -119,47 +168,65 @@ class Resampling(Operator):
     mode: str = "nearest"
     nearest_mode: str = "round_prefer_floor"
 
-    host_reason = "the resampling of NumPy: no native kernel"
+    @property
+    def rule(self) -> ResampleRule:
+        return ResampleRule(
+            self.mode,
+            self.coordinate_transformation_mode,
+            self.nearest_mode,
+            self.cubic_coeff_a,
+            bool(self.antialias),
+            bool(self.exclude_outside),
+            self.extrapolation_value,
+        )
+
+    def plan(self, shape: Sequence[int], *others: Array | None) -> Sequence[AxisResize]:
+        """What becomes of each axis, given the inputs behind the first; ValueError where they contradict each other."""
+        raise NotImplementedError
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"rule": self.rule, "plan": self.plan, "known": self.deciding_inputs()}
+        return template_unless_text("resize", parameters, self.run, inputs)
+
+    def deciding_inputs(self) -> tuple[int, ...]:
+        """The inputs that the plan depends on."""
+        return (1,)
+
+    def run(self, x: Array, *others: Array | None) -> Sequence[Value]:
+        return (self.resample(x, self.plan(x.shape, *others)),)
 
     def resample(self, x: Array, plan: Sequence[AxisResize]) -> Array:
         """`x` with each axis resized as `plan` says."""
-        cropping = self.coordinate_transformation_mode == "tf_crop_and_resize"
-        result = x if self.mode == "nearest" else x.astype(_interpolated(x.dtype), copy=False)
+        rule = self.rule
+        result = x if rule.mode == "nearest" else x.astype(_interpolated(x.dtype), copy=False)
         outside: list[tuple[int, Array]] = []
         for axis, resize in enumerate(plan):
-            if resize.scale == 1 and resize.output == resize.length and not cropping:
+            if rule.keeps(resize):
                 continue
-            places = resize.coordinates(self.coordinate_transformation_mode)
-            if cropping:
-                outside.append((axis, (places < 0) | (places > resize.length - 1)))
-            result = self._resample_axis(result, axis, resize, places)
+            if rule.crops:
+                outside.append((axis, rule.outside(resize)))
+            result = _resampled(result, axis, rule, resize)
         for axis, where in outside:
             if where.any():
                 result = result.copy() if np.may_share_memory(result, x) else result
-                result[(slice(None),) * axis + (where,)] = self.extrapolation_value
+                result[(slice(None),) * axis + (where,)] = rule.extrapolation_value
         if x.dtype.kind in "iu" and result.dtype != x.dtype:
             limits = np.iinfo(x.dtype)
             result = np.clip(result, limits.min, limits.max)
         result = result.astype(x.dtype, copy=False)
         return result.copy() if np.may_share_memory(result, x) else result
 
-    def _resample_axis(self, x: Array, axis: int, resize: AxisResize, places: Array) -> Array:
-        if self.mode == "nearest":
-            positions = np.clip(nearest(places, self.nearest_mode, resize.scale), 0, resize.length - 1)
-            return np.take(x, positions.astype(np.intp), axis=axis)
-        if self.mode not in ("linear", "bilinear", "cubic"):
-            raise ValueError(f"mode must be nearest, linear or cubic, not '{self.mode}'")
-        shrink = min(resize.scale, 1.0) if self.antialias else 1.0
-        wide = self.mode == "cubic"
-        kernel = functools.partial(cubic, a=self.cubic_coeff_a) if wide else linear
-        positions, weights = taps(places, kernel, 2 if wide else 1, shrink, resize.length, bool(self.exclude_outside))
-        total = np.zeros((*x.shape[:axis], resize.output, *x.shape[axis + 1 :]), x.dtype)
-        behind = (1,) * (x.ndim - axis - 1)
-        for tap in range(positions.shape[1]):
-            weight = weights[:, tap].astype(x.dtype)
-            if weight.any():
-                total += np.take(x, positions[:, tap], axis=axis) * weight.reshape(-1, *behind)
-        return total
+
+def _resampled(x: Array, axis: int, rule: ResampleRule, resize: AxisResize) -> Array:
+    if rule.mode == "nearest":
+        return np.take(x, rule.positions(resize), axis=axis)
+    positions, weights = rule.taps(resize)
+    total = np.zeros((*x.shape[:axis], resize.output, *x.shape[axis + 1 :]), x.dtype)
+    behind = (1,) * (x.ndim - axis - 1)
+    for tap in range(positions.shape[1]):
+        weight = weights[:, tap].astype(x.dtype)
+        total += np.take(x, positions[:, tap], axis=axis) * weight.reshape(-1, *behind)
+    return total
 
 
 def _interpolated(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -195,11 +262,10 @@ class ScaledUpsample(Resampling):
     coordinate_transformation_mode = "asymmetric"
     nearest_mode = "simple"
 
-    def resized(self, x: Array, scales: Sequence[float]) -> Array:
-        if len(scales) != x.ndim or min(scales, default=1) <= 0:
-            raise ValueError(f"scales {list(scales)} must be {x.ndim} positive numbers, one for each dimension")
-        plan = [AxisResize(n, scaled_length(n, s), float(s)) for n, s in zip(x.shape, scales, strict=True)]
-        return self.resample(x, plan)
+    def scaled(self, shape: Sequence[int], scales: Sequence[float]) -> Sequence[AxisResize]:
+        if len(scales) != len(shape) or min(scales, default=1) <= 0:
+            raise ValueError(f"scales {list(scales)} must be {len(shape)} positive numbers, one for each dimension")
+        return [AxisResize(n, scaled_length(n, s), float(s)) for n, s in zip(shape, scales, strict=True)]
 
     def inferred(self, x: Fact | None, scales: Sequence[float] | None) -> Sequence[Fact]:
         assert x is not None
@@ -217,8 +283,11 @@ class OldUpsample(ScaledUpsample):
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return self.inferred(inputs[0], self.scales)
 
-    def run(self, x: Array) -> Sequence[Value]:
-        return (self.resized(x, self.scales),)
+    def deciding_inputs(self) -> tuple[int, ...]:
+        return ()
+
+    def plan(self, shape: Sequence[int], *others: Array | None) -> Sequence[AxisResize]:
+        return self.scaled(shape, self.scales)
 
 
 @operator("Upsample", since=9)
@@ -229,8 +298,10 @@ class Upsample(ScaledUpsample):
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return self.inferred(inputs[0], _scales_of(inputs[1]))
 
-    def run(self, x: Array, scales: Array) -> Sequence[Value]:
-        return (self.resized(x, [float(item) for item in scales.ravel()]),)
+    def plan(self, shape: Sequence[int], *others: Array | None) -> Sequence[AxisResize]:
+        (scales,) = others
+        assert scales is not None
+        return self.scaled(shape, [float(item) for item in scales.ravel()])
 
 
 @operator("Resize", since=11)
@@ -262,22 +333,24 @@ class Resize(Resampling):
                 shape[axis] = unknown_dim()
         return [Fact(x.type, tuple(shape))]
 
-    def run(
-        self, x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None
-    ) -> Sequence[Value]:
-        axes = self._axes(x.ndim)
+    def deciding_inputs(self) -> tuple[int, ...]:
+        return (1, 2, 3) if self.rule.crops else (2, 3)
+
+    def plan(self, shape: Sequence[int], *others: Array | None) -> Sequence[AxisResize]:
+        roi, scales, sizes = (*others, None, None, None)[:3]
+        axes = self._axes(len(shape))
         if (scales is None or scales.size == 0) == (sizes is None or sizes.size == 0):
             raise ValueError("Resize needs either scales or sizes")
-        plan = [AxisResize(length, length, 1.0) for length in x.shape]
+        plan = [AxisResize(length, length, 1.0) for length in shape]
         region = [0.0] * len(axes) + [1.0] * len(axes)
-        if roi is not None and roi.size and self.coordinate_transformation_mode == "tf_crop_and_resize":
+        if roi is not None and roi.size and self.rule.crops:
             region = [float(item) for item in roi.ravel()]
         if len(region) != 2 * len(axes):
             raise ValueError(f"roi has {len(region)} numbers, expected {2 * len(axes)}")
-        wanted = self._wanted([x.shape[axis] for axis in axes], scales, sizes)
+        wanted = self._wanted([shape[axis] for axis in axes], scales, sizes)
         for index, (axis, (length, scale)) in enumerate(zip(axes, wanted, strict=True)):
-            plan[axis] = AxisResize(x.shape[axis], length, scale, region[index], region[index + len(axes)])
-        return (self.resample(x, plan),)
+            plan[axis] = AxisResize(shape[axis], length, scale, region[index], region[index + len(axes)])
+        return plan
 
     def _wanted(self, lengths: Sequence[int], scales: Array | None, sizes: Array | None) -> list[tuple[int, float]]:
         """The output length and the scale of each axis that is resized."""

@@ -1,0 +1,71 @@
+"""Elements of any numeric type as the numbers that sampling computes with, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
+from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, I32, Type
+
+
+def working_type(storage: Type) -> Type:
+    """What elements are computed as: F64 where they are that, else F32."""
+    return F64 if storage == F64 else F32
+
+
+class Elements:
+    """Elements of a storage type at an address, read and written as those of a working type (F32 or F64)."""
+
+    def __init__(self, address: Pointer, storage: Type, working: Type) -> None:
+        self.storage, self.working = storage, working
+        self.pointer = address.cast(memory_type(storage))
+        self._k = address.function
+
+    def offset(self, elements: Any) -> Elements:
+        """The elements that begin so many further on."""
+        return Elements(self.pointer.offset(elements), self.storage, self.working)
+
+    def load(self, index: Any = 0, lanes: int = 1, mask: Value | None = None) -> Value:
+        return self._read(self.pointer.load(index, lanes, mask))
+
+    def gather(self, indices: Value, mask: Value | None = None) -> Value:
+        return self._read(self.pointer.gather(indices, mask))
+
+    def _read(self, stored: Value) -> Value:
+        value = as_loaded(stored, self.storage)
+        return value if value.type.scalar == self.working else value.to(self.working)
+
+    def store(self, value: Value, index: Any = 0, mask: Value | None = None) -> None:
+        """Write numbers rounded to the type: to nearest, of integers towards zero and into their range."""
+        self.pointer.store(stored(self._k, value, self.storage), index, mask)
+
+
+def stored(k: Function, value: Value, storage: Type) -> Value:
+    """A working number as it lies in memory."""
+    if storage.is_float:
+        return as_stored(k, value, storage) if storage in (F16, BF16) else value.to(storage)
+    if storage == BOOL:
+        return as_stored(k, value.differs(0.0), storage)
+    if storage.bits >= 32:
+        return value.to(storage)
+    span = 1 << storage.bits
+    lowest = -span // 2 if storage.is_signed else 0
+    return k.larger(k.smaller(value.to(I32), lowest + span - 1), lowest).to(storage)
+
+
+def vector_loop(k: Function, count: Value, lanes: int, body: Callable[[Value, int, Value | None], None]) -> None:
+    """`body(at, lanes, mask)` for vectors over `count` elements; the last ones under a mask, or one by one."""
+    whole = count & -lanes
+    with k.loop(0, whole, lanes) as at:
+        body(at, lanes, None)
+    if k.target.has_masks:
+        with k.when(whole < count):
+            body(whole, lanes, k.lanes_below(count - whole, lanes))
+    else:
+        with k.loop(whole, count) as at:
+            body(at, 1, None)
+
+
+__all__ = ["Elements", "stored", "vector_loop", "working_type"]

@@ -1,0 +1,189 @@
+"""Resizing by weighted sums: down the lines of a plane, then across each line.
+
+A line of the result is, first, a weighted sum of lines of the source, which stays in the nearest cache; its elements
+are then weighted sums of elements of that line. Either of the two may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, share
+from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, vector_loop, working_type
+from sardonyx.compiler.llvm.lookup import lookup
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import I32, I64, U8, Type
+
+# How elements of a line are summed: not at all; runs of neighbours, each run by one weight; element by element; or
+# element by element, found among the next two registers' worth of the line.
+Across = Literal["none", "runs", "elements", "lookup"]
+
+# More taps than this are a loop.
+MOST_UNROLLED = 6
+
+# The number of a tap.
+Tap = int | Value
+
+
+@dataclass(frozen=True)
+class ResampleSpec:
+    """Types in memory, the taps down and across (0: a number known at run time), and how lines are summed across."""
+
+    source: Type
+    output: Type
+    down: int
+    across: Across = "none"
+    taps: int = 0
+
+    @property
+    def working(self) -> Type:
+        return working_type(self.output if self.source.bits < 64 else self.source)
+
+
+def scratch_bytes(target: Target, spec: ResampleSpec, line: int) -> int:
+    """A thread's own memory for a line of `line` elements; a lookup reads two registers from any of them on."""
+    return 0 if spec.across == "none" else (line + 3 * target.lanes(spec.working)) * spec.working.nbytes
+
+
+def emit_resample(target: Target, spec: ResampleSpec) -> str:
+    """Lines of the result; those above each other in a plane share tables.
+
+    Arguments: source, output, lines, lines per chunk, lines of a plane, taps down, their places (I64: bytes from the
+    plane's start) and weights, [lines of a plane, taps] both, elements of a source's line; taps across, their places
+    (I32), weights and bases (I64), elements of an output's line, elements of a run; rank and table (size, source
+    stride) of the dimensions over planes.
+
+    Places across count elements of the line: [places, taps] for runs, else [taps, elements of the output's line];
+    for a lookup they count from the base of their vector of the output.
+    """
+    k, words = kernel_frame(target)
+    source = k.pointer(words.load(0), U8)
+    output = Elements(k.pointer(words.load(1), U8), spec.output, spec.working)
+    rows, line, width = words.load(4), words.load(8), words.load(13)
+    down = _Taps(k, words, 5, spec.down, spec.working, I64)
+    across = _Taps(k, words, 9, spec.taps, spec.working, I32)
+    begin, end = share(k, words.load(2), words.load(3))
+    with k.loop(begin, end) as item:
+        plane = item // rows
+        row = item - plane * rows
+        (start,) = places(k, plane, words.offset(16), words.load(15), 1)
+        to = output.offset(item * width)
+        scratch = Elements(k.pointer("scratch", spec.working), spec.working, spec.working)
+        blended = to if spec.across == "none" else scratch
+        _blend(k, spec, down, source.offset(start), row, line, blended)
+        if spec.across == "runs":
+            _across_runs(k, spec, across, blended, to, width, words.load(14))
+        elif spec.across != "none":
+            _across_elements(k, spec, across, blended, to, width, k.pointer(words.load(12), I64))
+    return k.finish()
+
+
+class _Taps:
+    """Three words: how many taps there are, the table of their places and that of their weights."""
+
+    def __init__(self, k: Function, words: Pointer, at: int, count: int, working: Type, place: Type) -> None:
+        self.unrolled = count
+        self.count = k.constant(I64, count) if count else words.load(at)
+        self.places, self.weights = k.pointer(words.load(at + 1), place), k.pointer(words.load(at + 2), working)
+
+
+def _summed(k: Function, taps: _Taps, wide: Type, term: Callable[[Tap], tuple[Value, Value]]) -> Value:
+    """The sum over the taps of the two factors that `term` gives for each."""
+    if taps.unrolled:
+        total: Value | None = None
+        for tap in range(taps.unrolled):
+            value, weight = term(tap)
+            total = value * weight if total is None else k.fma(value, weight, total)
+        assert total is not None
+        return total
+    variable = k.variable(wide, 0)
+    with k.loop(0, taps.count) as tap:
+        value, weight = term(tap)
+        variable.set(k.fma(value, weight, variable.get()))
+    return variable.get()
+
+
+def _blend(k: Function, spec: ResampleSpec, taps: _Taps, plane: Pointer, row: Value, line: Value, to: Elements) -> None:
+    """The weighted sum of lines of the source."""
+    first = row * taps.count
+    lanes = k.target.lanes(spec.working)
+    fixed = [
+        (
+            Elements(plane.offset(taps.places.load(first + tap)), spec.source, spec.working),
+            taps.weights.load(first + tap),
+        )
+        for tap in range(taps.unrolled)
+    ]
+
+    def body(at: Value, width: int, mask: Value | None) -> None:
+        def term(tap: Tap) -> tuple[Value, Value]:
+            if isinstance(tap, int):
+                elements, weight = fixed[tap]
+            else:
+                place = taps.places.load(first + tap)
+                elements = Elements(plane.offset(place), spec.source, spec.working)
+                weight = taps.weights.load(first + tap)
+            return elements.load(at, width, mask), k.splat(weight, width)
+
+        to.store(_summed(k, taps, spec.working.vector(width), term), at, mask)
+
+    vector_loop(k, line, lanes, body)
+
+
+def _across_runs(
+    k: Function, spec: ResampleSpec, taps: _Taps, line: Elements, to: Elements, width: Value, run: Value
+) -> None:
+    """Each place of the output's line is a run of elements that have the same weights."""
+    lanes = k.target.lanes(spec.working)
+    with k.loop(0, width // run) as place:
+        first = place * taps.count
+        written = to.offset(place * run)
+        fixed = [
+            (line.offset(taps.places.load(first + tap).to(I64)), taps.weights.load(first + tap))
+            for tap in range(taps.unrolled)
+        ]
+
+        def body(
+            at: Value,
+            count: int,
+            mask: Value | None,
+            first: Value = first,
+            written: Elements = written,
+            fixed: list[tuple[Elements, Value]] = fixed,
+        ) -> None:
+            def term(tap: Tap) -> tuple[Value, Value]:
+                if isinstance(tap, int):
+                    elements, weight = fixed[tap]
+                else:
+                    elements = line.offset(taps.places.load(first + tap).to(I64))
+                    weight = taps.weights.load(first + tap)
+                return elements.load(at, count, mask), k.splat(weight, count)
+
+            written.store(_summed(k, taps, spec.working.vector(count), term), at, mask)
+
+        vector_loop(k, run, lanes, body)
+
+
+def _across_elements(
+    k: Function, spec: ResampleSpec, taps: _Taps, line: Elements, to: Elements, width: Value, bases: Pointer
+) -> None:
+    """Each element of the output's line has weights of its own."""
+    lanes = k.target.lanes(spec.working)
+
+    def body(at: Value, count: int, mask: Value | None) -> None:
+        near = line.offset(bases.load(at // lanes)) if spec.across == "lookup" else line
+        looks_up = spec.across == "lookup" and count > 1
+        halves = [near.load(half * lanes, lanes) for half in (0, 1)] if looks_up else []
+
+        def term(tap: Tap) -> tuple[Value, Value]:
+            indices = taps.places.load(width * tap + at, count, mask)
+            weight = taps.weights.load(width * tap + at, count, mask)
+            found = lookup(k, halves[0], halves[1], indices) if looks_up else near.gather(indices, mask)
+            return found, weight
+
+        to.store(_summed(k, taps, spec.working.vector(count), term), at, mask)
+
+    vector_loop(k, width, lanes, body)

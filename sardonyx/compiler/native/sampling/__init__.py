@@ -1,0 +1,1 @@
+"""Templates that read tensors at other places: resizing, grids of samples, regions."""

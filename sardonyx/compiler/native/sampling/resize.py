@@ -1,0 +1,235 @@
+"""Resize and Upsample: places and weights are worked out while binding, the kernels read them from tables.
+
+The result lies in memory in the order in which the input does, so that a channels-last value stays one. Axes are
+counted in that order here, the slowest one first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.sampling.nearest import NearestSpec, emit_nearest
+from sardonyx.compiler.llvm.kernels.sampling.resample import (
+    MOST_UNROLLED,
+    Across,
+    ResampleSpec,
+    emit_resample,
+    scratch_bytes,
+)
+from sardonyx.compiler.llvm.lookup import has_lookup
+from sardonyx.compiler.llvm.types import BOOL, F32, F64, type_of
+from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy_into
+from sardonyx.compiler.native.movement.gather import BLOBS
+from sardonyx.compiler.native.movement.slices import part_of, spread, transposed
+from sardonyx.compiler.native.rows.rows import elements_per_chunk, laid_out, memory_order
+from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.resize import AxisResize, Plan, ResampleRule
+
+# Integer factors for which repeated elements are shuffled in registers.
+_REPEATS = (2, 3, 4, 8)
+
+
+@template("resize")
+class Resize(NativeKernel):
+    """Parameters: the `rule`, the `plan` of the axes from shape and other inputs, and the inputs that it reads."""
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.rule: ResampleRule = parameters["rule"]
+        self.plan: Plan = parameters["plan"]
+        self.known_inputs = tuple(parameters["known"])
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        x = inputs[0]
+        if x is None or x.dtype is None:
+            return "the type of the input is not known before the run"
+        if self.rule.mode != "nearest" and type_of(numpy_dtype(x.dtype)) in (None, BOOL):
+            return f"no kernel for weighted sums of {numpy_dtype(x.dtype)}"
+        return None
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        x = inputs[0]
+        assert x is not None
+        others = [
+            tensor.array if tensor is not None and index in self.known_inputs else None
+            for index, tensor in enumerate(inputs[1:], 1)
+        ]
+        plan = self.plan(x.shape, *others)
+        shape = [resize.output for resize in plan]
+        if all(map(self.rule.keeps, plan)):
+            return [x]
+        if x.size == 0 and math.prod(shape):
+            raise ValueError(f"a tensor of the shape {x.shape} cannot be resized to {tuple(shape)}: it has no elements")
+        order = memory_order([x], x.shape)
+        result = laid_out(binder, x.dtype, shape, order)
+        if result.size:
+            ordered, axes = transposed(x, order), [plan[axis] for axis in order]
+            if self.rule.mode == "nearest":
+                _nearest(binder, ordered, transposed(result, order), axes, self.rule)
+            else:
+                _weighted(binder, ordered, transposed(result, order), axes, self.rule)
+            if self.rule.crops:
+                _fill_outside(binder, result, plan, self.rule)
+        return [result]
+
+
+def _fill_outside(binder: Binder, result: Tensor, plan: Sequence[AxisResize], rule: ResampleRule) -> None:
+    """Write the value of places outside of the input over what lies there: a run at each end of an axis."""
+    value = binder.constant(np.array(rule.extrapolation_value).astype(result.dtype))
+    for axis, resize in enumerate(plan):
+        outside = rule.outside(resize)
+        edges = np.flatnonzero(np.diff(outside, prepend=False, append=False))
+        for first, last in edges.reshape(-1, 2).tolist():
+            room = part_of(result, axis, first, last - first)
+            copy_into(binder, spread(value, room.shape), room)
+
+
+def _nearest(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResize], rule: ResampleRule) -> None:
+    """Copies of elements, or of runs of them that no axis touches."""
+    item = x.dtype.itemsize
+    kept = [rule.keeps(resize) for resize in plan]
+    positions = [
+        np.arange(resize.length) if keeps else rule.positions(resize) for resize, keeps in zip(plan, kept, strict=True)
+    ]
+    run, axes = 1, len(plan)
+    while kept[axes - 1] and x.strides[axes - 1] in (run, 0 if plan[axes - 1].length == 1 else run):
+        run *= plan[axes - 1].length
+        axes -= 1
+    tables = [
+        places * stride * item for places, stride in zip(positions[:axes], x.strides[:axes], strict=True)
+    ]  # of bytes, by axis
+    line = len(tables[-1])
+    lines, nbytes = math.prod(map(len, tables[:-1])), run * item
+    blob = nbytes if nbytes in BLOBS else 0
+    fitting = [times for times in _REPEATS if run == 1 and blob and _repeats(tables[-1], times, item)]
+    repeat = fitting[0] if fitting else 0
+    per_chunk = max(1, CHUNK_BYTES // (line * nbytes))
+    binder.step(
+        emit_nearest,
+        NearestSpec(blob, repeat),
+        [
+            *(x, result, binder.constant(np.concatenate(tables[::-1]).astype(np.int64)), lines, per_chunk),
+            *(line, nbytes, axes - 1, *(len(table) for table in tables[-2::-1])),
+        ],
+        reads=(x,),
+        writes=(result,),
+        chunks=-(-lines // per_chunk),
+        detail=f"{lines} lines of {line} x {nbytes} bytes",
+    )
+
+
+def _repeats(table: Array, times: int, item: int) -> bool:
+    """Whether a line is that of the source with each element `times` times."""
+    return len(table) % times == 0 and bool((table == np.arange(len(table)) // times * item).all())
+
+
+def _weighted(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResize], rule: ResampleRule) -> None:
+    """Weighted sums along one axis after the other; along the last two of them together where they are neighbours."""
+    left = [axis for axis, resize in enumerate(plan) if not rule.keeps(resize)]
+    working = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+    while left:
+        now = left if len(left) == 2 and left[1] == left[0] + 1 else left[:1]
+        left = left[len(now) :]
+        shape = [plan[axis].output if axis in now else size for axis, size in enumerate(x.shape)]
+        made = binder.new(working, shape) if left else result
+        _Sums(binder, _dense_behind(binder, x, now[0]), made, now[0]).add(*(rule.taps(plan[axis]) for axis in now))
+        x = made
+
+
+def _dense_behind(binder: Binder, x: Tensor, axis: int) -> Tensor:
+    """The value, copied where the elements of a place on the axis do not lie together."""
+    inner = x.reshaped(x.shape[axis + 1 :], x.strides[axis + 1 :])
+    return x if inner.is_contiguous else contiguous(binder, x)
+
+
+Taps = tuple[Array, Array]
+
+
+class _Sums:
+    """A step that sums along an axis of `x`, or along that and the next one; `x` is dense behind the axis."""
+
+    def __init__(self, binder: Binder, x: Tensor, result: Tensor, axis: int) -> None:
+        self.binder, self.x, self.result, self.axis = binder, x, result, axis
+        self.working = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+        self.lanes = binder.target.lanes(F64 if x.dtype == np.float64 else F32)
+
+    def add(self, first: Taps, second: Taps | None = None) -> None:
+        """Add the step for the taps of the axis, and of the next one."""
+        inner = math.prod(self.x.shape[self.axis + 1 :])
+        if second is not None:
+            self._step(first, inner, second, inner // self.x.shape[self.axis + 1])
+        elif inner >= self.lanes // 2:
+            self._step(first, inner)
+        else:  # lines along the axis itself, because those behind it are short
+            if self.x.strides[self.axis] != inner:
+                self.x = contiguous(self.binder, self.x)
+            itself = np.zeros((1, 1), np.intp), np.ones((1, 1))
+            self._step(itself, self.x.shape[self.axis] * inner, first, inner)
+
+    def _step(self, down: Taps, line: int, across: Taps | None = None, run: int = 1) -> None:
+        """Lines of `line` elements, summed by the taps down; then, in runs of `run` elements, by those across."""
+        binder, x, result = self.binder, self.x, self.result
+        item = x.dtype.itemsize
+        places, weights = down
+        outer = range(self.axis - 1, -1, -1)
+        items = math.prod(x.shape[: self.axis]) * len(places)
+        width = result.size // items
+        kind, unrolled, words = self._across(across, run, width)
+        source, output = type_of(x.dtype), type_of(result.dtype)
+        assert source is not None
+        assert output is not None
+        spec = ResampleSpec(source, output, _unrolled(places.shape[1]), kind, unrolled)
+        flops = 2.0 * (line * places.shape[1] + (0 if across is None else width * across[0].shape[1]))
+        per_chunk = elements_per_chunk(items, line * item + width * result.dtype.itemsize, int(flops))
+        binder.step(
+            emit_resample,
+            spec,
+            [
+                *(x, result, items, per_chunk, len(places), places.shape[1]),
+                *(self._table(places * x.strides[self.axis] * item, np.int64), self._table(weights, self.working)),
+                *(line, *words, width, run),
+                *(self.axis, *(number for axis in outer for number in (x.shape[axis], x.strides[axis] * item))),
+            ],
+            reads=(x,),
+            writes=(result,),
+            chunks=-(-items // per_chunk),
+            scratch=scratch_bytes(binder.target, spec, line),
+            flops=flops * items,
+            detail=f"{items} lines of {line} to {width} elements, {kind} across",
+        )
+
+    def _across(self, taps: Taps | None, run: int, width: int) -> tuple[Across, int, list[Any]]:
+        """How lines are summed across, the taps to unroll, and the arguments: taps, places, weights, bases."""
+        if taps is None:
+            return "none", 0, [0, 0, 0, 0]
+        places, weights = taps
+        count = places.shape[1]
+        if run >= self.lanes // 2:
+            arguments = [count, self._table(places * run, np.int32), self._table(weights, self.working), 0]
+            return "runs", _unrolled(count), arguments
+        # Every element of a run has its own entry; by taps, so that neighbours in the output are neighbours here.
+        places = (places.T[:, :, None] * run + np.arange(run)).reshape(count, width)
+        weights = np.repeat(weights.T, run, axis=1)
+        bases = np.minimum.reduceat(places.min(axis=0), np.arange(0, width, self.lanes))
+        near = places - np.repeat(bases, self.lanes)[:width]
+        looks_up = self.working == np.float32 and has_lookup(self.binder.target) and near.max() < 2 * self.lanes
+        chosen = near if looks_up else places
+        arguments = [count, self._table(chosen, np.int32), self._table(weights, self.working)]
+        arguments.append(self._table(bases, np.int64) if looks_up else 0)
+        return "lookup" if looks_up else "elements", _unrolled(count), arguments
+
+    def _table(self, numbers: Array, dtype: Any) -> Address:
+        tensor = self.binder.constant(np.ascontiguousarray(numbers, dtype))
+        return Address(tensor.buffer)
+
+
+def _unrolled(taps: int) -> int:
+    """The number of taps that the kernel is written for; 0 for a loop over them."""
+    return taps if taps <= MOST_UNROLLED else 0
