@@ -32,10 +32,12 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Registers
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import copy_columns, copy_rows, pack_columns, pack_rows
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import MOST_HIGH, SIDE, configure, multiply_in_tiles, release
+from sardonyx.compiler.llvm.kernels.products.gemm_windows import NAMES as WINDOW_NAMES
+from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowCopy
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 
-Layout = Literal["packed", "rows", "columns", "words"]
+Layout = Literal["packed", "rows", "columns", "words", "windows"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class GemmSpec:
     """The structure of a kernel; its ``repr`` identifies the compiled code.
 
     `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M); "words"
-    are rows of the product's words, as `emit_words` writes them.
+    are rows of the product's words, as `emit_words` writes them; "windows" are put together from a convolution's input
+    (`gemm_windows`), which holds words where the product has several elements in one.
     `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector
     registers. `few_prefetch`: B is asked for ahead of time also for so few rows that several panels are read at once.
     """
@@ -76,13 +79,15 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     tile_stride                   elements between rows of the tiles in scratch
     tile_keep                     whether all tiles of a chunk are kept (1), for several blocks of K, or one (0)
     prefetch                      words ahead of those in use, in packed panels, that are asked for
+
+    The geometry of windows follows, `gemm_windows.NAMES`, and behind all arguments their table of runs.
     """
     names = ["a", "b", "m", "n", "k", "a_stride", "b_stride"]
     names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
     names += [f"b_batch{axis}" for axis in range(BATCH_DIMS)]
     names += ["batch1", "batch2", "row_block", "strip", "k_block", "group", "row_blocks", "groups", "a_copy", "b_copy"]
     names += ["b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch"]
-    return (*names, *spec.epilogue.argument_names())
+    return (*names, *spec.epilogue.argument_names(), *(WINDOW_NAMES if spec.a == "windows" else ()))
 
 
 def emit_gemm(target: Target, spec: GemmSpec) -> str:
@@ -95,7 +100,7 @@ def emit_gemm(target: Target, spec: GemmSpec) -> str:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """What a chunk works on: operands at its batch (A at its first row), its rows and its panels."""
+    """What a chunk works on: operands at its batch (A at its first row unless it is windows), its rows and panels."""
 
     a: Pointer
     b: Pointer
@@ -143,6 +148,7 @@ class _Gemm:
         words = k.pointer("arguments", I64)
         self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         self.scratch = k.pointer("scratch", self.product.word)
+        self.windows = WindowCopy(k, self.product, self.given, words.offset(len(self.given)))
         # Few rows leave registers for several panels at once: how many, by the number of rows.
         self.wide = {}
         for rows in range(1, 1 if self.product.in_tiles else spec.rows):
@@ -185,8 +191,11 @@ class _Gemm:
         def place(name: str, scalar: Type) -> Place:
             return Place(start(name, scalar), given[f"{name}_stride"])
 
-        a = start("a", self.product.word if spec.a == "words" else self.product.stored_a)
-        a = a.offset(row_start if spec.a == "columns" else row_start * given["a_stride"])
+        if spec.a == "windows":
+            a = start("a", self.windows.scalar)
+        else:
+            a = start("a", self.product.word if spec.a == "words" else self.product.stored_a)
+            a = a.offset(row_start if spec.a == "columns" else row_start * given["a_stride"])
         return _Chunk(
             a=a,
             b=start("b", self.product.word if spec.b == "packed" else self.product.stored_b),
@@ -220,6 +229,10 @@ class _Gemm:
         if self.spec.a == "words":
             rows = Rows(chunk.a.offset(self._whole_words(k_start)), given["a_stride"], True)
             return _Block(k_start, elements, words, rows, k_start.equals(0), final)
+        if self.spec.a == "windows":
+            first, stride = self._whole_words(k_start), given["a_copy"]
+            self.windows.copy(chunk.a, chunk.row_start, chunk.rows, first, words, self.scratch, stride)
+            return _Block(k_start, elements, words, Rows(self.scratch, stride, True), k_start.equals(0), final)
         along_k = self.spec.a == "rows"
         source = chunk.a.offset(k_start if along_k else k_start * given["a_stride"])
         scratch, stride = self.scratch, given["a_copy"]
@@ -248,6 +261,57 @@ class _Gemm:
             self._strip(chunk, block, begin, minimum(k, begin + self.given["strip"], chunk.rows))
 
     def _strip(self, chunk: _Chunk, block: _Block, begin: Value, end: Value) -> None:
+        """The rows from `begin` to `end`; those of one whole tile that sees all of K at once are swept."""
+        k = self.k
+        if self.product.in_tiles or self.spec.b != "packed" or not fits_registers(self.spec.epilogue):
+            self._tiles(chunk, block, begin, end)
+            return
+        swept = (end - begin).equals(self.spec.rows) & block.fresh & block.final
+        with k.when(swept):
+            self._sweep(chunk, block, begin)
+        with k.otherwise(swept):
+            self._tiles(chunk, block, begin, end)
+
+    def _sweep(self, chunk: _Chunk, block: _Block, begin: Value) -> None:
+        """A tile of whole height for each panel, with as little between two of them as there can be.
+
+        Where K is small, writing C is all there is to do: at the speed of the caches if a tile's stores go on while
+        the next tile is computed, and if nothing else is stored in between.
+        """
+        k, given = self.k, self.given
+        whole = minimum(k, given["n"] // self.panel, chunk.last_panel)
+        row = chunk.row_start + begin
+        below = replace(
+            chunk,
+            row_start=k.constant(I64, 0),
+            operands=tuple(place.below(row) for place in chunk.operands),
+            outputs=tuple(place.below(row) for place in chunk.outputs),
+        )
+        rows = self._rows_from(block, begin)
+        with k.loop(chunk.first_panel, whole) as panel:
+            self._swept_tile(below, block, rows, panel, self.spec.vectors, None)
+        with k.when(whole < chunk.last_panel):
+            left = given["n"] - whole * self.panel
+            narrow = left <= self.lanes if self.spec.vectors > 1 else k.constant(BOOL, False)
+            with k.when(narrow):
+                self._swept_tile(below, block, rows, whole, 1, left)
+            with k.otherwise(narrow):
+                self._swept_tile(below, block, rows, whole, self.spec.vectors, left)
+
+    def _swept_tile(
+        self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, vectors: int, left: Value | None
+    ) -> None:
+        """The product of `rows` and some vectors of a panel, of which `left` columns exist (None: all)."""
+        k, product, spec = self.k, self.product, self.spec
+        start = chunk.b.offset(panel * self._words(self.given["k"]) * self.panel)
+        b = Panels((start,), vectors, (None,) * vectors, self.panel)
+        values = multiply_tile(k, product, rows, b, spec.rows, block.words, 1)
+        masks = [None if left is None else k.lanes_below(left - at * self.lanes, self.lanes) for at in range(vectors)]
+        tall = [[values[row, 0, vector] for vector in range(vectors)] for row in range(spec.rows)]
+        self._writer(chunk, panel * self.panel, masks).over_registers(tall, chunk.row_start)
+
+    def _tiles(self, chunk: _Chunk, block: _Block, begin: Value, end: Value) -> None:
+        """The tiles of some rows with each panel, or with several panels at once for few rows."""
         k = self.k
         number = k.variable(I64, chunk.first_panel)
         with k.loop_while(lambda: number.get() < chunk.last_panel):
@@ -291,14 +355,18 @@ class _Gemm:
         loads = tuple(masks) if k.target.has_masks and not product.copies_b else (None,) * spec.vectors
         return Panels((start,), spec.vectors, loads, k.select(wanted, self.panel, stride))
 
+    def _rows_from(self, block: _Block, row: Value) -> Rows:
+        """A's rows within the block from this one on."""
+        a = block.a
+        return Rows(a.start.offset(row * a.stride if a.along_k else row), a.stride, a.along_k)
+
     def _tile(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place) -> None:
         """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
         k, given, product = self.k, self.given, self.product
         kept = (at.panel - chunk.first_panel) * self.panel + at.row * given["tile_stride"]
         base = k.pointer(k.advance(k["scratch"], given["tile_scratch"], 1), product.accumulator)
         tile = Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
-        start = block.a.start.offset(at.row * block.a.stride if block.a.along_k else at.row)
-        a = Rows(start, block.a.stride, block.a.along_k)
+        a = self._rows_from(block, at.row)
         if product.in_tiles:
             self._multiply_in_tiles(block, a, b, at, tile)
             pending = block.final

@@ -92,6 +92,10 @@ class Place:
     start: Pointer
     stride: Value
 
+    def below(self, row: Value) -> Place:
+        """The matrix from this row on."""
+        return Place(self.start.offset(row * self.stride), self.stride)
+
 
 # Expressions of at most this many of these operations are evaluated while the tile is in registers: the code is
 # written out for every vector of it. Others take the loop over the rows, whose trip through the cache they outweigh.

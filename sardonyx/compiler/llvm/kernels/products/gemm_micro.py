@@ -62,11 +62,19 @@ Registers = dict[tuple[int, int, int], Value]
 
 
 def multiply_tile(
-    k: Function, product: Product, a: Rows, b: Panels, rows: int, words: Value, unroll: int, tile: Tile, fresh: Value
+    k: Function,
+    product: Product,
+    a: Rows,
+    b: Panels,
+    rows: int,
+    words: Value,
+    unroll: int,
+    tile: Tile | None = None,
+    fresh: Value | None = None,
 ) -> Registers:
-    """(0 if `fresh`, else the tile) + the first `rows` rows of A times the panels, over `words` words of K.
+    """The first `rows` rows of A times the panels, over `words` words of K, added to the tile unless `fresh`.
 
-    The result's vectors by row, panel and number within the panel.
+    The result's vectors by row, panel and number within the panel. Without a tile it is the product alone.
     """
     lanes = k.target.lanes(product.accumulator)
     wide = product.accumulator.vector(lanes)
@@ -75,9 +83,10 @@ def multiply_tile(
     ]
     accumulators = {place: k.variable(wide, 0) for place in places}
 
-    with k.otherwise(fresh):
-        for place in places:
-            accumulators[place].set(tile.element(*place, lanes).load(0, lanes))
+    if tile is not None and fresh is not None:
+        with k.otherwise(fresh):
+            for place in places:
+                accumulators[place].set(tile.element(*place, lanes).load(0, lanes))
     steps = _Steps(k, product, a, b, rows)
     whole = words - words % unroll if unroll > 1 else words
     with k.loop(0, whole, unroll):

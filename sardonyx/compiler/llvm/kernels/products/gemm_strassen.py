@@ -321,8 +321,7 @@ class _Strassen:
                     left, right = (k.pointer(column.load(number), self.word) for column in (table.left, table.right))
                     panels = replace(there, starts=(left,), minus=right, kept=b)
                 cut = case - spec.rows if case > spec.rows else case
-                whole = k.constant(BOOL, True)
-                values = multiply_tile(k, self.product, rows, panels, cut, elements, 1, place, whole)
+                values = multiply_tile(k, self.product, rows, panels, cut, elements, 1)
                 with k.when(fresh):
                     store_tile(place, values)
                 with k.otherwise(fresh):
