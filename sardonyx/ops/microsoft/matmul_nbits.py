@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.integer_matmul import moved
@@ -82,6 +83,10 @@ class MatMulNBits(WeightOnlyProduct):
 
     def columns(self, inputs: Sequence[Fact | None]) -> tuple[Any, Any]:
         return self.N, self.K
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        names = ("K", "N", "bits", "block_size", "accuracy_level")
+        return Template("matmul_nbits", {name: getattr(self, name) for name in names}, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b, scales, zero_points, g_idx, bias = padded(inputs, 6)

@@ -61,10 +61,16 @@ class Product:
         if self.name == "bf16":
             left, right = wide.bits_as(BF16), b.bits_as(BF16)
             return k.call(f"llvm.x86.avx512bf16.dpbf16ps.{bits}", accumulator.type, accumulator, left, right)
-        if k.target.has_vnni:
-            left, right = wide.bits_as(I8), b.bits_as(I8)
-            return k.call(f"llvm.x86.avx512.vpdpbusd.{bits}", accumulator.type, accumulator, left, right)
-        return _bytes_by_pairs(k, wide, b, accumulator)
+        return multiply_bytes(k, wide, b, accumulator)
+
+
+def multiply_bytes(k: Function, unsigned: Value, signed: Value, accumulator: Value) -> Value:
+    """accumulator + the four products of an unsigned and a signed byte in each lane of 32 bits."""
+    if k.target.has_vnni:
+        left, right = unsigned.bits_as(I8), signed.bits_as(I8)
+        bits = accumulator.type.lanes * 32
+        return k.call(f"llvm.x86.avx512.vpdpbusd.{bits}", accumulator.type, accumulator, left, right)
+    return _bytes_by_pairs(k, unsigned, signed, accumulator)
 
 
 def _bytes_by_pairs(k: Function, a: Value, b: Value, accumulator: Value) -> Value:

@@ -1,0 +1,1 @@
+"""How the kernels of quantised operators bind to shapes."""
