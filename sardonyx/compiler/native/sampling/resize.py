@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
-from sardonyx.compiler.llvm.kernels.sampling.nearest import NearestSpec, emit_nearest
+from sardonyx.compiler.llvm.kernels.sampling.nearest import NearestSpec, RepeatSpec, emit_nearest, emit_repeat
 from sardonyx.compiler.llvm.kernels.sampling.resample import (
     MOST_UNROLLED,
     Across,
@@ -32,8 +32,8 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.resize import AxisResize, Plan, ResampleRule
 
-# Integer factors for which repeated elements are shuffled in registers.
-_REPEATS = (2, 3, 4, 8)
+# Elements and lines that come no more often than this are repeated by code that is written out for the factors.
+_MOST_TIMES = 4
 
 
 @template("resize")
@@ -93,41 +93,73 @@ def _fill_outside(binder: Binder, result: Tensor, plan: Sequence[AxisResize], ru
 
 def _nearest(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResize], rule: ResampleRule) -> None:
     """Copies of elements, or of runs of them that no axis touches."""
-    item = x.dtype.itemsize
-    kept = [rule.keeps(resize) for resize in plan]
     positions = [
-        np.arange(resize.length) if keeps else rule.positions(resize) for resize, keeps in zip(plan, kept, strict=True)
-    ]
+        np.arange(resize.length) if rule.keeps(resize) else rule.positions(resize) for resize in plan
+    ]  # by axis, what each place of the output reads
     run, axes = 1, len(plan)
-    while kept[axes - 1] and x.strides[axes - 1] in (run, 0 if plan[axes - 1].length == 1 else run):
+    while rule.keeps(plan[axes - 1]) and (x.strides[axes - 1] == run or plan[axes - 1].length == 1):
         run *= plan[axes - 1].length
         axes -= 1
-    tables = [
-        places * stride * item for places, stride in zip(positions[:axes], x.strides[:axes], strict=True)
-    ]  # of bytes, by axis
-    line = len(tables[-1])
-    lines, nbytes = math.prod(map(len, tables[:-1])), run * item
-    blob = nbytes if nbytes in BLOBS else 0
-    fitting = [times for times in _REPEATS if run == 1 and blob and _repeats(tables[-1], times, item)]
-    repeat = fitting[0] if fitting else 0
-    per_chunk = max(1, CHUNK_BYTES // (line * nbytes))
+    while axes < 2:  # a line, and lines of a plane
+        x, axes = x.reshaped((1, *x.shape), (0, *x.strides)), axes + 1
+        positions = [np.zeros(1, np.intp), *positions]
+    *outer, down, across = [_factor(x.shape[axis], positions[axis]) for axis in range(axes)]
+    adjacent = x.strides[axes - 1] == run
+    if all(times == 1 for times in outer) and 1 <= down <= _MOST_TIMES and 1 <= across <= _MOST_TIMES and adjacent:
+        _by_factors(binder, x, result, axes, down, across)
+    else:
+        _by_tables(binder, x, result, positions[:axes], run)
+
+
+def _by_tables(binder: Binder, x: Tensor, result: Tensor, positions: Sequence[Array], run: int) -> None:
+    """Elements of `run` elements each, read at any places."""
+    item, axes = x.dtype.itemsize, len(positions)
+    tables = [places * stride * item for places, stride in zip(positions, x.strides, strict=False)]
+    size, nbytes = len(tables[-1]), run * item
+    lines = math.prod(map(len, tables[:-1]))
+    per_chunk = max(1, CHUNK_BYTES // (size * nbytes))
     binder.step(
         emit_nearest,
-        NearestSpec(blob, repeat),
+        NearestSpec(nbytes if nbytes in BLOBS else 0),
         [
-            *(x, result, binder.constant(np.concatenate(tables[::-1]).astype(np.int64)), lines, per_chunk),
-            *(line, nbytes, axes - 1, *(len(table) for table in tables[-2::-1])),
+            *(x, result, binder.constant(np.concatenate(tables[::-1]).astype(np.int64)), lines, per_chunk, size),
+            *(nbytes, len(tables[-2]), axes - 2, *(len(table) for table in tables[-3::-1])),
         ],
         reads=(x,),
         writes=(result,),
         chunks=-(-lines // per_chunk),
-        detail=f"{lines} lines of {line} x {nbytes} bytes",
+        detail=f"{lines} lines of {size} x {nbytes} bytes",
     )
 
 
-def _repeats(table: Array, times: int, item: int) -> bool:
-    """Whether a line is that of the source with each element `times` times."""
-    return len(table) % times == 0 and bool((table == np.arange(len(table)) // times * item).all())
+def _by_factors(binder: Binder, x: Tensor, result: Tensor, axes: int, down: int, across: int) -> None:
+    """The last two of `axes` axes repeated by whole factors, those before them as they are."""
+    item = x.dtype.itemsize
+    nbytes = math.prod(x.shape[axes:]) * item
+    size, rows = x.shape[axes - 1], x.shape[axes - 2]
+    lines = math.prod(x.shape[: axes - 1])
+    per_chunk = max(1, CHUNK_BYTES // (size * nbytes * across * down))
+    outer = range(axes - 3, -1, -1)
+    binder.step(
+        emit_repeat,
+        RepeatSpec(nbytes if nbytes in BLOBS else 0, across, down),
+        [
+            *(x, result, lines, per_chunk, size, nbytes, x.strides[axes - 1] * item, rows),
+            *(x.strides[axes - 2] * item, axes - 2),
+            *(number for axis in outer for number in (x.shape[axis], x.strides[axis] * item)),
+        ],
+        reads=(x,),
+        writes=(result,),
+        chunks=-(-lines // per_chunk),
+        detail=f"{lines} lines of {size} x {nbytes} bytes, {across} times, {down} of each",
+    )
+
+
+def _factor(length: int, positions: Array) -> int:
+    """How often each element comes, where all come in order and equally often; else 0."""
+    times = len(positions) // max(1, length)
+    regular = times * length == len(positions) and bool((positions == np.arange(len(positions)) // times).all())
+    return times if regular else 0
 
 
 def _weighted(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResize], rule: ResampleRule) -> None:
