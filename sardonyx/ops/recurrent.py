@@ -5,45 +5,32 @@ The input's part of the gates is one matrix product over the whole sequence; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.evaluate import evaluate, working_dtype
+from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
-
-Activation = Callable[[Array], Array]
-
-
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
-# Each activation with the defaults of its alpha and beta.
-_ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Array], float, float]] = {
-    "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
-    "elu": (lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 1.0, 0.0),
-    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5),
-    "leakyrelu": (lambda x, a, b: np.where(x < 0, a * x, x), 0.01, 0.0),
-    "relu": (lambda x, a, b: np.maximum(x, 0), 0.0, 0.0),
-    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 1.0, 1.0),
-    "sigmoid": (lambda x, a, b: _sigmoid(x), 0.0, 0.0),
-    "softplus": (lambda x, a, b: np.logaddexp(x, 0), 0.0, 0.0),
-    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), 0.0, 0.0),
-    "tanh": (lambda x, a, b: np.tanh(x), 0.0, 0.0),
-    "thresholdedrelu": (lambda x, a, b: np.where(x > a, x, 0), 1.0, 0.0),
-}
-_WITH_ALPHA = frozenset({"affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu"})
-_WITH_BETA = frozenset({"affine", "hardsigmoid", "scaledtanh"})
+from sardonyx.ops.recurrent_cells import (
+    Activation,
+    Cell,
+    activations,
+    clipped,
+    gated_cell,
+    long_short_cell,
+    simple_cell,
+)
 
 
 class Recurrent(Operator):
     """What the three layers share: directions, sequence lengths, layouts, the loop over time.
 
-    `gates` counts the rows of W and R in units of the hidden size; `default_activations` are those of one direction.
+    `gates` counts the rows of W and R in units of the hidden size, `states` what lives on from step to step;
+    `default_activations` are those of one direction.
     """
 
     activation_alpha: tuple[float, ...] | None = None
@@ -54,14 +41,12 @@ class Recurrent(Operator):
     hidden_size: int | None = None
     layout: int = 0
 
-    host_reason = "the recurrent layer of NumPy: no native kernel"
     gates: ClassVar[int] = 1
+    states: ClassVar[int] = 1
     default_activations: ClassVar[tuple[str, ...]] = ("Tanh",)
 
-    def step(
-        self, x: Array, state: list[Array], r: Array, bias: Array, extra: Array | None, functions: Sequence[Activation]
-    ) -> list[Array]:
-        """The next state, hidden state first; `x` is the input's part of the gates (batch, gates * hidden)."""
+    def cell(self, functions: Sequence[Activation], dtype: np.dtype[Any], has_peepholes: bool) -> Cell:
+        """What a time step does, for values of a dtype."""
         raise NotImplementedError
 
     def directions(self) -> tuple[bool, ...]:
@@ -71,66 +56,62 @@ class Recurrent(Operator):
             raise ValueError(f"direction must be forward, reverse or bidirectional, not '{self.direction}'")
         return found
 
-    def functions(self) -> list[list[Activation]]:
-        """The activations of each direction; alphas and betas go to those that have one, in order."""
+    def cells(self, dtype: np.dtype[Any], has_peepholes: bool) -> tuple[Cell, ...]:
+        """The time step of each direction."""
         count = len(self.default_activations)
         directions = len(self.directions())
         names = self.activations or self.default_activations * directions
         if len(names) != count * directions:
             raise ValueError(f"activations {names} must be {count * directions} names")
-        alphas, betas = iter(self.activation_alpha or ()), iter(self.activation_beta or ())
-        made: list[Activation] = []
-        for name in names:
-            key = name.lower()
-            if key not in _ACTIVATIONS:
-                raise ValueError(f"unknown activation '{name}', expected one of {sorted(_ACTIVATIONS)}")
-            function, alpha, beta = _ACTIVATIONS[key]
-            alpha = next(alphas, alpha) if key in _WITH_ALPHA else alpha
-            beta = next(betas, beta) if key in _WITH_BETA else beta
-            made.append(lambda x, f=function, a=alpha, b=beta: f(x, a, b))  # type: ignore[misc]
-        return [made[index * count : (index + 1) * count] for index in range(directions)]
+        functions = activations(names, self.activation_alpha or (), self.activation_beta or ())
+        return tuple(
+            self.cell(functions[index * count : (index + 1) * count], dtype, has_peepholes)
+            for index in range(directions)
+        )
 
-    def clipped(self, x: Array) -> Array:
-        """What enters an activation: limited to [-clip, clip] where the attribute is given."""
-        return x if self.clip is None else np.clip(x, -self.clip, self.clip)
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtype = inputs[0]
+        if dtype is None:
+            return Host(self.run, "the type of X is not known before the run")
+        has_peepholes = len(inputs) > 7 and inputs[7] is not None
+        parameters = {
+            "cells": self.cells(working_dtype(dtype), has_peepholes),
+            "backwards": self.directions(),
+            "batch_first": bool(self.layout),
+            "outputs": tuple(self.has_output(index) for index in range(1 + self.states)),
+        }
+        return Template("recurrent", parameters, self.run)
 
-    def run_layer(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        bias: Array | None,
-        lengths: Array | None,
-        initial: Sequence[Array | None],
-        extra: Array | None = None,
-    ) -> list[Value]:
-        """Y and the last states; `initial` holds a state or None for each state that a step gives."""
+    def run(self, *inputs: Value) -> Sequence[Value]:
+        """Y and the last states, from X, W, R, B, the lengths, the initial states and the peepholes."""
+        x, w, r, bias, lengths, *rest = (*inputs, *[None] * (8 - len(inputs)))
         wide = working_dtype(x.dtype)
         sequence = (x.swapaxes(0, 1) if self.layout else x).astype(wide, copy=False)
         steps, batch, _ = sequence.shape
         hidden = r.shape[2]
-        if w.shape[:2] != (len(self.directions()), self.gates * hidden) or w.shape[2] != sequence.shape[2]:
-            raise ValueError(f"W of shape {w.shape} does not fit R of shape {r.shape} and X of shape {x.shape}")
+        check_shapes(len(self.directions()), self.gates, x.shape, w.shape, r.shape)
         ends = np.full(batch, steps) if lengths is None else lengths.astype(np.int64)
         outputs = np.zeros((steps, len(self.directions()), batch, hidden), wide)
         finals: list[list[Array]] = []
-        for index, (backwards, functions) in enumerate(zip(self.directions(), self.functions(), strict=True)):
+        cells = self.cells(wide, rest[2] is not None)
+        for index, (backwards, cell) in enumerate(zip(self.directions(), cells, strict=True)):
             both = np.zeros(2 * self.gates * hidden, wide) if bias is None else bias[index].astype(wide, copy=False)
-            state = [np.zeros((batch, hidden), wide) if s is None else self._state(s, index, wide) for s in initial]
+            planes = [
+                np.zeros((batch, hidden), wide) if state is None else self._state(state, index, wide)
+                for state in (*rest[: self.states], *[None] * (cell.planes - self.states))
+            ]
             projected = sequence @ w[index].astype(wide, copy=False).T + both[: self.gates * hidden]
-            own = None if extra is None else extra[index].astype(wide, copy=False)
-            back = r[index].astype(wide, copy=False)
+            back, own = r[index].astype(wide, copy=False), both[self.gates * hidden :]
+            peepholes = [] if rest[2] is None else np.split(rest[2][index].astype(wide, copy=False), 3)
             # A backward direction meets the padding of a short sequence first and leaves its state alone there.
             for time in reversed(range(steps)) if backwards else range(steps):
-                new = self.step(projected[time], state, back, both[self.gates * hidden :], own, functions)
+                new = _time_step(cell, projected[time], planes, back, own, peepholes)
                 active = (time < ends)[:, None]
-                state = [np.where(active, after, before) for after, before in zip(new, state, strict=True)]
-                outputs[time, index] = np.where(active, state[0], 0)
-            finals.append(state)
+                planes = [np.where(active, after, before) for after, before in zip(new, planes, strict=True)]
+                outputs[time, index] = np.where(active, planes[0], 0)
+            finals.append(planes[: self.states])
         y = outputs.transpose(2, 0, 1, 3) if self.layout else outputs
-        last = [
-            np.stack([state[number] for state in finals], 1 if self.layout else 0) for number in range(len(initial))
-        ]
+        last = [np.stack(state, 1 if self.layout else 0) for state in zip(*finals, strict=True)]
         return [np.ascontiguousarray(value).astype(x.dtype, copy=False) for value in (y, *last)]
 
     def _state(self, state: Array, index: int, dtype: np.dtype[Any]) -> Array:
@@ -164,33 +145,45 @@ class Recurrent(Operator):
         return Cost(2.0 * x.shape[0] * x.shape[1] * (weights[0] + weights[1]), moved)  # type: ignore[operator]
 
 
-class OneState(Recurrent):
-    """A recurrent layer whose only state is its output."""
+def check_shapes(directions: int, gates: int, x: Sequence[int], w: Sequence[int], r: Sequence[int]) -> None:
+    """ValueError unless X, W and R of these shapes belong together."""
+    if len(x) != 3 or len(w) != 3 or len(r) != 3:
+        raise ValueError(f"X, W and R must have rank 3, not shapes {tuple(x)}, {tuple(w)} and {tuple(r)}")
+    hidden = r[2]
+    if tuple(w) != (directions, gates * hidden, x[2]) or tuple(r[:2]) != (directions, gates * hidden):
+        raise ValueError(
+            f"W of shape {tuple(w)} does not fit R of shape {tuple(r)} and X of shape {tuple(x)}, "
+            f"with {directions} directions and {gates} gates"
+        )
 
-    def run(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        bias: Array | None = None,
-        lengths: Array | None = None,
-        initial: Array | None = None,
-    ) -> Sequence[Value]:
-        return self.run_layer(x, w, r, bias, lengths, [initial])
+
+def _time_step(
+    cell: Cell, x: Array, planes: Sequence[Array], r: Array, bias: Array, peepholes: Sequence[Array]
+) -> list[Array]:
+    """The planes after one step; `x` is the input's part of the gates (batch, gates * hidden)."""
+    new = list(planes)
+    hidden = r.shape[1]
+    inputs = np.split(x, cell.gates, axis=1)
+    for stage in cell.stages:
+        rows = slice(stage.first * hidden, (stage.first + stage.count) * hidden)
+        products = np.split(new[stage.source] @ r[rows].T + bias[rows], stage.count, axis=1)
+        values = [*inputs[stage.first : stage.first + stage.count], *products, *new, *peepholes]
+        program = Pointwise(tuple(value.dtype for value in values), stage.outputs.roots)
+        for target, value in zip(stage.targets, evaluate(program, values), strict=True):
+            new[target] = value
+    return new
 
 
 @operator("RNN")
-class RNN(OneState):
+class RNN(Recurrent):
     """H = f(X W' + H R' + biases)."""
 
-    def step(
-        self, x: Array, state: list[Array], r: Array, bias: Array, extra: Array | None, functions: Sequence[Activation]
-    ) -> list[Array]:
-        return [functions[0](self.clipped(x + state[0] @ r.T + bias))]
+    def cell(self, functions: Sequence[Activation], dtype: np.dtype[Any], has_peepholes: bool) -> Cell:
+        return simple_cell([clipped(function, self.clip) for function in functions], dtype)
 
 
 @operator("GRU")
-class GRU(OneState):
+class GRU(Recurrent):
     """Gates z (update), r (reset) and h: H = (1 - z) h + z H."""
 
     linear_before_reset: int = 0
@@ -198,19 +191,9 @@ class GRU(OneState):
     gates = 3
     default_activations = ("Sigmoid", "Tanh")
 
-    def step(
-        self, x: Array, state: list[Array], r: Array, bias: Array, extra: Array | None, functions: Sequence[Activation]
-    ) -> list[Array]:
-        f, g = functions
-        (h,) = state
-        size = h.shape[1]
-        gates = self.clipped(x[:, : 2 * size] + h @ r[: 2 * size].T + bias[: 2 * size])
-        update, reset = f(gates[:, :size]), f(gates[:, size:])
-        if self.linear_before_reset:
-            candidate = x[:, 2 * size :] + reset * (h @ r[2 * size :].T + bias[2 * size :])
-        else:
-            candidate = x[:, 2 * size :] + (reset * h) @ r[2 * size :].T + bias[2 * size :]
-        return [(1 - update) * g(self.clipped(candidate)) + update * h]
+    def cell(self, functions: Sequence[Activation], dtype: np.dtype[Any], has_peepholes: bool) -> Cell:
+        limited = [clipped(function, self.clip) for function in functions]
+        return gated_cell(limited, dtype, reset_behind=bool(self.linear_before_reset))
 
 
 @operator("LSTM")
@@ -220,34 +203,10 @@ class LSTM(Recurrent):
     input_forget: int = 0
 
     gates = 4
+    states = 2
     default_activations = ("Sigmoid", "Tanh", "Tanh")
 
-    def step(
-        self, x: Array, state: list[Array], r: Array, bias: Array, extra: Array | None, functions: Sequence[Activation]
-    ) -> list[Array]:
+    def cell(self, functions: Sequence[Activation], dtype: np.dtype[Any], has_peepholes: bool) -> Cell:
         f, g, h = functions
-        hidden, cell = state
-        at_input, at_output, at_forget, candidate = np.split(x + hidden @ r.T + bias, 4, axis=1)
-        if extra is not None:
-            for_input, for_output, for_forget = np.split(extra, 3)
-            at_input = at_input + for_input * cell
-            at_forget = at_forget + for_forget * cell
-        entering = f(self.clipped(at_input))
-        kept = 1 - entering if self.input_forget else f(self.clipped(at_forget))
-        cell = kept * cell + entering * g(self.clipped(candidate))
-        if extra is not None:
-            at_output = at_output + for_output * cell
-        return [f(self.clipped(at_output)) * h(cell), cell]
-
-    def run(
-        self,
-        x: Array,
-        w: Array,
-        r: Array,
-        bias: Array | None = None,
-        lengths: Array | None = None,
-        initial_h: Array | None = None,
-        initial_c: Array | None = None,
-        peepholes: Array | None = None,
-    ) -> Sequence[Value]:
-        return self.run_layer(x, w, r, bias, lengths, [initial_h, initial_c], peepholes)
+        limited = [clipped(f, self.clip), clipped(g, self.clip), h]
+        return long_short_cell(limited, dtype, couples_forget=bool(self.input_forget), has_peepholes=has_peepholes)

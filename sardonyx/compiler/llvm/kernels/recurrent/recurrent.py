@@ -1,0 +1,273 @@
+"""The loop of a recurrent layer over time: products with the hidden state, gates, cell and state in one pass.
+
+A turn is one stage of a time step (`ops.recurrent_cells.Stage`); its blocks are some units of one direction for some
+rows of the batch. The gates of a unit lie beside each other in R's panels, so that all of them are there when the
+products are summed up, and the expressions of the stage follow at once. The hidden state is kept twice, the old and
+the new one, so that a turn only reads what the turns before it wrote.
+
+Sums run over the hidden units in order, in as many interleaved parts as hide the time of a multiply-add: a block
+computes the same whoever does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.expression import emit_working
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
+from sardonyx.compiler.llvm.kernels.recurrent.seats import take_turns
+from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units
+from sardonyx.compiler.llvm.narrow_floats import narrowed
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import I32, I64, Type
+from sardonyx.ops.recurrent_cells import Cell, Stage
+
+MOST_STAGES = 2
+
+_NAMES = (
+    *("projected", "panels0", "panels1", "planes", "biases", "peepholes", "lengths", "result", "shared"),
+    *("seats", "blocks", "turns", "steps", "batch", "hidden", "row", "unit_blocks", "directions", "group"),
+    *("backwards", "projected_direction", "projected_time", "projected_batch"),
+    *("result_direction", "result_time", "result_batch", "ahead"),
+)
+
+
+def argument_names() -> tuple[str, ...]:
+    """The arguments of `emit_recurrent` in order.
+
+    projected            the input's part of the gates, elements [gates, hidden] at places by direction, time and batch
+    panels0, panels1     R's panels for each stage
+    planes               [2 + planes - 1, directions, batch, row]: hidden states twice, then the other planes
+    biases, peepholes    [directions, gates, row] and [directions, peepholes, row]
+    lengths              int32 [batch]
+    result               the hidden state at places by direction, time and batch
+    shared               `seats.shared_words`, zeros
+    seats, blocks, turns chunks of the step; blocks of a turn; stages of all time steps
+    row                  elements between rows of units, whole vectors
+    unit_blocks          blocks of units; a direction has them for every group of rows
+    group                rows of the batch in a block
+    backwards            1 where the first direction runs backwards
+    ahead                elements of the panels, ahead of those in use, that are asked for
+    """
+    return _NAMES
+
+
+@dataclass(frozen=True)
+class RecurrentSpec:
+    """`cells` has a time step for each direction, or one for all; the rest says which arguments are there."""
+
+    storage: Type
+    working: Type
+    cells: tuple[Cell, ...]
+    has_biases: bool
+    has_lengths: bool
+    has_result: bool
+    asks_ahead: bool
+
+
+def emit_recurrent(target: Target, spec: RecurrentSpec) -> str:
+    """The kernel for `argument_names`; its chunks are seats."""
+    k, words = kernel_frame(target)
+    given = _Arguments(k, words, spec)
+
+    def block(turn: Value, number: Value) -> None:
+        _block(k, words, spec, given, turn, number)
+
+    shared = k.pointer(given["shared"], I64)
+    take_turns(k, shared, given["seats"], given["blocks"], given["turns"], block)
+    return k.finish()
+
+
+class _Arguments:
+    """The arguments, loaded where they are asked for."""
+
+    def __init__(self, k: Function, words: Pointer, spec: RecurrentSpec) -> None:
+        self._k, self._words, self._spec = k, words, spec
+
+    def __getitem__(self, name: str) -> Value:
+        return self._words.load(_NAMES.index(name))
+
+    def numbers(self, name: str) -> Pointer:
+        """An argument that is the address of working numbers."""
+        return self._k.pointer(self[name], self._spec.working)
+
+    def plane(self, which: Value | int, direction: Value) -> Pointer:
+        """The first row of a direction in one of the planes."""
+        row, batch, directions = self["row"], self["batch"], self["directions"]
+        return self.numbers("planes").offset((directions * which + direction) * batch * row)
+
+
+def _block(k: Function, words: Pointer, spec: RecurrentSpec, given: _Arguments, turn: Value, number: Value) -> None:
+    unit_blocks, directions = given["unit_blocks"], given["directions"]
+    above = number // unit_blocks
+    unit_block = number - above * unit_blocks
+    group = above // directions
+    direction = above - group * directions
+    first = group * given["group"]
+    end = k.smaller(first + given["group"], given["batch"])
+    stages, kinds = len(spec.cells[0].stages), len(spec.cells)
+    time = turn // stages if stages > 1 else turn
+    if stages * kinds == 1:
+        _StageBlock(k, words, spec, spec.cells[0], 0).emit(time, direction, unit_block, first, end)
+        return
+    selector = turn - time * stages
+    if kinds > 1:
+        selector = selector * kinds + direction
+    for case in k.choose(selector, range(stages * kinds)):
+        stage, kind = divmod(case, kinds)
+        _StageBlock(k, words, spec, spec.cells[kind], stage).emit(time, direction, unit_block, first, end)
+
+
+class _StageBlock:
+    """The units of a block in one stage of one kind of cell."""
+
+    def __init__(self, k: Function, words: Pointer, spec: RecurrentSpec, cell: Cell, stage: int) -> None:
+        self.k, self.words, self.spec, self.cell = k, words, spec, cell
+        self.number = stage
+        self.stage: Stage = cell.stages[stage]
+        self.given = _Arguments(k, words, spec)
+        self.lanes = k.target.lanes(spec.working)
+        self.units = block_units(k.target, spec.working)
+        self.vectors = self.stage.count * BLOCK_VECTORS  # of sums, for one row
+        # Sums leave some registers for the numbers that they are made of.
+        self.most_rows = max(1, (k.target.registers - 8) // 8)
+        self.room = k.stack(spec.working, self.most_rows * self.vectors * self.lanes)
+
+    def emit(self, time: Value, direction: Value, unit_block: Value, first: Value, end: Value) -> None:
+        """Rows `first` to `end` of the batch, as many at once as registers hold."""
+        k = self.k
+        whole = first + (end - first) // self.most_rows * self.most_rows
+        with k.loop(first, whole, self.most_rows) as row:
+            self._rows(time, direction, unit_block, row, self.most_rows)
+        for rows in k.choose(end - whole, range(1, self.most_rows)):
+            self._rows(time, direction, unit_block, whole, rows)
+
+    def _rows(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
+        self._products(time, direction, unit_block, row, rows)
+        with self.k.apart():
+            self._gates(time, direction, unit_block, row, rows)
+
+    def _products(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
+        """The recurrent parts of the gates of `rows` rows into `room`, [rows, gates, units]."""
+        k, given, spec = self.k, self.given, self.spec
+        hidden, step = given["hidden"], given["row"]
+        width = self.stage.count * self.units
+        panel = given.numbers(f"panels{self.number}").offset(
+            (direction * given["unit_blocks"] + unit_block) * hidden * width
+        )
+        read = given.plane(self._slot(time, self.stage.source), direction).offset(row * step)
+        sources = [read.offset(step * index) for index in range(rows)]
+        parts = max(1, k.target.registers // 2 // (rows * self.vectors))
+        wide = spec.working.vector(self.lanes)
+        sums = [[[k.variable(wide) for _ in range(self.vectors)] for _ in range(rows)] for _ in range(parts)]
+        for part, row_sums in enumerate(sums):
+            for vector in range(self.vectors):
+                start = self._bias(direction, unit_block, vector) if part == 0 else k.constant(wide, 0)
+                for one in row_sums:
+                    one[vector].set(start)
+        ahead = given["ahead"] if spec.asks_ahead else None
+        whole = hidden // parts * parts
+        with k.loop(0, whole, parts) as place:
+            for part, row_sums in enumerate(sums):
+                self._multiply_add(panel, sources, place + part if part else place, row_sums, ahead)
+        if parts > 1:
+            with k.loop(whole, hidden) as place:
+                self._multiply_add(panel, sources, place, sums[0], None)
+        for index in range(rows):
+            for vector in range(self.vectors):
+                total = sums[0][index][vector].get()
+                for others in sums[1:]:
+                    total = total + others[index][vector].get()
+                self.room.store(total, (index * self.vectors + vector) * self.lanes, align=self._align)
+
+    @property
+    def _align(self) -> int:
+        return self.lanes * self.spec.working.nbytes
+
+    def _bias(self, direction: Value, unit_block: Value, vector: int) -> Value:
+        """Where the sums of a vector begin: the biases of its units."""
+        k, given, spec = self.k, self.given, self.spec
+        if not spec.has_biases:
+            return k.constant(spec.working.vector(self.lanes), 0)
+        gate, part = divmod(vector, BLOCK_VECTORS)
+        row = direction * self.cell.gates + (self.stage.first + gate)
+        place = row * given["row"] + unit_block * self.units + part * self.lanes
+        return given.numbers("biases").load(place, self.lanes)
+
+    def _multiply_add(
+        self,
+        panel: Pointer,
+        sources: Sequence[Pointer],
+        place: Value,
+        sums: Sequence[Sequence[Variable]],
+        ahead: Value | None,
+    ) -> None:
+        """Add what one hidden unit gives to the sums of all rows."""
+        k = self.k
+        line = panel.offset(place * (self.vectors * self.lanes))
+        if ahead is not None:
+            per_line = 64 // self.spec.working.nbytes
+            for start in range(0, self.vectors * self.lanes, per_line):
+                line.prefetch(ahead + start, level=2)
+        factors = [k.splat(source.load(place), self.lanes) for source in sources]
+        for vector in range(self.vectors):
+            weights = line.load(vector * self.lanes, self.lanes, align=self._align)
+            for factor, row_sums in zip(factors, sums, strict=True):
+                row_sums[vector].set(k.fma(weights, factor, row_sums[vector].get()))
+
+    def _slot(self, time: Value, plane: int, later: int = 0) -> Value:
+        """Where a plane lies: the hidden state before (or after) a time step, or another plane."""
+        return (time + later) & 1 if plane == 0 else self.k.constant(I64, 1 + plane)
+
+    def _gates(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
+        """The expressions of the stage for `rows` rows, from the sums in `room`."""
+        k, given, spec, lanes = self.k, self.given, self.spec, self.lanes
+        backwards = (given["backwards"] + direction).differs(0)
+        moment = k.select(backwards, given["steps"] - 1 - time, time)
+        hidden, step = given["hidden"], given["row"]
+        before = [given.plane(self._slot(time, plane), direction) for plane in range(self.cell.planes)]
+        after = {plane: given.plane(self._slot(time, plane, later=1), direction) for plane in self.stage.targets}
+        projected = given.numbers("projected").offset(
+            direction * given["projected_direction"] + moment * given["projected_time"]
+        )
+        result = k.pointer(given["result"], spec.storage).offset(
+            direction * given["result_direction"] + moment * given["result_time"]
+        )
+        peepholes = given.numbers("peepholes").offset(direction * self.cell.peepholes * step)
+        with k.loop(0, rows) as index, k.loop(0, BLOCK_VECTORS) as vector:
+            unit = unit_block * self.units + vector * lanes
+            left = hidden - unit
+            batch = row + index
+            with k.when(left > 0):
+                gates = range(self.stage.count)
+                entering = projected.offset(batch * given["projected_batch"] + unit)
+                room = self.room.offset((index * self.vectors + vector) * lanes)
+                place = batch * step + unit
+                inputs = [entering.load(hidden * (self.stage.first + gate), lanes) for gate in gates]
+                inputs += [room.load(gate * BLOCK_VECTORS * lanes, lanes) for gate in gates]
+                inputs += [plane.load(place, lanes) for plane in before]
+                inputs += [peepholes.load(step * number + unit, lanes) for number in range(self.cell.peepholes)]
+                values = [k.splat(one, lanes) for one in emit_working(k, self.stage.outputs.roots, inputs)]
+                active = None
+                if spec.has_lengths:
+                    active = moment < k.pointer(given["lengths"], I32).load(batch).to(I64)
+                first_plane = 2 * self.stage.count
+                for target, value in zip(self.stage.targets, values, strict=True):
+                    if target == 0 and spec.has_result:
+                        shown = value if active is None else k.select(active, value, 0.0)
+                        to = result.offset(batch * given["result_batch"] + unit)
+                        self._show(to, narrowed(k, shown, spec.storage), left)
+                    if active is not None:
+                        value = k.select(active, value, inputs[first_plane + target])
+                    after[target].store(value, place)
+
+    def _show(self, to: Pointer, value: Value, left: Value) -> None:
+        """Store a vector of the result, of which `left` units are there."""
+        k = self.k
+        whole = left >= self.lanes
+        with k.when(whole):
+            to.store(value)
+        with k.otherwise(whole):
+            to.store(value, 0, k.lanes_below(left, self.lanes))

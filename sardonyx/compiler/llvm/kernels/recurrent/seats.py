@@ -1,0 +1,137 @@
+"""Threads that go through many short turns together, inside one step of a plan.
+
+Each turn has the same number of blocks, and no block of a turn begins before all of the turn before are done. The
+step has a chunk for each *seat*. A thread that takes a seat stays for all turns; who comes late joins in the current
+one; the seats that nobody took are found to have nothing left. Nobody waits for a thread that is not there: what is
+waited for are blocks that some thread has begun.
+
+In every turn a thread first does the blocks from its seat up to the next taken one, so that it finds in its own cache
+what these blocks read; then it waits, and after a while it looks for blocks that others have not begun. Which thread
+does a block does not change what the block computes.
+
+Memory order. The number of finished blocks is added to (``release``) by those who did them and read (``acquire``) by
+those who wait for them. Claims of blocks are ``monotonic``: each is a number that counts turns, so that whoever
+exchanges turn t for t + 1 has the block, and nobody can take it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sardonyx.compiler.llvm import atomics
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.types import BOOL, I32, I64
+
+# Words of the shared memory: the finished blocks, the taken seats, then the claims of every block. Each has a cache
+# line of its own. All are 0 before the step.
+LINE_WORDS = 8
+MOST_SEATS = 32
+
+# Turns of a waiting thread before it looks for blocks of others, and then before it gives way.
+_PATIENCE = 1000
+
+Body = Callable[[Value, Value], None]
+
+
+def shared_words(blocks: int) -> int:
+    """The words (i64) that the threads of a step share."""
+    return LINE_WORDS * (2 + blocks)
+
+
+def take_turns(k: Function, shared: Pointer, seats: Value, blocks: Value, turns: Value, body: Body) -> None:
+    """Emit the way of a thread through the turns of a kernel whose chunks are seats, up to `MOST_SEATS`.
+
+    `body(turn, block)` emits one block. A thread that is called for all seats at once shares nothing.
+    """
+    done, taken, claims = (shared.offset(LINE_WORDS * line) for line in range(3))
+    seat = k["begin"]
+    alone = (k["end"] - seat).equals(seats)
+    start = _first_block(seat, seats, blocks)
+    turn = k.variable(I64, atomics.load(done, "acquire") / _at_least_one(k, blocks))
+    with k.when(turn.get() < turns):
+        atomics.update("or", taken, k.constant(I64, 1) << seat, "monotonic")
+    with k.loop_while(lambda: turn.get() < turns):
+        now = turn.get()
+        position, finished = k.variable(I64, 0), k.variable(I64, 0)
+        limit = k.variable(I64, k.select(alone, blocks, _own_blocks(k, taken, seat, seats, blocks)))
+        goal, over = (now + 1) * blocks, k.variable(BOOL, False)
+        with k.loop_while(lambda: ~over.get()):
+            with k.loop(position.get(), limit.get()) as index:
+                block = start + index
+                block = k.select(block >= blocks, block - blocks, block)
+                mine = k.variable(BOOL, alone)
+                with k.otherwise(alone):
+                    mine.set(_claim(claims.offset(block * LINE_WORDS), now))
+                with k.when(mine.get()):
+                    body(now, block)
+                    finished.set(finished.get() + 1)
+            over.set(alone)
+            with k.otherwise(alone):
+                with k.when(finished.get() > 0):
+                    atomics.update("add", done, finished.get(), "release")
+                finished.set(0)
+                position.set(limit.get())
+                over.set(_await(k, done, goal))
+                with k.otherwise(over.get()):
+                    with k.when(limit.get() >= blocks):
+                        _give_way(k)
+                    limit.set(blocks)
+        turn.set(now + 1)
+
+
+def _at_least_one(k: Function, number: Value) -> Value:
+    return k.larger(number, 1)
+
+
+def _first_block(seat: Value, seats: Value, blocks: Value) -> Value:
+    return seat * blocks / seats
+
+
+def _own_blocks(k: Function, taken: Pointer, seat: Value, seats: Value, blocks: Value) -> Value:
+    """How many blocks lie between a seat and the next one that is taken, all around where there is no other."""
+    mask = atomics.load(taken, "monotonic")
+    above = mask >> (seat + 1)
+    nearest = seat + 1 + _lowest_bit(k, above)
+    around = seats + _lowest_bit(k, mask)
+    following = k.select(above.differs(0), nearest, around)
+    wraps = following >= seats
+    end = _first_block(k.select(wraps, following - seats, following), seats, blocks)
+    return end + k.select(wraps, blocks, 0) - _first_block(seat, seats, blocks)
+
+
+def _lowest_bit(k: Function, mask: Value) -> Value:
+    return k.emit(I64, f"call i64 @{_declared_cttz(k)}(i64 {mask.name}, i1 false)")
+
+
+def _declared_cttz(k: Function) -> str:
+    k.declare_text("llvm.cttz.i64", "declare i64 @llvm.cttz.i64(i64, i1)")
+    return "llvm.cttz.i64"
+
+
+def _claim(claim: Pointer, turn: Value) -> Value:
+    """Whether this thread has the block of a turn; a look first, which takes the line from nobody."""
+    k = claim.function
+    mine: Variable = k.variable(BOOL, False)
+    with k.when(atomics.load(claim, "monotonic").equals(turn)):
+        mine.set(atomics.exchange_if(claim, turn, turn + 1, "monotonic"))
+    return mine.get()
+
+
+def _await(k: Function, done: Pointer, goal: Value) -> Value:
+    """Spin until so many blocks are finished, for a while; whether they are."""
+    patience = k.variable(I64, _PATIENCE)
+    reached = k.variable(BOOL, atomics.load(done, "acquire") >= goal)
+    with k.loop_while(lambda: ~reached.get() & (patience.get() > 0)):
+        atomics.pause(k)
+        patience.set(patience.get() - 1)
+        reached.set(atomics.load(done, "acquire") >= goal)
+    return reached.get()
+
+
+def _give_way(k: Function) -> None:
+    """Let another thread have the core, where the system has a call for it: kernels also run where there is none."""
+    name = "SwitchToThread" if "windows" in k.target.triple else "sched_yield"
+    k.declare_text(name, f"declare extern_weak i32 @{name}()")
+    there = k.emit(BOOL, f"icmp ne ptr @{name}, null")
+    with k.when(there):
+        k.emit(I32, f"call i32 @{name}()")

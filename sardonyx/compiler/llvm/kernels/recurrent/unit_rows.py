@@ -1,0 +1,96 @@
+"""What surrounds a recurrent layer's loop: rows of units with room for whole vectors, and R in panels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
+from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32, F64, I64, Type
+
+# Vectors of units that a block of the loop computes at once.
+BLOCK_VECTORS = 2
+
+
+def block_units(target: Target, working: Type) -> int:
+    """The units of a block: their gates fill as many registers as hide the time of a multiply-add."""
+    return BLOCK_VECTORS * target.lanes(working)
+
+
+@dataclass(frozen=True)
+class RowsSpec:
+    """Rows of `source` numbers become rows of `target` numbers; of zeros where there is no source."""
+
+    source: Type | None
+    target: Type
+
+
+def emit_unit_rows(target: Target, spec: RowsSpec) -> str:
+    """Rows on two axes, converted; behind each the target has room that is filled with zeros.
+
+    Arguments: source, target, rows on the inner axis, elements of a row, elements of a row of the target, steps of the
+    source on the outer and the inner axis, steps of the target. A chunk is a place on the outer axis.
+    """
+    k, words = kernel_frame(target)
+    inner, count, room, read_outer, read_inner, write_outer, write_inner = (words.load(at) for at in range(2, 9))
+    to = k.pointer(words.load(1), spec.target)
+    lanes = target.lanes(spec.target if spec.target in (F64, I64) else F32)
+    whole = count & -lanes
+    with k.loop(k["begin"], k["end"]) as outer, k.loop(0, inner) as row:
+        written = to.offset(outer * write_outer + row * write_inner)
+        filled = k.constant(I64, 0)
+        if spec.source is not None:
+            read = k.pointer(words.load(0), spec.source).offset(outer * read_outer + row * read_inner)
+            for first, last, width in ((0, whole, lanes), (whole, count, 1)):
+                with k.loop(first, last, width) as at:
+                    written.store(narrowed(k, widened(read.load(at, width), _working(spec)), spec.target), at)
+            filled = count
+        with k.loop(filled, room) as at:
+            written.store(0, at)
+    return k.finish()
+
+
+def _working(spec: RowsSpec) -> Type:
+    return F64 if F64 in (spec.source, spec.target) else F32
+
+
+@dataclass(frozen=True)
+class PanelsSpec:
+    """R of `storage` numbers into panels of `working` ones."""
+
+    storage: Type
+    working: Type
+
+
+def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
+    """Some gates of R, so that the rows of a block's units lie beside each other for every hidden unit they multiply.
+
+    Arguments: R [directions, gates, hidden, hidden], panels, blocks of units, hidden size, gates, the first gate and
+    how many, elements of a panel. The panels are [directions, blocks, hidden, gates taken, units of a block]; units
+    behind the last are zeros. A chunk is a panel.
+    """
+    k, words = kernel_frame(target)
+    source, panels = k.pointer(words.load(0), spec.storage), k.pointer(words.load(1), spec.working)
+    blocks, hidden, gates, first_gate, taken, panel = (words.load(at) for at in range(2, 8))
+    units = block_units(target, spec.working)
+    with k.loop(k["begin"], k["end"]) as chunk:
+        direction = chunk // blocks
+        first = (chunk - direction * blocks) * units
+        to = panels.offset(chunk * panel)
+        step = taken * units
+        # In stretches of a cache line of R, whose places in the panel stay in the first cache.
+        stretch = 64 // spec.storage.nbytes
+        with k.loop(0, hidden, stretch) as begin:
+            end = k.smaller(begin + stretch, hidden)
+            with k.loop(0, taken) as gate, k.loop(0, units) as unit:
+                row = (direction * gates + first_gate + gate) * hidden + first + unit
+                column = to.offset(gate * units + unit)
+                there = first + unit < hidden
+                with k.when(there):
+                    read = source.offset(row * hidden)
+                    with k.loop(begin, end) as at:
+                        column.store(widened(read.load(at), spec.working), at * step)
+                with k.otherwise(there), k.loop(begin, end) as at:
+                    column.store(0.0, at * step)
+    return k.finish()
