@@ -220,6 +220,12 @@ _TABLE = (
         "works",
         "large products of float32 matrices with constants take fewer multiplications and round more coarsely",
     ),
+    _on_off(
+        "sardonyx.cpu.winograd",
+        "1",
+        "works",
+        "convolutions 3x3 of stride 1 take fewer multiplications and round more coarsely",
+    ),
     # Compiled models of other providers
     _on_off("ep.context_enable", "0", "accepted", "write a model with compiled parts"),
     _text("ep.context_file_path", "", "accepted", "where to write it"),

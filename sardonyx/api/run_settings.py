@@ -14,6 +14,7 @@ KERNELS = "sardonyx.cpu.kernels"
 PRECISION = "sardonyx.cpu.precision"
 AFFINITIES = "session.intra_op_thread_affinities"
 FAST_PRODUCTS = "sardonyx.cpu.fast_products"
+WINOGRAD = "sardonyx.cpu.winograd"
 
 
 def run_settings(options: SessionOptions) -> RunSettings:
@@ -40,6 +41,7 @@ def run_settings(options: SessionOptions) -> RunSettings:
         kernels=kernels,
         precision=config.get(PRECISION, config_keys.CONFIG_KEYS[PRECISION].default),
         fast_products=is_on(config, FAST_PRODUCTS),
+        winograd=is_on(config, WINOGRAD),
         keeps_arena=bool(options.enable_cpu_mem_arena),
         flush_denormals=is_on(config, "session.set_denormal_as_zero"),
     )

@@ -1,0 +1,169 @@
+"""Convolution 3x3 of stride 1 by Winograd's minimal filtering, with an epilogue; the image lies channels-last.
+
+The output is cut into tiles of m x m, m = 4 or 2. A tile of the input, overlapping its neighbours, becomes (m + 2)^2
+vectors over the channels, one at each point; at each point the tiles are the rows of a matrix product with the filters
+transformed likewise, and the products become the m^2 outputs of the tile: 4 or 2.25 times fewer multiplications
+(A. Lavin, S. Gray, "Fast algorithms for convolutional neural networks", 2015; the transforms: `winograd_transforms`).
+
+The three stages are fused, so that nothing but input, filters and results goes through memory. A chunk is a block of
+tiles and a group of panels of filters:
+
+    transform the block's tiles to scratch               unless this thread did it for the chunk before
+    for a panel of filters of the group:
+        for a point, for a block of channels:            the panel's filters are one stream through all points
+            for some rows of tiles:                      the micro-kernel of matrix products; sums to scratch
+        outputs of the sums, and the epilogue of these   in the second cache
+
+That the tiles are there already is told by the stamp of the run beside them. The sum over channels has one order
+whatever the blocks, so that results have the same bits for every cut into chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, place_of
+from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile, multiply_tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.library import KERNEL
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32, I64, PTR, Type
+
+
+@dataclass(frozen=True)
+class WinogradSpec:
+    """The structure of a kernel; its ``repr`` identifies the compiled code.
+
+    Tiles have `outputs` x `outputs` outputs. `stored` names the product whose types image and filters have in memory;
+    all is computed in float32. The micro-kernel has `rows` x `vectors` registers.
+    """
+
+    outputs: int = 4
+    stored: str = "f32"
+    rows: int = 12
+    vectors: int = 2
+    epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+
+
+def argument_names(spec: WinogradSpec) -> tuple[str, ...]:
+    """What the words of the kernel's arguments are, in order; strides and sizes count elements.
+
+    x, packed, weights, stamp     addresses of the image, of the transformed filters (`emit_winograd_filters`), of the
+                                  filters themselves, and of a word that no other step of this run nor any run before
+                                  has (`emit_stamp`)
+    x_batch, x_row, x_column      strides of the image
+    channels, filters             how many there are
+    height, width, top, left      sizes of the image, and zeros above and left of it
+    out_height, out_width         sizes of the result
+    all_tiles, tiles, tiles_across    tiles of all images, of an image, of a line
+    tile_block, group, groups     tiles and panels of a chunk, and how many groups there are
+    tile_rows, k_block            tiles and channels that the micro-kernel takes at once
+    v_stride, v_apart             elements between transformed tiles, and between those of a point and of the next
+    m_apart, o_apart              elements between the products of two points, and between two lines of outputs
+    v_scratch, m_scratch, o_scratch, mark_scratch
+                                  byte offsets in scratch of these and of two words; a pixel of zeros lies at 0
+    """
+    names = ["x", "packed", "weights", "stamp", "x_batch", "x_row", "x_column", "channels", "filters"]
+    names += ["height", "width", "top", "left", "out_height", "out_width", "all_tiles", "tiles", "tiles_across"]
+    names += ["tile_block", "group", "groups", "tile_rows", "k_block", "v_stride", "v_apart", "m_apart", "o_apart"]
+    names += ["v_scratch", "m_scratch", "o_scratch", "mark_scratch"]
+    return (*names, *spec.epilogue.argument_names())
+
+
+def emit_winograd(target: Target, spec: WinogradSpec) -> str:
+    """The kernel of `spec`; its arguments are `argument_names`. Chunks count groups of panels fastest.
+
+    Operands and outputs of the epilogue are matrices of all places of an image by filters; axis 0 of their batch
+    strides is that of the images.
+    """
+    return _Winograd(target, spec).text()
+
+
+class _Winograd:
+    """The kernel while it is written, loop by loop from the outside."""
+
+    def __init__(self, target: Target, spec: WinogradSpec) -> None:
+        self.spec = spec
+        self.transforms = BY_OUTPUTS[spec.outputs]
+        self.points = self.transforms.size**2
+        k = self.k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+        self.panel = target.lanes(F32) * spec.vectors
+        words = k.pointer("arguments", I64)
+        self.given = given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
+        stored = PRODUCTS[spec.stored].stored_a
+        self.pixels = Pixels(k, self.transforms, given, stored, k.pointer("scratch", stored))
+        self.writer = OutputWriter(k, self.transforms, given, spec.epilogue, self.pixels)
+        self.transformed = self._scratch("v_scratch", F32)
+        self.products = self._scratch("m_scratch", F32)
+        self.outputs = self._scratch("o_scratch", F32)
+        self.mark = self._scratch("mark_scratch", I64)
+
+    def _scratch(self, name: str, scalar: Type) -> Pointer:
+        return self.k.pointer(self.k.advance(self.k["scratch"], self.given[name], 1), scalar)
+
+    def text(self) -> str:
+        k, given = self.k, self.given
+        panels = (given["filters"] + (self.panel - 1)) // self.panel
+        with k.loop(k["begin"], k["end"]) as number:
+            block, first_panel = number // given["groups"], number % given["groups"] * given["group"]
+            first_tile = block * given["tile_block"]
+            tiles = minimum(k, given["all_tiles"] - first_tile, given["tile_block"])
+            self._transform_tiles(block, first_tile, tiles)
+            with k.loop(first_panel, minimum(k, first_panel + given["group"], panels)) as panel:
+                self._multiply(panel, tiles)
+                self.writer.write(
+                    Sums(
+                        self.products,
+                        given["m_apart"],
+                        self.outputs,
+                        given["o_apart"],
+                        self.panel,
+                        first_tile,
+                        tiles,
+                        panel * self.panel,
+                    )
+                )
+        return k.finish()
+
+    def _transform_tiles(self, block: Value, first_tile: Value, tiles: Value) -> None:
+        """Transform the block's tiles, unless that was done for the chunk before."""
+        k, given = self.k, self.given
+        stamp = k.pointer(given["stamp"], I64).load()
+        with k.when(self.mark.load(0).differs(stamp) | self.mark.load(1).differs(block)):
+            self.pixels.clear_zeros()
+            with k.loop(0, tiles) as tile:
+                self.pixels.enter(place_of(self.transforms, given, first_tile + tile))
+                self.pixels.transform(self.transformed.offset(tile * given["v_stride"]), given["v_apart"])
+            self.mark.store(stamp, 0)
+            self.mark.store(block, 1)
+
+    def _multiply(self, panel: Value, tiles: Value) -> None:
+        """The products of the block's tiles with a panel of filters, at every point."""
+        k, given = self.k, self.given
+        channels = given["channels"]
+        stream = k.pointer(given["packed"], F32).offset(panel * channels * (self.points * self.panel))
+        with k.loop(0, self.points) as point:
+            filters = stream.offset(point * channels * self.panel)
+            rows, products = (
+                start.offset(point * given[f"{name}_apart"])
+                for start, name in ((self.transformed, "v"), (self.products, "m"))
+            )
+            with k.loop(0, channels, given["k_block"]) as channel:
+                elements = minimum(k, channels - channel, given["k_block"])
+                b = filters.offset(channel * self.panel)
+                with k.loop(0, tiles, given["tile_rows"]) as row:
+                    # The first rows ask for the filters that come after these.
+                    ahead = k.select(row.equals(0), elements * self.panel, 0)
+                    a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
+                    panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, ahead)
+                    place = Tile(products.offset(row * self.panel), k.constant(I64, self.panel), self.panel)
+                    height = minimum(k, tiles - row, given["tile_rows"])
+                    for case in k.choose(height, range(1, self.spec.rows + 1)):
+                        values = multiply_tile(
+                            k, PRODUCTS["f32"], a, panels, case, elements, 1, place, channel.equals(0)
+                        )
+                        store_tile(place, values)

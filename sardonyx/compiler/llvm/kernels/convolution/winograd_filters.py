@@ -1,0 +1,57 @@
+"""Filters transformed for Winograd's algorithm, in the order in which the kernel reads them.
+
+[panels of filters][points][channels][filters of a panel]: for each panel one stream from the first point to the last.
+They are computed in float64 and rounded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, minimum
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS, TAPS, along_both
+from sardonyx.compiler.llvm.library import KERNEL
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
+
+
+@dataclass(frozen=True)
+class FiltersSpec:
+    """F(`outputs`, 3); panels of `vectors` registers of float32."""
+
+    outputs: int
+    vectors: int
+
+    ARGUMENTS = ("source", "target", "filters", "channels", "block", "blocks")
+
+
+def emit_winograd_filters(target: Target, spec: FiltersSpec) -> str:
+    """The kernel of `spec`: from filters [filters, channels, 3, 3] in float32; a chunk is `block` channels of a panel.
+
+    Chunks count the `blocks` of channels fastest. Columns behind the last filter are zero.
+    """
+    k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    words = k.pointer("arguments", I64)
+    given = {name: words.load(index) for index, name in enumerate(spec.ARGUMENTS)}
+    transforms = BY_OUTPUTS[spec.outputs]
+    lanes = target.lanes(F32)
+    panel, channels, square = lanes * spec.vectors, given["channels"], TAPS * TAPS
+    source, packed = k.pointer(given["source"], F32), k.pointer(given["target"], F32)
+    one_filter = channels * square
+    places = k.iota(I64, lanes) * one_filter
+    with k.loop(k["begin"], k["end"]) as chunk:
+        number, first = chunk // given["blocks"], chunk % given["blocks"] * given["block"]
+        with k.loop(first, minimum(k, first + given["block"], channels)) as channel, k.loop(0, panel, lanes) as vector:
+            column = number * panel + vector
+            mask = k.lanes_below(given["filters"] - column, lanes)
+            start = source.offset(column * one_filter + channel * square)
+            taps = [
+                [start.offset(row * TAPS + one).gather(places, mask).to(F64) for one in range(TAPS)]
+                for row in range(TAPS)
+            ]
+            place = packed.offset((number * transforms.size**2 * channels + channel) * panel + vector)
+            for row in along_both(lambda line: transforms.of_taps(k, line), taps):
+                for value in row:
+                    place.store(value.to(F32))
+                    place = place.offset(channels * panel)
+    return k.finish()

@@ -1,0 +1,143 @@
+"""From products at the points to the results of a convolution by Winograd's algorithm.
+
+The outputs of a block of tiles are gathered line by line in scratch, pixels of neighbouring tiles one after the other,
+so that the epilogue runs along whole lines of the image. The transforms would carry a number that is not finite to
+other pixels, and turn infinity into NaN: a block in whose outputs such a number turns up is computed again, directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, TilePlace, place_of
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Transforms, along_both
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
+from sardonyx.compiler.llvm.narrow_floats import widened
+from sardonyx.compiler.llvm.types import F32, I64, Type
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A block of tiles of one panel of filters, `panel` columns: the products [points][tiles][panel] at `start`, and
+    room for the outputs [lines of a tile][tiles][columns of a tile][panel] at `outputs`."""
+
+    products: Pointer
+    products_apart: Value
+    outputs: Pointer
+    outputs_apart: Value
+    panel: int
+    first_tile: Value
+    tiles: Value
+    first_filter: Value
+
+
+class OutputWriter:
+    """Writes the results of blocks of tiles."""
+
+    def __init__(
+        self, k: Function, transforms: Transforms, given: Mapping[str, Value], epilogue: TileEpilogue, pixels: Pixels
+    ) -> None:
+        self.k, self.transforms, self.given, self.epilogue, self.pixels = k, transforms, given, epilogue, pixels
+        self.lanes = k.target.lanes(F32)
+
+    def write(self, sums: Sums) -> None:
+        """The outputs of a block, and the epilogue of them."""
+        k = self.k
+        strange = self._outputs(sums)
+        with k.when(strange):
+            self._again(sums)
+        left = self.given["filters"] - sums.first_filter
+        whole = left >= sums.panel
+        with k.when(whole):
+            self._finish(sums, k.constant(I64, 0), [None] * (sums.panel // self.lanes))
+        with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
+            self._finish(sums, column, [k.lanes_below(left - column, self.lanes)])
+
+    def _outputs(self, sums: Sums) -> Value:
+        """Interpolate the outputs of all tiles; whether one of them is not finite."""
+        k, size = self.k, self.transforms.size
+        zeros = k.constant(F32.vector(self.lanes), 0)
+        seen = k.variable(zeros.type, 0)
+        with k.loop(0, sums.tiles) as tile, k.loop(0, sums.panel, self.lanes) as column:
+            place = sums.products.offset(tile * sums.panel + column)
+            products: list[list[Value]] = [[] for _ in range(size)]
+            for number in range(size**2):
+                products[number // size].append(place.load(0, self.lanes))
+                place = place.offset(sums.products_apart)
+            total: Value | None = None
+            line = self._output(sums, tile, column)
+            for row in along_both(lambda values: self.transforms.of_outputs(k, values), products):
+                for x, value in enumerate(row):
+                    line.store(value, x * sums.panel)
+                    total = value if total is None else total + value
+                line = line.offset(sums.outputs_apart)
+            assert total is not None
+            seen.set(k.fma(total, zeros, seen.get()))
+        found = k.horizontal("add", seen.get())
+        return found.differs(found)
+
+    def _output(self, sums: Sums, tile: Value, column: Value) -> Pointer:
+        """Where the first output of a tile lies."""
+        return sums.outputs.offset(tile * (self.transforms.outputs * sums.panel) + column)
+
+    def _again(self, sums: Sums) -> None:
+        """The outputs as sums of products with the filters themselves, read where they lie: [filters, channels, 3, 3].
+
+        One vector of filters serves all outputs of a tile.
+        """
+        k, outputs, channels = self.k, self.transforms.outputs, self.given["channels"]
+        square = [(y, x) for y in range(outputs) for x in range(outputs)]
+        one_filter = channels * (TAPS * TAPS)
+        places = k.iota(I64, self.lanes) * one_filter
+        weights = k.pointer(self.given["weights"], self.pixels.stored)
+        totals = [k.variable(F32.vector(self.lanes)) for _ in square]
+        with k.loop(0, sums.tiles) as tile:
+            self.pixels.enter(place_of(self.transforms, self.given, sums.first_tile + tile))
+            with k.loop(0, sums.panel, self.lanes) as column:
+                first = sums.first_filter + column
+                mask = k.lanes_below(self.given["filters"] - first, self.lanes)
+                for total in totals:
+                    total.set(0.0)
+                with k.loop(0, TAPS) as tap_y, k.loop(0, TAPS) as tap_x:
+                    corner, tap = tap_y * self.transforms.size + tap_x, tap_y * TAPS + tap_x
+                    pixels = [self.pixels.pixel(corner + (y * self.transforms.size + x)) for y, x in square]
+                    with k.loop(0, channels) as channel:
+                        start = weights.offset(first * one_filter + channel * (TAPS * TAPS) + tap)
+                        taps = widened(start.gather(places, mask), F32)
+                        for pixel, total in zip(pixels, totals, strict=True):
+                            value = k.splat(widened(pixel.load(channel), F32), self.lanes)
+                            total.set(k.fma(taps, value, total.get()))
+                line = self._output(sums, tile, column)
+                for (y, x), total in zip(square, totals, strict=True):
+                    line.offset(sums.outputs_apart * y).store(total.get(), x * sums.panel)
+
+    def _finish(self, sums: Sums, column: Value, masks: Sequence[Value | None]) -> None:
+        """The epilogue of some vectors of the panel, for runs of tiles of one line: their lines one by one."""
+        k, given, outputs = self.k, self.given, self.transforms.outputs
+        done = k.variable(I64, 0)
+        with k.loop_while(lambda: done.get() < sums.tiles):
+            first = done.get()
+            tile = place_of(self.transforms, given, sums.first_tile + first)
+            run = minimum(k, sums.tiles - first, given["tiles_across"] - tile.across)
+            lines = minimum(k, given["out_height"] - tile.y, outputs)
+            columns = minimum(k, given["out_width"] - tile.x, run * outputs)
+            source, writer = self._output(sums, first, column), self._writer(tile, sums.first_filter + column, masks)
+            with k.loop(0, lines) as line:
+                place = (tile.y + line) * given["out_width"] + tile.x
+                writer.over_rows(source.offset(line * sums.outputs_apart), k.constant(I64, sums.panel), place, columns)
+            done.set(first + run)
+
+    def _writer(self, tile: TilePlace, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
+        k, given, epilogue = self.k, self.given, self.epilogue
+
+        def place(name: str, scalar: Type) -> Place:
+            start = k.pointer(given[name], scalar).offset(tile.image * given[f"{name}_batch0"])
+            return Place(start, given[f"{name}_stride"])
+
+        operands = [place(f"operand{index}", operand.type) for index, operand in enumerate(epilogue.operands)]
+        outputs = [
+            place(f"output{index}", epilogue.output_type(index, F32)) for index in range(max(1, len(epilogue.outputs)))
+        ]
+        return EpilogueWriter(k, epilogue, operands, outputs, column, masks)

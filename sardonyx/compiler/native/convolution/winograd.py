@@ -1,0 +1,163 @@
+"""Convolution 3x3 of stride 1 by Winograd's minimal filtering: which calls it can do, and their steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from sardonyx.compiler.binding import Address, Argument, Array, Binder, Tensor
+from sardonyx.compiler.gemm_choice import panel_columns, panels_of, tile_shape
+from sardonyx.compiler.llvm.kernels.convolution.winograd import WinogradSpec, argument_names, emit_winograd
+from sardonyx.compiler.llvm.kernels.convolution.winograd_filters import FiltersSpec, emit_winograd_filters
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS, TAPS
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_strassen import emit_stamp
+from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.compiler.native.convolution.winograd_choice import Cut, Sizes, choose
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.products.packed_constants import aligned_empty
+from sardonyx.kernel.expr import Expr
+
+# Of fewer channels or filters than this the transforms cost more than they save.
+_FEWEST = 16
+# Elements of a block of channels when filters are transformed: a few kilobytes of each filter.
+_FILTER_BLOCK = 64
+
+_STORED = frozenset({"f32", "f16", "bfloat16"})
+
+
+def declined(binder: Binder, call: ConvolutionCall) -> str | None:
+    """Why a call cannot be done, or should not be, by Winograd's algorithm; None where it may."""
+    windows = call.windows
+    if not binder.settings.winograd:
+        return "the session turns it off"
+    if windows.kernel != (TAPS, TAPS) or call.group != 1:
+        return "the windows are not 3x3 over all channels"
+    if windows.strides != (1, 1) or windows.dilations != (1, 1):
+        return "the windows lie or reach further apart than 1"
+    if call.product not in _STORED:
+        return f"products are {call.product}"
+    if not call.has_constant_weights:
+        return "the weights are no constant"
+    if min(call.channels, call.filters) < _FEWEST or 0 in call.result_shape:
+        return f"{call.channels} channels and {call.filters} filters are too few"
+    return None
+
+
+def predict(binder: Binder, call: ConvolutionCall) -> float | None:
+    """The kernel's time, and that of a copy where the channels of a pixel do not lie together."""
+    if declined(binder, call) is not None:
+        return None
+    _, _, time = choose(binder.target, _sizes(call))
+    copied = 0 if call.is_channels_last else call.x.nbytes
+    return time + 2 * copied / rates().bytes_of(binder.target, copied)
+
+
+def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
+    """Add the steps, for the tiles and the cut that are predicted to be the fastest."""
+    outputs, cut, _ = choose(binder.target, _sizes(call))
+    return bind_cut(binder, call, outputs, cut)
+
+
+WINOGRAD = Algorithm("Winograd", predict, bind)
+
+
+def _sizes(call: ConvolutionCall) -> Sizes:
+    return Sizes(call.batch, call.channels, call.filters, *call.windows.output)
+
+
+def bind_cut(binder: Binder, call: ConvolutionCall, outputs: int, cut: Cut) -> Sequence[Tensor]:
+    """Add the steps for tiles of `outputs` x `outputs` cut as told."""
+    finish = call.finish(binder)
+    results = call.results(binder, finish)
+    operands = [call.by_groups(operand) for operand in finish.operands]
+    x = call.channels_last
+    if x.strides[-1] != 1:
+        x = contiguous(binder, x)
+    tile = tile_shape(binder.target)
+    spec = WinogradSpec(outputs, call.product, tile.rows, tile.vectors, _epilogue(finish.outputs, operands))
+    packed = binder.derived(
+        call.w, ("Winograd's filters", outputs), lambda array: transformed_filters(binder.library, array, outputs)
+    )
+    weights = contiguous(binder, call.w)
+    stamp = binder.new(np.dtype(np.int64), (1,))
+    binder.step(emit_stamp, (), [stamp], reads=(), writes=(stamp,))
+    windows = call.windows
+    values: dict[str, Argument] = {
+        **vars(cut),
+        **dict(zip(("x_batch", "x_row", "x_column"), x.strides[:-1], strict=True)),
+        **dict(zip(("height", "width"), windows.size, strict=True)),
+        **dict(zip(("top", "left"), windows.begin, strict=True)),
+        **dict(zip(("out_height", "out_width"), windows.output, strict=True)),
+        "x": x, "packed": packed, "weights": weights, "stamp": stamp,
+        "channels": call.channels, "filters": call.filters,
+    }
+    for kind, matrices in (("operand", operands), ("output", map(call.by_groups, results))):
+        for index, tensor in enumerate(matrices):
+            values.update(_matrix(f"{kind}{index}", tensor))
+    points = BY_OUTPUTS[outputs].size ** 2
+    binder.step(
+        emit_winograd,
+        spec,
+        [values[name] for name in argument_names(spec)],
+        reads=(x, packed, weights, stamp, *finish.operands),
+        writes=tuple(results),
+        chunks=cut.chunks,
+        scratch=cut.scratch,
+        flops=2.0 * points * cut.all_tiles * call.channels * call.filters,
+        nbytes=float(sum(tensor.nbytes for tensor in (x, packed, *finish.operands, *results))),
+        detail=partial(_detail, call, outputs, cut),
+    )
+    return call.handed_on(results)
+
+
+def transformed_filters(library: KernelLibrary, array: Array, outputs: int) -> Array:
+    """Filters [filters, channels, 3, 3] as `emit_winograd` reads them: transformed in float64, rounded once."""
+    filters, channels = array.shape[:2]
+    panel = panel_columns(library.target)
+    panels, blocks = panels_of(filters, panel), -(-channels // _FILTER_BLOCK)
+    points = BY_OUTPUTS[outputs].size ** 2
+    packed = aligned_empty(panels * points * channels * panel, np.dtype(np.float32))
+    source = np.ascontiguousarray(array, np.float32)
+    spec = FiltersSpec(outputs, tile_shape(library.target).vectors)
+    words = (source, packed, filters, channels, _FILTER_BLOCK, blocks)
+    library.run(emit_winograd_filters, spec, words, panels * blocks)
+    return packed
+
+
+# Whether an operand has rows (places) and columns (filters) of its own.
+_ADDRESSING: dict[tuple[bool, bool], Addressing] = {
+    (True, True): "full",
+    (True, False): "column",
+    (False, True): "row",
+    (False, False): "scalar",
+}
+
+
+def _epilogue(outputs: tuple[Expr, ...], operands: Sequence[Tensor]) -> TileEpilogue:
+    kinds = tuple(
+        Operand(_ADDRESSING[bool(operand.strides[2]), bool(operand.strides[3])], operand.dtype) for operand in operands
+    )
+    return TileEpilogue(kinds, outputs)
+
+
+def _matrix(name: str, tensor: Tensor) -> dict[str, Argument]:
+    """The words of a tensor [images, 1, places, filters]."""
+    words: dict[str, Argument] = {f"{name}_batch{axis}": 0 for axis in range(BATCH_DIMS)}
+    words[name] = Address(tensor.buffer, tensor.offset)
+    words[f"{name}_stride"], words[f"{name}_batch0"] = tensor.strides[2], tensor.strides[0]
+    return words
+
+
+def _detail(call: ConvolutionCall, outputs: int, cut: Cut) -> str:
+    """The sizes, the tiles, and how the work is cut into chunks."""
+    sizes = f"{math.prod(call.windows.output)} places, {call.channels} channels, {call.filters} filters"
+    return (
+        f"F({outputs}, 3), {sizes}, {cut.all_tiles} tiles, {cut.tile_block} tiles and {cut.group} panels a chunk, "
+        f"tile {cut.tile_rows} rows, k {cut.k_block}"
+    )

@@ -1,0 +1,180 @@
+"""Whether Winograd's algorithm is worth it for a convolution, with which tiles, and how that is cut into chunks.
+
+Nothing here depends on the number of threads. The tiles, F(4, 3) or F(2, 3), decide about rounding; the cut does not.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32
+from sardonyx.compiler.native.convolution.algorithm import Rates, rates
+from sardonyx.compiler.tuned import tuned
+
+_LINE = 64
+_FLOAT = 4
+
+# Chunks that keep a few threads busy to the end.
+_ENOUGH_CHUNKS = 8
+# Blocks of tiles that are considered, in tiles.
+_BLOCKS = (4, 6, 8, 12, 16, 20, 24, 30, 36, 48, 60, 72, 96, 128, 192)
+# A step of the micro-kernel takes as many cycles as it has rows, but no less than a multiply-add's latency.
+_LEAST_CYCLES = 4
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A convolution 3x3 of stride 1: images, channels, filters, and lines and columns of the result."""
+
+    images: int
+    channels: int
+    filters: int
+    lines: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Sizes of a chunk and of what it keeps in scratch: see `winograd.argument_names`."""
+
+    all_tiles: int
+    tiles: int
+    tiles_across: int
+    tile_block: int
+    group: int
+    groups: int
+    tile_rows: int
+    k_block: int
+    v_stride: int
+    v_apart: int
+    m_apart: int
+    o_apart: int
+    v_scratch: int
+    m_scratch: int
+    o_scratch: int
+    mark_scratch: int
+    scratch: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.all_tiles // self.tile_block)
+
+    @property
+    def chunks(self) -> int:
+        return self.blocks * self.groups
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The numbers of the cost model; the defaults were measured on AVX-512 machines.
+
+    share          of the peak that the micro-kernel reaches
+    input4, output4, input2, output2
+                   cycles for the transform of a vector of a tile, by outputs of a tile; with their stores
+    exposed        the part of the time for reading filters that is not hidden behind multiplying
+    """
+
+    share: float = 0.93
+    input4: float = 150.0
+    output4: float = 170.0
+    input2: float = 60.0
+    output2: float = 70.0
+    exposed: float = 0.3
+
+
+def choose(target: Target, sizes: Sizes) -> tuple[int, Cut, float]:
+    """Outputs of a tile along one dimension, the cut, and the predicted nanoseconds on one thread."""
+    return _choose(target, sizes, tuned("winograd", Costs), rates())
+
+
+@functools.lru_cache(256)
+def _choose(target: Target, sizes: Sizes, costs: Costs, rate: Rates) -> tuple[int, Cut, float]:
+    found = [
+        (predicted(target, sizes, outputs, cut, costs, rate), outputs, cut)
+        for outputs in BY_OUTPUTS
+        for cut in cuts(target, sizes, outputs)
+    ]
+    time, outputs, cut = min(found, key=lambda one: one[0])
+    return outputs, cut, time
+
+
+def cuts(target: Target, sizes: Sizes, outputs: int) -> list[Cut]:
+    """The cuts that are considered, from small blocks of tiles to large ones."""
+    across, down = -(-sizes.columns // outputs), -(-sizes.lines // outputs)
+    every = sizes.images * across * down
+    blocks = dict.fromkeys(-(-every // -(-every // most)) for most in _BLOCKS)
+    return [cut_of(target, sizes, outputs, block) for block in blocks]
+
+
+def cut_of(target: Target, sizes: Sizes, outputs: int, tile_block: int) -> Cut:
+    """The cut into blocks of so many tiles."""
+    lanes, panel, points = target.lanes(F32), panel_columns(target), BY_OUTPUTS[outputs].size ** 2
+    across, down = -(-sizes.columns // outputs), -(-sizes.lines // outputs)
+    every = sizes.images * across * down
+    tile_block = min(tile_block, every)
+    blocks, panels = -(-every // tile_block), -(-sizes.filters // panel)
+    groups = min(panels, -(-_ENOUGH_CHUNKS // blocks))
+    group = -(-panels // groups)
+    rows = tile_shape(target).rows
+    most_k = max(64, 2 * target.caches.l1 // (panel * _FLOAT))
+    v_stride = _odd_lines(-(-sizes.channels // lanes) * lanes)
+    m_apart = _odd_lines(tile_block * panel)
+    o_apart = _odd_lines(tile_block * outputs * panel)
+    v_scratch = v_stride * _FLOAT
+    m_scratch = v_scratch + points * tile_block * v_stride * _FLOAT
+    o_scratch = m_scratch + points * m_apart * _FLOAT
+    mark_scratch = o_scratch + outputs * o_apart * _FLOAT
+    return Cut(
+        all_tiles=every,
+        tiles=across * down,
+        tiles_across=across,
+        tile_block=tile_block,
+        group=group,
+        groups=-(-panels // group),
+        tile_rows=-(-tile_block // -(-tile_block // rows)),
+        k_block=-(-sizes.channels // -(-sizes.channels // most_k)),
+        v_stride=v_stride,
+        v_apart=tile_block * v_stride,
+        m_apart=m_apart,
+        o_apart=o_apart,
+        v_scratch=v_scratch,
+        m_scratch=m_scratch,
+        o_scratch=o_scratch,
+        mark_scratch=mark_scratch,
+        scratch=mark_scratch + _LINE,
+    )
+
+
+def predicted(target: Target, sizes: Sizes, outputs: int, cut: Cut, costs: Costs, rate: Rates) -> float:
+    """Nanoseconds on one thread: the products, the transforms, and the filters' way from the caches or memory."""
+    lanes, panel, points = target.lanes(F32), panel_columns(target), BY_OUTPUTS[outputs].size ** 2
+    panels = -(-sizes.filters // panel)
+    last = cut.all_tiles - (cut.blocks - 1) * cut.tile_block
+    steps = (cut.blocks - 1) * _row_cycles(cut.tile_block, cut.tile_rows) + _row_cycles(last, cut.tile_rows)
+    products = points * sizes.channels * panels * steps / costs.share
+    into, out = (costs.input4, costs.output4) if outputs == 4 else (costs.input2, costs.output2)
+    transforms = cut.all_tiles * (-(-sizes.channels // lanes) * into + -(-sizes.filters // lanes) * out)
+    filters = float(points * sizes.channels * panels * panel * _FLOAT)
+    reads = filters / rate.memory + (cut.blocks - 1) * filters / rate.bytes_of(target, filters)
+    tiles = float(points * cut.tile_block * cut.v_stride * _FLOAT)
+    again = cut.blocks * panels * tiles / rate.bytes_of(target, 1.6 * tiles)
+    busy = products / rate.ghz
+    moved = reads + again
+    return max(busy, moved) + costs.exposed * min(busy, moved) + transforms / rate.ghz
+
+
+def _row_cycles(tiles: int, rows: int) -> int:
+    """Cycles of the micro-kernel for a step of all rows of a block, two multiply-adds of a vector in each."""
+    whole, rest = divmod(tiles, rows)
+    return whole * max(rows, _LEAST_CYCLES) + (max(rest, _LEAST_CYCLES) if rest else 0)
+
+
+def _odd_lines(count: int) -> int:
+    """At least `count` elements, an odd number of cache lines: such distances spread over all sets of a cache."""
+    per_line = _LINE // _FLOAT
+    lines = -(-count // per_line)
+    return (lines + (lines % 2 == 0)) * per_line
