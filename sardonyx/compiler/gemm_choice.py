@@ -240,7 +240,9 @@ class _Choice:
 
     def _most_rows(self, k_block: int, swept: bool) -> int:
         """Rows of a block at most, a multiple of the tile's."""
-        if swept:
+        if swept and self.problem.a == "windows":  # what is put together is used from the nearest cache
+            most = self.caches.l1 // 2 // max(1, k_block * self.word // self.product.depth)
+        elif swept:
             most = int(self._chunk_flops() // max(1, 2 * self.problem.k * self.panels * self.panel))
         else:
             most = int(self.tuning.rows_l2 * self.caches.l2) // (k_block * self.word // self.product.depth)
@@ -255,6 +257,8 @@ class _Choice:
         else:
             enough = max(1, round(self._chunk_flops() / (2.0 * max(1, rows) * self.panel * k)))
         most = max(1, tuning.group_columns // self.panel)
+        if self.problem.a == "windows":  # every group puts them together anew
+            enough = max(enough, _LEAST_PANELS_OF_WINDOWS)
         count = -(-self.panels // min(most, enough))
         return -(-self.panels // count)
 
@@ -263,12 +267,18 @@ class _Choice:
         problem, tuning = self.problem, self.tuning
         if problem.a == "words":
             return 0
+        if problem.a == "windows":
+            # Up to a vector more than there is gets written.
+            return self._spread(self.product.words(k_block) + self.lanes - 1)
         wanted = tuning.bad_stride and problem.a_stride_bytes % tuning.bad_stride == 0 and not few
         if not (self.product.copies_a or wanted):
             return 0
         across = -(-k_block // self.product.depth) if problem.a == "rows" else row_block
-        stride = max(1, -(-across // self.lanes)) * self.lanes
-        # An odd number of cache lines spreads the rows over all sets.
+        return self._spread(across)
+
+    def _spread(self, words: int) -> int:
+        """The stride of rows with so many words: an odd number of cache lines spreads them over all sets."""
+        stride = max(1, -(-words // self.lanes)) * self.lanes
         per_line = _LINE // self.word
         return stride + per_line if stride // per_line % 2 == 0 else stride
 
@@ -276,5 +286,7 @@ class _Choice:
 # Lines a multiple of this many bytes apart share few sets of the caches, which hold so many of them.
 _COLLIDING = 2048
 _COLLIDING_LINES = 64
+# Panels for which a chunk puts windows together, at least, where there are as many.
+_LEAST_PANELS_OF_WINDOWS = 4
 # Panels that are multiplied at once for few rows, at most.
 _MOST_PANELS = 4

@@ -31,13 +31,13 @@ class Rates:
     """What predictions are made of. The defaults were measured on AVX-512 machines.
 
     ghz                clock under vector arithmetic; two multiply-adds of a vector start in a cycle
-    l2, l3, memory     bytes a nanosecond from there, for one thread
+    l2, l3, memory     bytes a nanosecond of what is copied there, for one thread
     """
 
-    ghz: float = 4.3
-    l2: float = 120.0
-    l3: float = 60.0
-    memory: float = 40.0
+    ghz: float = 4.2
+    l2: float = 60.0
+    l3: float = 30.0
+    memory: float = 14.0
 
     def flops(self, target: Target) -> float:
         """float32 operations a nanosecond at most."""
@@ -47,7 +47,7 @@ class Rates:
         """Bytes a nanosecond from where so many of them stay between two uses."""
         if nbytes <= target.caches.l2 / 2:
             return self.l2
-        return self.l3 if nbytes <= target.caches.l3 / 2 else self.memory
+        return self.l3 if nbytes <= target.caches.l3 / 3 else self.memory
 
 
 def rates() -> Rates:

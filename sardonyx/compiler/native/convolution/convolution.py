@@ -15,13 +15,14 @@ from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
+from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.compiler.native.products.gemm_step import product_of
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
 
-ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES,)
+ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS)
 
 
 @template("convolution")
@@ -49,10 +50,10 @@ class ConvolutionKernel(NativeKernel):
         x, w = inputs[0], inputs[1]
         assert x is not None
         assert w is not None
-        call = self._call(binder, x, w, inputs[2] if len(inputs) > 2 else None, epilogue)
+        call = self.call(binder, x, w, inputs[2] if len(inputs) > 2 else None, epilogue)
         return choose(binder, call).bind(binder, call)
 
-    def _call(
+    def call(
         self, binder: Binder, x: Tensor, w: Tensor, bias: Tensor | None, epilogue: Epilogue | None
     ) -> ConvolutionCall:
         """The call; ValueError where the shapes do not fit."""

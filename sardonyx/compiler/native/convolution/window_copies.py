@@ -14,29 +14,36 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import panel_columns
+from sardonyx.compiler.gemm_choice import Problem, panel_columns
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply
 from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.strassen_choice import declined, gain
 from sardonyx.ops.windows import Windows
 
 # With fewer channels than this a window is copied from ONNX's order, whose runs go along the last dimension.
 _FEW_CHANNELS = 16
 
 # The share of the peak that products reach.
-_SHARE_OF_PEAK = 0.85
+_SHARE_OF_PEAK = 0.97
 
 
 def predict(binder: Binder, call: ConvolutionCall) -> float:
-    """The product, and for each byte of a copied window its way to memory and back."""
+    """The product, and for each byte of a copied window its way to the caches or to memory."""
     rate, target = rates(), binder.target
     filters, panel = max(1, call.filters // call.group), panel_columns(target, call.product)
-    padded = -(-filters // panel) * panel / filters
-    copied = 0 if call.taps == 1 else call.batch * call.places * call.channels * call.taps * call.x.dtype.itemsize
-    return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target)) + 2 * copied / rate.bytes_of(target, copied)
+    rows, k = call.batch * call.places, call.taps * call.w.shape[1]
+    product_ns = call.flops * -(-filters // panel) * panel / filters / (_SHARE_OF_PEAK * rate.flops(target))
+    if binder.settings.fast_products and call.has_constant_weights and call.group == 1:
+        problem = Problem(m=rows, n=filters, k=k, product=call.product)
+        if declined(target, problem) is None:
+            product_ns *= 1 - gain(rows, k, filters)
+    copied = 0 if _is_one_run(call) else rows * call.group * k * call.x.dtype.itemsize
+    order = 0 if call.is_channels_last or copied else call.x.nbytes
+    return product_ns + sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order))
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
@@ -92,6 +99,14 @@ def _is_tiling(windows: Windows) -> bool:
     return windows.kernel == windows.strides and not any((*windows.begin, *windows.end)) and max(windows.kernel) > 1
 
 
+def _is_one_run(call: ConvolutionCall) -> bool:
+    """Whether the elements of a window lie together in channels-last order."""
+    windows = call.windows
+    return all(size == 1 for size in windows.kernel[:-1]) and (
+        windows.kernel[-1] == 1 or (windows.dilations[-1] == 1 and call.group == 1)
+    )
+
+
 def _padded(binder: Binder, x: Tensor, windows: Windows) -> Tensor:
     """A channels-last input with zeros around it; negative padding cuts."""
     reach = [
@@ -121,11 +136,8 @@ def _rows_by_channels(binder: Binder, call: ConvolutionCall) -> Tensor:
     steps = data.strides[1:-1]
     over = [stride * step for stride, step in zip(windows.strides, steps, strict=True)]
     within = [dilation * step for dilation, step in zip(windows.dilations, steps, strict=True)]
-    one_run = all(size == 1 for size in windows.kernel[:-1]) and (
-        windows.kernel[-1] == 1 or (windows.dilations[-1] == 1 and group == 1)
-    )
     flat = evenly_spaced(windows.output, over)
-    if one_run and flat is not None:
+    if _is_one_run(call) and flat is not None:
         width = windows.kernel[-1] * each
         return data.reshaped((batch, group, call.places, width), (data.strides[0], each, flat, 1))
     view = data.reshaped(

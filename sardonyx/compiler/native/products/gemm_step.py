@@ -26,6 +26,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Ad
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import WordsSpec, emit_words
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
+from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.strassen_step import takes_quarters
@@ -40,6 +41,20 @@ class Packed:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class WindowRows:
+    """The windows of a convolution as an A of shape [..., M, K], put together while they are multiplied.
+
+    `tensor` is the input, of words where the product has several elements in one; the windows of the next batch begin
+    `steps` words further on.
+    """
+
+    tensor: Tensor
+    geometry: WindowGeometry
+    steps: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class _Axis:
     """A batch axis or the rows: its size, and the step of every matrix along it (elements; words where packed)."""
@@ -50,7 +65,7 @@ class _Axis:
 
 def multiply(
     binder: Binder,
-    a: Tensor,
+    a: Tensor | WindowRows,
     b: Tensor | Packed,
     outputs: tuple[Expr, ...],
     operands: Sequence[Tensor],
@@ -66,8 +81,8 @@ def multiply(
     size_n, size_k = shape[-1], a.shape[-1]
     if math.prod(shape) == 0:
         return
-    depth = PRODUCTS[product].depth
-    a, a_layout = _laid_out(binder, a) if depth == 1 else (_as_words(binder, a, product), "words")
+    windows = a if isinstance(a, WindowRows) else None
+    a, a_layout = _left(binder, a, product)
     if isinstance(b, Tensor):
         b, b_layout = _laid_out(binder, b)
         b_tensor, b_steps = b, _steps(b.shape[:-2], b.strides[:-2], shape[:-2])
@@ -99,7 +114,7 @@ def multiply(
         a_stride_bytes=(rows.steps[0] if a_layout != "columns" else a.strides[-1]) * a.dtype.itemsize,
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
     )
-    if b_layout == "packed" and binder.settings.fast_products:
+    if b_layout == "packed" and windows is None and binder.settings.fast_products:
         left = a.reshaped((rows.size, size_k), (rows.steps[0], 1))
         others = list(zip((*operands, *results), rows.steps[2:], strict=True))
         sides = others[: len(operands)], others[len(operands) :]
@@ -122,6 +137,7 @@ def multiply(
         | {"a_stride": a.strides[-1] if a_layout == "columns" else rows.steps[0]},
         matrices=(a, b_tensor, *operands, *results),
         row_steps=rows.steps,
+        windows=windows,
     )
     _add_steps(binder, known, problem, axes[:-1], len(results))
 
@@ -135,7 +151,7 @@ def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[
     share = math.prod(axis.size for axis in outer)
     each = replace(problem, batch=problem.batch // share)
     blocking = choose_blocking(binder.target, each)
-    nbytes = float(sum(tensor.nbytes for tensor in known.matrices))
+    nbytes = float(sum(tensor.nbytes for tensor in known.in_memory))
     for index in grid(*(range(axis.size) for axis in outer)):
         offsets = [
             sum(at * axis.steps[one] for at, axis in zip(index, outer, strict=True))
@@ -178,6 +194,12 @@ class _Known:
     sizes: dict[str, int]
     matrices: tuple[Tensor, ...]
     row_steps: tuple[int, ...]
+    windows: WindowRows | None = None
+
+    @property
+    def in_memory(self) -> tuple[Tensor, ...]:
+        """The matrices, or what they are made of."""
+        return self.matrices if self.windows is None else (self.windows.tensor, *self.matrices[1:])
 
     def arguments(self, batches: Sequence[_Axis], offsets: Sequence[int], blocking: Blocking) -> list[Argument]:
         count = len(self.spec.epilogue.operands)
@@ -194,14 +216,27 @@ class _Known:
                 values[f"{name}_batch{axis}"] = batches[axis - missing].steps[one] if axis >= missing else 0
         for axis in (1, 2):
             values[f"batch{axis}"] = batches[axis - missing].size if axis >= missing else 1
-        return [values[name] for name in argument_names(self.spec)]
+        if self.windows is None:
+            return [values[name] for name in argument_names(self.spec)]
+        values |= self.windows.geometry.arguments()
+        return [*(values[name] for name in argument_names(self.spec)), *self.windows.geometry.table()]
+
+
+def _left(binder: Binder, a: Tensor | WindowRows, product: str) -> tuple[Tensor, Layout]:
+    """A as the kernel reads it. Windows are stood for by a tensor of their shape that begins where the first does."""
+    if isinstance(a, WindowRows):
+        start = a.geometry.start() * a.tensor.dtype.itemsize
+        return a.tensor.reshaped(a.shape, (*a.steps, 0, 1), start), "windows"
+    if PRODUCTS[product].depth > 1:
+        return as_words(binder, a, product), "words"
+    return _laid_out(binder, a)
 
 
 # Rows that one chunk writes as words.
 _ROWS_OF_WORDS = 16
 
 
-def _as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
+def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
     """Add the step that writes A's rows as rows of words, with room for whole vectors."""
     kind = PRODUCTS[product]
     *outer, size_k = matrix.shape

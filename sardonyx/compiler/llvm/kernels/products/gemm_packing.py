@@ -17,7 +17,7 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I64, PTR, U8, U32, Type
 
 
-def _converted(k: Function, values: Value, packed: Type) -> Value:
+def converted(k: Function, values: Value, packed: Type) -> Value:
     """Elements as a tensor holds them as those of a word."""
     if packed == U8 and values.type.scalar == I8:
         return values.bits_as(U8) ^ 0x80
@@ -31,7 +31,7 @@ def words_along(k: Function, product: Product, packed: Type, source: Pointer, co
     """`lanes` words whose elements follow one another in memory; of the elements only the first `count` exist."""
     elements = lanes * product.depth
     values = source.load(0, elements, k.lanes_below(count, elements))
-    values = _converted(k, values, packed)
+    values = converted(k, values, packed)
     return values if product.depth == 1 else values.bits_as(product.word)
 
 
@@ -41,13 +41,13 @@ def words_across(
     """A vector of words whose elements lie `stride` apart, `count` of them there; lanes outside `mask` are zero."""
     lanes = mask.type.lanes
     if product.depth == 1:
-        return _converted(k, source.load(0, lanes, mask), packed)
+        return converted(k, source.load(0, lanes, mask), packed)
     bits = 32 // product.depth
     narrow = Type("u", bits)
     total = k.constant(U32.vector(lanes), 0)
     for step in range(product.depth):
         there = k.splat(count > step, lanes) & mask
-        element = _converted(k, source.offset(stride * step).load(0, lanes, there), packed)
+        element = converted(k, source.offset(stride * step).load(0, lanes, there), packed)
         total = total | (element.bits_as(narrow).to(U32) << (bits * step))
     return total.bits_as(product.word)
 
