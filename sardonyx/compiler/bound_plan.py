@@ -22,11 +22,13 @@ def symbols_of(plan: Plan, shapes: Mapping[str, Sequence[int]]) -> dict[str, int
 
 
 def native_plan(plan: Plan, step: Step, symbols: Mapping[str, int]) -> ReadyPlan | None:
-    """The native plan of a segment, or None where a shape that it depends on is known only in a run.
+    """The native plan of a segment, or None where a shape or contents that it depends on are known only in a run.
 
     The typed error of the node whose rule the sizes break.
     """
     assert isinstance(step.call, NativeSegment)
+    if step.call.steering_places:
+        return None
     shapes = []
     for slot in step.inputs:
         dims = plan.slots[slot].dims

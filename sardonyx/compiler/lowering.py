@@ -22,6 +22,12 @@ Role = Literal["known", "view", "native", "host"]
 # Operators whose result only needs the shape of their input.
 SHAPE_READERS = frozenset({"Shape", "Size", "EyeLike"})
 
+# Operators whose result is decided by a few numbers, which make its size too.
+_FROM_NUMBERS = frozenset({"Range", "ConstantOfShape"})
+
+# Views whose other inputs are places, which may be others in every run.
+_MOVING_VIEWS = frozenset({"Slice"})
+
 # Operators that give another result each time.
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -30,7 +36,10 @@ _RANDOM = frozenset(
 
 @dataclass(eq=False)
 class Lowered:
-    """A node, its kernel and how it will run; `reason` says why it runs on the host."""
+    """A node, its kernel and how it will run; `reason` says why it runs on the host.
+
+    `lacks` are the inputs whose contents, were they known while binding, would keep it from the host.
+    """
 
     node: ir.Node
     operator: Operator
@@ -38,6 +47,7 @@ class Lowered:
     role: Role
     native: NativeKernel | None = None
     reason: str = ""
+    lacks: tuple[ir.Value, ...] = ()
 
     @property
     def reads_shapes(self) -> bool:
@@ -89,9 +99,12 @@ def classify(
     if lowered.reads_shapes or (node.op_type not in _RANDOM and all(is_known(value) for value in inputs)):
         return lowered
     if isinstance(kernel, View):
-        if all(is_known(value) for value in inputs[1:]):
+        lacks = tuple(value for value in inputs[1:] if not is_known(value))
+        if not lacks:
             return Lowered(node, operator, kernel, "view")
-        return Lowered(node, operator, kernel, "host", reason="the shape of its result depends on data")
+        lacks = () if node.op_type in _MOVING_VIEWS else lacks
+        reason = "the shape of its result depends on data"
+        return Lowered(node, operator, kernel, "host", reason=reason, lacks=lacks)
     if isinstance(kernel, Pointwise):
         problem = supports(kernel)
         if problem is None:
@@ -99,7 +112,8 @@ def classify(
         return Lowered(node, operator, kernel, "host", reason=problem)
     if isinstance(kernel, Template):
         return _template(node, operator, kernel, facts, results, is_known)
-    return Lowered(node, operator, kernel, "host", reason=_reason(kernel, ""))
+    lacks = tuple(value for value in inputs if not is_known(value)) if node.op_type in _FROM_NUMBERS else ()
+    return Lowered(node, operator, kernel, "host", reason=_reason(kernel, ""), lacks=lacks)
 
 
 def _template(
@@ -115,14 +129,17 @@ def _template(
         return Lowered(node, operator, kernel, "host", reason=f"no kernel called '{kernel.name}' on this provider")
     native = found(kernel.parameters)
     reason = native.declines(facts, results)
-    if reason is None:
-        for index in native.known_inputs:
-            value = node.inputs[index] if index < len(node.inputs) else None
-            if value is not None and value.name != "" and not is_known(value):
-                reason = f"input {index} ({value.name}) is not known before the run"
-                break
     if reason is not None:
         return Lowered(node, operator, kernel, "host", reason=reason)
+    lacks: dict[ir.Value, int] = {}
+    for index in native.known_inputs:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is not None and value.name != "" and not is_known(value):
+            lacks.setdefault(value, index)
+    if lacks:
+        value, index = next(iter(lacks.items()))
+        reason = f"input {index} ({value.name}) is not known before the run"
+        return Lowered(node, operator, kernel, "host", reason=reason, lacks=tuple(lacks))
     return Lowered(node, operator, kernel, "native", native)
 
 

@@ -82,12 +82,17 @@ class NativeSteps:
         return CallCode(self.runtime.address(emit_call, ("arrays",)), self.runtime.address(emit_call, ("bound",)))
 
     def step(
-        self, items: Sequence[Lowered], borrowed: Sequence[Lowered], lent: Container[ir.Value], compilation: Compilation
+        self,
+        items: Sequence[Lowered],
+        borrowed: Sequence[Lowered],
+        lent: Container[ir.Value],
+        compilation: Compilation,
+        steering: frozenset[ir.Value],
     ) -> Step:
         """One step for all of `items`; kernels are compiled and constants packed here, not in the first run.
 
         `borrowed` are nodes of other steps whose results are worked out again while binding, `lent` the values that
-        such nodes read, in whatever step.
+        such nodes read, in whatever step. `steering` are those whose contents steps read where they begin.
         """
         inside = {item.node for item in items}
 
@@ -103,6 +108,7 @@ class NativeSteps:
             compilation.constant,
             is_read_outside,
             self.settings,
+            steering,
         )
 
         call = self._native(segment, compilation)
@@ -122,9 +128,9 @@ class NativeSteps:
     def _native(self, segment: Segment, compilation: Compilation) -> NativeSegment:
         """A segment as what the executor calls."""
 
-        def make_plan(shapes: Shapes) -> ReadyPlan:
+        def make_plan(shapes: Shapes, contents: Sequence[Array]) -> ReadyPlan:
             try:
-                bound, known = segment.bind(shapes)
+                bound, known = segment.bind(shapes, contents)
             except OperationError as error:
                 raise BindingError(error.cause, self._work(error.bound, compilation, {})) from error
             return ReadyPlan(
@@ -146,7 +152,15 @@ class NativeSteps:
 
         names = [value.name or "" for value in segment.inputs]
         return NativeSegment(
-            make_plan, segment.input_dtypes, names, self.team, self.lanes, self._call_code, self.results, restricted
+            make_plan,
+            segment.input_dtypes,
+            names,
+            segment.steering_places,
+            self.team,
+            self.lanes,
+            self._call_code,
+            self.results,
+            restricted,
         )
 
 
@@ -173,7 +187,9 @@ def _team_options(settings: RunSettings) -> TeamOptions:
 
 def _make_ready(segment: Segment, compilation: Compilation) -> None:
     """Bind once for likely shapes, so that kernels are compiled and constants packed; sizes that do not fit the model
-    are no error here, because the real ones come later."""
+    are no error here, because the real ones come later. Nothing is likely where contents decide."""
+    if segment.steering_places:
+        return
     shapes, others = (
         likely_shapes(segment.inputs, compilation.inference, size) for size in (LIKELY_SIZE, LIKELY_SIZE + 1)
     )

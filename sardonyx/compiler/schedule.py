@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import onnx_ir as ir
 
 from sardonyx.compiler.lowering import Lowered
 
 
-def split(items: Sequence[Lowered]) -> list[list[Lowered]]:
+def split(items: Sequence[Lowered], steering: Container[ir.Value] = ()) -> list[list[Lowered]]:
     """Turns of native items and of host items, alternately, beginning with native ones (maybe none).
 
-    Each turn of native items holds everything that can run before the next host step. Values that no item makes
-    are there from the start.
+    Each turn of native items holds everything that can run before the next host step, or before the next turn where
+    it reads one of the values in `steering` that the turn makes. Values that no item makes are there from the start.
     """
     waiting = {value for item in items for value in item.node.outputs}
     needs = {item: [value for value in read_by(item.node) if value in waiting] for item in items}
@@ -23,10 +23,12 @@ def split(items: Sequence[Lowered]) -> list[list[Lowered]]:
     while left:
         turn: list[Lowered] = []
         rest: list[Lowered] = []
+        made: set[ir.Value] = set()
         for item in left:
             fits = (item.role == "host") is on_host
-            if fits and not any(value in waiting for value in needs[item]):
+            if fits and not any(value in waiting or value in made for value in needs[item]):
                 turn.append(item)
+                made.update(value for value in item.node.outputs if not on_host and value in steering)
                 waiting.difference_update(item.node.outputs)
             else:
                 rest.append(item)

@@ -72,7 +72,8 @@ class OperationError(Exception):
 class Segment:
     """The operations of a segment in order, over numbered values.
 
-    `inputs` and `outputs` are values that cross its border, `constants` the model's own.
+    `inputs` and `outputs` are values that cross its border, `constants` the model's own. Of the inputs in `steering`
+    it reads the contents while binding.
     """
 
     library: KernelLibrary
@@ -83,21 +84,31 @@ class Segment:
     _numbers: dict[ir.Value, int]
     _constants: dict[int, Tensor] = field(default_factory=dict)
     settings: RunSettings = DEFAULT
+    steering: frozenset[ir.Value] = frozenset()
     _prepared: dict[tuple[int, Hashable], tuple[Array, Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._replays = Replays([one.array for one in self._constants.values() if one.array is not None])
 
-    def bind(self, shapes: Sequence[Sequence[int]], *, rehearses: bool = False) -> tuple[Bound, dict[int, Array]]:
+    @property
+    def steering_places(self) -> tuple[int, ...]:
+        """The places of those inputs whose contents it reads."""
+        return tuple(place for place, value in enumerate(self.inputs) if value in self.steering)
+
+    def bind(
+        self, shapes: Sequence[Sequence[int]], contents: Sequence[Array] = (), *, rehearses: bool = False
+    ) -> tuple[Bound, dict[int, Array]]:
         """The native plan for inputs of these shapes, and those outputs (by place) that are known already.
 
-        With `rehearses`, the shapes are guessed, and kernels for others are made ready as well. OperationError where
-        the shapes break the rule of a node.
+        `contents` are those of the inputs at `steering_places`. With `rehearses`, the shapes are guessed, and kernels
+        for others are made ready as well. OperationError where the shapes break the rule of a node.
         """
         binder = Binder(self.library, self.settings, rehearses, lasting=self._replays.lasting, prepared=self._prepared)
         values: dict[int, Tensor | None] = dict(self._constants)
         for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
             values[self._numbers[value]] = binder.external(index, dtype, shape)
+        for place, array in zip(self.steering_places, contents, strict=True):
+            values[self._numbers[self.inputs[place]]] = binder.constant(array)
         for operation in self.operations:
             given = [None if number < 0 else values[number] for number in operation.inputs]
             bound = BoundOperation(operation, given)
@@ -151,8 +162,12 @@ def build_segment(
     constant: Callable[[ir.Value], Array | None],
     is_read_outside: Callable[[ir.Value], bool],
     settings: RunSettings = DEFAULT,
+    steering: frozenset[ir.Value] = frozenset(),
 ) -> Segment:
-    """Fuse the nodes of a segment. `constant` gives the contents of values that never change, None for others."""
+    """Fuse the nodes of a segment. `constant` gives the contents of values that never change, None for others.
+
+    `steering` are values whose contents are read where the segment begins.
+    """
     made = {value for item in items for value in item.node.outputs if value.name != ""}
     outer = {value: is_read_outside(value) for value in made}
 
@@ -206,7 +221,7 @@ def build_segment(
     outputs = tuple(value for value in made if outer[value])
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
-    return Segment(library, *kept, settings)
+    return Segment(library, *kept, settings, steering.intersection(inputs))
 
 
 def _binding(

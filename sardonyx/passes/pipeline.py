@@ -15,6 +15,7 @@ from sardonyx.passes.rules import (
     activations,
     attention,
     batch_norm,
+    casts,
     gemm,
     layer_norm,
     no_effect,
@@ -43,6 +44,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *(rule.as_pass() for rule in reshapes.RULES),
         Pass("RemoveUnusedShapes", Level.BASIC, remove_unused),
         # Nodes without effect, between the parts of what the fusions look for.
+        *(rule.as_pass() for rule in casts.RULES),
         *(rule.as_pass() for rule in no_effect.RULES),
         *(rule.as_pass() for rule in transposes.RULES),
         *(rule.as_pass() for rule in batch_norm.RULES),

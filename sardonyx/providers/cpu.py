@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -12,6 +12,7 @@ from sardonyx.compiler.interpret import render
 from sardonyx.compiler.lowering import Lowered, classify, lower_node
 from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.schedule import borrowed, split
+from sardonyx.compiler.steering import classify_steered
 from sardonyx.graph.partition import Claims, Partition
 from sardonyx.kernel.program import Host, Pointwise, Template, View
 from sardonyx.ops.framework.inference import Inference
@@ -47,15 +48,21 @@ class CPUExecutionProvider(ExecutionProvider):
 
         if self._native is None:
             self._native = NativeSteps(compilation.settings, self.name)
-        return self._compiled(self._native, self._classified(partition, compilation), compilation)
+        items, steering = classify_steered(
+            lambda steers: self._classified(partition, compilation, steers), compilation.inference
+        )
+        return self._compiled(self._native, items, steering, compilation)
 
-    def _classified(self, partition: Partition, compilation: Compilation) -> list[Lowered]:
+    def _classified(
+        self, partition: Partition, compilation: Compilation, steers: Callable[[ir.Value], bool]
+    ) -> list[Lowered]:
+        """The roles of the nodes; the contents of values that steer are known while binding."""
         from sardonyx.compiler.llvm.expression import supported
 
         known: set[ir.Value] = set()
 
         def is_known(value: ir.Value) -> bool:
-            return value in known or compilation.is_constant(value)
+            return value in known or compilation.is_constant(value) or steers(value)
 
         def supports(kernel: Pointwise) -> str | None:
             return supported(kernel.outputs)
@@ -68,15 +75,17 @@ class CPUExecutionProvider(ExecutionProvider):
             items.append(item)
         return items
 
-    def _compiled(self, native: NativeSteps, items: Sequence[Lowered], compilation: Compilation) -> list[Step]:
+    def _compiled(
+        self, native: NativeSteps, items: Sequence[Lowered], steering: frozenset[ir.Value], compilation: Compilation
+    ) -> list[Step]:
         """Steps for a partition: segments where something in them is native, single nodes elsewhere."""
         known = {value: item for item in items if item.role == "known" for value in item.node.outputs}
         steps: list[Step] = []
-        turns = [(turn, borrowed(turn, known)) for turn in split(items)]
+        turns = [(turn, borrowed(turn, known)) for turn in split(items, steering)]
         lent = {value for _, again in turns for item in again for value in item.node.inputs if value is not None}
         for turn, again in turns:
             if any(_has_work(item) for item in turn):
-                steps.append(native.step(turn, again, lent, compilation))
+                steps.append(native.step(turn, again, lent, compilation, steering))
             else:
                 steps.extend(self._step(item, compilation) for item in turn)
         return steps
@@ -96,7 +105,8 @@ class CPUExecutionProvider(ExecutionProvider):
                 run = kernel.call if isinstance(kernel, Host) else kernel.run
                 kernel = Host(guarded(item.operator, run), item.reason)
             call = render(kernel)
-            kind = "host" if isinstance(kernel, Host) else "view" if isinstance(kernel, View) else "kernel"
+            on_host = isinstance(kernel, Host) and item.role != "known"  # what is known takes no elements
+            kind = "host" if on_host else "view" if isinstance(kernel, View) else "kernel"
             reason = item.reason if kind == "host" else ""
         return Step(
             name=compilation.node_name(node),

@@ -27,8 +27,13 @@ from sardonyx.runtime.trace import Trace, Work
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
 
+# What a plan is made for: the shapes of the inputs, and the bytes of those whose contents it follows.
+Signature = Shapes | tuple[Shapes, tuple[bytes, ...]]
+
 # Plans kept per segment; the one that was not used for the longest time goes first.
 MOST_PLANS = 256
+# The same where contents decide, which may be large results too.
+MOST_STEERED_PLANS = 16
 
 
 class BindingError(Exception):
@@ -74,16 +79,18 @@ class NativeSegment:
 
     def __init__(
         self,
-        make_plan: Callable[[Shapes], ReadyPlan],
+        make_plan: Callable[[Shapes, Sequence[Array]], ReadyPlan],
         dtypes: Sequence[np.dtype[Any]],
         names: Sequence[str],
+        steering_places: Sequence[int],
         team: ThreadTeam,
         lanes: LanePool,
         call_code: Callable[[], CallCode],
         results: ResultPool | None,
         restricted: Callable[[Sequence[int]], tuple[NativeSegment, Sequence[int]]],
     ) -> None:
-        """`make_plan` binds the segment to shapes; `dtypes` and `names` are those of its inputs.
+        """`make_plan` binds the segment to shapes, and to the contents of the inputs at `steering_places`; `dtypes` and
+        `names` are those of its inputs.
 
         `results` gives memory for the outputs (None: NumPy does). `restricted` gives the segment that makes only the
         outputs at some places, and the places of its inputs among those of this one.
@@ -94,27 +101,34 @@ class NativeSegment:
         self._call_code = call_code
         self._results = results
         self._names = tuple(names)
+        self.steering_places = tuple(steering_places)
         self._team = team
         self._lanes = lanes
-        self._plans: OrderedDict[Shapes, ReadyPlan] = OrderedDict()
+        self._plans: OrderedDict[Signature, ReadyPlan] = OrderedDict()
         self._lock = threading.Lock()
 
-    def plan_for(self, shapes: Shapes) -> ReadyPlan:
-        """The plan for these shapes of the inputs, made when it is asked for the first time."""
-        ready = self._plans.get(shapes)
+    def plan_for(self, shapes: Shapes, contents: Sequence[Array] = ()) -> ReadyPlan:
+        """The plan for these shapes of the inputs, made when it is asked for the first time.
+
+        `contents` are those of the inputs at `steering_places`.
+        """
+        signature: Signature = shapes
+        if self.steering_places:
+            signature = shapes, tuple([array.tobytes() for array in contents])
+        ready = self._plans.get(signature)
         if ready is None:
-            ready = self._make_plan(shapes)
+            ready = self._make_plan(shapes, [array.copy() for array in contents])
             with self._lock:
-                self._plans[shapes] = ready
-                while len(self._plans) > MOST_PLANS:
+                self._plans[signature] = ready
+                while len(self._plans) > (MOST_STEERED_PLANS if self.steering_places else MOST_PLANS):
                     self._plans.popitem(last=False)
         return ready
 
-    def _plan_traced(self, shapes: Shapes, trace: Trace | None) -> ReadyPlan:
-        """The plan for these shapes; where a node does not take them, the trace shows that node."""
+    def _plan_traced(self, shapes: Shapes, arrays: Sequence[Array], trace: Trace | None) -> ReadyPlan:
+        """The plan for these inputs; where a node does not take them, the trace shows that node."""
         start = 0 if trace is None else trace.now()
         try:
-            return self.plan_for(shapes)
+            return self.plan_for(shapes, [arrays[place] for place in self.steering_places])
         except BindingError as error:
             if trace is not None:
                 trace.node(error.work, start, trace.now())
@@ -137,7 +151,7 @@ class NativeSegment:
         """New arrays for the outputs; typed errors for inputs that are missing or of another type than was planned."""
         arrays = self._checked(inputs)
         shapes = tuple([array.shape for array in arrays])
-        ready = self._plans.get(shapes) or self._plan_traced(shapes, context.trace)
+        ready = self._plans.get(shapes) or self._plan_traced(shapes, arrays, context.trace)
         memory.require(ready.result_bytes, "the outputs of native steps")
         outputs = self._allocated(ready)
         bases = [_address(array) for array in arrays]
