@@ -27,6 +27,51 @@ print("sympy" in sys.modules)
     assert output_of(code) == ["[0.0, 2.0]", "False"]
 
 
+# What exporters write for sizes that vary: a slice of a table of positions by the sequence's length, a reshape by sizes
+# that are computed, a cache that grows, and strided windows whose result is resized and flattened.
+SYMBOLIC_MODEL = """
+<ir_version: 9, opset_import: ["" : 20]>
+g (float[batch, sequence, 12] x, float[batch, past, 12] cache, float[1, 2, height, width] image)
+    => (float[batch, sequence, 3, 4] heads, float[batch, total, 12] present, float[1, pixels, 2] flat)
+    <int64[3] table_shape = {1, 16, 12}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] axis = {1},
+     int64[2] split = {3, 4}, int64[3] rows = {1, 2, -1}, float[4] twice = {1, 1, 2, 2}> {
+    table = ConstantOfShape <value = float[1] {0.5}> (table_shape)
+    shape = Shape (x)
+    batch_size = Slice (shape, zero, one)
+    two = Add (one, one)
+    length = Slice (shape, one, two)
+    positions = Slice (table, zero, length, axis)
+    moved = Add (x, positions)
+    head_shape = Concat <axis = 0> (batch_size, length, split)
+    heads = Reshape (moved, head_shape)
+    present = Concat <axis = 1> (cache, moved)
+    pooled = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (image)
+    halved = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (pooled)
+    larger = Resize <mode = "nearest"> (halved, , twice)
+    flattened = Reshape (larger, rows)
+    flat = Transpose <perm = [0, 2, 1]> (flattened)
+}
+"""
+
+
+def test_a_model_of_varying_sizes_needs_no_sympy() -> None:
+    code = f"""
+import sys, onnx.parser, numpy, sardonyx
+model = onnx.parser.parse_model({SYMBOLIC_MODEL!r})
+session = sardonyx.InferenceSession(model.SerializeToString())
+for length in (3, 5):
+    x = numpy.ones((2, length, 12), numpy.float32)
+    image = numpy.ones((1, 2, 4 * length, 4 * length), numpy.float32)
+    print([list(one.shape) for one in session.run(None, {{"x": x, "cache": x[:, 1:], "image": image}})])
+print("sympy" in sys.modules)
+"""
+    assert output_of(code) == [
+        "[[2, 3, 3, 4], [2, 5, 12], [1, 36, 2]]",
+        "[[2, 5, 3, 4], [2, 9, 12], [1, 100, 2]]",
+        "False",
+    ]
+
+
 def test_dimensions_are_computed_with_the_real_one() -> None:
     code = """
 import sys, sardonyx, onnx_ir

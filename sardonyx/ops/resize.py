@@ -15,6 +15,7 @@ import numpy as np
 
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.program import Kernel
+from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Fact, known, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
@@ -246,7 +247,7 @@ def _scaled_shape(shape: Sequence[Dim], scales: Sequence[float]) -> tuple[Dim, .
         elif scale == 1:
             result.append(dim)
         elif known(dim) and float(scale).is_integer():
-            result.append(dim * int(scale))
+            result.append(dims.multiply(dim, int(scale)))
         else:
             result.append(unknown_dim())
     return tuple(result)

@@ -1,20 +1,25 @@
 """Arithmetic of dimensions: numbers stay numbers, expressions of the same terms stay equal.
 
-Computer algebra is slow, and shape arithmetic repeats itself all over a model: each operation on the same two
-dimensions is worked out once per process. Expressions are simplified as if symbols were at least 1; `at_least` and
-`compare`, which decide between two expressions, take into account that a size may be 0.
+Nearly all dimensions of models are polynomials (`polynomial`); what is none is left to sympy (`computer_algebra`),
+which writes them alike. Shape arithmetic repeats itself all over a model: each operation on the same two dimensions is
+worked out once per process. Expressions are simplified as if symbols were at least 1; `at_least` and `compare`, which
+decide between two expressions, take into account that a size may be 0.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import onnx_ir as ir
 
+from sardonyx.ops.framework import computer_algebra, polynomial, polynomial_text
+from sardonyx.ops.framework.computer_algebra import Operation
 from sardonyx.ops.framework.facts import Dim, known, unknown_dim
+from sardonyx.ops.framework.polynomial import Polynomial
+from sardonyx.ops.framework.polynomial_bounds import certain_signs, possible_signs
 
 _CACHED = 65536
 
@@ -26,7 +31,7 @@ def add(a: Dim, b: Dim) -> Dim:
         return a
     if a == 0:
         return b
-    return _both(_add, a, b)
+    return _both("add", a, b)
 
 
 def subtract(a: Dim, b: Dim) -> Dim:
@@ -34,7 +39,7 @@ def subtract(a: Dim, b: Dim) -> Dim:
         return a - b
     if b == 0:
         return a
-    return _both(_subtract, a, b)
+    return _both("subtract", a, b)
 
 
 def multiply(a: Dim, b: Dim) -> Dim:
@@ -44,7 +49,7 @@ def multiply(a: Dim, b: Dim) -> Dim:
         return b
     if b == 1 or a == 0:
         return a
-    return _both(_multiply, a, b)
+    return _both("multiply", a, b)
 
 
 def floor_divide(a: Dim, b: Dim) -> Dim:
@@ -55,7 +60,7 @@ def floor_divide(a: Dim, b: Dim) -> Dim:
         return a // b
     if b == 1 or a == 0:
         return a
-    return _both(_floor_divide, a, b)
+    return _both("floor_divide", a, b)
 
 
 def ceil_divide(a: Dim, b: Dim) -> Dim:
@@ -66,19 +71,19 @@ def ceil_divide(a: Dim, b: Dim) -> Dim:
 def modulo(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a % b if b else unknown_dim()
-    return _both(_modulo, a, b)
+    return _both("modulo", a, b)
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
-    return _both(_minimum, a, b)
+    return _both("minimum", a, b)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    return _both(_maximum, a, b)
+    return _both("maximum", a, b)
 
 
 def negative(a: Dim) -> Dim:
@@ -133,10 +138,6 @@ def compare(a: Dim, b: Dim) -> int | None:
         return None
     if a == b:
         return 0
-    if isinstance(b, int) and (b < 0 or _is_name(a)) and not isinstance(a, int) and _never_negative(a._expr):
-        return 1 if b < 0 else None
-    if isinstance(a, int) and (a < 0 or _is_name(b)) and not isinstance(b, int) and _never_negative(b._expr):
-        return -1 if a < 0 else None
     return _sign(a, b)
 
 
@@ -144,25 +145,9 @@ def at_least(a: Dim, b: Dim) -> bool:
     """Whether a >= b holds whatever sizes the symbols stand for, 0 included."""
     if isinstance(a, int) and isinstance(b, int):
         return a >= b
-    if isinstance(b, int) and _is_name(a):
-        return b <= 0
-    if isinstance(a, int) and _is_name(b):
-        return False
     if not known(a) or not known(b):
         return False
-    return a == b or (b == 0 and not isinstance(a, int) and _never_negative(a._expr)) or _at_least(a, b)
-
-
-def _never_negative(expression: Any) -> bool:
-    """Whether an expression is put together from sizes without subtracting."""
-    if expression.is_Symbol or expression.is_Integer:
-        return bool(expression.is_Symbol or expression >= 0)
-    return type(expression).__name__ in ("Add", "Mul", "Min", "Max") and all(map(_never_negative, expression.args))
-
-
-def _is_name(dim: Dim) -> bool:
-    """Whether a dimension is one symbol: the common case, for which algebra takes far too long."""
-    return not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier()
+    return a == b or _at_least(a, b)
 
 
 def evaluate(dim: Dim, symbols: Mapping[str, int]) -> int | None:
@@ -173,6 +158,9 @@ def evaluate(dim: Dim, symbols: Mapping[str, int]) -> int | None:
         return None
     if dim.value in symbols:
         return symbols[dim.value]
+    form = polynomial_text.read(dim.value)
+    if form is not None:
+        return polynomial.evaluate(form, symbols) if polynomial.symbols(form) <= symbols.keys() else None
     found = dim.evaluate(symbols)
     return found if isinstance(found, int) else None
 
@@ -181,91 +169,91 @@ def free_symbols(dim: Dim) -> frozenset[str]:
     """The symbols that a dimension depends on."""
     if isinstance(dim, int) or dim.value is None:
         return frozenset()
-    return frozenset({dim.value}) if dim.value.isidentifier() else dim.free_symbols()
+    form = polynomial_text.read(dim.value)
+    return polynomial.symbols(form) if form is not None else dim.free_symbols()
 
 
-def _both(operation: Callable[[Dim, Dim], Dim], a: Dim, b: Dim) -> Dim:
-    return operation(a, b) if known(a) and known(b) else unknown_dim()
+def form_of(dim: Dim) -> Polynomial | None:
+    """The polynomial that a dimension is; None for one that is no polynomial, or unknown."""
+    if isinstance(dim, int):
+        return polynomial.constant(dim)
+    form = None if dim.value is None else polynomial_text.read(dim.value)
+    return form if form is None or form.divisor == 1 else None
 
 
-def _plain(expression: Any) -> Dim:
-    """A dimension again from an algebraic expression."""
-    if getattr(expression, "is_Integer", False):
-        return int(expression)
-    return ir.SymbolicDim(expression)
+def _dim(form: Polynomial) -> Dim:
+    number = form.number
+    return ir.SymbolicDim(polynomial_text.write(form)) if number is None else number
 
 
-def _expression(dim: Dim) -> Any:
-    return dim if isinstance(dim, int) else dim._expr
-
-
-@functools.lru_cache(maxsize=_CACHED)
-def _add(a: Dim, b: Dim) -> Dim:
-    return _plain(_expression(a) + _expression(b))
-
-
-@functools.lru_cache(maxsize=_CACHED)
-def _subtract(a: Dim, b: Dim) -> Dim:
-    return _plain(_expression(a) - _expression(b))
+def _both(operation: Operation, a: Dim, b: Dim) -> Dim:
+    return _computed(operation, a, b) if known(a) and known(b) else unknown_dim()
 
 
 @functools.lru_cache(maxsize=_CACHED)
-def _multiply(a: Dim, b: Dim) -> Dim:
-    import sympy
-
-    return _plain(sympy.expand_mul(_expression(a) * _expression(b)))
-
-
-@functools.lru_cache(maxsize=_CACHED)
-def _floor_divide(a: Dim, b: Dim) -> Dim:
-    import sympy
-
-    quotient = sympy.cancel(sympy.sympify(_expression(a)) / sympy.sympify(_expression(b)))
-    return _plain(quotient if quotient.is_integer else sympy.floor(quotient))
+def _computed(operation: Operation, a: Dim, b: Dim) -> Dim:
+    left, right = form_of(a), form_of(b)
+    form = None if left is None or right is None else _combined(operation, left, right)
+    if form is None:
+        found = computer_algebra.compute(operation, a, b)
+        form = form_of(found)  # what cancelled out may leave a polynomial, written as all others are
+    return found if form is None else _dim(form)
 
 
-@functools.lru_cache(maxsize=_CACHED)
-def _modulo(a: Dim, b: Dim) -> Dim:
-    import sympy
+def _combined(operation: Operation, a: Polynomial, b: Polynomial) -> Polynomial | None:
+    """An operation on polynomials; None where its result is none, or not the one that sympy would find."""
+    match operation:
+        case "add":
+            return polynomial.add(a, b)
+        case "subtract":
+            return polynomial.subtract(a, b)
+        case "multiply":
+            return polynomial.multiply(a, b)
+        case "floor_divide":
+            quotient = polynomial.divide(a, b)
+            return None if quotient is None else polynomial.floor(quotient)
+        case "minimum":
+            return _extreme("Min", a, b)
+        case "maximum":
+            return _extreme("Max", a, b)
+        case "modulo":
+            return None
 
-    return _plain(sympy.Mod(_expression(a), _expression(b)))
 
-
-@functools.lru_cache(maxsize=_CACHED)
-def _minimum(a: Dim, b: Dim) -> Dim:
-    import sympy
-
-    # A number above 1 and one symbol are as simple as they can be; finding that out loads a good part of sympy.
-    simple = (isinstance(a, int) and a > 1 and _is_name(b)) or (isinstance(b, int) and b > 1 and _is_name(a))
-    return _plain(sympy.Min(_expression(a), _expression(b), evaluate=not simple))
-
-
-@functools.lru_cache(maxsize=_CACHED)
-def _maximum(a: Dim, b: Dim) -> Dim:
-    import sympy
-
-    return _plain(sympy.Max(_expression(a), _expression(b)))
+def _extreme(name: Literal["Min", "Max"], a: Polynomial, b: Polynomial) -> Polynomial | None:
+    """The least or greatest of two; None where it cannot be told whether one of them always is."""
+    difference = polynomial.subtract(a, b)
+    possible = possible_signs(difference, 1)
+    if 1 not in possible:
+        return a if name == "Min" else b
+    if -1 not in possible:
+        return b if name == "Min" else a
+    nested = any(function.name != "floor" for one in (a, b) for function in polynomial.functions(one))
+    if nested or not {-1, 1} <= certain_signs(difference, 1):
+        return None
+    return polynomial.extreme(name, a, b)
 
 
 @functools.lru_cache(maxsize=_CACHED)
 def _sign(a: Dim, b: Dim) -> int | None:
-    difference = _difference(a, b)
-    if difference.is_zero:
-        return 0
-    if difference.is_positive:
-        return 1
-    return -1 if difference.is_negative else None
+    left, right = form_of(a), form_of(b)
+    if left is not None and right is not None:
+        difference = polynomial.subtract(left, right)
+        possible = possible_signs(difference, 0)
+        if len(possible) == 1:
+            return min(possible)
+        if len(certain_signs(difference, 0)) > 1:
+            return None
+    return computer_algebra.sign(a, b)
 
 
 @functools.lru_cache(maxsize=_CACHED)
 def _at_least(a: Dim, b: Dim) -> bool:
-    return bool(_difference(a, b).is_nonnegative)
-
-
-def _difference(a: Dim, b: Dim) -> Any:
-    """a - b over symbols that may be 0: an empty batch is legal."""
-    import sympy
-
-    difference = sympy.sympify(_expression(a)) - sympy.sympify(_expression(b))
-    plain = {symbol: sympy.Symbol(symbol.name, integer=True, nonnegative=True) for symbol in difference.free_symbols}
-    return difference.xreplace(plain)
+    left, right = form_of(a), form_of(b)
+    if left is not None and right is not None:
+        difference = polynomial.subtract(left, right)
+        if -1 not in possible_signs(difference, 0):
+            return True
+        if -1 in certain_signs(difference, 0):
+            return False
+    return computer_algebra.at_least(a, b)

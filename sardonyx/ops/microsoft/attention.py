@@ -9,6 +9,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.kernel.program import Host, Kernel, Template
+from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.attention_core import (
@@ -136,7 +137,7 @@ class Attention(Operator):
         _, k_size, v_size = self.hidden_sizes(columns)
         output = like(x, (dim(x, 0), dim(x, 1), v_size))
         if past is not None:
-            longest = dim(past, 3) if self.past_present_share_buffer else dim(past, 3) + dim(x, 1)
+            longest = dim(past, 3) if self.past_present_share_buffer else dims.add(dim(past, 3), dim(x, 1))
             return [output, like(x, (2, dim(x, 0), self.num_heads, longest, k_size // self.num_heads))]
         return [output, like(x, (2, dim(x, 0), self.num_heads, dim(x, 1), k_size // self.num_heads))]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.attention import MASK_FILTER_VALUE
@@ -88,7 +89,9 @@ class DecoderMaskedMultiHeadAttention(Operator):
             return [like(query, (batch, 1, width)), key, value or key, like(query, (batch, self.num_heads, 1, total))]
         width = dim(value, 2) if value is not None else dim(query, 2) // 3
         size = (dim(key, 2) if key is not None else dim(query, 2) // 3) // self.num_heads
-        longest = dim(past_k, 2) if self.past_present_share_buffer else dim(past_k, 2) + 1 if past_k is not None else 1
+        longest = dim(past_k, 2)
+        if not self.past_present_share_buffer:
+            longest = 1 if past_k is None else dims.add(longest, 1)
         total = unknown_dim() if self.past_present_share_buffer else longest
         present_k = like(query, (batch, self.num_heads, longest, size))
         present_v = like(query, (batch, self.num_heads, longest, width // self.num_heads))
@@ -152,7 +155,7 @@ class DecoderMaskedSelfAttention(Operator):
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, past = inputs[0], inputs[4]
-        longest = dim(past, 3) if self.past_present_share_buffer else dim(past, 3) + 1
+        longest = dim(past, 3) if self.past_present_share_buffer else dims.add(dim(past, 3), 1)
         present = like(x, (2, dim(x, 0), self.num_heads, longest, dim(past, 4)))
         return [like(x, (dim(x, 0), 1, dim(past, 4) * self.num_heads)), present]
 

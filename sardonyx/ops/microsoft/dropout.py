@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ops.framework.facts import Dim, Fact, known, tensor
+from sardonyx.ops.framework import dims
+from sardonyx.ops.framework.facts import Fact, tensor, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, same, wide
@@ -57,10 +58,8 @@ class FusedDropout(Operator):
         data = inputs[0]
         if not self.packed:
             return [same(data), tensor(ir.DataType.BOOL, None if data is None else data.shape)]
-        count: Dim = 1
-        for size in data.shape if data is not None and data.shape is not None else (ir.SymbolicDim(None),):
-            count = count * size if known(size) and known(count) else ir.SymbolicDim(None)
-        return [same(data), tensor(ir.DataType.UINT32, ((count + _WORD - 1) // _WORD,))]
+        count = unknown_dim() if data is None or data.shape is None else dims.product(data.shape)
+        return [same(data), tensor(ir.DataType.UINT32, (dims.ceil_divide(count, _WORD),))]
 
 
 def packed(kept: Array) -> Array:

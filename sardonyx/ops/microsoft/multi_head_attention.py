@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sardonyx.kernel.program import Kernel, Template
+from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.attention import MASK_FILTER_VALUE
@@ -156,7 +157,7 @@ class MultiHeadAttention(Operator):
         batch, length = dim(query, 0), dim(query, 1)
         new, size, value_size = self.sizes(query, key, value)
         output = like(query, (batch, length, self.num_heads * value_size))
-        total = new if past_k is None else dim(past_k, 2) + new
+        total = new if past_k is None else dims.add(dim(past_k, 2), new)
         longest = dim(past_k, 2) if past_length is not None else total
         if past_length is not None:
             total = unknown_dim()
@@ -182,6 +183,6 @@ class MultiHeadAttention(Operator):
         if query is None or query.rank is None or (key is not None and key.rank is None):
             return Cost(None, None)
         new, size, value_size = self.sizes(query, key, value)
-        total = new if past_k is None else dim(past_k, 2) + new
+        total = new if past_k is None else dims.add(dim(past_k, 2), new)
         flops = attention_cost(dim(query, 0), self.num_heads, dim(query, 1), total, size, value_size).flops
         return Cost(flops, super().cost(inputs, outputs).bytes)

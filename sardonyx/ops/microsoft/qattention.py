@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.attention import MASK_FILTER_VALUE
@@ -93,7 +94,7 @@ class QAttention(Operator):
         if isinstance(columns, int) and columns % (3 * self.num_heads):
             raise ValueError(f"input 'weight' has {columns} columns, no multiple of 3 x {self.num_heads} heads")
         hidden = columns // 3
-        total = dim(x, 1) if past is None else dim(past, 3) + dim(x, 1)
+        total = dim(x, 1) if past is None else dims.add(dim(past, 3), dim(x, 1))
         present = like(bias, (2, dim(x, 0), self.num_heads, total, hidden // self.num_heads))
         return [like(bias, (dim(x, 0), dim(x, 1), hidden)), present]
 
