@@ -155,9 +155,11 @@ class ConvTranspose(Convolution):
     output_padding: tuple[int, ...] | None = None
     output_shape: tuple[int, ...] | None = None
 
-    host_reason = "the transposed convolution of NumPy: no native kernel"
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"group": self.group, "attributes": self.attributes, "place": self.place}
+        return Template("transposed_convolution", parameters, self.run)
 
-    def _padding(self, axis: int, length: int, attributes: WindowAttributes) -> tuple[int, int]:
+    def place(self, axis: int, length: int, attributes: WindowAttributes) -> tuple[int, int]:
         """Where the output begins in the full result, and its length, along one spatial dimension."""
         count = len(attributes.kernel)
         stride = attributes.strides[axis]
@@ -192,12 +194,12 @@ class ConvTranspose(Convolution):
         sizes: list[Dim] = []
         for axis, length in enumerate(x.shape[2:]):
             if isinstance(length, int):
-                sizes.append(self._padding(axis, length, attributes)[1])
+                sizes.append(self.place(axis, length, attributes)[1])
             elif self.output_shape:
                 sizes.append(self.output_shape[-len(kernel) :][axis])
             else:
                 # The output's length is linear in the input's.
-                at_zero = self._padding(axis, 0, attributes)[1]
+                at_zero = self.place(axis, 0, attributes)[1]
                 sizes.append(dims.add(dims.multiply(length, attributes.strides[axis]), at_zero))
         return [Fact(x.type, (x.shape[0], filters, *sizes))]
 
@@ -211,14 +213,14 @@ class ConvTranspose(Convolution):
         wide = working_dtype(x.dtype)
         batch, channels, *size = x.shape
         filters, kernel = w.shape[1], w.shape[2:]
-        places = [self._padding(axis, length, attributes) for axis, length in enumerate(size)]
+        places = [self.place(axis, length, attributes) for axis, length in enumerate(size)]
         spread = [
             (length - 1) * s + (k - 1) * d + 1
             for length, s, k, d in zip(size, attributes.strides, kernel, attributes.dilations, strict=True)
         ]
         room = [max(begin + length, whole) for (begin, length), whole in zip(places, spread, strict=True)]
         matrix = w.reshape(self.group, channels // self.group, -1).astype(wide, copy=False).swapaxes(1, 2)
-        points = x.reshape(batch, self.group, channels // self.group, -1).astype(wide, copy=False)
+        points = x.reshape(batch, self.group, channels // self.group, math.prod(size)).astype(wide, copy=False)
         columns = (matrix @ points).reshape(batch, self.group * filters, *kernel, *size)
         full = np.zeros((batch, self.group * filters, *room), wide)
         windows = Windows(tuple(room), kernel, attributes.strides, attributes.dilations, (), (), tuple(size))

@@ -1,0 +1,333 @@
+"""Transposed convolution: every element of the input spreads a scaled kernel over the result.
+
+With strides of 1 it is a convolution by the turned kernel. Otherwise one matrix product gives, for each element of the
+input, all taps of all filters (a row of "columns"), and each element of the result gathers those that fall on it. One
+filter for one channel needs no product: the elements are scaled while they are gathered. Everything lies channels-last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL, OverlapSpec, emit_overlaps
+from sardonyx.compiler.llvm.types import Type, type_of
+from sardonyx.compiler.native.convolution.convolution import choose
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.rows.rows import elements_per_chunk
+from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.canonical import canonical
+from sardonyx.kernel.expr import Input
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.windows import WindowAttributes, Windows
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One spatial dimension: element i adds tap t to place ``i * stride + t * dilation - begin`` of the result."""
+
+    length: int
+    output: int
+    taps: int
+    stride: int
+    dilation: int
+    begin: int
+
+    def entries(self) -> tuple[Array, Array, Array]:
+        """The elements and the taps that fall on the result, by place and then by element; and where those of each
+        place begin, with the end of the last one.
+        """
+        elements, taps = (numbers.ravel() for numbers in np.indices((self.length, self.taps)))
+        places = elements * self.stride + taps * self.dilation - self.begin
+        inside = np.flatnonzero((places >= 0) & (places < self.output))
+        order = inside[np.argsort(places[inside], kind="stable")]
+        counts = np.bincount(places[inside], minlength=self.output)
+        return elements[order], taps[order], np.concatenate([[0], np.cumsum(counts)])
+
+
+@template("transposed_convolution")
+class TransposedConvolution(NativeKernel):
+    """Parameters: `group`; `attributes`, from the kernel's sizes to its `WindowAttributes`; `place`, from an axis, the
+    input's length on it and those attributes to where the result begins among all that is added to, and its length.
+    """
+
+    takes_epilogue = True
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.group: int = parameters["group"]
+        self.attributes: Callable[[Sequence[int]], WindowAttributes] = parameters["attributes"]
+        self.place: Callable[[int, int, WindowAttributes], tuple[int, int]] = parameters["place"]
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        for fact in inputs[:2]:
+            if fact is None or fact.dtype is None:
+                return "the type of the input or of the weights is not known before the run"
+            if product_of(numpy_dtype(fact.dtype)) is None:
+                return f"no kernel for products of {numpy_dtype(fact.dtype)}"
+            if fact.rank is None or fact.rank > SPATIAL + 2:
+                return f"more than {SPATIAL} spatial dimensions"
+        return None
+
+    def bind(
+        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
+        x, w = inputs[0], inputs[1]
+        assert x is not None
+        assert w is not None
+        bias = inputs[2] if len(inputs) > 2 else None
+        spreads = self._spreads(x, w)
+        filters = w.shape[1] * self.group
+        if bias is not None and bias.shape != (filters,):
+            raise ValueError(f"the bias has the shape {bias.shape}, but there are {filters} filters")
+        precision = binder.settings.precision if self.group == 1 else "float32"
+        product = product_of(x.dtype, binder.target, precision)
+        assert product is not None
+        windows = _turned_windows(spreads)
+        is_convolution = min(x.size, w.size) > 0 and _is_convolution(spreads, windows)
+        turned = _turned(binder, w, self.group, copied=is_convolution)
+        call = ConvolutionCall(x, turned, bias, windows, self.group, epilogue, product)
+        if is_convolution:
+            return choose(binder, call).bind(binder, call)
+        finish = call.finish(binder)
+        results = call.results(binder, finish)
+        if x.size == 0:
+            spreads = [replace(one, length=0) for one in spreads]
+        if results[0].size:
+            if w.shape[0] == self.group and w.shape[1] == 1 and self.group > 1:
+                self._gather_scaled(binder, call, w, spreads, finish, results)
+            else:
+                self._gather_products(binder, call, w, spreads, finish, results)
+        return call.handed_on(results)
+
+    def _spreads(self, x: Tensor, w: Tensor) -> list[Spread]:
+        """The spatial dimensions; ValueError where the shapes do not fit."""
+        rank = len(x.shape)
+        if rank != len(w.shape) or rank < 3 or x.shape[1] != w.shape[0] or x.shape[1] % self.group:
+            raise ValueError(
+                f"input {x.shape} and weights {w.shape} with group {self.group} do not fit: dimension 1 of the input "
+                "must be dimension 0 of the weights and divide into the groups"
+            )
+        attributes = self.attributes(w.shape[2:])
+        spreads = []
+        for axis, (length, taps) in enumerate(zip(x.shape[2:], w.shape[2:], strict=True)):
+            begin, output = self.place(axis, length, attributes)
+            if output < 0:
+                raise ValueError(f"the pads cut more than the result has on spatial axis {axis}")
+            spreads.append(Spread(length, output, taps, attributes.strides[axis], attributes.dilations[axis], begin))
+        return spreads
+
+    def _gather_products(
+        self,
+        binder: Binder,
+        call: ConvolutionCall,
+        w: Tensor,
+        spreads: Sequence[Spread],
+        finish: Finish,
+        results: Sequence[Tensor],
+    ) -> None:
+        """The product of the input's elements with all taps, [batch, places, group, taps, filters], and its sums."""
+        group, x = self.group, contiguous(binder, call.channels_last)
+        batch, channels = x.shape[0], x.shape[-1]
+        places, own = math.prod(x.shape[1:-1]), channels // group
+        filters, taps = w.shape[1], math.prod(w.shape[2:])
+        width = taps * filters
+        columns = binder.new(_wide(x.dtype), (batch, places, group, taps, filters))
+        if x.size:
+            multiply(
+                binder,
+                x.reshaped((1, group, batch * places, own), (0, own, channels, 1)),
+                self._taps_by_filters(binder, w, call.product),
+                (Input(x.dtype, 0).cast(columns.dtype),),
+                (),
+                [columns.reshaped((1, group, batch * places, width), (0, width, group * width, 1))],
+                call.product,
+            )
+        steps = _row_steps(x.shape[1:-1], group * width)
+        read = [(step, 0) for step in steps], [(step, 0) for step in _row_steps(w.shape[2:], filters)]
+        add_overlaps(binder, columns, None, spreads, read, (batch, group, filters), width, finish, results)
+
+    def _taps_by_filters(self, binder: Binder, w: Tensor, product: str) -> Tensor | Packed:
+        """The weights as [1, group, channels of a group, taps * filters of it], in panels where they are constant."""
+        channels, filters = w.shape[:2]
+        taps, own = math.prod(w.shape[2:]), channels // self.group
+
+        def panels(array: Array) -> Array:
+            by_taps = array.reshape(self.group, own, filters, taps).swapaxes(2, 3)
+            return pack_b(binder.library, by_taps.reshape(self.group, own, taps * filters), product)
+
+        if w.is_known and w.buffer.kind == "constant":
+            packed = binder.derived(w, ("panels of taps", self.group, product), panels)
+            return Packed(packed, (1, self.group, own, taps * filters))
+        w = contiguous(binder, w)
+        by_taps = w.reshaped((channels, taps, filters), (filters * taps, 1, taps))
+        return contiguous(binder, by_taps).reshaped((1, self.group, own, taps * filters))
+
+    def _gather_scaled(
+        self,
+        binder: Binder,
+        call: ConvolutionCall,
+        w: Tensor,
+        spreads: Sequence[Spread],
+        finish: Finish,
+        results: Sequence[Tensor],
+    ) -> None:
+        """The input's own elements, each scaled by the weight of the channel and tap."""
+        x = contiguous(binder, call.channels_last)
+        channels, taps = x.shape[-1], math.prod(w.shape[2:])
+        if w.is_known and w.buffer.kind == "constant":
+            scales = binder.derived(
+                w,
+                "taps of channels",
+                lambda array: np.ascontiguousarray(array.reshape(channels, taps).T),
+            )
+        else:
+            scales = contiguous(binder, contiguous(binder, w).reshaped((taps, channels), (1, taps)))
+        elements = [(step, 0) for step in _row_steps(x.shape[1:-1], channels)]
+        read = elements, [(0, step) for step in _row_steps(w.shape[2:], channels)]
+        add_overlaps(binder, x, scales, spreads, read, (x.shape[0], 1, channels), 0, finish, results)
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def _row_steps(sizes: Sequence[int], innermost: int) -> list[int]:
+    """The steps of dimensions in row-major order, the last of which steps by `innermost` elements."""
+    return [innermost * math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+
+
+def _turned_windows(spreads: Sequence[Spread]) -> Windows:
+    """The windows of a convolution with stride 1 over the input whose elements lie a stride apart."""
+    size, kernel, strides, dilations, begin, end, output = zip(
+        *(
+            (
+                (max(one.length, 1) - 1) * one.stride + 1,
+                one.taps,
+                1,
+                one.dilation,
+                (one.taps - 1) * one.dilation - one.begin,
+                one.output + one.begin - (max(one.length, 1) - 1) * one.stride - 1,
+                one.output,
+            )
+            for one in spreads
+        ),
+        strict=True,
+    )
+    return Windows(size, kernel, strides, dilations, begin, end, output)
+
+
+def _is_convolution(spreads: Sequence[Spread], windows: Windows) -> bool:
+    """Whether the windows are those of the input itself, with padding that is none or more."""
+    return all(one.stride == 1 for one in spreads) and min(*windows.begin, *windows.end, *windows.output) >= 0
+
+
+def _turned(binder: Binder, w: Tensor, group: int, *, copied: bool) -> Tensor:
+    """Weights [channels, filters / group, …] as those of a convolution, [filters, channels / group, …], taps turned.
+
+    Their contents are only there where they are `copied`.
+    """
+    channels, filters, *kernel = w.shape
+    own = channels // group
+    shape = (group * filters, own, *kernel)
+
+    def turn(array: Array) -> Array:
+        by_filters = np.swapaxes(array.reshape(group, own, filters, *kernel), 1, 2)
+        return np.ascontiguousarray(np.flip(by_filters, tuple(range(3, by_filters.ndim)))).reshape(shape)
+
+    if not copied:
+        return Tensor(w.dtype, shape, (0,) * len(shape), w.buffer)
+    if w.is_known and w.buffer.kind == "constant":
+        return binder.derived(w, ("turned kernels", group), turn)
+    w = contiguous(binder, w)
+    taps = math.prod(kernel)
+    backwards = w.reshaped(
+        (group, filters, own, taps),
+        (own * filters * taps, taps, filters * taps, -1),
+        (taps - 1) * w.dtype.itemsize,
+    )
+    return contiguous(binder, backwards).reshaped(shape)
+
+
+Steps = Sequence[tuple[int, int]]
+
+
+def add_overlaps(
+    binder: Binder,
+    columns: Tensor,
+    weights: Tensor | None,
+    spreads: Sequence[Spread],
+    steps: tuple[Steps, Steps],
+    sizes: tuple[int, int, int],
+    group_step: int,
+    finish: Finish,
+    results: Sequence[Tensor],
+) -> None:
+    """Add the step that sums, for each place of the results, what falls on it.
+
+    `steps` are, for each spatial dimension, those of an element and of a tap: in the columns and in the weights.
+    `sizes` are the batch, the groups and the filters of a group, `group_step` is between groups of the columns.
+    Results are contiguous, [batch, *places, filters of all groups].
+    """
+    batch, groups, filters = sizes
+    whole = SPATIAL - len(spreads)
+    outputs = [1] * whole + [one.output for one in spreads]
+    item, weight_item = columns.dtype.itemsize, 0 if weights is None else weights.dtype.itemsize
+    starts, entries, before, reached = [np.tile([0, 1], whole) + np.repeat(np.arange(whole), 2)], [], whole, 1
+    entries.append(np.zeros((whole, 2), np.int64))
+    for one, (element, weight_element), (tap, weight_tap) in zip(spreads, *steps, strict=True):
+        elements, taps, ends = one.entries()
+        read = [elements * element + taps * tap, elements * weight_element + taps * weight_tap]
+        entries.append(np.stack(read, 1) * (item, weight_item))
+        starts.append(ends + before)
+        before += len(elements)
+        reached *= max(1, len(elements) // max(1, one.output))
+    table = binder.constant(np.concatenate([*starts, *(one.ravel() for one in entries)]).astype(np.int64))
+    types = [_type(tensor.dtype) for tensor in finish.operands]
+    spec = OverlapSpec(
+        _type(columns.dtype),
+        None if weights is None else _type(weights.dtype),
+        tuple((type_, tensor.strides[-1] != 0) for type_, tensor in zip(types, finish.operands, strict=True)),
+        canonical(finish.outputs),
+    )
+    rows, width = batch * outputs[0] * outputs[1], outputs[2] * groups * filters
+    nbytes = width * (results[0].dtype.itemsize + reached * item)
+    per_chunk = elements_per_chunk(rows, nbytes, 2 * width * reached)
+    reads = (columns, *(() if weights is None else (weights,)), *finish.operands)
+    binder.step(
+        emit_overlaps,
+        spec,
+        [
+            *(columns, 0 if weights is None else weights, Address(table.buffer), rows, per_chunk, *outputs),
+            *(groups, filters, math.prod(columns.shape[1:]) * item, group_step * item),
+            *(word for tensor in finish.operands for word in _operand_words(tensor, whole, filters)),
+            *results,
+        ],
+        reads=reads,
+        writes=tuple(results),
+        chunks=-(-rows // per_chunk),
+        flops=float(rows * width * reached),
+        detail=f"{rows} rows of {outputs[2]} places, {groups * filters} filters, {reached} terms each",
+    )
+
+
+def _operand_words(tensor: Tensor, whole: int, filters: int) -> list[Any]:
+    """The address and the steps of an operand [batch, *places, filters]: batch, z, y, x, group."""
+    item = tensor.dtype.itemsize
+    batch, *places, last = tensor.strides
+    return [tensor, *(step * item for step in (batch, *(0 for _ in range(whole)), *places, last * filters))]
+
+
+def _type(dtype: np.dtype[Any]) -> Type:
+    found = type_of(dtype)
+    assert found is not None
+    return found
