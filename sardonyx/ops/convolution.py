@@ -258,7 +258,8 @@ def _integers(x: Array, zero_point: Array | None, axis: int | None = None) -> Ar
 class ConvInteger(Convolution):
     """Conv of 8-bit integers into int32; the weights' zero point may differ per filter."""
 
-    host_reason = "the integer convolution of NumPy: no native kernel"
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("convolution_integer", {"group": self.group, "attributes": self.attributes}, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return [tensor(ir.DataType.INT32, self.infer_convolution(inputs[0], inputs[1]))]
@@ -279,7 +280,8 @@ class ConvInteger(Convolution):
 class QLinearConv(Convolution):
     """Conv of quantised tensors: the int32 sums, with the bias, are scaled to the output's quantisation."""
 
-    host_reason = "the quantised convolution of NumPy: no native kernel"
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("convolution_quantized", {"group": self.group, "attributes": self.attributes}, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         zero_point = inputs[7]

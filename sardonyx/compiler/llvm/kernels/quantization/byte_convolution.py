@@ -1,0 +1,192 @@
+"""Convolution of bytes: exact sums of windows of an image whose channels lie together, and an epilogue.
+
+A window is read where it lies, in runs of bytes that are contiguous in the image: those of all channels along the last
+dimension of the window, or those of one tap. A tile is some neighbouring places of a line of the output by a panel of
+filters, with the sums in registers; its rows of A are a fixed step apart, so that nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import I32, I64, PTR, U8, Type
+
+WORD = 4  # bytes that one lane of a dot product takes
+
+# Dimensions over which lines are counted.
+LINE_DIMS = 3
+
+# Rows that are addressed from one pointer: at 0, 1 and 2 steps from it.
+_ROWS_OF_A_POINTER = 3
+
+
+@dataclass(frozen=True)
+class ByteConvolutionSpec:
+    """Tiles of `rows` places by `vectors` vector registers of filters; the epilogue starts from sums in int32."""
+
+    rows: int
+    vectors: int
+    epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+
+
+def argument_names(spec: ByteConvolutionSpec) -> tuple[str, ...]:
+    """What the words of the kernel's arguments are, in order. Steps in the image count bytes.
+
+    image, weights, init         addresses: bytes; panels [group][taps * words][panel] of words; what sums start from,
+                                 [group][panels * panel] in int32
+    offsets, taps, words         where each run of a window lies, how many runs, words of a run
+    filters, groups              filters of a group, and groups
+    group_step, weights_step     bytes between groups in the image, words between groups of panels
+    width, step                  places of a line, and the step between them
+    size1, size2                 sizes of the two inner dimensions that lines are counted over
+    line_step*                   steps along all three
+    piece, pieces                places of a piece of a line, and pieces of a line
+    tile                         places of a tile, at most `rows`
+    items, block, blocks         pieces of all lines; pieces of a chunk; how many such chunks there are
+    panels, panel_groups         panels of a chunk; how many such chunks there are
+    """
+    names = ["image", "weights", "init", "offsets", "taps", "words", "filters", "groups", "group_step", "weights_step"]
+    names += ["width", "step", "size1", "size2", *(f"line_step{axis}" for axis in range(LINE_DIMS))]
+    names += ["piece", "pieces", "tile", "items", "block", "blocks", "panels", "panel_groups"]
+    return (*names, *spec.epilogue.argument_names())
+
+
+def emit_byte_convolution(target: Target, spec: ByteConvolutionSpec) -> str:
+    """The kernel of `spec`; chunks count blocks of pieces fastest, then groups of panels, then groups of channels."""
+    return _ByteConvolution(target, spec).text()
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A panel of filters: its words, where its sums start from, its column in the result, and how many exist."""
+
+    words: Pointer
+    init: Pointer
+    column: Value
+    left: Value
+
+
+class _ByteConvolution:
+    """The kernel while it is written."""
+
+    def __init__(self, target: Target, spec: ByteConvolutionSpec) -> None:
+        self.spec = spec
+        k = self.k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+        words = k.pointer("arguments", I64)
+        given = self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
+        self.lanes = target.lanes(I32)
+        self.panel = self.lanes * spec.vectors
+        self.image, self.offsets = k.pointer(given["image"], U8), k.pointer(given["offsets"], I64)
+        self.weights, self.init = k.pointer(given["weights"], I32), k.pointer(given["init"], I32)
+        epilogue = spec.epilogue
+        self.operands = [self._place(f"operand{i}", operand.type) for i, operand in enumerate(epilogue.operands)]
+        self.outputs = [
+            self._place(f"output{i}", epilogue.output_type(i, I32)) for i in range(max(1, len(epilogue.outputs)))
+        ]
+
+    def _place(self, name: str, scalar: Type) -> Place:
+        return Place(self.k.pointer(self.given[name], scalar), self.given[f"{name}_stride"])
+
+    def text(self) -> str:
+        k, given = self.k, self.given
+        panels = (given["filters"] + (self.panel - 1)) // self.panel
+        with k.loop(k["begin"], k["end"]) as chunk:
+            first_item = chunk % given["blocks"] * given["block"]
+            last_item = minimum(k, given["items"], first_item + given["block"])
+            rest = chunk // given["blocks"]
+            group = rest // given["panel_groups"]
+            first = rest % given["panel_groups"] * given["panels"]
+            image = self.image.offset(group * given["group_step"])
+            weights = self.weights.offset(group * given["weights_step"])
+            with k.loop(first, minimum(k, panels, first + given["panels"])) as number:
+                column = number * self.panel
+                panel = _Panel(
+                    words=weights.offset(column * (given["taps"] * given["words"])),
+                    init=self.init.offset((group * panels + number) * self.panel),
+                    column=group * given["filters"] + column,
+                    left=given["filters"] - column,
+                )
+                with k.loop(first_item, last_item) as item:
+                    self._piece(image, panel, item)
+        return k.finish()
+
+    def _piece(self, image: Pointer, panel: _Panel, item: Value) -> None:
+        """All tiles of a piece of a line."""
+        k, given = self.k, self.given
+        line = item // given["pieces"]
+        begin = (item - line * given["pieces"]) * given["piece"]
+        end = minimum(k, given["width"], begin + given["piece"])
+        outer = line // given["size2"]
+        places = (outer // given["size1"], outer % given["size1"], line % given["size2"])
+        start = image
+        for axis, place in enumerate(places):
+            start = start.offset(place * given[f"line_step{axis}"])
+        with k.loop(begin, end, given["tile"]) as place:
+            rows = minimum(k, end - place, given["tile"])
+            self._tile(start.offset(place * given["step"]), panel, line * given["width"] + place, rows)
+
+    def _tile(self, start: Pointer, panel: _Panel, row: Value, rows: Value) -> None:
+        """The sums of a tile and its epilogue: from registers where its panel is whole, else by way of scratch."""
+        k, spec = self.k, self.spec
+        tile = Tile(k.pointer("scratch", I32), k.constant(I64, self.panel), self.panel)
+        whole = panel.left >= self.panel
+        for height in k.choose(rows, range(1, spec.rows + 1)):
+            sums = self._sums(start, panel, height)
+            with k.when(whole):
+                lines = [[sums[at, vector] for vector in range(spec.vectors)] for at in range(height)]
+                self._writer(panel.column, [None] * spec.vectors).over_registers(lines, row)
+            with k.otherwise(whole):
+                store_tile(tile, {(at, 0, vector): value for (at, vector), value in sums.items()})
+        with k.otherwise(whole), k.loop(0, panel.left, self.lanes) as part:
+            mask = k.lanes_below(panel.left - part, self.lanes)
+            self._writer(panel.column + part, [mask]).over_rows(tile.start.offset(part), tile.stride, row, rows)
+
+    def _writer(self, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
+        return EpilogueWriter(self.k, self.spec.epilogue, self.operands, self.outputs, column, masks)
+
+    def _sums(self, start: Pointer, panel: _Panel, height: int) -> dict[tuple[int, int], Value]:
+        """The sums of `height` places for a panel of filters, by place and vector."""
+        k, given, lanes, vectors = self.k, self.given, self.lanes, range(self.spec.vectors)
+        begin = [panel.init.load(vector * lanes, lanes) for vector in vectors]
+        sums = {
+            (at, vector): k.variable(I32.vector(lanes), begin[vector]) for at in range(height) for vector in vectors
+        }
+        # LLVM would chain the sums of steps, and then keep words of several turns because of the chains.
+        steps = [k.opaque(given["step"] * at) if at else 0 for at in range(min(height, _ROWS_OF_A_POINTER))]
+        starts = [start.offset(given["step"] * at) for at in range(0, height, _ROWS_OF_A_POINTER)]
+        pointers = [k.variable(PTR, one.address) for one in starts]
+        weights = k.variable(PTR, panel.words.address)
+        with k.loop(0, given["taps"]) as tap:
+            offset = self.offsets.load(tap)
+            for pointer, one in zip(pointers, starts, strict=True):
+                pointer.set(one.offset(offset).address)
+            with k.loop(0, given["words"]):
+                self._word(pointers, steps, weights, sums)
+        return {place: variable.get() for place, variable in sums.items()}
+
+    def _word(
+        self,
+        pointers: Sequence[Variable],
+        steps: Sequence[Value | int],
+        weights: Variable,
+        sums: dict[tuple[int, int], Variable],
+    ) -> None:
+        """One word of every place."""
+        k, lanes, vectors = self.k, self.lanes, range(self.spec.vectors)
+        line = k.pointer(weights.get(), I32)
+        loaded = [line.load(vector * lanes, lanes) for vector in vectors]
+        for at in range(len(sums) // len(vectors)):
+            source = k.pointer(pointers[at // _ROWS_OF_A_POINTER].get(), U8)
+            word = source.offset(steps[at % _ROWS_OF_A_POINTER]).cast(I32).load(align=1)
+            for vector, value in enumerate(loaded):
+                total = sums[at, vector]
+                total.set(multiply_bytes(k, k.splat(word, lanes), value, total.get()))
+        weights.set(line.offset(self.panel).address)
+        for pointer in pointers:
+            pointer.set(k.advance(pointer.get(), WORD, 1))

@@ -1,0 +1,287 @@
+"""Convolution of bytes while binding: the image with its padding, the runs of a window, and how the work is cut."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sardonyx.compiler.binding import Address, Argument, Array, Binder, Buffer, Tensor, row_major
+from sardonyx.compiler.gemm_choice import panel_columns, panels_of, tile_shape
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
+from sardonyx.compiler.llvm.kernels.quantization.byte_convolution import (
+    LINE_DIMS,
+    WORD,
+    ByteConvolutionSpec,
+    argument_names,
+    emit_byte_convolution,
+)
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
+from sardonyx.compiler.native.movement.copy import contiguous, copy_into
+from sardonyx.compiler.native.movement.slices import inside, part_of, spread
+from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.kernel.expr import Expr, Input, bitwise_xor, substitute
+
+_I8, _U8, _I32 = np.dtype(np.int8), np.dtype(np.uint8), np.dtype(np.int32)
+
+# Between a byte read as signed and as unsigned.
+OFFSET = 128
+
+PRODUCT = "u8s8"
+
+# Work of a chunk, and what the image of a chunk may take of the second cache.
+_CHUNK_FLOPS = 16e6
+_IMAGE_L2 = 0.4
+# A line that is longer than this many tiles is cut into pieces.
+_MOST_TILES = 8
+
+
+@dataclass(frozen=True)
+class Runs:
+    """How a window lies in the image: bytes of a run, padded to words, and the places of the runs' first elements.
+
+    `joined` says that a run goes over all channels of the taps along the last dimension.
+    """
+
+    nbytes: int
+    taps: tuple[tuple[int, ...], ...]
+    joined: bool
+
+    @property
+    def words(self) -> int:
+        return -(-self.nbytes // WORD)
+
+    @staticmethod
+    def of(call: ConvolutionCall) -> Runs:
+        windows, channels = call.windows, call.w.shape[1]
+        joined = call.group == 1 and (windows.dilations[-1] == 1 or windows.kernel[-1] == 1)
+        kernel = (*windows.kernel[:-1], 1) if joined else windows.kernel
+        taps = itertools.product(*(range(0, n * d, d) for n, d in zip(kernel, windows.dilations, strict=True)))
+        return Runs(channels * (windows.kernel[-1] if joined else 1), tuple(taps), joined)
+
+
+def unsigned_image(binder: Binder, x: Tensor) -> Tensor:
+    """Signed bytes as unsigned ones, 128 added."""
+    if x.dtype == _U8:
+        return x
+    kernel = PointwiseKernel([bitwise_xor(Input(_U8, 0), OFFSET)], [_U8])
+    return kernel.bind(binder, [replace(x, dtype=_U8, array=None)])[0]
+
+
+def signed_weights(array: Array) -> Array:
+    """Weights as signed bytes, 128 taken from unsigned ones."""
+    return array if array.dtype == _I8 else (array ^ np.uint8(OFFSET)).view(np.int8)
+
+
+def convolved(
+    binder: Binder,
+    call: ConvolutionCall,
+    padding: Tensor,
+    result: Expr,
+    operands: Sequence[Tensor],
+    init: Array,
+) -> list[Tensor]:
+    """Add the steps of a convolution of unsigned bytes with constant weights; the outputs are in ONNX's order.
+
+    `result` is over `Input(0)`, the sums in int32 that start from `init` [filters], and `Input(1 + i)`, operand i,
+    [..., filters] of places; the epilogue of the call follows it. `padding` is the byte around the image.
+    """
+    taken = call.finish(binder)
+    outputs = _followed(taken.outputs, result, len(operands))
+    results = [binder.new(output.dtype, (call.batch, *call.windows.output, call.filters)) for output in outputs]
+    if math.prod(call.result_shape) == 0:
+        return call.handed_on(results)
+    matrices = [_matrix(binder, operand, call) for operand in (*operands, *taken.operands)]
+    kinds = tuple(Operand(_addressing(matrix), matrix.dtype) for matrix in matrices)
+    tile = tile_shape(binder.target)
+    spec = ByteConvolutionSpec(tile.rows, tile.vectors, TileEpilogue(kinds, outputs))
+    runs = Runs.of(call)
+    image = _padded(binder, call, padding, slack=runs.words * WORD - runs.nbytes)
+    panel = panel_columns(binder.target, PRODUCT)
+    filters = call.filters // call.group
+    panels = panels_of(filters, panel)
+    weights = binder.derived(call.w, ("runs", call.group, runs), lambda array: _packed(binder, array, call.group, runs))
+    starts = np.zeros((call.group, panels * panel), np.int32)
+    starts[:, :filters] = init.reshape(call.group, filters)
+    begin = binder.constant(starts)
+    lines = _Lines.of(call, image)
+    cut = _Cut.of(binder, call, lines, runs, tile.rows, panels)
+    offsets = binder.constant(
+        np.array([sum(t * s for t, s in zip(tap, image.strides[1:-1], strict=True)) for tap in runs.taps], np.int64)
+    )
+    values: dict[str, Argument] = {
+        "image": image,
+        "weights": weights,
+        "init": begin,
+        "offsets": offsets,
+        "filters": filters,
+        "taps": len(runs.taps),
+        "words": runs.words,
+        "groups": call.group,
+        "group_step": call.w.shape[1],
+        "weights_step": panels * panel * len(runs.taps) * runs.words,
+        **vars(cut),
+        "width": lines.width,
+        "step": lines.step,
+        "size1": lines.sizes[1],
+        "size2": lines.sizes[2],
+        **{f"line_step{axis}": lines.steps[axis] for axis in range(LINE_DIMS)},
+    }
+    for stem, tensors in (("operand", matrices), ("output", results)):
+        for index, tensor in enumerate(tensors):
+            values[f"{stem}{index}"] = Address(tensor.buffer, tensor.offset)
+            values[f"{stem}{index}_stride"] = tensor.strides[0] if stem == "operand" else call.filters
+            values.update({f"{stem}{index}_batch{axis}": 0 for axis in range(BATCH_DIMS)})
+    binder.step(
+        emit_byte_convolution,
+        spec,
+        [values[name] for name in argument_names(spec)],
+        reads=(image, weights, begin, offsets, *matrices),
+        writes=results,
+        chunks=cut.blocks * cut.panel_groups * call.group,
+        scratch=spec.rows * panel * _I32.itemsize,
+        flops=call.flops,
+        detail=f"{call.batch * call.places} places x {len(runs.taps)} runs of {runs.nbytes} x {filters} filters"
+        f"{f' in {call.group} groups' if call.group > 1 else ''}, tiles of {cut.tile} x {tile.vectors}",
+        arithmetic="int8",
+    )
+    return call.handed_on(results)
+
+
+def _followed(outputs: Sequence[Expr], result: Expr, count: int) -> tuple[Expr, ...]:
+    """The epilogue's expressions after `result`, which has `count` operands of its own."""
+
+    def replaced(leaf: Input) -> Expr:
+        return result if leaf.index == 0 else Input(leaf.dtype, leaf.index + count)
+
+    return tuple(substitute(outputs, replaced))
+
+
+def _matrix(binder: Binder, operand: Tensor, call: ConvolutionCall) -> Tensor:
+    """An operand [batch, *places, filters] as [batch * places, filters] with strides of 0 where it is repeated."""
+    shape = (call.batch, *call.windows.output, call.filters)
+    missing = len(shape) - len(operand.shape)
+    sizes, steps = (1,) * missing + operand.shape, (0,) * missing + operand.strides
+    strides = [step if size == wanted else 0 for size, step, wanted in zip(sizes, steps, shape, strict=True)]
+    rows = evenly_spaced(shape[:-1], strides[:-1])
+    if rows is None or strides[-1] not in (0, 1):
+        whole = contiguous(binder, operand.reshaped(shape, strides))
+        return whole.reshaped((math.prod(shape[:-1]), shape[-1]))
+    return operand.reshaped((math.prod(shape[:-1]), shape[-1]), (rows, strides[-1]))
+
+
+def _addressing(matrix: Tensor) -> Addressing:
+    rows, columns = matrix.strides
+    if matrix.shape[1] == 1:
+        columns = 0
+    if columns == 0:
+        return "column" if rows else "scalar"
+    return "full" if rows else "row"
+
+
+def _padded(binder: Binder, call: ConvolutionCall, padding: Tensor, slack: int) -> Tensor:
+    """The image in channels-last order with its padding; `slack` bytes behind the last one may be read."""
+    windows = call.windows
+    x = unsigned_image(binder, call.channels_last)
+    cuts = [(max(0, -before), max(0, -after)) for before, after in zip(windows.begin, windows.end, strict=True)]
+    ranges = [(before, size - before - after) for size, (before, after) in zip(windows.size, cuts, strict=True)]
+    inner = inside(x, [(0, call.batch), *ranges, (0, call.channels)])
+    reach = [
+        (count - 1) * stride + (kernel - 1) * dilation + 1
+        for count, stride, kernel, dilation in zip(
+            windows.output, windows.strides, windows.kernel, windows.dilations, strict=True
+        )
+    ]
+    places = [(max(0, before), size) for before, size in zip(windows.begin, inner.shape[1:-1], strict=True)]
+    whole = [max(first + size, needed) for (first, size), needed in zip(places, reach, strict=True)]
+    grows = tuple(whole) != inner.shape[1:-1] or any(first for first, _ in places)
+    if not grows and not slack and inner.strides[-1] == 1:
+        return inner
+    shape = (call.batch, *whole, call.channels)
+    result = Tensor(_U8, shape, row_major(shape), Buffer(math.prod(shape) + slack))
+    with binder.together():
+        kept = [(0, call.batch), *places, (0, call.channels)]
+        copy_into(binder, inner, inside(result, kept))
+        for axis, (first, size) in enumerate(kept):
+            core = inside(result, [*kept[:axis], *((0, full) for full in shape[axis:])])
+            for start, count in ((0, first), (first + size, shape[axis] - first - size)):
+                room = part_of(core, axis, start, count)
+                copy_into(binder, spread(padding, room.shape), room)
+    return result
+
+
+def _packed(binder: Binder, w: Array, group: int, runs: Runs) -> Array:
+    """Panels of the weights [filters, channels, *kernel]: K in the order of the runs, each padded to whole words."""
+    filters = w.shape[0] // group
+    last = np.moveaxis(signed_weights(w), 1, -1).reshape(group, filters, len(runs.taps), runs.nbytes)
+    matrix = np.zeros((group, filters, len(runs.taps), runs.words * WORD), np.int8)
+    matrix[..., : runs.nbytes] = last
+    return pack_b(binder.library, matrix.reshape(group, filters, -1).transpose(0, 2, 1), PRODUCT)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The places of the output as lines: places of one, their step in the image, and the dimensions over lines."""
+
+    width: int
+    step: int
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @staticmethod
+    def of(call: ConvolutionCall, image: Tensor) -> _Lines:
+        """The last dimension, and those before it that are evenly spaced with it."""
+        windows = call.windows
+        over = [stride * step for stride, step in zip(windows.strides, image.strides[1:-1], strict=True)]
+        axes = [(call.batch, image.strides[0]), *zip(windows.output, over, strict=True)]
+        width, step = axes.pop()
+        while axes:
+            size, outer = axes[-1]
+            if size != 1 and width != 1 and outer != width * step:
+                break
+            width, step = width * size, (outer if width == 1 else step)
+            axes.pop()
+        axes = [axis for axis in axes if axis[0] != 1]
+        axes = [(1, 0)] * (LINE_DIMS - len(axes)) + axes
+        return _Lines(width, step, tuple(size for size, _ in axes), tuple(outer for _, outer in axes))
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.sizes)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How the work is divided; the names are those of the kernel's arguments."""
+
+    piece: int
+    pieces: int
+    tile: int
+    items: int
+    block: int
+    blocks: int
+    panels: int
+    panel_groups: int
+
+    @staticmethod
+    def of(binder: Binder, call: ConvolutionCall, lines: _Lines, runs: Runs, rows: int, panels: int) -> _Cut:
+        """Tiles of equal height, and chunks of about equal work whose image stays in the second cache."""
+        tiles = -(-lines.width // rows)
+        tile = -(-lines.width // tiles)
+        piece = tile * min(tiles, _MOST_TILES)
+        pieces = -(-lines.width // piece)
+        items = lines.count * pieces
+        item_flops = call.flops / call.group / items
+        item_bytes = piece * max(1, lines.step)
+        fits = max(1, int(_IMAGE_L2 * binder.target.caches.l2) // item_bytes)
+        wanted = min(_CHUNK_FLOPS, max(_CHUNK_FLOPS / 4, call.flops / 8))
+        group = min(panels, max(1, round(wanted / (item_flops / panels * min(fits, items)))))
+        block = min(items, fits, max(1, round(wanted / (item_flops / panels * group))))
+        blocks, panel_groups = -(-items // block), -(-panels // group)
+        return _Cut(
+            piece, pieces, tile, items, -(-items // blocks), blocks, -(-panels // panel_groups), panel_groups
+        )  # fmt: skip
