@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
+from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.gemm_step import Packed
 from sardonyx.compiler.native.products.gemm_step import multiply as multiply_matrices
@@ -220,6 +221,39 @@ def test_epilogue_with_every_kind_of_operand(variant: str) -> None:
         expected = activated * column + arrays[1] * number - wide
         assert np.allclose(found[1], x, rtol=1e-5, atol=1e-4)
         assert np.allclose(found[0], expected, rtol=1e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("k", [0, 3, 7000])
+def test_rows_end_anywhere_within_a_panel(variant: str, k: int) -> None:
+    """Rows have the bits that they have alone, behind them nothing is written, and operands are read in place."""
+    rng = np.random.default_rng(16)
+    tile = tile_shape(new_binder(variant).target)
+    panel = panel_columns(new_binder(variant).target)
+    m = 2 * tile.rows + 3
+    gap = 5
+    half = panel // 2
+    for n in (1, half, half + 1, panel - 1, panel, panel + 1, panel + half, 2 * panel + half + 1):
+        a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+        residual = rng.standard_normal((m, n)).astype(np.float32)
+        bias, column = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, 1)).astype(np.float32)
+        found = []
+        for rows in (slice(0, m), slice(7, 8)):
+            binder, memory = new_binder(variant), Memory()
+            panels = Packed(binder.constant(pack_b(binder.library, b, "f32")), b.shape)
+            outputs = ((Input(F32, 0) + Input(F32, 1)) * Input(F32, 2) + Input(F32, 3),)
+            wide = binder.new(F32, (len(a[rows]), n + gap))
+            result = wide.reshaped((len(a[rows]), n), wide.strides)
+            memory.put(wide, np.full(wide.shape, 7, np.float32))
+            operands = [place(memory, array) for array in (bias, column[rows], residual[rows])]
+            multiply_matrices(binder, place(memory, a[rows]), panels, outputs, operands, [result], "f32")
+            memory.run(binder)
+            assert (memory.read(wide)[:, n:] == 7).all(), n
+            found.append(memory.read(result).copy())
+        expected = (a.astype(np.float64) @ b + bias) * column + residual
+        scale = (np.abs(a).astype(np.float64) @ np.abs(b) + np.abs(bias)) * np.abs(column) + np.abs(residual)
+        assert (np.abs(found[0] - expected) / scale).max() < 2.0**-24 * (4 + k**0.5)
+        assert np.array_equal(found[0][7:8], found[1]), n
 
 
 def test_epilogue_over_batches_and_other_dtypes() -> None:

@@ -155,6 +155,9 @@ class _Gemm:
             fits = [count for count in (4, 2) if (rows + 1) * count * spec.vectors + 1 <= target.registers]
             if fits:
                 self.wide[rows] = fits[0]
+        # Rows of a tile of a panel and a vector; two of them are as high as a tile of one panel.
+        packed = spec.b == "packed" and not self.product.in_tiles
+        self.joined_rows = spec.rows // 2 if packed and spec.vectors > 1 and spec.rows % 2 == 0 else 0
 
     def text(self) -> str:
         k = self.k
@@ -266,7 +269,8 @@ class _Gemm:
         if self.product.in_tiles or self.spec.b != "packed" or not fits_registers(self.spec.epilogue):
             self._tiles(chunk, block, begin, end)
             return
-        swept = (end - begin).equals(self.spec.rows) & block.fresh & block.final
+        is_tile = (end - begin).equals(self.spec.rows) & block.fresh & block.final
+        swept = is_tile & self.given["prefetch"].equals(0)  # panels that are asked for ahead of time are read once
         with k.when(swept):
             self._sweep(chunk, block, begin)
         with k.otherwise(swept):
@@ -288,9 +292,13 @@ class _Gemm:
             outputs=tuple(place.below(row) for place in chunk.outputs),
         )
         rows = self._rows_from(block, begin)
-        with k.loop(chunk.first_panel, whole) as panel:
+        joined = self._joins(chunk, whole - 1)
+        with k.loop(chunk.first_panel, whole - joined.to(I64)) as panel:
             self._swept_tile(below, block, rows, panel, self.spec.vectors, None)
-        with k.when(whole < chunk.last_panel):
+        if self.joined_rows:
+            with k.when(joined), k.loop(0, self.spec.rows, self.joined_rows) as half:
+                self._joined_sweep(below, block, self._rows_from(block, begin + half), whole - 1, half)
+        with k.when((joined ^ True) & (whole < chunk.last_panel)):
             left = given["n"] - whole * self.panel
             narrow = left <= self.lanes if self.spec.vectors > 1 else k.constant(BOOL, False)
             with k.when(narrow):
@@ -310,10 +318,56 @@ class _Gemm:
         tall = [[values[row, 0, vector] for vector in range(vectors)] for row in range(spec.rows)]
         self._writer(chunk, panel * self.panel, masks).over_registers(tall, chunk.row_start)
 
+    def _joins(self, chunk: _Chunk, panel: Value) -> Value:
+        """Whether the panel is a whole one before a last one of one vector at most: they are multiplied together.
+
+        A vector alone takes a word of A per multiplication, more than machines load.
+        """
+        if not self.joined_rows:
+            return self.k.constant(BOOL, False)
+        left = self.given["n"] - panel * self.panel
+        fits = (left > self.panel) & (left <= self.panel + self.lanes)
+        return fits & (panel >= chunk.first_panel) & (panel + 2 <= chunk.last_panel)
+
+    def _joined(self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, tile: Tile | None) -> Registers:
+        """The tile of some rows, of a whole panel and the vector behind it."""
+        k, spec = self.k, self.spec
+        apart = self._words(self.given["k"]) * self.panel
+        start = chunk.b.offset(panel * apart).offset(self._whole_words(block.k_start) * self.panel)
+        starts = (*(start.offset(vector * self.lanes) for vector in range(spec.vectors)), start.offset(apart))
+        b = Panels(starts, 1, (None,), self.panel)
+        return multiply_tile(k, self.product, rows, b, self.joined_rows, block.words, 1, tile, block.fresh)
+
+    def _joined_sweep(self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, row: Value) -> None:
+        """The same within a sweep, finished in registers; `row` counts from the chunk's."""
+        k, vectors = self.k, self.spec.vectors
+        values = self._joined(chunk, block, rows, panel, None)
+        tile = [[values[row, vector, 0] for vector in range(vectors + 1)] for row in range(self.joined_rows)]
+        left = self.given["n"] - (panel + 1) * self.panel
+        masks = [*[None] * vectors, k.lanes_below(left, self.lanes)]
+        self._writer(chunk, panel * self.panel, masks).over_registers(tile, row)
+
+    def _joined_tiles(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, begin: Value, end: Value) -> None:
+        """The same for one tile of rows after the other, with the tiles of all blocks of K in scratch."""
+        k = self.k
+        with k.loop(begin, end, self.joined_rows) as row:
+            tile = replace(self._kept(chunk, panel, row), panel=self.lanes)
+            store_tile(tile, self._joined(chunk, block, self._rows_from(block, row), panel, tile))
+            at = _Place(panel, left, k.constant(I64, 2), row, k.constant(I64, self.joined_rows))
+            with k.when(block.final), k.loop(0, 2) as which:
+                self._epilogue(chunk, at, which, tile)
+
+    def _kept(self, chunk: _Chunk, panel: Value, row: Value) -> Tile:
+        """Where the tile of a panel and the rows from `row` on lies in scratch."""
+        k, given = self.k, self.given
+        kept = (panel - chunk.first_panel) * self.panel + row * given["tile_stride"]
+        base = k.pointer(k.advance(k["scratch"], given["tile_scratch"], 1), self.product.accumulator)
+        return Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
+
     def _tiles(self, chunk: _Chunk, block: _Block, begin: Value, end: Value) -> None:
         """The tiles of some rows with each panel, or with several panels at once for few rows."""
         k = self.k
-        number = k.variable(I64, chunk.first_panel)
+        number, first = k.variable(I64, chunk.first_panel), k.variable(I64, begin)
         with k.loop_while(lambda: number.get() < chunk.last_panel):
             panel = number.get()
             left = self.given["n"] - panel * self.panel
@@ -323,8 +377,13 @@ class _Gemm:
                 width = k.select(fits, panels, width)
             if self.spec.b == "columns" or (self.spec.b == "rows" and self.product.copies_b):  # copied one by one
                 width = k.constant(I64, 1)
+            if self.joined_rows:
+                with k.when(self._joins(chunk, panel) & (end - begin > self.spec.rows)):
+                    whole = (end - begin) // self.joined_rows * self.joined_rows
+                    self._joined_tiles(chunk, block, panel, left, begin, begin + whole)
+                    first.set(begin + whole)
             b = self._panel_of_b(chunk, block, panel, left, width)
-            with k.loop(begin, end, self.spec.rows) as row:
+            with k.loop(first.get(), end, self.spec.rows) as row:
                 self._tile(chunk, block, b, _Place(panel, left, width, row, minimum(k, end - row, self.spec.rows)))
             number.set(panel + width)
 
@@ -362,10 +421,8 @@ class _Gemm:
 
     def _tile(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place) -> None:
         """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
-        k, given, product = self.k, self.given, self.product
-        kept = (at.panel - chunk.first_panel) * self.panel + at.row * given["tile_stride"]
-        base = k.pointer(k.advance(k["scratch"], given["tile_scratch"], 1), product.accumulator)
-        tile = Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
+        k, product = self.k, self.product
+        tile = self._kept(chunk, at.panel, at.row)
         a = self._rows_from(block, at.row)
         if product.in_tiles:
             self._multiply_in_tiles(block, a, b, at, tile)
