@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr, Input
-from sardonyx.kernel.program import Arrangement, Host, Kernel
+from sardonyx.kernel.program import Arrangement, Host, Kernel, Template
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
@@ -30,7 +30,10 @@ class Pool(Operator):
     pads: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
 
-    host_reason = "the pooling of NumPy: no native kernel"
+    host_reason = "only numbers are pooled by a native kernel"
+
+    # Whether the channels are the last axis instead of the second.
+    has_channels_last: ClassVar[bool] = False
 
     def attributes(self) -> WindowAttributes:
         return WindowAttributes.of(
@@ -54,6 +57,22 @@ class Pool(Operator):
         count = elements(outputs[0])
         flops = None if count is None else count * math.prod(self.kernel_shape)
         return Cost(flops, super().cost(inputs, outputs).bytes)
+
+    def template(self, kind: str, element: Expr, result: Callable[..., Expr], counts: str = "") -> Template:
+        """The native pool: `element` of each ``Input(0)``, combined as a `Reduce` of this kind.
+
+        `result` makes the output of the total in the working dtype, of the number of elements if `counts` says which
+        ("inside" or with the "padding"), and of the node's further inputs.
+        """
+        parameters = {
+            "attributes": self.attributes(),
+            "kind": kind,
+            "element": element,
+            "result": result,
+            "counts": counts,
+            "channels_last": self.has_channels_last,
+        }
+        return Template("pool", parameters, self.run)
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:
@@ -79,8 +98,15 @@ class MaxPool(Pool):
         best, place = _with_places(windows, padded, shape, self.storage_order)
         return best.astype(x.dtype, copy=False), place
 
-    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
-        return super().infer(inputs, inference)
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        x = inputs[0]
+        if x is None or not is_computable(x):
+            return Host(self.run, self.host_reason)
+        if self.has_output(1):
+            parameters = {"attributes": self.attributes(), "storage_order": self.storage_order}
+            return Template("located_pool", parameters, self.run)
+        element = Input(x, 0).cast(working_dtype(x))
+        return self.template("maximum", element, lambda total, count: total.cast(x))
 
 
 def _with_places(windows: Windows, padded: Array, shape: tuple[int, ...], storage_order: int) -> tuple[Array, Array]:
@@ -115,6 +141,14 @@ class AveragePool(Pool):
         total /= windows.counts(bool(self.count_include_pad)).astype(wide.dtype)
         return (total.astype(x.dtype, copy=False),)
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        x = inputs[0]
+        if x is None or not _is_real(x):
+            return Host(self.run, self.host_reason)
+        element = Input(x, 0).cast(working_dtype(x))
+        counts = "padding" if self.count_include_pad else "inside"
+        return self.template("sum", element, lambda total, count: (total / count).cast(x), counts)
+
 
 @operator("LpPool")
 class LpPool(Pool):
@@ -130,6 +164,32 @@ class LpPool(Pool):
         for tap in windows.taps():
             total += windows.read(padded, tap)
         return ((total ** (1.0 / self.p)).astype(x.dtype, copy=False),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        x = inputs[0]
+        if x is None or not _is_real(x):
+            return Host(self.run, self.host_reason)
+        element = _magnitude_power(Input(x, 0).cast(working_dtype(x)), self.p)
+        return self.template("sum", element, lambda total, count: _root(total, self.p).cast(x))
+
+
+def _is_real(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are real numbers that can be computed with."""
+    return is_computable(dtype) and dtype.kind not in "biu"
+
+
+def _magnitude_power(x: Expr, p: int) -> Expr:
+    """abs(x) ** p."""
+    if p == 2:
+        return x * x
+    return k.absolute(x) if p == 1 else k.power(k.absolute(x), p)
+
+
+def _root(total: Expr, p: int) -> Expr:
+    """The p-th root of what is not negative."""
+    if p == 2:
+        return k.sqrt(total)
+    return total if p == 1 else k.power(total, 1.0 / p)
 
 
 class GlobalPool(Operator):
@@ -200,7 +260,7 @@ class GlobalLpPool(GlobalPool):
     p: int = 2
 
     def of_row(self, x: Expr) -> Expr:
-        return k.power(k.reduce("sum", k.power(k.absolute(x), self.p)), 1.0 / self.p)
+        return _root(k.reduce("sum", _magnitude_power(x, self.p)), self.p)
 
     def run(self, x: Array) -> Sequence[Value]:
         powers = np.abs(x.astype(working_dtype(x.dtype), copy=False)) ** self.p

@@ -103,6 +103,7 @@ class NhwcMaxPool(pooling.MaxPool):
 
     inputs: ClassVar[str] = "x"
     outputs: ClassVar[str] = "y"
+    has_channels_last: ClassVar[bool] = True
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         (y,) = super().infer([fact_channels_second(inputs[0])], inference)

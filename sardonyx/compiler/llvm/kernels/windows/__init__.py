@@ -1,0 +1,1 @@
+"""Kernels over sliding windows: pools and depthwise convolutions."""

@@ -1,0 +1,158 @@
+"""The last step of a kernel over windows: expressions of its results and of other operands, and their stores.
+
+Vectors lie along one dimension, the lanes; a kernel stores several of them at once, which follow each other along the
+lanes or along another dimension, the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.expression import emit_working
+from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
+from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot
+from sardonyx.compiler.llvm.types import I64, Type, type_of
+from sardonyx.kernel.canonical import Canonical
+from sardonyx.kernel.expr import Apply, walk
+
+# The byte strides of an operand or output.
+STRIDES = ("_n", "_d", "_h", "_step")
+
+# Expressions of at most this many of these operations are written out for every place of a tile in registers. Others
+# are a function of their own, so that their constants take no registers from the windows.
+_CHEAP = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "negative", "sqrt", "cast"})
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class OperandForm:
+    """An operand beside the windows' results: its type, whether it changes along the lanes (then it lies together
+    there), and whether it changes along the steps."""
+
+    dtype: str
+    is_vector: bool
+    moves: bool
+
+
+@dataclass(frozen=True)
+class Finish:
+    """`body` over what the windows give, the first inputs, and the operands, which follow them."""
+
+    body: Canonical
+    operands: tuple[OperandForm, ...] = ()
+
+    @property
+    def results(self) -> int:
+        """How many outputs there are."""
+        return len(self.body.roots)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether it is written out in registers."""
+        operations = [expr for expr in walk(self.body.roots) if isinstance(expr, Apply)]
+        return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
+
+    def names(self) -> tuple[str, ...]:
+        """The arguments: address and byte strides of each operand and output, `_step` along the steps."""
+        places = [f"operand{index}" for index in range(len(self.operands))]
+        places += [f"output{index}" for index in range(self.results)]
+        return tuple(f"{place}{part}" for place in places for part in ("", *STRIDES))
+
+
+def storage_of(name: str) -> Type:
+    """The type of a dtype by its name."""
+    found = type_of(np.dtype(name))
+    assert found is not None
+    return found
+
+
+class Finishing:
+    """Writes a `Finish` for vectors of `lanes` elements."""
+
+    def __init__(self, k: Function, a: Arguments, finish: Finish, lanes: int) -> None:
+        self.k, self.a, self.finish, self.lanes = k, a, finish, lanes
+        self._types = [storage_of(one.dtype) for one in finish.operands]
+        self._types += [storage_of(root.dtype.name) for root in finish.body.roots]
+        self._names = [f"operand{index}" for index in range(len(finish.operands))]
+        self._names += [f"output{index}" for index in range(finish.results)]
+        self._rows: list[Value] = []
+
+    def start_row(self, spot: Spot) -> None:
+        """Begin a row of the slower dimensions."""
+        a, k = self.a, self.k
+        self._rows = [
+            k.advance(
+                k.pointer(a[name], storage).address,
+                a.counted(name, {"n": spot.batch, "d": spot.d, "h": spot.h}),
+                1,
+            )
+            for name, storage in zip(self._names, self._types, strict=True)
+        ]
+
+    def store(self, values: Sequence[Sequence[Value]], step: Value, lane: Value, *, along_lanes: bool = False) -> None:
+        """What the windows give from these coordinates on: vectors that follow each other along the steps or the lanes.
+
+        Each of `values` is one vector of everything that the fold gives.
+        """
+        k = self.k
+        starts = self._starts(step, lane)
+        steps = [self._distance(index, along_lanes=along_lanes) for index in range(len(starts))]
+        stays = [not form.is_vector if along_lanes else not form.moves for form in self.finish.operands]
+        if self.finish.is_cheap:
+            fixed = self._fixed(starts, stays)
+            for turn, found in enumerate(values):
+                if turn:
+                    starts = self._moved(starts, steps)
+                self._place(found, starts, fixed)
+            return
+        rooms = [k.stack(value.type.scalar, len(values) * self.lanes) for value in values[0]]
+        for turn, found in enumerate(values):
+            for room, value in zip(rooms, found, strict=True):
+                room.store(value, turn * self.lanes)
+        with k.apart():
+            fixed = self._fixed(starts, stays)
+            with k.loop(0, len(values)) as at:
+                there = self._moved(starts, [at * one for one in steps])
+                self._place([room.load(at * self.lanes, self.lanes) for room in rooms], there, fixed)
+
+    def _starts(self, step: Value, lane: Value) -> list[Pointer]:
+        """Where the operands and the outputs are at these coordinates."""
+        found = []
+        for index, (name, storage) in enumerate(zip(self._names, self._types, strict=True)):
+            address = self.k.advance(self._rows[index], step * self.a[f"{name}_step"], 1)
+            pointer = Pointer(address, memory_type(storage))
+            found.append(pointer.offset(lane) if self._is_vector(index) else pointer)
+        return found
+
+    def _is_vector(self, index: int) -> bool:
+        return index >= len(self.finish.operands) or self.finish.operands[index].is_vector
+
+    def _distance(self, index: int, *, along_lanes: bool) -> Value:
+        """Bytes from a vector to the next one."""
+        if not along_lanes:
+            return self.a[f"{self._names[index]}_step"]
+        return self.k.constant(I64, self.lanes * self._types[index].nbytes if self._is_vector(index) else 0)
+
+    def _moved(self, starts: Sequence[Pointer], steps: Sequence[Value]) -> list[Pointer]:
+        return [
+            Pointer(self.k.advance(start.address, step, 1), start.scalar)
+            for start, step in zip(starts, steps, strict=True)
+        ]
+
+    def _read(self, index: int, pointer: Pointer) -> Value:
+        return as_loaded(pointer.load(0, self.lanes if self._is_vector(index) else 1), self._types[index])
+
+    def _fixed(self, starts: Sequence[Pointer], stays: Sequence[bool]) -> dict[int, Value]:
+        """The operands that are the same for all vectors of a call."""
+        return {index: self._read(index, starts[index]) for index, stay in enumerate(stays) if stay}
+
+    def _place(self, found: Sequence[Value], starts: Sequence[Pointer], fixed: dict[int, Value]) -> None:
+        count = len(self.finish.operands)
+        operands = [fixed[index] if index in fixed else self._read(index, starts[index]) for index in range(count)]
+        results = emit_working(self.k, self.finish.body.roots, [*found, *operands])
+        for result, storage, pointer in zip(results, self._types[count:], starts[count:], strict=True):
+            pointer.store(as_stored(self.k, self.k.splat(result, self.lanes), storage))

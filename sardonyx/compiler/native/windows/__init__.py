@@ -1,0 +1,1 @@
+"""How kernels over sliding windows bind."""

@@ -1,0 +1,124 @@
+"""Windows over channels-last tensors while binding: the tile, the vectors, and how the work is cut into chunks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sardonyx.compiler.binding import Argument, Binder
+from sardonyx.compiler.llvm.kernels.rows.row_access import lanes_for, types_within
+from sardonyx.compiler.llvm.kernels.windows.channels import ChannelSpec, emit_channel_windows
+from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
+from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Fold, Locate
+from sardonyx.compiler.llvm.kernels.windows.frame import Along
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32, type_of
+from sardonyx.compiler.native.rows.rows import elements_per_chunk
+from sardonyx.compiler.native.windows.window_call import Slide, WindowCall, written_out
+from sardonyx.kernel.canonical import canonical
+
+# Taps of a row that are written out at most, and neighbouring windows that are computed at once.
+_MOST_TAPS = 16
+_MOST_PLACES = 8
+# What a tile costs besides its columns or products.
+_TILE_COST = 2
+# Vectors of channels of a block, at least: memory is read in runs of them.
+_FEWEST_VECTORS = 4
+
+
+def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
+    """Add the step. The channels of the input and of the results lie together, and there is at least one of each."""
+    first = call.results[0]
+    if first.size == 0:
+        return
+    target, slide, fold = binder.target, Slide.of(call.windows), call.fold
+    channels = first.shape[-1]
+    lanes = lanes_of(target, call)
+    kernel, stride, dilation, output = (
+        numbers[-1] for numbers in (slide.kernel, slide.stride, slide.dilation, slide.output)
+    )
+    taps = written_out(kernel, _MOST_TAPS)
+    in_turns = taps < kernel
+    along = tile(target, fold, (taps, stride, dilation), output, in_turns=in_turns)
+    forms = tuple(
+        OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
+        for operand in call.operands
+    )
+    spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, Finish(canonical(call.outputs), forms), in_turns)
+    words: dict[str, Argument] = {**slide.words(kernel // taps)}
+    named = {"x": call.x}
+    named |= {f"operand{index}": operand for index, operand in enumerate(call.operands)}
+    named |= {f"output{index}": result for index, result in enumerate(call.results)}
+    for name, tensor in named.items():
+        words |= {name: tensor, **slide.strides(name, tensor)}
+        words[f"{name}_step"] = words[f"{name}_w"]
+    if call.weights is not None:
+        words["weights"] = call.weights
+    if isinstance(fold, Locate):
+        words |= dict(zip(("number_d", "number_h", "number_w"), slide.each(call.numbers, 0), strict=True))
+        words["map"] = math.prod(slide.size)
+    block = _block(target, slide, channels, lanes, call.x.dtype.itemsize)
+    blocks = -(-channels // block)
+    rows = first.shape[0] * output_rows(slide)
+    moved = (call.x.nbytes + sum(result.nbytes for result in call.results)) / first.size
+    wanted = elements_per_chunk(first.size, moved, call.operations)
+    per_chunk = max(1, wanted // max(1, output * min(block, channels)))
+    items = rows * blocks
+    words |= {"items": items, "per_chunk": per_chunk, "blocks": blocks, "block": block, "channels": channels}
+    binder.step(
+        emit_channel_windows,
+        spec,
+        [words[name] for name in spec.argument_names()],
+        reads=call.reads,
+        writes=call.results,
+        chunks=-(-items // per_chunk),
+        flops=call.operations * first.size,
+        detail=f"{'x'.join(map(str, slide.output))} windows of {'x'.join(map(str, slide.kernel))} over "
+        f"{channels} channels, {along.places} at once, vectors of {lanes}",
+    )
+
+
+def output_rows(slide: Slide) -> int:
+    """Rows of windows of one item of the batch."""
+    return math.prod(slide.output[:-1])
+
+
+def lanes_of(target: Target, call: WindowCall) -> int:
+    """Channels of a vector: those of a register, or fewer where there are not as many."""
+    types = [type_of(np.dtype(one.dtype)) for one in (call.x, *call.operands)]
+    named = [one for one in (*types, *types_within(call.outputs)) if one is not None]
+    full = target.lanes(F32) if isinstance(call.fold, Locate) else lanes_for(target, named)
+    channels = call.results[0].shape[-1]
+    return min(full, 1 << (channels.bit_length() - 1))
+
+
+def tile(target: Target, fold: Fold, row: tuple[int, int, int], output: int, *, in_turns: bool) -> Along:
+    """How many windows are computed at once: as many as fit the registers and leave little of a row to the last tile.
+
+    `row` is the taps written out, their stride and dilation.
+    """
+    best, least = Along(1, *row), math.inf
+    for places in range(1, min(_MOST_PLACES, output) + 1):
+        along = Along(places, *row)
+        columns = len(along.columns)
+        if isinstance(fold, Combine):
+            registers, work = columns + 3 + (places if in_turns else 0), columns + places
+        elif isinstance(fold, Locate):
+            registers, work = 3 * places + 6, 4 * places * along.taps
+        else:
+            held = along.taps if fold.channels == 1 else 1
+            registers, work = places + held + 2, places * along.taps * fold.channels
+        cost = -(-output // places) * (work + _TILE_COST)
+        if (registers <= target.registers or places == 1) and cost <= least:
+            best, least = along, cost
+    return best
+
+
+def _block(target: Target, slide: Slide, channels: int, lanes: int, itemsize: int) -> int:
+    """Channels of a block: so many that the rows which a row of windows reads stay in the nearest cache."""
+    taps = min(slide.kernel[0], slide.size[0]) * min(slide.kernel[1], slide.size[1])
+    room = target.caches.l1 // 2 // max(1, taps * slide.size[2] * itemsize)
+    vectors = max(_FEWEST_VECTORS, room // lanes)
+    count = -(-channels // (vectors * lanes))
+    return -(-channels // (count * lanes)) * lanes

@@ -1,0 +1,93 @@
+"""Windows over tensors in ONNX's order while binding: which rows an item takes, and what a thread lays out for it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sardonyx.compiler.binding import Argument, Binder
+from sardonyx.compiler.llvm.kernels.rows.row_access import lanes_for, types_within
+from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
+from sardonyx.compiler.llvm.kernels.windows.folds import Correlate, Locate
+from sardonyx.compiler.llvm.kernels.windows.rows import RowSpec, emit_row_windows
+from sardonyx.compiler.llvm.types import type_of
+from sardonyx.compiler.native.rows.rows import elements_per_chunk
+from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
+from sardonyx.kernel.canonical import canonical
+
+# Windows of a row that an item takes at most: longer rows are cut.
+_MOST_PLACES = 2048
+# Vectors of windows that are computed at once.
+_MOST_VECTORS = 4
+# A laid out part of a row has room for this many elements more, so that rows do not share sets of the cache.
+_MULTIPLE = 16
+# A row that is laid out is of use for so many operations for each of its elements that it pays to keep it for others.
+_BYTES = 8
+
+
+def bind_row_windows(binder: Binder, call: WindowCall) -> None:
+    """Add the step. The last dimension that matters lies together in the input and in the results.
+
+    Tensors are [batch, *sizes, channels], as for the other kernel; weights lie as [channels, taps].
+    """
+    first, fold = call.results[0], call.fold
+    if first.size == 0:
+        return
+    assert not isinstance(fold, Locate)
+    slide = Slide.of(call.windows)
+    channels, output = first.shape[-1], slide.output
+    kernel, stride, dilation = slide.kernel[-1], slide.stride[-1], slide.dilation[-1]
+    pieces = -(-output[-1] // _MOST_PLACES)
+    piece = -(-output[-1] // pieces)
+    named = [type_of(np.dtype(one.dtype)) for one in (call.x, *call.operands)]
+    full = lanes_for(binder.target, [one for one in (*named, *types_within(call.outputs)) if one is not None])
+    lanes = min(full, 1 << (piece.bit_length() - 1))
+    vectors = max(1, min(_MOST_VECTORS, piece // lanes))
+    forms = tuple(
+        OperandForm(operand.dtype.name, slide.strides("", operand)["_w"] != 0, operand.strides[-1] != 0)
+        for operand in call.operands
+    )
+    spec = RowSpec(call.x.dtype.name, lanes, vectors, stride, fold, Finish(canonical(call.outputs), forms))
+    length = (piece - 1) * stride + (kernel - 1) * dilation + 1
+    part = -(-length // (stride * _MULTIPLE)) * _MULTIPLE + _MULTIPLE
+    rows, span, scratch = 1, 1, stride * part * _BYTES
+    if isinstance(fold, Correlate):
+        room = binder.target.caches.l1 // 2 // scratch * 2
+        rows, span = _rows(slide, room)
+        scratch *= slide.kernel[0] * span
+    words: dict[str, Argument] = {**slide.words(kernel), "x": call.x, **slide.strides("x", call.x)}
+    words["x_c"] = call.x.strides[-1] * call.x.dtype.itemsize
+    operands = {f"operand{index}": operand for index, operand in enumerate(call.operands)}
+    for name, tensor in (operands | {f"output{index}": one for index, one in enumerate(call.results)}).items():
+        words |= {name: tensor, **slide.strides(name, tensor)}
+        words[f"{name}_step"] = tensor.strides[-1] * tensor.dtype.itemsize
+    if call.weights is not None:
+        words |= {"weights": call.weights, "of_map": call.taps}
+    blocks = -(-output[1] // rows)
+    items = first.shape[0] * channels * output[0] * blocks * pieces
+    moved = (call.x.nbytes + sum(result.nbytes for result in call.results)) / first.size
+    per_chunk = max(1, elements_per_chunk(first.size, moved, call.operations) // (rows * piece))
+    words |= {"items": items, "per_chunk": per_chunk, "maps": channels, "rows": rows, "blocks": blocks}
+    words |= {"piece": piece, "pieces": pieces, "span": span, "part": part, "dilation_w": dilation}
+    binder.step(
+        emit_row_windows,
+        spec,
+        [words[name] for name in spec.argument_names()],
+        reads=call.reads,
+        writes=call.results,
+        chunks=-(-items // per_chunk),
+        scratch=scratch,
+        flops=call.operations * first.size,
+        detail=f"{'x'.join(map(str, output))} windows of {'x'.join(map(str, slide.kernel))} over {channels} maps, "
+        f"{rows} rows of {piece} at once",
+    )
+
+
+def _rows(slide: Slide, room: int) -> tuple[int, int]:
+    """Rows of windows of an item, and the rows of the input that they read: as many as there is room for."""
+    reach = (slide.kernel[1] - 1) * slide.dilation[1] + 1
+    fitting = (room // slide.kernel[0] - reach) // slide.stride[1] + 1
+    rows = max(1, min(slide.output[1], fitting))
+    rows = math.ceil(slide.output[1] / math.ceil(slide.output[1] / rows))
+    return rows, (rows - 1) * slide.stride[1] + reach

@@ -1,0 +1,109 @@
+"""Windows while binding: which dimensions they slide over, and what a call of a kernel over windows is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sardonyx.compiler.binding import Tensor
+from sardonyx.compiler.llvm.kernels.windows.folds import Fold
+from sardonyx.compiler.llvm.kernels.windows.frame import DIMENSIONS
+from sardonyx.kernel.expr import Expr
+from sardonyx.ops.windows import Windows
+
+
+@dataclass(frozen=True, eq=False)
+class WindowCall:
+    """Windows over `x` [batch, *sizes, channels], folded, finished and written to `results` [batch, *places, channels].
+
+    In `outputs` the first inputs are what the fold gives, the others the elements of `operands`, which have the shape
+    of the results with a stride of 0 where they are repeated. `weights` are those of `Correlate`, as it wants them.
+    `operations` are those for one element of the result.
+    """
+
+    x: Tensor
+    windows: Windows
+    fold: Fold
+    outputs: tuple[Expr, ...]
+    operands: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]
+    operations: float
+    weights: Tensor | None = None
+    numbers: tuple[int, ...] = ()  # for `Locate`: from one element of a map to the next along each dimension
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (self.x, *self.operands, *(() if self.weights is None else (self.weights,)))
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.windows.kernel)
+
+
+@dataclass(frozen=True)
+class Slide:
+    """The spatial dimensions that matter, as many as kernels count, slowest first; None stands for one of size 1."""
+
+    windows: Windows
+    dimensions: tuple[int | None, ...]
+
+    @staticmethod
+    def of(windows: Windows) -> Slide:
+        """ValueError where more dimensions matter than kernels count."""
+        sizes = zip(windows.size, windows.kernel, windows.output, windows.begin, strict=True)
+        found = [axis for axis, sizes_ in enumerate(sizes) if sizes_ != (1, 1, 1, 0)]
+        if len(found) > len(DIMENSIONS):
+            raise ValueError(f"windows over {len(found)} dimensions, but kernels count {len(DIMENSIONS)}")
+        return Slide(windows, (*(None for _ in range(len(DIMENSIONS) - len(found))), *found))
+
+    def each(self, numbers: Sequence[int], default: int) -> list[int]:
+        """One number of every dimension that kernels count."""
+        return [default if axis is None else numbers[axis] for axis in self.dimensions]
+
+    @property
+    def size(self) -> list[int]:
+        return self.each(self.windows.size, 1)
+
+    @property
+    def output(self) -> list[int]:
+        return self.each(self.windows.output, 1)
+
+    @property
+    def kernel(self) -> list[int]:
+        return self.each(self.windows.kernel, 1)
+
+    @property
+    def stride(self) -> list[int]:
+        return self.each(self.windows.strides, 1)
+
+    @property
+    def dilation(self) -> list[int]:
+        return self.each(self.windows.dilations, 1)
+
+    def words(self, turns: int) -> dict[str, int]:
+        """The kernels' arguments that describe windows; `turns` stands for the kernel's last size."""
+        begin = self.each(self.windows.begin, 0)
+        kernel = [*self.kernel[:-1], turns]
+        named = {"size": self.size, "out": self.output, "kernel": kernel, "begin": begin}
+        words = {
+            f"{what}_{of}": number
+            for what, numbers in named.items()
+            for of, number in zip(DIMENSIONS, numbers, strict=True)
+        }
+        for what, numbers in (("stride", self.stride), ("dilation", self.dilation)):
+            words |= {f"{what}_{of}": number for of, number in zip(DIMENSIONS[:-1], numbers, strict=False)}
+        return words
+
+    def strides(self, name: str, tensor: Tensor) -> dict[str, int]:
+        """The byte strides of a tensor [batch, *sizes, channels], as the arguments called `name`."""
+        item = tensor.dtype.itemsize
+        steps = {f"{name}_n": tensor.strides[0] * item}
+        for of, step in zip(DIMENSIONS, self.each(tensor.strides[1:-1], 0), strict=True):
+            steps[f"{name}_{of}"] = step * item
+        return steps
+
+
+def written_out(kernel: int, most: int) -> int:
+    """How many taps of a row are written out, so that the others are whole turns of them."""
+    return max(count for count in range(1, min(kernel, most) + 1) if kernel % count == 0)
