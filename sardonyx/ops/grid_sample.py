@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
+from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator, template_unless_text
 from sardonyx.ops.resize import cubic, linear
 
 # For each mode: the neighbours that are read on each side, as offsets from the place rounded down.
@@ -92,7 +93,15 @@ class Sampling(Operator):
     mode: str = "linear"
     padding_mode: str = "zeros"
 
-    host_reason = "the interpolation of NumPy: no native kernel"
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"neighbours": self.neighbours(), "padding": self.padding(), "aligned": bool(self.align_corners)}
+        return template_unless_text("grid_sample", parameters, self.run, inputs)
+
+    def padding(self) -> str:
+        """What there is outside; ValueError for an unknown mode."""
+        if self.padding_mode not in ("zeros", "border", "reflection"):
+            raise ValueError(f"padding_mode must be zeros, border or reflection, not '{self.padding_mode}'")
+        return self.padding_mode
 
     def neighbours(self) -> str:
         """The mode by the name that it has since opset 20; ValueError for an unknown one."""
@@ -113,9 +122,7 @@ class Sampling(Operator):
         rank = x.ndim - 2
         if rank < 1 or grid.ndim != x.ndim or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank:
             raise ValueError(f"a grid of shape {grid.shape} does not fit X {x.shape}: expected (N, ..., {rank})")
-        mode = self.neighbours()
-        if self.padding_mode not in ("zeros", "border", "reflection"):
-            raise ValueError(f"padding_mode must be zeros, border or reflection, not '{self.padding_mode}'")
+        mode, padding = self.neighbours(), self.padding()
         wide = x.astype(working_dtype(x.dtype) if x.dtype.kind not in "iub" else np.float64, copy=False)
         result = np.zeros((*x.shape[:2], *grid.shape[1:-1]), wide.dtype)
         if result.size and 0 not in x.shape:
@@ -126,7 +133,7 @@ class Sampling(Operator):
                         self._place(places[item, :, rank - 1 - axis], length),
                         length,
                         mode,
-                        self.padding_mode,
+                        padding,
                         bool(self.align_corners),
                     )
                     for axis, length in enumerate(x.shape[2:])
