@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
+from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from tests.compiler.convolution_cases import Array, Case, arrays_of, expected, random_case, run
@@ -39,6 +40,6 @@ def sweep(algorithm: Algorithm | None, variant: str, seed: int, count: int, dtyp
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS], ids=lambda one: one.name)
+@pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS], ids=lambda one: one.name)
 def test_an_algorithm_is_right_for_any_attributes(algorithm: Algorithm, variant: str) -> None:
     assert sweep(algorithm, variant, 11, 30 if variant == "neon" else 100) > 10

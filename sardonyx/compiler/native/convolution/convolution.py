@@ -14,7 +14,9 @@ from typing import Any
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
+from sardonyx.compiler.native.convolution.winograd import WINOGRAD
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.compiler.native.products.gemm_step import product_of
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
@@ -22,7 +24,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
 
-ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS)
+ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS, WINOGRAD)
 
 
 @template("convolution")

@@ -29,6 +29,8 @@ _FEW_CHANNELS = 16
 
 # The share of the peak that products reach.
 _SHARE_OF_PEAK = 0.97
+# Nanoseconds for each run of neighbouring elements that is copied.
+_RUN_NS = 1.5
 
 
 def predict(binder: Binder, call: ConvolutionCall) -> float:
@@ -42,8 +44,12 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
         if declined(target, problem) is None:
             product_ns *= 1 - gain(rows, k, filters)
     copied = 0 if _is_one_run(call) else rows * call.group * k * call.x.dtype.itemsize
-    order = 0 if call.is_channels_last or copied else call.x.nbytes
-    return product_ns + sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order))
+    by_channels = _is_by_channels(call)
+    run = call.w.shape[1] if by_channels else call.windows.kernel[-1]
+    runs = copied / (run * call.x.dtype.itemsize)
+    order = 0 if call.is_channels_last or not by_channels else call.x.nbytes
+    moved_ns = sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order))
+    return product_ns + moved_ns + runs * _RUN_NS
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
@@ -52,12 +58,12 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     results = call.results(binder, finish)
     if math.prod(call.result_shape) == 0:
         return call.handed_on(results)
-    by_channels = call.is_channels_last or (call.channels >= _FEW_CHANNELS and not _is_tiling(call.windows))
+    by_channels = _is_by_channels(call)
     rows = _rows_by_channels(binder, call) if by_channels else _rows_in_order(binder, call)
     multiply(
         binder,
         rows,
-        _columns(binder, call, by_channels),
+        columns(binder, call, by_channels, call.product),
         finish.outputs,
         [call.by_groups(operand) for operand in finish.operands],
         [call.by_groups(tensor) for tensor in results],
@@ -69,8 +75,11 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
 WINDOW_COPIES = Algorithm("window copies", predict, bind)
 
 
-def _columns(binder: Binder, call: ConvolutionCall, by_channels: bool) -> Packed | Tensor:
-    """The weights as [group, K, filters], K in the order of the rows: in panels if they are constant."""
+def columns(binder: Binder, call: ConvolutionCall, by_channels: bool, product: str) -> Packed | Tensor:
+    """The weights as [group, K, filters], in panels if they are constant.
+
+    K counts taps and then channels, or channels and then taps.
+    """
     group, taps, w = call.group, call.taps, call.w
     filters, channels = call.filters // group, w.shape[1]
     shape = (group, taps * channels, filters)
@@ -88,10 +97,15 @@ def _columns(binder: Binder, call: ConvolutionCall, by_channels: bool) -> Packed
         if by_channels:
             matrix = np.ascontiguousarray(matrix.transpose(0, 1, 3, 2))
         matrix = matrix.reshape(group, filters, taps * channels).transpose(0, 2, 1)
-        return pack_b(binder.library, matrix, call.product)
+        return pack_b(binder.library, matrix, product)
 
-    packed = binder.derived(w, ("panels of filters", group, by_channels, call.product), panels)
+    packed = binder.derived(w, ("panels of filters", group, by_channels, product), panels)
     return Packed(packed, shape)
+
+
+def _is_by_channels(call: ConvolutionCall) -> bool:
+    """Whether windows are copied from channels-last order."""
+    return call.is_channels_last or (call.channels >= _FEW_CHANNELS and not _is_tiling(call.windows))
 
 
 def _is_tiling(windows: Windows) -> bool:

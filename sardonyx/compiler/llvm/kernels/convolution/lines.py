@@ -1,0 +1,222 @@
+"""Convolution of an input with few channels, line by line: what a first layer does.
+
+A window's part of one line of the input are `taps` neighbouring elements. A chunk copies the lines that a piece of one
+line of the output needs, with zeros for padding, and then multiplies tiles of neighbouring places: the elements of the
+next place lie `stride` further on, so that a tile reads every line where it lies, at distances known when the code is
+written. Lines of an input in ONNX's order are those of one channel; where the channels lie together, a line holds all
+of them, `taps` and `stride` count elements, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import (
+    EpilogueWriter,
+    Place,
+    TileEpilogue,
+    fits_registers,
+)
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+
+# Spatial dimensions of the output outside of its lines.
+OUTER = 2
+# Words of the table for each line: where it starts, and its place in each outer dimension.
+_LINE = 1 + OUTER
+
+
+@dataclass(frozen=True)
+class LinesSpec:
+    """The structure of a kernel: taps of a line, from place to place `stride` elements, from tap to tap `dilation`.
+
+    A tile has up to `rows` places of `vectors` vectors of filters; `product` takes one element a word.
+    """
+
+    product: str
+    taps: int
+    stride: int
+    dilation: int
+    rows: int
+    vectors: int
+    epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+
+    @property
+    def reach(self) -> int:
+        """Elements that a place needs of a line."""
+        return (self.taps - 1) * self.dilation + 1
+
+
+def argument_names(spec: LinesSpec) -> tuple[str, ...]:
+    """What the words of the kernel's arguments are, in order; strides and offsets count elements.
+
+    x, b                          addresses; b holds panels of filters
+    filters, lines                of the result; of the input for one line of the result
+    width, span, segments         places of a line, of a piece of it, and pieces of a line
+    item_step                     from one item of the batch to the next
+    outer*                        lines of the result along the outer dimensions; for each of them
+    step*, first*, stride*, size* from one to the next in the input, and the same in places: where the first begins
+                                  (negative in padding), how far apart they are, how many the input has
+    line_first, line_size         where the first place of a line begins, and elements of a line of the input
+    line_words, tile_scratch      words from line to line in scratch, and where the tile lies there, in bytes
+
+    The table of lines lies behind all arguments.
+    """
+    names = ["x", "b", "filters", "lines", "width", "span", "segments", "item_step"]
+    for dim in range(OUTER):
+        names += [f"outer{dim}", f"step{dim}", f"first{dim}", f"stride{dim}", f"size{dim}"]
+    names += ["line_first", "line_size", "line_words", "tile_scratch"]
+    return (*names, *spec.epilogue.argument_names())
+
+
+def emit_lines(target: Target, spec: LinesSpec) -> str:
+    """The kernel of `spec`; a chunk is a piece of a line of the result, pieces fastest, then lines, then items."""
+    return _Lines(target, spec).text()
+
+
+class _Lines:
+    def __init__(self, target: Target, spec: LinesSpec) -> None:
+        self.spec, self.product = spec, PRODUCTS[spec.product]
+        k = self.k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+        words = k.pointer("arguments", I64)
+        names = argument_names(spec)
+        self.given = {name: words.load(index) for index, name in enumerate(names)}
+        self.table = words.offset(len(names))
+        self.lanes = target.lanes(self.product.word)
+        self.panel = self.lanes * spec.vectors
+        self.scratch = k.pointer("scratch", self.product.word)
+
+    def text(self) -> str:
+        k, given = self.k, self.given
+        with k.loop(k["begin"], k["end"]) as chunk:
+            column = chunk % given["segments"] * given["span"]
+            line = chunk // given["segments"]
+            at = [line // given["outer1"] % given["outer0"], line % given["outer1"]]
+            item = line // given["outer1"] // given["outer0"]
+            places = minimum(k, given["width"] - column, given["span"])
+            self._copy_lines(item, at, column, places)
+            row = line % (given["outer0"] * given["outer1"]) * given["width"] + column
+            with k.loop(0, given["filters"], self.panel) as filters:
+                self._tiles(item, row, places, filters)
+        return k.finish()
+
+    def _copy_lines(self, item: Value, at: list[Value], column: Value, places: Value) -> None:
+        """The part of each line that `places` places from `column` on need, to scratch."""
+        k, given, spec = self.k, self.given, self.spec
+        start = item * given["item_step"]
+        for dim, place in enumerate(at):
+            start = start + place * given[f"step{dim}"]
+        first = given["line_first"] + column * spec.stride
+        length = (places - 1) * spec.stride + spec.reach
+        source = k.pointer(given["x"], self.product.stored_a).offset(start + first)
+        low = minimum(k, k.larger(-first, 0), length)
+        high = k.larger(minimum(k, given["line_size"] - first, length), low)
+        with k.loop(0, given["lines"]) as number:
+            entry = self.table.offset(number * _LINE)
+            exists = k.constant(BOOL, True)
+            for dim, place in enumerate(at):
+                position = place * given[f"stride{dim}"] + given[f"first{dim}"] + entry.load(1 + dim)
+                exists = exists & (position >= 0) & (position < given[f"size{dim}"])
+            there = k.select(exists, high, low)
+            target = self.scratch.offset(number * given["line_words"])
+            self._copy_line(source.offset(entry.load()), target, low, there, length)
+
+    def _copy_line(self, source: Pointer, target: Pointer, low: Value, high: Value, length: Value) -> None:
+        """Elements [low, high) of a line, and zeros up to `length`; up to a vector more is overwritten."""
+        k, lanes = self.k, self.lanes
+        zeros = k.constant(self.product.word.vector(lanes), 0)
+        with k.loop(0, low, lanes) as place:
+            target.store(zeros, place)
+        whole = low + (high - low) // lanes * lanes
+        with k.loop(low, whole, lanes) as place:
+            target.store(converted(k, source.load(place, lanes), self.product.packed_a), place)
+        with k.when(whole < high):
+            rest = source.load(whole, lanes, k.lanes_below(high - whole, lanes))
+            target.store(converted(k, rest, self.product.packed_a), whole)
+        with k.loop(high, length, lanes) as place:
+            target.store(zeros, place)
+
+    def _tiles(self, item: Value, row: Value, places: Value, filters: Value) -> None:
+        """One panel of filters at all places, in tiles of nearly equal height."""
+        k, spec = self.k, self.spec
+        count = (places + (spec.rows - 1)) // spec.rows
+        least, more = places // count, places % count
+        left = self.given["filters"] - filters
+        narrow = left <= self.lanes
+        panel = k.pointer(self.given["b"], self.product.word).offset(filters * (self.given["lines"] * spec.taps))
+        room = k.pointer(k.advance(k["scratch"], self.given["tile_scratch"], 1), self.product.accumulator)
+        in_registers = k.constant(BOOL, fits_registers(spec.epilogue))
+        finished = in_registers & ((left >= self.panel) | left.equals(self.lanes))
+        at = k.variable(I64, 0)
+        with k.loop(0, count) as number:
+            here = at.get()
+            rows = least + k.select(number < more, k.constant(I64, 1), 0)
+            at.set(here + rows)
+            selector = k.select(narrow, rows + spec.rows, rows) if spec.vectors > 1 else rows
+            cases = range(1, (2 if spec.vectors > 1 else 1) * spec.rows + 1)
+            for case in k.choose(selector, cases):
+                height, vectors = (case, spec.vectors) if case <= spec.rows else (case - spec.rows, 1)
+                tile = self._multiplied(self.scratch.offset(here * spec.stride), panel, height, vectors)
+                if fits_registers(spec.epilogue):
+                    with k.when(finished):
+                        self._writer(item, filters, [None] * vectors).over_registers(tile, row + here)
+                    with k.otherwise(finished):
+                        self._keep(room, tile)
+                else:
+                    self._keep(room, tile)
+            with k.otherwise(finished):
+                self._finish(room, item, row + here, rows, filters)
+
+    def _multiplied(self, line: Pointer, panel: Pointer, rows: int, vectors: int) -> list[list[Value]]:
+        """The sums of `rows` neighbouring places, the first of which begins at `line`, in registers."""
+        k, spec, lanes = self.k, self.spec, self.lanes
+        wide = self.product.accumulator.vector(lanes)
+        sums = [[k.variable(wide, 0) for _ in range(vectors)] for _ in range(rows)]
+        words, weights = k.variable(PTR, line.address), k.variable(PTR, panel.address)
+        with k.loop(0, self.given["lines"]):
+            here = k.pointer(words.get(), self.product.word)
+            filters = k.pointer(weights.get(), self.product.word)
+            for tap in range(spec.taps):
+                factors = [filters.load(tap * self.panel + vector * lanes, lanes) for vector in range(vectors)]
+                for row in range(rows):
+                    word = here.load(row * spec.stride + tap * spec.dilation)
+                    for vector in range(vectors):
+                        total = sums[row][vector]
+                        total.set(self.product.multiply(k, word, factors[vector], total.get()))
+            words.set(here.offset(self.given["line_words"]).address)
+            weights.set(filters.offset(spec.taps * self.panel).address)
+        return [[total.get() for total in row] for row in sums]
+
+    def _keep(self, room: Pointer, tile: list[list[Value]]) -> None:
+        for number, line in enumerate(tile):
+            for vector, value in enumerate(line):
+                room.store(value, number * self.panel + vector * self.lanes)
+
+    def _finish(self, room: Pointer, item: Value, row: Value, rows: Value, filters: Value) -> None:
+        """The epilogue of a tile in scratch whose first place is row `row` of the item's result."""
+        k, lanes = self.k, self.lanes
+        stride, left = k.constant(I64, self.panel), self.given["filters"] - filters
+        whole = left >= self.panel
+        with k.when(whole):
+            self._writer(item, filters, [None] * self.spec.vectors).over_rows(room, stride, row, rows)
+        with k.otherwise(whole), k.loop(0, left, lanes) as column:
+            mask = k.lanes_below(left - column, lanes)
+            self._writer(item, filters + column, [mask]).over_rows(room.offset(column), stride, row, rows)
+
+    def _writer(self, item: Value, filters: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
+        k, epilogue = self.k, self.spec.epilogue
+
+        def place(name: str, scalar: Type) -> Place:
+            start = k.pointer(self.given[name], scalar).offset(item * self.given[f"{name}_batch0"])
+            return Place(start, self.given[f"{name}_stride"])
+
+        operands = [place(f"operand{index}", operand.type) for index, operand in enumerate(epilogue.operands)]
+        outputs = [
+            place(f"output{index}", epilogue.output_type(index, self.product.accumulator))
+            for index in range(max(1, len(epilogue.outputs)))
+        ]
+        return EpilogueWriter(k, epilogue, operands, outputs, filters, masks)
