@@ -12,7 +12,7 @@ from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
-from sardonyx.compiler.native.convolution.algorithm import Rates, rates
+from sardonyx.compiler.native.convolution.algorithm import rates
 from sardonyx.compiler.tuned import tuned
 
 _LINE = 64
@@ -75,30 +75,41 @@ class Costs:
     share          of the peak that the micro-kernel reaches
     input4, output4, input2, output2
                    cycles for the transform of a vector of a tile, by outputs of a tile; with their stores
-    exposed        the part of the time for reading filters that is not hidden behind multiplying
+    l2, l3, memory bytes a nanosecond that are read from there, for one thread
+    exposed        the part of the time for reading that is not hidden behind multiplying
     """
 
-    share: float = 0.93
-    input4: float = 150.0
-    output4: float = 170.0
-    input2: float = 60.0
-    output2: float = 70.0
-    exposed: float = 0.3
+    share: float = 0.97
+    input4: float = 180.0
+    output4: float = 185.0
+    input2: float = 55.0
+    output2: float = 60.0
+    l2: float = 200.0
+    l3: float = 100.0
+    memory: float = 40.0
+    exposed: float = 0.2
+
+    def bytes_of(self, target: Target, nbytes: float) -> float:
+        """Bytes a nanosecond from where so many of them stay between two uses."""
+        if nbytes <= target.caches.l2 / 2:
+            return self.l2
+        return self.l3 if nbytes <= target.caches.l3 / 2 else self.memory
 
 
 def choose(target: Target, sizes: Sizes) -> tuple[int, Cut, float]:
     """Outputs of a tile along one dimension, the cut, and the predicted nanoseconds on one thread."""
-    return _choose(target, sizes, tuned("winograd", Costs), rates())
+    return _choose(target, sizes, tuned("winograd", Costs), rates().ghz)
 
 
 @functools.lru_cache(256)
-def _choose(target: Target, sizes: Sizes, costs: Costs, rate: Rates) -> tuple[int, Cut, float]:
+def _choose(target: Target, sizes: Sizes, costs: Costs, ghz: float) -> tuple[int, Cut, float]:
     found = [
-        (predicted(target, sizes, outputs, cut, costs, rate), outputs, cut)
+        (predicted(target, sizes, outputs, cut, costs, ghz), outputs, cut)
         for outputs in BY_OUTPUTS
         for cut in cuts(target, sizes, outputs)
     ]
-    time, outputs, cut = min(found, key=lambda one: one[0])
+    # Several threads wait for the last chunk: half a chunk's time on the average.
+    time, outputs, cut = min(found, key=lambda one: one[0] * (1 + 0.5 / one[2].chunks))
     return outputs, cut, time
 
 
@@ -149,7 +160,7 @@ def cut_of(target: Target, sizes: Sizes, outputs: int, tile_block: int) -> Cut:
     )
 
 
-def predicted(target: Target, sizes: Sizes, outputs: int, cut: Cut, costs: Costs, rate: Rates) -> float:
+def predicted(target: Target, sizes: Sizes, outputs: int, cut: Cut, costs: Costs, ghz: float) -> float:
     """Nanoseconds on one thread: the products, the transforms, and the filters' way from the caches or memory."""
     lanes, panel, points = target.lanes(F32), panel_columns(target), BY_OUTPUTS[outputs].size ** 2
     panels = -(-sizes.filters // panel)
@@ -159,12 +170,12 @@ def predicted(target: Target, sizes: Sizes, outputs: int, cut: Cut, costs: Costs
     into, out = (costs.input4, costs.output4) if outputs == 4 else (costs.input2, costs.output2)
     transforms = cut.all_tiles * (-(-sizes.channels // lanes) * into + -(-sizes.filters // lanes) * out)
     filters = float(points * sizes.channels * panels * panel * _FLOAT)
-    reads = filters / rate.memory + (cut.blocks - 1) * filters / rate.bytes_of(target, filters)
-    tiles = float(points * cut.tile_block * cut.v_stride * _FLOAT)
-    again = cut.blocks * panels * tiles / rate.bytes_of(target, 1.6 * tiles)
-    busy = products / rate.ghz
+    reads = filters / costs.memory + (cut.blocks - 1) * filters / costs.bytes_of(target, filters)
+    sums = 2 * (cut.mark_scratch - cut.m_scratch)
+    again = cut.blocks * panels * (cut.m_scratch + sums) / costs.bytes_of(target, cut.scratch)
+    busy = products / ghz
     moved = reads + again
-    return max(busy, moved) + costs.exposed * min(busy, moved) + transforms / rate.ghz
+    return max(busy, moved) + costs.exposed * min(busy, moved) + transforms / ghz
 
 
 def _row_cycles(tiles: int, rows: int) -> int:

@@ -33,6 +33,9 @@ from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I64, PTR, Type
 
+# Elements of the filters between those in use and those that are asked for, at least.
+_LEAST_AHEAD = 4096
+
 
 @dataclass(frozen=True)
 class WinogradSpec:
@@ -155,9 +158,9 @@ class _Winograd:
             with k.loop(0, channels, given["k_block"]) as channel:
                 elements = minimum(k, channels - channel, given["k_block"])
                 b = filters.offset(channel * self.panel)
+                # Every turn of rows asks for the filters behind these: once is not enough for memory.
+                ahead = k.larger(elements * self.panel, _LEAST_AHEAD)
                 with k.loop(0, tiles, given["tile_rows"]) as row:
-                    # The first rows ask for the filters that come after these.
-                    ahead = k.select(row.equals(0), elements * self.panel, 0)
                     a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
                     panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, ahead)
                     place = Tile(products.offset(row * self.panel), k.constant(I64, self.panel), self.panel)

@@ -1,0 +1,382 @@
+"""Convolution by Winograd's algorithm: exact transforms, errors against float64, tails, padding, epilogues, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx as sx
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS, Transforms
+from sardonyx.compiler.llvm.target import host_target, host_targets
+from sardonyx.compiler.llvm.types import F32
+from sardonyx.compiler.native.convolution import winograd
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.compiler.native.convolution.winograd_choice import Sizes, choose, cut_of, cuts
+from sardonyx.compiler.native.movement.slices import transposed
+from sardonyx.compiler.native.template import Epilogue
+from sardonyx.kernel.expr import Input, exp
+from sardonyx.ops.windows import WindowAttributes
+from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
+
+REAL = np.dtype(np.float32)
+PRODUCTS = {"float32": "f32", "float16": "f16", "bfloat16": "bfloat16"}
+# Errors relative to the largest result: for outputs of a tile, by far not reached by the sizes of these tests.
+BOUNDS = {4: 4e-6, 2: 1.5e-6}
+
+
+@dataclass(frozen=True)
+class Exact:
+    """A rational number that looks like a value of the kernel language."""
+
+    number: Fraction
+
+    type = F32
+
+    def __add__(self, other: Any) -> Exact:
+        return Exact(self.number + _fraction(other))
+
+    def __sub__(self, other: Any) -> Exact:
+        return Exact(self.number - _fraction(other))
+
+    def __mul__(self, other: Any) -> Exact:
+        return Exact(self.number * _fraction(other))
+
+
+def _fraction(value: Any) -> Fraction:
+    return value.number if isinstance(value, Exact) else Fraction(value)
+
+
+class ExactArithmetic:
+    """The part of the builder that transforms use; notes their constants."""
+
+    def __init__(self) -> None:
+        self.constants: list[float] = []
+
+    def constant(self, type_: Any, number: float) -> Exact:
+        self.constants.append(number)
+        return Exact(Fraction(number))
+
+    def fma(self, a: Exact, b: Exact, c: Exact) -> Exact:
+        return Exact(a.number * b.number + c.number)
+
+
+def exact_matrix(transform: Callable[[Any, Sequence[Any]], Sequence[Any]], count: int, k: Any) -> list[list[Fraction]]:
+    """The columns of a transform: what it makes of each unit vector."""
+    return [
+        [value.number for value in transform(k, [Exact(Fraction(int(i == j))) for j in range(count)])]
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("transforms", BY_OUTPUTS.values(), ids=lambda one: f"F({one.outputs}, 3)")
+def test_transforms_are_those_of_a_correlation(transforms: Transforms) -> None:
+    """Exactly, but for the division of the taps; and all constants of the other two are float32."""
+    k = ExactArithmetic()
+    inputs = exact_matrix(transforms.of_inputs, transforms.size, k)
+    outputs = exact_matrix(transforms.of_outputs, transforms.size, k)
+    assert all(float(np.float32(number)) == number for number in k.constants)
+    taps = exact_matrix(transforms.of_taps, 3, k)
+    for i, at_input in enumerate(inputs):
+        for t, at_tap in enumerate(taps):
+            products = [a * b for a, b in zip(at_input, at_tap, strict=True)]
+            for y in range(transforms.outputs):
+                found = sum(product * outputs[point][y] for point, product in enumerate(products))
+                assert abs(found - int(i == y + t)) < 1e-14
+
+
+def test_filters_are_transformed_in_float64() -> None:
+    rng = np.random.default_rng(0)
+    for filters, channels in [(37, 5), (16, 70), (65, 1)]:
+        w = rng.standard_normal((filters, channels, 3, 3)).astype(np.float32)
+        for outputs, transforms in BY_OUTPUTS.items():
+            library = new_binder().library
+            matrix = np.array(exact_matrix(transforms.of_taps, 3, ExactArithmetic()), np.float64)
+            whole = np.einsum("ip,fcij,jq->pqcf", matrix, w.astype(np.float64), matrix)
+            found = winograd.transformed_filters(library, w, outputs)
+            panel = library.target.lanes(F32) * 2
+            panels = found.reshape(-1, transforms.size**2, channels, panel).transpose(1, 2, 0, 3)
+            columns = panels.reshape(transforms.size, transforms.size, channels, -1)
+            np.testing.assert_allclose(columns[..., :filters], whole, rtol=1.2e-7, atol=1e-14)
+            assert not columns[..., filters:].any()
+
+
+def correlated(x: Array, w: Array, pads: Sequence[int]) -> Array:
+    """The convolution in float64, product by product, so that numbers that are not finite stay where they belong."""
+    wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    lines, columns = wide.shape[2] - 2, wide.shape[3] - 2
+    total = np.zeros((x.shape[0], w.shape[0], lines, columns))
+    with np.errstate(invalid="ignore"):
+        for i in range(3):
+            for j in range(3):
+                part = wide[:, :, i : i + lines, j : j + columns]
+                total += np.einsum("nchw,fc->nfhw", part, w[:, :, i, j].astype(np.float64))
+    return total
+
+
+def tensors(
+    shape: tuple[int, int, int, int], filters: int, seed: int = 0, dtype: Any = np.float32
+) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    w = rng.standard_normal((filters, shape[1], 3, 3)) / (9 * shape[1]) ** 0.5
+    return rng.standard_normal(shape).astype(dtype), w.astype(dtype)
+
+
+def channels_last(memory: Memory, binder: Binder, array: Array, room: int = 0) -> Tensor:
+    """[n, c, h, w] in the memory of a plan as [n, h, w, c + room]."""
+    n, c, h, w = array.shape
+    buffer = binder.new(array.dtype, (n, h, w, c + room))
+    memory.put(buffer, np.asarray(np.nan).astype(array.dtype) if room else 0)
+    part = buffer.reshaped((n, h, w, c), buffer.strides, offset=room // 2 * array.itemsize)
+    tensor = transposed(part, (0, 3, 1, 2))
+    memory.put(tensor, array)
+    return tensor
+
+
+def call_of(
+    x: Tensor, w: Tensor, bias: Tensor | None, pads: Sequence[int], epilogue: Epilogue | None = None
+) -> ConvolutionCall:
+    windows = WindowAttributes.of((3, 3), None, None, pads, "NOTSET").windows(x.shape[2:])
+    return ConvolutionCall(x, w, bias, windows, 1, epilogue, PRODUCTS[x.dtype.name])
+
+
+def sizes_of(call: ConvolutionCall) -> Sizes:
+    return Sizes(call.batch, call.channels, call.filters, *call.windows.output)
+
+
+def convolved(
+    x: Array, w: Array, pads: Sequence[int], outputs: int, block: int, variant: str = "", *, one_by_one: bool = False
+) -> Array:
+    """The convolution with tiles of `outputs`, `block` of them a chunk."""
+    binder, memory = new_binder(variant), Memory()
+    call = call_of(channels_last(memory, binder, x), binder.constant(w), None, pads)
+    cut = cut_of(binder.target, sizes_of(call), outputs, block)
+    (y,) = winograd.bind_cut(binder, call, outputs, cut)
+    memory.run(binder, one_by_one=one_by_one)
+    return memory.read(y).copy()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("outputs", BY_OUTPUTS)
+def test_variants_and_sizes(variant: str, outputs: int) -> None:
+    """Odd numbers of everything: channels, filters, lines, columns, tiles of a block."""
+    cases = [((1, 16, 8, 8), 32, (1, 1, 1, 1), 40), ((2, 19, 7, 11), 37, (1, 0, 2, 1), 3)]
+    for shape, filters, pads, block in cases:
+        x, w = tensors(shape, filters)
+        expected = correlated(x, w, pads)
+        found = convolved(x, w, pads, outputs, block, variant)
+        assert found.shape == expected.shape
+        assert np.abs(found - expected).max() <= BOUNDS[outputs] * np.abs(expected).max()
+
+
+def test_random_sizes_in_any_order_of_chunks() -> None:
+    """The same bits, too, for every cut into blocks of tiles."""
+    rng = np.random.default_rng(5)
+    for turn in range(30):
+        shape = (int(rng.integers(1, 4)), int(rng.integers(1, 70)), *map(int, rng.integers(3, 20, 2)))
+        pads = [int(pad) for pad in rng.integers(0, 3, 4)]
+        x, w = tensors(shape, int(rng.integers(1, 90)), seed=turn)  # type: ignore[arg-type]
+        expected = correlated(x, w, pads)
+        for outputs in BY_OUTPUTS:
+            first, second = map(int, rng.integers(1, 30, 2))
+            found = convolved(x, w, pads, outputs, first, one_by_one=True)
+            assert np.abs(found - expected).max() <= BOUNDS[outputs] * np.abs(expected).max()
+            assert np.array_equal(found, convolved(x, w, pads, outputs, second))
+
+
+def test_many_channels_take_blocks_of_them() -> None:
+    channels = 2 * host_target().caches.l1 // 4 // (2 * host_target().lanes(F32)) + 37
+    x, w = tensors((1, channels, 6, 9), 35)
+    expected = correlated(x, w, (1, 1, 1, 1))
+    for outputs in BY_OUTPUTS:
+        found = convolved(x, w, (1, 1, 1, 1), outputs, 3)
+        assert np.abs(found - expected).max() <= 2 * BOUNDS[outputs] * np.abs(expected).max()
+
+
+def test_negative_padding_cuts() -> None:
+    x, w = tensors((1, 20, 11, 12), 24)
+    expected = correlated(x[:, :, 1:, :-2], w, (0, 1, 1, 0))
+    for outputs in BY_OUTPUTS:
+        found = convolved(x, w, (-1, 1, 1, -2), outputs, 5)
+        assert np.abs(found - expected).max() <= BOUNDS[outputs] * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_narrow_tensors_are_computed_in_float32(dtype: Any) -> None:
+    x, w = tensors((2, 21, 9, 6), 18, dtype=dtype)
+    expected = correlated(x.astype(np.float32), w.astype(np.float32), (1, 1, 1, 1))
+    for outputs in BY_OUTPUTS:
+        found = convolved(x, w, (1, 1, 1, 1), outputs, 4)
+        assert found.dtype == dtype
+        step = float(ml_dtypes.finfo(dtype).eps)
+        assert np.abs(found.astype(np.float64) - expected).max() <= 0.51 * step * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("outputs", BY_OUTPUTS)
+def test_epilogue_with_two_outputs_and_every_kind_of_operand(outputs: int) -> None:
+    """Among channels of others, which hold NaN."""
+    x, w = tensors((2, 24, 9, 13), 41, seed=3)
+    rng = np.random.default_rng(4)
+    shape = (2, 41, 9, 13)
+    bias, residual, column, image = (
+        rng.standard_normal(size).astype(np.float32) for size in (41, shape, (2, 1, 9, 13), (2, 1, 1, 1))
+    )
+    binder, memory = new_binder(), Memory()
+    given = [channels_last(memory, binder, residual, room=7)]
+    for array in (column, image):
+        tensor = binder.new(REAL, array.shape)
+        memory.put(tensor, array)
+        given.append(tensor)
+    total = Input(REAL, 0) * Input(REAL, 3) + Input(REAL, 1)
+    silu = total / (1.0 + exp(-total))
+    epilogue = Epilogue((silu * Input(REAL, 2), (Input(REAL, 0) + 1.0).cast(np.float16)), tuple(given))
+    call = call_of(
+        channels_last(memory, binder, x, room=5), binder.constant(w), binder.constant(bias), (1, 1, 1, 1), epilogue
+    )
+    cut = cut_of(binder.target, sizes_of(call), outputs, 9)
+    first, second = winograd.bind_cut(binder, call, outputs, cut)
+    memory.run(binder)
+    y = correlated(x, w, (1, 1, 1, 1)) + bias[:, None, None]
+    z = y * image + residual
+    np.testing.assert_allclose(memory.read(first), z / (1 + np.exp(-z)) * column, rtol=1e-5, atol=2e-5)
+    assert memory.read(second).dtype == np.float16
+    np.testing.assert_allclose(memory.read(second).astype(np.float64), y + 1, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("outputs", BY_OUTPUTS)
+@pytest.mark.parametrize("where", ["image", "filters", "huge"])
+def test_what_is_not_finite_stays_where_it_belongs(where: str, outputs: int) -> None:
+    """Transforms would carry it to the whole tile, and turn infinity into NaN."""
+    x, w = tensors((2, 17, 10, 9), 35, seed=6)
+    if where == "image":
+        x[0, 3, 4, 5], x[1, 16, 0, 0], x[1, 2, 9, 8] = np.inf, np.nan, -np.inf
+    elif where == "filters":
+        w[34, 16, 2, 2], w[3, 0, 0, 1] = np.nan, np.inf
+    else:
+        x[0, 3, 4, 5], w[:, 3] = 3e38, np.abs(w[:, 3]) * 0.1
+    with np.errstate(over="ignore"):
+        expected = correlated(x, w, (1, 1, 1, 1)).astype(np.float32)
+    assert np.isfinite(expected).sum() > 200
+    found = convolved(x, w, (1, 1, 1, 1), outputs, 4, one_by_one=True)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isposinf(found), np.isposinf(expected))
+    finite = np.isfinite(expected)
+    largest = 1.0 if where != "huge" else float(np.abs(expected[finite]).max())
+    np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-5, atol=BOUNDS[outputs] * largest)
+
+
+def test_every_cut_covers_all_tiles_and_keeps_scratch_apart() -> None:
+    for target in host_targets().values():
+        for sizes in (Sizes(1, 64, 64, 56, 56), Sizes(8, 512, 512, 7, 7), Sizes(1, 17, 33, 101, 5)):
+            for outputs, transforms in BY_OUTPUTS.items():
+                points = transforms.size**2
+                for cut in cuts(target, sizes, outputs):
+                    assert cut.all_tiles == sizes.images * cut.tiles
+                    assert cut.tiles == -(-sizes.lines // outputs) * cut.tiles_across
+                    assert (cut.blocks - 1) * cut.tile_block < cut.all_tiles <= cut.blocks * cut.tile_block
+                    assert cut.groups * cut.group * 2 * target.lanes(F32) >= sizes.filters
+                    assert cut.v_stride >= sizes.channels
+                    assert cut.m_scratch - cut.v_scratch >= 4 * points * cut.tile_block * cut.v_stride
+                    assert cut.mark_scratch - cut.o_scratch >= 4 * outputs * cut.o_apart
+                    assert cut.scratch - cut.mark_scratch >= 16
+
+
+def test_few_places_with_many_channels_take_small_tiles() -> None:
+    """Of which the transformed filters are fewer bytes."""
+    target = host_target()
+    assert choose(target, Sizes(1, 64, 64, 56, 56))[0] == 4
+    assert choose(target, Sizes(1, 512, 512, 7, 7))[0] == 2
+
+
+def test_declined() -> None:
+    binder, memory = new_binder(), Memory()
+    x, w = tensors((1, 32, 8, 8), 32)
+    tensor, weights = channels_last(memory, binder, x), binder.constant(w)
+    call = call_of(tensor, weights, None, (1, 1, 1, 1))
+    assert winograd.declined(binder, call) is None
+    assert winograd.predict(binder, call) is not None
+
+    def windows(kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]) -> Any:
+        return WindowAttributes.of(kernel, strides, dilations, (1, 1, 1, 1), "NOTSET").windows((8, 8))
+
+    changed = {
+        "not 3x3": [replace(call, windows=windows((3, 5), (1, 1), (1, 1))), replace(call, group=2)],
+        "further apart": [
+            replace(call, windows=windows((3, 3), (2, 1), (1, 1))),
+            replace(call, windows=windows((3, 3), (1, 1), (1, 2))),
+        ],
+        "products are": [replace(call, product="bf16"), replace(call, product="f64")],
+        "no constant": [replace(call, w=binder.external(1, REAL, w.shape))],
+        "too few": [replace(call, x=channels_last(memory, binder, x[:, :8])), replace(call, w=binder.constant(w[:7]))],
+    }
+    for reason, calls in changed.items():
+        for one in calls:
+            assert reason in (winograd.declined(binder, one) or "")
+            assert winograd.predict(binder, one) is None
+    binder.settings = replace(binder.settings, winograd=False)
+    assert winograd.declined(binder, call) == "the session turns it off"
+
+
+def model(shape: tuple[int, ...], filters: int, seed: int = 0) -> tuple[bytes, Array]:
+    """Convolution, bias, residual and Relu, twice."""
+    rng = np.random.default_rng(seed)
+    nodes, constants, last = [], [], "x"
+    for turn in "ab":
+        w = (rng.standard_normal((filters, filters, 3, 3)) / (9 * filters) ** 0.5).astype(np.float32)
+        constants += [numpy_helper.from_array(w, f"w{turn}")]
+        constants += [numpy_helper.from_array(rng.standard_normal(filters).astype(np.float32), f"b{turn}")]
+        nodes += [helper.make_node("Conv", [last, f"w{turn}", f"b{turn}"], [f"c{turn}"], pads=[1, 1, 1, 1])]
+        nodes += [helper.make_node("Add", [f"c{turn}", last], [f"s{turn}"])]
+        nodes += [helper.make_node("Relu", [f"s{turn}"], [f"y{turn}"])]
+        last = f"y{turn}"
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", filters, "h", "w"])],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)],
+        constants,
+    )
+    text = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
+    return text, rng.standard_normal(shape).astype(np.float32)
+
+
+def run(text: bytes, x: Array, threads: int, entries: Sequence[tuple[str, str]] = ()) -> Array:
+    options = sx.SessionOptions()
+    options.intra_op_num_threads = threads
+    for key, value in entries:
+        options.add_session_config_entry(key, value)
+    session = sx.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+    for _ in range(2):  # what a run leaves in the memory of its threads is not taken for that of the next one
+        result = np.asarray(session.run(None, {"x": x})[0])
+        session.run(None, {"x": x[:, ::-1].copy()})
+    return result
+
+
+def test_sessions_have_the_same_bits_for_any_number_of_threads() -> None:
+    text, x = model((2, 40, 23, 18), 40)
+    off, meaning = (
+        run(text, x, 2, [entry]) for entry in (("sardonyx.cpu.winograd", "0"), ("sardonyx.cpu.kernels", "numpy"))
+    )
+    alone = run(text, x, 1)
+    assert not np.array_equal(alone, off)
+    for threads in (2, 3, 5):
+        assert np.array_equal(alone, run(text, x, threads))
+    for found in (alone, off):
+        assert np.abs(found - meaning).max() <= 5e-6 * np.abs(meaning).max()
+
+
+def test_bfloat16_takes_ordinary_products() -> None:
+    text, x = model((1, 32, 20, 20), 32)
+    entries = [("sardonyx.cpu.precision", "bfloat16")]
+    on, off = (run(text, x, 1, [*entries, ("sardonyx.cpu.winograd", value)]) for value in "10")
+    if host_target().has_bf16_dot:
+        assert np.array_equal(on, off)
+    else:
+        assert np.allclose(on, off, atol=1e-4)
