@@ -84,7 +84,7 @@ class Recurrent(Operator):
 
     def run(self, *inputs: Value) -> Sequence[Value]:
         """Y and the last states, from X, W, R, B, the lengths, the initial states and the peepholes."""
-        x, w, r, bias, lengths, *rest = (*inputs, *[None] * (8 - len(inputs)))
+        x, w, r, bias, lengths, *rest = every_input(inputs)
         wide = working_dtype(x.dtype)
         sequence = (x.swapaxes(0, 1) if self.layout else x).astype(wide, copy=False)
         steps, batch, _ = sequence.shape
@@ -143,6 +143,11 @@ class Recurrent(Operator):
         if weights[0] is None or weights[1] is None:
             return Cost(None, moved)
         return Cost(2.0 * x.shape[0] * x.shape[1] * (weights[0] + weights[1]), moved)  # type: ignore[operator]
+
+
+def every_input(inputs: Sequence[Value]) -> list[Value]:
+    """X, W, R, B, the lengths, the initial states and the peepholes; None for those that are absent."""
+    return [*inputs, *[None] * (8 - len(inputs))]
 
 
 def check_shapes(directions: int, gates: int, x: Sequence[int], w: Sequence[int], r: Sequence[int]) -> None:

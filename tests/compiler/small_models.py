@@ -189,4 +189,23 @@ SMALL_MODELS: dict[str, SmallModel] = {
         sizes=({"n": 6},),
         special={"places": lambda sizes: np.tile(np.arange(sizes["n"]), (2, 1))},
     ),
+    "recurrent layers": SmallModel(
+        """recurrent (float[n, 2, 9] x, int32[2] lengths, float[2, 2, 21] h, float[2, 2, 21] c,
+                  float[1, 13, 13] rd, float[1, 13, 9] wd)
+            => (float[n, 2, 2, 21] y, float[2, 2, 21] yh, float[2, 2, 21] yc, float[n, 1, 2, 10] z, float[1, 2, 10] zh,
+                float[n, 1, 2, 13] u, float[1, 2, 13] uh)
+        { y, yh, yc = LSTM<hidden_size = 21, direction = "bidirectional">(x, w, r, b, lengths, h, c, p)
+          u, uh = RNN<hidden_size = 13>(x, wd, rd) z, zh = GRU<hidden_size = 10, direction = "reverse">(x, wg, rg) }""",
+        sizes=({"n": 1}, {"n": 6}),
+        constants={"w": (2, 84, 9), "r": (2, 84, 21), "b": (2, 168), "p": (2, 63), "wg": (1, 30, 9), "rg": (1, 30, 10)},
+        special={"lengths": lambda sizes: np.array([sizes["n"], 1], np.int32)},
+        tolerance=1e-5,
+    ),
+    "winograd": SmallModel(
+        """winograd (float[2, 24, n, 13] x) => (float[2, 24, n, 13] y)
+        { c = Conv<pads = [1, 1, 1, 1]>(x, w, b) s = Add(c, x) y = Relu(s) }""",
+        sizes=({"n": 9},),
+        constants={"w": (24, 24, 3, 3), "b": (24,)},
+        tolerance=1e-5,
+    ),
 }

@@ -31,7 +31,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.ops.recurrent import check_shapes
+from sardonyx.ops.recurrent import check_shapes, every_input
 from sardonyx.ops.recurrent_cells import Cell, Stage
 
 # Rows of the batch in a block: the panel of a block is read once for them from a far cache.
@@ -82,10 +82,7 @@ class RecurrentKernel(NativeKernel):
         return None
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        x, w, r, bias, lengths, hidden, cell_state, peepholes = (*inputs, *[None] * (8 - len(inputs)))
-        assert x is not None
-        assert w is not None
-        assert r is not None
+        x, w, r, bias, lengths, hidden, cell_state, peepholes = every_input(inputs)
         cells: tuple[Cell, ...] = self.parameters["cells"]
         batch_first: bool = self.parameters["batch_first"]
         check_shapes(len(cells), cells[0].gates, x.shape, w.shape, r.shape)
@@ -165,9 +162,10 @@ class _Layer:
         value: Expr = Input(x.dtype, 0).cast(self._working)
         operands = []
         if bias is not None:
-            across, along = bias.strides
-            value = value + Input(bias.dtype, 1).cast(self._working)
-            operands.append(bias.reshaped((sizes.directions, 1, columns), (across, along, along)))
+            first = self._input_biases(bias)
+            across, _, along = first.strides
+            value = value + Input(first.dtype, 1)
+            operands.append(first.reshaped((sizes.directions, 1, columns), (across, along, along)))
         product = product_of(x.dtype, binder.target, binder.settings.precision)
         assert product is not None
         multiply(binder, left, self._weights(w, product), (value,), operands, [result], product)
@@ -225,12 +223,22 @@ class _Layer:
         """The second half of B, [directions, gates, row]."""
         if bias is None:
             return None
+        return self._wide_rows(*self._half(bias, 1), self._sizes.row)
+
+    def _input_biases(self, bias: Tensor) -> Tensor:
+        """The first half of B as working numbers, [directions, gates, hidden], the last two axes contiguous."""
+        given, shape, strides, offset = self._half(bias, 0)
+        if strides[2] == 1 and bias.dtype == self._working:
+            return bias.reshaped(shape, strides, offset)
+        return self._wide_rows(given, shape, strides, offset, shape[2])
+
+    def _half(self, bias: Tensor, which: int) -> tuple[Tensor, tuple[int, ...], tuple[int, ...], int]:
+        """B, and where one half of it lies: shape, strides and offset."""
         sizes = self._sizes
         across, along = bias.strides
-        half = sizes.gates * sizes.hidden
         shape = (sizes.directions, sizes.gates, sizes.hidden)
-        offset = half * along * bias.dtype.itemsize
-        return self._wide_rows(bias, shape, (across, sizes.hidden * along, along), offset)
+        offset = which * sizes.gates * sizes.hidden * along * bias.dtype.itemsize
+        return bias, shape, (across, sizes.hidden * along, along), offset
 
     def peepholes(self, peepholes: Tensor | None) -> Tensor | None:
         """P, [directions, 3, row]."""
@@ -239,22 +247,24 @@ class _Layer:
         sizes = self._sizes
         across, along = peepholes.strides
         shape = (sizes.directions, 3, sizes.hidden)
-        return self._wide_rows(peepholes, shape, (across, sizes.hidden * along, along), 0)
+        return self._wide_rows(peepholes, shape, (across, sizes.hidden * along, along), 0, sizes.row)
 
-    def _wide_rows(self, given: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Tensor:
-        """Vectors of units, each with room for whole blocks; made once where they are constant."""
-        row, working = self._sizes.row, self._working
+    def _wide_rows(
+        self, given: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, room: int
+    ) -> Tensor:
+        """Vectors of units as working numbers, each with this much room; made once where they are constant."""
+        working = self._working
         if _is_constant(given) and given.is_contiguous:
 
             def widened(array: Array) -> Array:
                 rows = array.reshape(shape[0], -1)[:, offset // array.itemsize :].reshape(shape)
-                result = aligned_empty(math.prod(shape[:2]) * row, working).reshape(*shape[:2], row)
+                result = aligned_empty(math.prod(shape[:2]) * room, working).reshape(*shape[:2], room)
                 result[..., : shape[2]] = rows
                 result[..., shape[2] :] = 0
                 return result
 
-            return self._binder.derived(given, ("rows of units", shape, offset, row, working), widened)
-        result = self._binder.new(working, (*shape[:2], row))
+            return self._binder.derived(given, ("rows of units", shape, offset, room, working), widened)
+        result = self._binder.new(working, (*shape[:2], room))
         self._rows(given.reshaped(shape, strides, offset), result)
         return result
 

@@ -18,8 +18,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.kernels.recurrent.seats import take_turns
-from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units
-from sardonyx.compiler.llvm.narrow_floats import narrowed
+from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, write_units
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, Type
 from sardonyx.ops.recurrent_cells import Cell, Stage
@@ -180,11 +179,7 @@ class _StageBlock:
                 total = sums[0][index][vector].get()
                 for others in sums[1:]:
                     total = total + others[index][vector].get()
-                self.room.store(total, (index * self.vectors + vector) * self.lanes, align=self._align)
-
-    @property
-    def _align(self) -> int:
-        return self.lanes * self.spec.working.nbytes
+                self.room.store(total, (index * self.vectors + vector) * self.lanes)
 
     def _bias(self, direction: Value, unit_block: Value, vector: int) -> Value:
         """Where the sums of a vector begin: the biases of its units."""
@@ -213,7 +208,7 @@ class _StageBlock:
                 line.prefetch(ahead + start, level=2)
         factors = [k.splat(source.load(place), self.lanes) for source in sources]
         for vector in range(self.vectors):
-            weights = line.load(vector * self.lanes, self.lanes, align=self._align)
+            weights = line.load(vector * self.lanes, self.lanes)
             for factor, row_sums in zip(factors, sums, strict=True):
                 row_sums[vector].set(k.fma(weights, factor, row_sums[vector].get()))
 
@@ -258,7 +253,7 @@ class _StageBlock:
                     if target == 0 and spec.has_result:
                         shown = value if active is None else k.select(active, value, 0.0)
                         to = result.offset(batch * given["result_batch"] + unit)
-                        self._show(to, narrowed(k, shown, spec.storage), left)
+                        self._show(to, shown, left)
                     if active is not None:
                         value = k.select(active, value, inputs[first_plane + target])
                     after[target].store(value, place)
@@ -268,6 +263,6 @@ class _StageBlock:
         k = self.k
         whole = left >= self.lanes
         with k.when(whole):
-            to.store(value)
+            write_units(to, value)
         with k.otherwise(whole):
-            to.store(value, 0, k.lanes_below(left, self.lanes))
+            write_units(to, value, 0, k.lanes_below(left, self.lanes))

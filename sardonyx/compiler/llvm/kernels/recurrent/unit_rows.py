@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sardonyx.compiler.llvm.builder import Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
-from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
+from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, F64, I64, Type
+from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, I64, U16, Type
 
 # Vectors of units that a block of the loop computes at once.
 BLOCK_VECTORS = 2
@@ -16,6 +17,21 @@ BLOCK_VECTORS = 2
 def block_units(target: Target, working: Type) -> int:
     """The units of a block: their gates fill as many registers as hide the time of a multiply-add."""
     return BLOCK_VECTORS * target.lanes(working)
+
+
+def read_units(from_: Pointer, index: Value, lanes: int, wanted: Type) -> Value:
+    """Numbers of a pointer's type as `wanted`; those of 16 bits are read as bits, for which every target has code."""
+    if from_.scalar in (F16, BF16):
+        return from_bits(from_.cast(U16).load(index, lanes), from_.scalar).to(wanted)
+    return from_.load(index, lanes).to(wanted)
+
+
+def write_units(to: Pointer, value: Value, index: Value | int = 0, mask: Value | None = None) -> None:
+    """Store numbers as those of a pointer's type, rounded once."""
+    if to.scalar in (F16, BF16):
+        to.cast(U16).store(to_bits(to.function, value, to.scalar), index, mask)
+    else:
+        to.store(value.to(to.scalar), index, mask)
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ def emit_unit_rows(target: Target, spec: RowsSpec) -> str:
             read = k.pointer(words.load(0), spec.source).offset(outer * read_outer + row * read_inner)
             for first, last, width in ((0, whole, lanes), (whole, count, 1)):
                 with k.loop(first, last, width) as at:
-                    written.store(narrowed(k, widened(read.load(at, width), _working(spec)), spec.target), at)
+                    write_units(written, read_units(read, at, width, _working(spec)), at)
             filled = count
         with k.loop(filled, room) as at:
             written.store(0, at)
@@ -90,7 +106,7 @@ def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
                 with k.when(there):
                     read = source.offset(row * hidden)
                     with k.loop(begin, end) as at:
-                        column.store(widened(read.load(at), spec.working), at * step)
+                        column.store(read_units(read, at, 1, spec.working), at * step)
                 with k.otherwise(there), k.loop(begin, end) as at:
                     column.store(0.0, at * step)
     return k.finish()
