@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import mmap
 import pkgutil
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -130,3 +133,36 @@ def test_products_use_the_instructions_of_the_target(
     products = [pair for pair in asked.values() if pair[0].__name__ == "emit_gemm" and pair[1].product == kind][:1]
     assert products
     assert any(re.search(instruction, compile_assembly(emit(target, spec), target)) for emit, spec in products)
+
+
+_FAR_APART = """
+import ctypes, mmap
+from sardonyx.compiler.llvm.codegen import Loader, compile_object
+from sardonyx.compiler.llvm.target import host_target
+
+target = host_target("")
+text = f'''target triple = "{target.triple}"
+@constants = private unnamed_addr constant [4 x i64] [i64 5, i64 7, i64 11, i64 13]
+define i64 @kernel(i64 %i) {{
+  %p = getelementptr [4 x i64], ptr @constants, i64 0, i64 %i
+  %v = load i64, ptr %p
+  ret i64 %v
+}}'''
+code = compile_object(text, target)
+loader = Loader(target)
+mapped = []
+for turn in range(800):
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(loader.load("kernel", code))
+    assert function(2) == 11
+    pages = [mmap.mmap(-1, 4096) for _ in range(3)]
+    pages[1].close()
+    mapped += [*pages, mmap.mmap(-1, 64 << 20, prot=mmap.PROT_READ), mmap.mmap(-1, 4096 << turn * 7 % 5 % 2)]
+print("loaded")
+"""
+
+
+@pytest.mark.skipif(not hasattr(mmap, "PROT_READ"), reason="the system maps memory in another way")
+def test_constants_are_found_where_only_pages_far_away_are_free() -> None:
+    """An instruction reaches 2 GB; a process that has mapped more has holes of a page here and there."""
+    ran = subprocess.run([sys.executable, "-c", _FAR_APART], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout == "loaded\n", ran.stderr

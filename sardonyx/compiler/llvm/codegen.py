@@ -99,7 +99,8 @@ class Loader:
         with _LOCK:
             llvm = _binding()
             self._llvm = llvm
-            self._jit = llvm.create_lljit_compiler(_machine(target))
+            # LLVM's older linker maps code and constants apart, perhaps further than an instruction reaches.
+            self._jit = llvm.create_lljit_compiler(_machine(target), use_jit_link=True)
             self._kept: list[Any] = []
             self._attempts = itertools.count()
 
