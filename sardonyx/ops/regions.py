@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -22,6 +24,11 @@ def _pooled(inputs: Sequence[Fact | None], height: int, width: int) -> Sequence[
     return [Fact(x.type, (count, channels, height, width))]
 
 
+def no_such_item(item: int, items: int) -> ValueError:
+    """The error for a region of an item that the batch does not have."""
+    return ValueError(f"a region is of item {item}, but the batch has {items}")
+
+
 class RegionAlign(Operator):
     """Bilinear samples on a grid in each bin of each region, reduced to their mean or maximum.
 
@@ -34,7 +41,21 @@ class RegionAlign(Operator):
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
 
-    host_reason = "the region pooling of NumPy: no native kernel"
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        self._check_mode()
+        parameters = {
+            "rows": self.output_height,
+            "columns": self.output_width,
+            "scale": self.spatial_scale,
+            "maximum": self.mode == "max",
+            "half_pixel": self.half_pixel(),
+            "samples": max(0, self.sampling_ratio),
+        }
+        return Template("roi_align", parameters, self.run)
+
+    def _check_mode(self) -> None:
+        if self.mode not in ("avg", "max"):
+            raise ValueError(f"mode must be avg or max, not '{self.mode}'")
 
     def half_pixel(self) -> bool:
         """Whether coordinates are those of pixel centres."""
@@ -46,10 +67,10 @@ class RegionAlign(Operator):
     def run(self, x: Array, regions: Array, batch_indices: Array) -> Sequence[Value]:
         if x.ndim != 4 or regions.ndim != 2 or regions.shape[1] != 4 or batch_indices.shape != regions.shape[:1]:
             raise ValueError(f"shapes {x.shape}, {regions.shape}, {batch_indices.shape} are not (N,C,H,W), (R,4), (R,)")
-        if self.mode not in ("avg", "max"):
-            raise ValueError(f"mode must be avg or max, not '{self.mode}'")
-        if batch_indices.size and not 0 <= int(batch_indices.min()) <= int(batch_indices.max()) < len(x):
-            raise ValueError(f"batch_indices must lie in 0..{len(x) - 1}")
+        self._check_mode()
+        for item in batch_indices.tolist():
+            if not 0 <= item < len(x):
+                raise no_such_item(item, len(x))
         wide = x.astype(working_dtype(x.dtype), copy=False)
         shape = (len(regions), x.shape[1], self.output_height, self.output_width)
         result = np.zeros(shape, wide.dtype)
@@ -122,7 +143,9 @@ class MaxRoiPool(Operator):
     pooled_shape: tuple[int, ...]
     spatial_scale: float = 1.0
 
-    host_reason = "the region pooling of NumPy: no native kernel"
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        rows, columns = self.pooled_shape
+        return Template("max_roi_pool", {"rows": rows, "columns": columns, "scale": self.spatial_scale}, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return _pooled(inputs, self.pooled_shape[0], self.pooled_shape[1])
@@ -135,7 +158,7 @@ class MaxRoiPool(Operator):
         for number, (item, *corners) in enumerate(regions.astype(np.float64).tolist()):
             left, top, right, bottom = (_rounded(corner * self.spatial_scale) for corner in corners)
             if not 0 <= int(item) < len(x):
-                raise ValueError(f"region {number} is of item {int(item)}, the batch has {len(x)}")
+                raise no_such_item(int(item), len(x))
             rows = _bins(top, bottom, height, x.shape[2])
             columns = _bins(left, right, width, x.shape[3])
             for i, (first, last) in enumerate(rows):

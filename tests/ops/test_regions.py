@@ -41,5 +41,5 @@ def test_max_roi_pool() -> None:
 
 def test_an_item_outside_the_batch_is_an_error() -> None:
     x = np.zeros((1, 1, 4, 4), np.float32)
-    with pytest.raises(Exception, match=r"batch_indices must lie in 0\.\.0"):
+    with pytest.raises(Exception, match="a region is of item"):
         ours("RoiAlign", x, np.zeros((1, 4), np.float32), np.array([3], np.int64))

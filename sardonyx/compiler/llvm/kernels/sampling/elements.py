@@ -68,4 +68,14 @@ def vector_loop(k: Function, count: Value, lanes: int, body: Callable[[Value, in
             body(at, 1, None)
 
 
-__all__ = ["Elements", "stored", "vector_loop", "working_type"]
+def blocked_loop(
+    k: Function, count: Value, lanes: int, vectors: int, body: Callable[[Value, int, int, Value | None], None]
+) -> None:
+    """`body(at, vectors, lanes, mask)` for blocks of so many vectors, then for single ones, as `vector_loop` has it."""
+    blocks = count & -(lanes * vectors)
+    with k.loop(0, blocks, lanes * vectors) as at:
+        body(at, vectors, lanes, None)
+    vector_loop(k, count - blocks, lanes, lambda at, width, mask: body(blocks + at, 1, width, mask))
+
+
+__all__ = ["Elements", "blocked_loop", "stored", "vector_loop", "working_type"]

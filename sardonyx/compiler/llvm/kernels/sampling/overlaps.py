@@ -12,7 +12,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_expression
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
-from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, working_type
+from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_loop, working_type
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type, type_of
 from sardonyx.kernel.canonical import Canonical
@@ -100,7 +100,6 @@ class _Sums:
                 for address, steps in self.operands
             ]
             first = (number * self.groups + group) * self.filters
-            blocks, whole = self.filters & -(lanes * _UNROLL), self.filters & -lanes
 
             def sums(
                 filter_: Value,
@@ -115,16 +114,7 @@ class _Sums:
                 for index, total in enumerate(totals):
                     self._finish(total, lines, filter_ + index * width, first, width, mask)
 
-            with k.loop(0, blocks, lanes * _UNROLL) as filter_:
-                sums(filter_, _UNROLL, lanes, None)
-            with k.loop(blocks, whole, lanes) as filter_:
-                sums(filter_, 1, lanes, None)
-            if k.target.has_masks:
-                with k.when(whole < self.filters):
-                    sums(whole, 1, lanes, k.lanes_below(self.filters - whole, lanes))
-            else:
-                with k.loop(whole, self.filters) as filter_:
-                    sums(filter_, 1, 1, None)
+            blocked_loop(k, self.filters, lanes, _UNROLL, sums)
 
     def _totals(
         self,
