@@ -5,6 +5,7 @@ Nothing here changes results: every element is accumulated in the order of K wha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.kernels.products.gemm import Layout
@@ -138,7 +139,7 @@ class Tuning:
     rows_l2            A's block of rows and K takes at most this share of the second cache
     swept_l2           a B of at most this share of the second cache is swept for each tile of rows
     group_columns      columns of a chunk at most, so that partial sums stay in the second cache
-    chunk_flops        work of a chunk: the least and the most
+    chunk_flops        work of a chunk: the least and the most that is wished for
     chunk_bytes        bytes of B of a chunk that is bound by memory
     bad_stride         A is copied where its rows are a multiple of so many bytes apart; 0 for never
     prefetch           bytes ahead that a product of few rows asks for; twice as many where memory is far
@@ -146,9 +147,9 @@ class Tuning:
 
     panel_l1: float = 2.0
     rows_l2: float = 0.4
-    swept_l2: float = 0.5
+    swept_l2: float = 0.85
     group_columns: int = 512
-    chunk_flops: tuple[float, float] = (4e6, 16e6)
+    chunk_flops: tuple[float, float] = (1e6, 16e6)
     chunk_bytes: int = 512 << 10
     bad_stride: int = 0
     prefetch: int = 8 << 10
@@ -175,7 +176,9 @@ class _Choice:
         self.panel = panel_columns(target, problem.product)
         self.panels = max(1, panels_of(problem.n, self.panel))
         self.word = self.product.word.nbytes
-        self.flops = 2.0 * problem.batch * problem.m * problem.n * problem.k
+        # Lanes behind N are multiplied as well.
+        lanes = target.lanes(self.product.accumulator)
+        self.columns = -(-problem.n // lanes) * lanes
 
     def blocking(self) -> Blocking:
         problem, depth, panel = self.problem, self.product.depth, self.panel
@@ -186,8 +189,12 @@ class _Choice:
         per_k = panel * self.word // depth
         most_k = problem.k if whole else max(64, int(self.tuning.panel_l1 * self.caches.l1) // per_k)
         k_block, k_blocks = _cut(problem.k, most_k, max(depth * self.product.unit, 4))
-        row_block, row_blocks = _cut(problem.m, self._most_rows(k_block, swept), self.tile.rows)
-        group = self.panels if swept and not few else self._group(min(row_block, problem.m))
+        if swept and not few and problem.a != "windows":
+            row_block, group = self._swept_chunk()
+        else:
+            row_block, _ = _cut(problem.m, self._most_rows(k_block, swept), self.tile.rows)
+            group = self.panels if swept and not few else self._group(row_block)
+        row_blocks = max(1, -(-problem.m // row_block))
         groups = -(-self.panels // group)
         a_copy = self._a_copy(row_block, k_block, few)
         lines = row_block if problem.a != "columns" else -(-k_block // depth)
@@ -230,36 +237,77 @@ class _Choice:
         return problem.m >= 4 * self.tile.rows or (problem.m > self.tile.rows and collides)
 
     def _is_swept(self, b_copy: bool) -> bool:
-        nbytes = self.panels * self.panel * self.word * self.problem.k // self.product.depth
-        return self.problem.b != "columns" and not b_copy and nbytes <= self.tuning.swept_l2 * self.caches.l2
+        problem, share = self.problem, self.tuning.swept_l2
+        nbytes = self.columns * self.word * problem.k // self.product.depth
+        if problem.a == "windows":  # rows that are put together lie beside it
+            share = min(share, _MOST_BESIDE_WINDOWS)
+        return problem.b != "columns" and not b_copy and nbytes <= share * self.caches.l2
+
+    def _flops(self, rows: int, columns: int) -> float:
+        """The work of so many rows and columns; storing a result takes as long as some multiplications."""
+        return 2.0 * rows * columns * (self.problem.k + _K_OF_STORE)
 
     def _chunk_flops(self) -> float:
         """Work of a chunk: an eighth of all, within limits."""
         least, most = self.tuning.chunk_flops
-        return min(most, max(least, self.flops / 8))
+        return min(most, max(least, self.problem.batch * self._flops(self.problem.m, self.columns) / 8))
+
+    def _swept_chunk(self) -> tuple[int, int]:
+        """Rows and panels of a chunk that is swept; lines of C are written whole where cuts between rows do as well."""
+        tile = self.tile.rows
+        tiles = max(1, -(-self.problem.m // tile))
+        wished = self._flops(self.problem.m, self.columns) / self._chunk_flops() / self.problem.batch
+        least = max(1, round(wished))
+        most_groups = 1 if self.product.copies_a else min(self.panels, _MORE_CHUNKS * least)
+        best, soonest = (tiles * tile, self.panels), math.inf
+        if least == 1:
+            return best
+        for groups in range(1, most_groups + 1):
+            fewest = min(tiles, -(-least // groups))
+            for blocks in range(fewest, min(tiles, self._most_tried(fewest)) + 1):
+                chunk = -(-tiles // blocks) * tile, -(-self.panels // groups)
+                end = self._end(*chunk)
+                if end < soonest - _GAIN:
+                    best, soonest = chunk, end
+            if soonest < _EVEN:
+                break
+        return best
+
+    @staticmethod
+    def _most_tried(fewest: int) -> int:
+        """How many blocks are tried instead of so many: more of them leave less to wait for."""
+        return _MORE_CHUNKS * fewest if fewest <= _MANY else fewest
+
+    def _end(self, row_block: int, group: int) -> float:
+        """When two threads have done such chunks, where 1 is half of the work; other even numbers of threads, about."""
+        rows, columns = max(1, min(row_block, self.problem.m)), max(1, min(group * self.panel, self.columns))
+        count = self.problem.batch * -(-self.problem.m // rows) * -(-self.columns // columns)
+        rounds = -(-count // _THREADS) * _THREADS
+        return rounds * rows * columns / max(1, self.problem.batch * self.problem.m * self.columns)
 
     def _most_rows(self, k_block: int, swept: bool) -> int:
         """Rows of a block at most, a multiple of the tile's."""
         if swept and self.problem.a == "windows":  # what is put together is used from the nearest cache
             most = self.caches.l1 // 2 // max(1, k_block * self.word // self.product.depth)
-        elif swept:
-            most = int(self._chunk_flops() // max(1, 2 * self.problem.k * self.panels * self.panel))
         else:
             most = int(self.tuning.rows_l2 * self.caches.l2) // (k_block * self.word // self.product.depth)
         return max(1, most // self.tile.rows) * self.tile.rows
 
-    def _group(self, rows: int) -> int:
+    def _group(self, row_block: int) -> int:
         """Panels of a chunk, such that all chunks have about the same number."""
-        k, tuning = max(1, self.problem.k), self.tuning
+        tuning, rows = self.tuning, max(1, min(row_block, self.problem.m))
         if rows <= _MOST_PANELS:
-            panel_bytes = self.panel * k * self.word // self.product.depth
+            panel_bytes = self.panel * max(1, self.problem.k) * self.word // self.product.depth
             enough = max(1, tuning.chunk_bytes // (panel_bytes * _MOST_PANELS)) * _MOST_PANELS
         else:
-            enough = max(1, round(self._chunk_flops() / (2.0 * max(1, rows) * self.panel * k)))
+            enough = max(1, round(self._chunk_flops() / self._flops(rows, self.panel)))
         most = max(1, tuning.group_columns // self.panel)
         if self.problem.a == "windows":  # every group puts them together anew
             enough = max(enough, _LEAST_PANELS_OF_WINDOWS)
         count = -(-self.panels // min(most, enough))
+        if count > 1 and rows > _MOST_PANELS and self.problem.a != "windows":
+            tried = range(count, min(self._most_tried(count), self.panels) + 1)
+            count = min(tried, key=lambda count: self._end(row_block, -(-self.panels // count)))
         return -(-self.panels // count)
 
     def _a_copy(self, row_block: int, k_block: int, few: bool) -> int:
@@ -286,6 +334,19 @@ class _Choice:
 # Lines a multiple of this many bytes apart share few sets of the caches, which hold so many of them.
 _COLLIDING = 2048
 _COLLIDING_LINES = 64
+# Threads among which the chunks of a product are to be shared without a rest.
+_THREADS = 2
+# More chunks than wished for are tried up to twice as many; so many are even enough as they are.
+_MORE_CHUNKS = 2
+_MANY = 16
+# More chunks are worth it where the threads end so much sooner; and cuts between columns, too, where they do not end
+# nearly at once.
+_GAIN = 0.01
+_EVEN = 1.06
+# Storing a result of a product whose K is small takes as long as so many multiplications.
+_K_OF_STORE = 4
+# The share of the second cache that B takes at most where it is swept for windows.
+_MOST_BESIDE_WINDOWS = 0.5
 # Panels for which a chunk puts windows together, at least, where there are as many.
 _LEAST_PANELS_OF_WINDOWS = 4
 # Panels that are multiplied at once for few rows, at most.

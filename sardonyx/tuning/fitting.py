@@ -92,7 +92,7 @@ _SINGLE = ((1, 768, 3072), (1, 2048, 2048))
 _TRIED: Sequence[tuple[str, Sequence[Any], Sequence[tuple[int, int, int]]]] = (
     ("panel_l1", (1.0, 2.0, 4.0), _TALL),
     ("rows_l2", (0.25, 0.4, 0.6), _TALL),
-    ("swept_l2", (0.25, 0.5, 0.8), ((128, 384, 384), (128, 512, 512))),
+    ("swept_l2", (0.4, 0.6, 0.85), ((128, 384, 384), (128, 400, 500))),
     ("group_columns", (256, 512, 1024), _TALL),
     ("chunk_bytes", (256 << 10, 512 << 10, 1 << 20), _SINGLE),
     ("prefetch", (2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10), _SINGLE),

@@ -72,6 +72,25 @@ def test_large_work_is_shared_among_many_threads() -> None:
             assert choose_blocking(target, Problem(m, n, k)).chunks >= 4, (target.name, m, n, k)
 
 
+def test_two_threads_end_together() -> None:
+    """Whatever the sizes, where there are enough tiles to share; products too small to share stay in one piece."""
+    target = dataclasses.replace(TARGETS[0], caches=Caches(48 << 10, 1 << 20, 32 << 20))
+    tile, panel = tile_shape(target).rows, panel_columns(target)
+    for m, n, k in [
+        (2284, 249, 2), (399, 2554, 4), (24, 1129, 151), (15, 8 * panel, 721), (4 * tile, 40, 400), (128, 384, 1152),
+        (197, 768, 768), (1500, 768, 3072), (37, 3145, 23), (1, 2048, 2048), (64, 320, 768), (1620, 18, 38),
+    ]:  # fmt: skip
+        found = choose_blocking(target, Problem(m, n, k))
+        rows = [min(found.row_block, m - start) for start in range(0, m, found.row_block)]
+        columns = [min(found.group * panel, n - start) for start in range(0, n, found.group * panel)]
+        ends = [0, 0]
+        for part in columns:
+            for row in rows:
+                ends[ends.index(min(ends))] += row * part
+        assert max(ends) <= 1.11 * sum(ends) / 2, (m, n, k, found)
+    assert choose_blocking(target, Problem(20, 20, 20)).chunks == 1
+
+
 def test_copies_follow_the_tuning() -> None:
     target = TARGETS[0]
     problem = Problem(100, 3000, 1024, a_stride_bytes=4096)
