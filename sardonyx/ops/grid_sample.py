@@ -1,4 +1,4 @@
-"""GridSample: interpolation at given places, in any number of spatial dimensions."""
+"""GridSample: interpolation at given places, in any number of spatial dimensions; AffineGrid, which makes places."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.evaluate import working_dtype
-from sardonyx.kernel.program import Kernel
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator, template_unless_text
@@ -179,4 +179,58 @@ class GridSample(Sampling):
         return self.mode
 
 
-__all__ = ["AxisTaps", "GridSample", "OldGridSample", "Sampling", "axis_taps", "interpolate"]
+def grid_places(size: int, align_corners: bool) -> Array:
+    """The places of `size` elements between -1 and 1 (F64): with corners aligned, the first and the last lie there."""
+    if align_corners:
+        return np.linspace(-1.0, 1.0, size) if size > 1 else np.zeros(size)
+    return (2 * np.arange(size) + 1) / max(size, 1) - 1
+
+
+def grid_sizes(theta: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
+    """The spatial sizes of the grid for matrices of shape `theta`; ValueError where they do not fit."""
+    count = len(size) - 2
+    if count not in (2, 3) or len(theta) != 3 or tuple(theta[1:]) != (count, count + 1) or theta[0] != size[0]:
+        raise ValueError(
+            f"theta of shape {tuple(theta)} and size {list(size)} do not fit: expected (N, 2, 3) and (N, C, H, W), or "
+            "(N, 3, 4) and (N, C, D, H, W)"
+        )
+    return tuple(size[2:])
+
+
+@operator("AffineGrid", since=20)
+class AffineGrid(Operator):
+    """The grid (N, ..., k) of places that matrices theta (N, k, k + 1) make of the places of an image's elements."""
+
+    align_corners: int = 0
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        theta, size = inputs[0], inputs[1]
+        assert theta is not None
+        sizes = None if size is None else size.elements
+        if sizes is None or len(sizes) not in (4, 5):
+            return inference.by_onnx(self.node, inputs, self.version)
+        return [Fact(theta.type, (sizes[0], *sizes[2:], len(sizes) - 2))]
+
+    def run(self, theta: Array, size: Array) -> Sequence[Value]:
+        sizes = grid_sizes(theta.shape, size.ravel().tolist())
+        wide = theta.astype(working_dtype(theta.dtype), copy=False)
+        axes = [grid_places(length, bool(self.align_corners)).astype(wide.dtype) for length in sizes]
+        *places, ones = *np.meshgrid(*axes, indexing="ij")[::-1], np.ones(sizes, wide.dtype)
+        grid = np.stack([*places, ones], axis=-1).reshape(-1, len(sizes) + 1) @ wide.swapaxes(1, 2)
+        return (grid.reshape(len(theta), *sizes, len(sizes)).astype(theta.dtype, copy=False),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("affine_grid", {"align_corners": bool(self.align_corners)}, self.run)
+
+
+__all__ = [
+    "AffineGrid",
+    "AxisTaps",
+    "GridSample",
+    "OldGridSample",
+    "Sampling",
+    "axis_taps",
+    "grid_places",
+    "grid_sizes",
+    "interpolate",
+]

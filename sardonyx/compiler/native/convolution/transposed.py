@@ -20,6 +20,7 @@ from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.compiler.native.convolution.convolution import choose
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.slices import reshaped, transposed
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
@@ -331,3 +332,59 @@ def _type(dtype: np.dtype[Any]) -> Type:
     found = type_of(dtype)
     assert found is not None
     return found
+
+
+@template("col2im")
+class Col2Im(NativeKernel):
+    """Blocks put back into an image. Parameter: ``windows``, from the shapes of input, image and block to what the
+    blocks fill. The columns are brought into channels-last order first.
+    """
+
+    known_inputs = (1, 2)
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        data, _, block = inputs
+        dtype = None if data is None or data.dtype is None else numpy_dtype(data.dtype)
+        if dtype is None or product_of(dtype) is None:
+            return f"no kernel adds up blocks of {dtype}"
+        if block is not None and block.shape is not None and (len(block.shape) != 1 or block.shape[0] not in (1, 2, 3)):
+            return f"more than {SPATIAL} spatial dimensions"
+        return None
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        data, image, block = inputs
+        assert data is not None
+        windows: Windows = self.parameters["windows"](data.shape, _integers(image), _integers(block))
+        taps, places = math.prod(windows.kernel), math.prod(windows.output)
+        batch, channels = data.shape[0], data.shape[1] // taps
+        made = binder.new(data.dtype, (batch, *windows.size, channels))
+        result = transposed(made, (0, len(windows.size) + 1, *range(1, len(windows.size) + 1)))
+        if made.size == 0:
+            return [result]
+        by_taps = reshaped(binder, data, (batch, channels, taps, places))
+        columns = contiguous(binder, transposed(by_taps, (0, 3, 2, 1)))
+        spreads = [
+            Spread(length, output, kernel, stride, dilation, begin)
+            for length, output, kernel, stride, dilation, begin in zip(
+                windows.output,
+                windows.size,
+                windows.kernel,
+                windows.strides,
+                windows.dilations,
+                windows.begin,
+                strict=True,
+            )
+        ]
+        steps = (
+            [(step, 0) for step in _row_steps(windows.output, taps * channels)],
+            [(step, 0) for step in _row_steps(windows.kernel, channels)],
+        )
+        finish = Finish((Input(data.dtype, 0),), ())
+        add_overlaps(binder, columns, None, spreads, steps, (batch, 1, channels), 0, finish, [made])
+        return [result]
+
+
+def _integers(tensor: Tensor | None) -> list[int]:
+    assert tensor is not None
+    assert tensor.array is not None
+    return [int(number) for number in tensor.array.ravel()]
