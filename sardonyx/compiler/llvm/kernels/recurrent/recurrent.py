@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
-from sardonyx.compiler.llvm.kernels.recurrent.seats import take_turns
+from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_turns
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, write_units
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, Type
 from sardonyx.ops.recurrent_cells import Cell, Stage
 
-MOST_STAGES = 2
+# Rows of the batch whose sums are in registers at once.
+_MOST_ROWS = 8
 
 _NAMES = (
     *("projected", "panels0", "panels1", "planes", "biases", "peepholes", "lengths", "result", "shared"),
@@ -75,7 +76,8 @@ def emit_recurrent(target: Target, spec: RecurrentSpec) -> str:
         _block(k, words, spec, given, turn, number)
 
     shared = k.pointer(given["shared"], I64)
-    take_turns(k, shared, given["seats"], given["blocks"], given["turns"], block)
+    turns = Turns(given["seats"], given["blocks"], given["turns"], strand=given["unit_blocks"])
+    take_turns(k, shared, turns, block)
     return k.finish()
 
 
@@ -129,57 +131,69 @@ class _StageBlock:
         self.given = _Arguments(k, words, spec)
         self.lanes = k.target.lanes(spec.working)
         self.units = block_units(k.target, spec.working)
-        self.vectors = self.stage.count * BLOCK_VECTORS  # of sums, for one row
-        # Sums leave some registers for the numbers that they are made of.
-        self.most_rows = max(1, (k.target.registers - 8) // 8)
-        self.room = k.stack(spec.working, self.most_rows * self.vectors * self.lanes)
+        # Sums leave some registers for the numbers that they are made of. Many rows are better than many vectors: what
+        # is read of a panel serves all of them.
+        self.sums = k.target.registers * 3 // 4
+        narrow = 1 if self.stage.count > 2 else BLOCK_VECTORS
+        self.most_rows = min(_MOST_ROWS, self.sums // (self.stage.count * narrow))
+        self.room = k.stack(spec.working, self.most_rows * self.stage.count * self.units)
 
     def emit(self, time: Value, direction: Value, unit_block: Value, first: Value, end: Value) -> None:
         """Rows `first` to `end` of the batch, as many at once as registers hold."""
         k = self.k
-        whole = first + (end - first) // self.most_rows * self.most_rows
-        with k.loop(first, whole, self.most_rows) as row:
-            self._rows(time, direction, unit_block, row, self.most_rows)
-        for rows in k.choose(end - whole, range(1, self.most_rows)):
-            self._rows(time, direction, unit_block, whole, rows)
-
-    def _rows(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
-        self._products(time, direction, unit_block, row, rows)
-        with self.k.apart():
-            self._gates(time, direction, unit_block, row, rows)
+        row = k.variable(I64, first)
+        with k.loop_while(lambda: row.get() < end):
+            now = row.get()
+            count = k.smaller(end - now, self.most_rows)
+            for rows in k.choose(count, range(1, self.most_rows + 1)):
+                self._products(time, direction, unit_block, now, rows)
+            with k.apart():
+                self._gates(time, direction, unit_block, now, count)
+            row.set(now + count)
 
     def _products(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
         """The recurrent parts of the gates of `rows` rows into `room`, [rows, gates, units]."""
-        k, given, spec = self.k, self.given, self.spec
+        given = self.given
         hidden, step = given["hidden"], given["row"]
-        width = self.stage.count * self.units
         panel = given.numbers(f"panels{self.number}").offset(
-            (direction * given["unit_blocks"] + unit_block) * hidden * width
+            (direction * given["unit_blocks"] + unit_block) * hidden * (self.stage.count * self.units)
         )
         read = given.plane(self._slot(time, self.stage.source), direction).offset(row * step)
         sources = [read.offset(step * index) for index in range(rows)]
-        parts = max(1, k.target.registers // 2 // (rows * self.vectors))
-        wide = spec.working.vector(self.lanes)
-        sums = [[[k.variable(wide) for _ in range(self.vectors)] for _ in range(rows)] for _ in range(parts)]
+        every = range(self.stage.count * BLOCK_VECTORS)
+        if rows * len(every) <= self.sums:
+            self._sums(direction, unit_block, panel, sources, every)
+        else:
+            for part in range(BLOCK_VECTORS):
+                self._sums(direction, unit_block, panel, sources, every[part::BLOCK_VECTORS])
+
+    def _sums(
+        self, direction: Value, unit_block: Value, panel: Pointer, sources: Sequence[Pointer], vectors: Sequence[int]
+    ) -> None:
+        """The sums of some vectors of a panel over all hidden units, for every row."""
+        k, hidden = self.k, self.given["hidden"]
+        parts = max(1, k.target.registers // 2 // (len(sources) * len(vectors)))
+        wide = self.spec.working.vector(self.lanes)
+        sums = [[[k.variable(wide) for _ in vectors] for _ in sources] for _ in range(parts)]
         for part, row_sums in enumerate(sums):
-            for vector in range(self.vectors):
+            for place, vector in enumerate(vectors):
                 start = self._bias(direction, unit_block, vector) if part == 0 else k.constant(wide, 0)
                 for one in row_sums:
-                    one[vector].set(start)
-        ahead = given["ahead"] if spec.asks_ahead else None
+                    one[place].set(start)
+        ahead = self.given["ahead"] if self.spec.asks_ahead and len(sources) == 1 else None
         whole = hidden // parts * parts
-        with k.loop(0, whole, parts) as place:
+        with k.loop(0, whole, parts) as unit:
             for part, row_sums in enumerate(sums):
-                self._multiply_add(panel, sources, place + part if part else place, row_sums, ahead)
+                self._multiply_add(panel, sources, unit + part if part else unit, row_sums, vectors, ahead)
         if parts > 1:
-            with k.loop(whole, hidden) as place:
-                self._multiply_add(panel, sources, place, sums[0], None)
-        for index in range(rows):
-            for vector in range(self.vectors):
-                total = sums[0][index][vector].get()
+            with k.loop(whole, hidden) as unit:
+                self._multiply_add(panel, sources, unit, sums[0], vectors, None)
+        for row in range(len(sources)):
+            for place, vector in enumerate(vectors):
+                total = sums[0][row][place].get()
                 for others in sums[1:]:
-                    total = total + others[index][vector].get()
-                self.room.store(total, (index * self.vectors + vector) * self.lanes)
+                    total = total + others[row][place].get()
+                self.room.store(total, row * self.stage.count * self.units + vector * self.lanes)
 
     def _bias(self, direction: Value, unit_block: Value, vector: int) -> Value:
         """Where the sums of a vector begin: the biases of its units."""
@@ -195,28 +209,28 @@ class _StageBlock:
         self,
         panel: Pointer,
         sources: Sequence[Pointer],
-        place: Value,
+        unit: Value,
         sums: Sequence[Sequence[Variable]],
+        vectors: Sequence[int],
         ahead: Value | None,
     ) -> None:
         """Add what one hidden unit gives to the sums of all rows."""
         k = self.k
-        line = panel.offset(place * (self.vectors * self.lanes))
+        line = panel.offset(unit * (self.stage.count * self.units))
         if ahead is not None:
-            per_line = 64 // self.spec.working.nbytes
-            for start in range(0, self.vectors * self.lanes, per_line):
+            for start in range(0, self.stage.count * self.units, 64 // self.spec.working.nbytes):
                 line.prefetch(ahead + start, level=2)
-        factors = [k.splat(source.load(place), self.lanes) for source in sources]
-        for vector in range(self.vectors):
+        factors = [k.splat(source.load(unit), self.lanes) for source in sources]
+        for place, vector in enumerate(vectors):
             weights = line.load(vector * self.lanes, self.lanes)
             for factor, row_sums in zip(factors, sums, strict=True):
-                row_sums[vector].set(k.fma(weights, factor, row_sums[vector].get()))
+                row_sums[place].set(k.fma(weights, factor, row_sums[place].get()))
 
     def _slot(self, time: Value, plane: int, later: int = 0) -> Value:
         """Where a plane lies: the hidden state before (or after) a time step, or another plane."""
         return (time + later) & 1 if plane == 0 else self.k.constant(I64, 1 + plane)
 
-    def _gates(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
+    def _gates(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: Value) -> None:
         """The expressions of the stage for `rows` rows, from the sums in `room`."""
         k, given, spec, lanes = self.k, self.given, self.spec, self.lanes
         backwards = (given["backwards"] + direction).differs(0)
@@ -238,10 +252,10 @@ class _StageBlock:
             with k.when(left > 0):
                 gates = range(self.stage.count)
                 entering = projected.offset(batch * given["projected_batch"] + unit)
-                room = self.room.offset((index * self.vectors + vector) * lanes)
+                room = self.room.offset(index * (self.stage.count * self.units) + vector * lanes)
                 place = batch * step + unit
                 inputs = [entering.load(hidden * (self.stage.first + gate), lanes) for gate in gates]
-                inputs += [room.load(gate * BLOCK_VECTORS * lanes, lanes) for gate in gates]
+                inputs += [room.load(gate * self.units, lanes) for gate in gates]
                 inputs += [plane.load(place, lanes) for plane in before]
                 inputs += [peepholes.load(step * number + unit, lanes) for number in range(self.cell.peepholes)]
                 values = [k.splat(one, lanes) for one in emit_working(k, self.stage.outputs.roots, inputs)]

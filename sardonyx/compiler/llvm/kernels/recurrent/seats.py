@@ -17,6 +17,7 @@ exchanges turn t for t + 1 has the block, and nobody can take it again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sardonyx.compiler.llvm import atomics
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
@@ -38,22 +39,40 @@ def shared_words(blocks: int) -> int:
     return LINE_WORDS * (2 + blocks)
 
 
-def take_turns(k: Function, shared: Pointer, seats: Value, blocks: Value, turns: Value, body: Body) -> None:
-    """Emit the way of a thread through the turns of a kernel whose chunks are seats, up to `MOST_SEATS`.
+@dataclass(frozen=True)
+class Turns:
+    """How many `seats`, up to `MOST_SEATS`, go through how many turns of how many blocks.
 
-    `body(turn, block)` emits one block. A thread that is called for all seats at once shares nothing.
+    The blocks are those of the first strand, then of the next one, `strand` each. Blocks of different strands do not
+    depend on each other in any turn.
+    """
+
+    seats: Value
+    blocks: Value
+    turns: Value
+    strand: Value
+
+
+def take_turns(k: Function, shared: Pointer, given: Turns, body: Body) -> None:
+    """Emit the way of a thread through the turns of a kernel whose chunks are seats.
+
+    `body(turn, block)` emits one block. A thread that is called for all seats at once shares nothing; it goes through
+    the turns of one strand after the other, whose data then may stay in its cache.
     """
     done, taken, claims = (shared.offset(LINE_WORDS * line) for line in range(3))
-    seat = k["begin"]
-    alone = (k["end"] - seat).equals(seats)
-    start = _first_block(seat, seats, blocks)
+    seat, blocks = k["begin"], given.blocks
+    alone = (k["end"] - seat).equals(given.seats)
+    strands = blocks / _at_least_one(k, given.strand)
+    end = k.select(alone, given.turns * strands, given.turns)
     turn = k.variable(I64, atomics.load(done, "acquire") / _at_least_one(k, blocks))
-    with k.when(turn.get() < turns):
+    with k.when(turn.get() < end):
         atomics.update("or", taken, k.constant(I64, 1) << seat, "monotonic")
-    with k.loop_while(lambda: turn.get() < turns):
-        now = turn.get()
-        position, finished = k.variable(I64, 0), k.variable(I64, 0)
-        limit = k.variable(I64, k.select(alone, blocks, _own_blocks(k, taken, seat, seats, blocks)))
+    with k.loop_while(lambda: turn.get() < end):
+        strand = turn.get() / given.turns
+        now = turn.get() - strand * given.turns  # where threads share the blocks there is only the strand 0 of all
+        start = k.select(alone, strand * given.strand, _first_block(seat, given.seats, blocks))
+        own = k.select(alone, given.strand, _own_blocks(k, taken, seat, given.seats, blocks))
+        position, finished, limit = k.variable(I64, 0), k.variable(I64, 0), k.variable(I64, own)
         goal, over = (now + 1) * blocks, k.variable(BOOL, False)
         with k.loop_while(lambda: ~over.get()):
             with k.loop(position.get(), limit.get()) as index:
@@ -76,7 +95,7 @@ def take_turns(k: Function, shared: Pointer, seats: Value, blocks: Value, turns:
                     with k.when(limit.get() >= blocks):
                         _give_way(k)
                     limit.set(blocks)
-        turn.set(now + 1)
+        turn.set(turn.get() + 1)
 
 
 def _at_least_one(k: Function, number: Value) -> Value:
