@@ -14,22 +14,30 @@ from typing import Any
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
-from sardonyx.compiler.native.convolution.winograd import WINOGRAD
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
+from sardonyx.compiler.native.convolution.winograd import WINOGRAD
+from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.products.gemm_step import product_of
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
 
-ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS, WINOGRAD)
+ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS, WINOGRAD, DEPTHWISE)
 
 
 @template("convolution")
 class ConvolutionKernel(NativeKernel):
-    """Parameters: `group`, and `attributes`, from the kernel's sizes to its `WindowAttributes`."""
+    """activation(Conv(x, w, bias?) + addend?), and an epilogue.
+
+    Parameters: `group`, and `attributes`, from the kernel's sizes to its `WindowAttributes`; if they are there also
+    `activation`, a function of an expression, `channels_last`, whether x, the addend and the result have their channels
+    at the end, and `weights`, a key and a function that puts stored weights into ONNX's order.
+    """
 
     takes_epilogue = True
 
@@ -37,6 +45,9 @@ class ConvolutionKernel(NativeKernel):
         super().__init__(parameters)
         self.group: int = parameters["group"]
         self.attributes: Callable[[Sequence[int]], WindowAttributes] = parameters["attributes"]
+        self.channels_last: bool = parameters.get("channels_last", False)
+        if "weights" in parameters:
+            self.known_inputs = (1,)
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         for fact in inputs[:2]:
@@ -52,8 +63,39 @@ class ConvolutionKernel(NativeKernel):
         x, w = inputs[0], inputs[1]
         assert x is not None
         assert w is not None
-        call = self.call(binder, x, w, inputs[2] if len(inputs) > 2 else None, epilogue)
-        return choose(binder, call).bind(binder, call)
+        bias, addend = (*inputs[2:], None, None)[:2]
+        if "weights" in self.parameters:
+            key, ordered = self.parameters["weights"]
+            w = binder.derived(w, key, ordered)
+        if self.channels_last:
+            x = _channels_second(x)
+        call = self.call(binder, x, w, bias, self._whole_epilogue(x, addend, epilogue))
+        results = choose(binder, call).bind(binder, call)
+        return [_channels_at_end(tensor) for tensor in results] if self.channels_last else results
+
+    def _whole_epilogue(self, x: Tensor, addend: Tensor | None, epilogue: Epilogue | None) -> Epilogue | None:
+        """The addend, the activation and what follows them, for a result in ONNX's order."""
+        activation = self.parameters.get("activation")
+        own: Expr = Input(x.dtype, 0)
+        operands = [] if addend is None else [addend]
+        if addend is not None:
+            own = own + Input(addend.dtype, 1)
+        if activation is not None:
+            own = activation(own)
+        outputs: Sequence[Expr] = (own,)
+        if epilogue is not None:
+            first = len(operands)
+
+            def replaced(leaf: Input) -> Expr:
+                return own if leaf.index == 0 else Input(leaf.dtype, leaf.index + first)
+
+            outputs = substitute(epilogue.outputs, replaced)
+            operands.extend(epilogue.operands)
+        elif addend is None and activation is None:
+            return None
+        if self.channels_last:
+            operands = [_channels_second(_with_rank(tensor, len(x.shape))) for tensor in operands]
+        return Epilogue(tuple(outputs), tuple(operands))
 
     def call(
         self, binder: Binder, x: Tensor, w: Tensor, bias: Tensor | None, epilogue: Epilogue | None
@@ -76,3 +118,20 @@ def choose(binder: Binder, call: ConvolutionCall) -> Algorithm:
     predicted = [(algorithm.predict(binder, call), algorithm) for algorithm in ALGORITHMS]
     able = [(time, algorithm) for time, algorithm in predicted if time is not None]
     return min(able, key=lambda pair: pair[0])[1]
+
+
+def _with_rank(tensor: Tensor, rank: int) -> Tensor:
+    """The tensor with axes of one element before its own."""
+    missing = rank - len(tensor.shape)
+    return tensor.reshaped((1,) * missing + tensor.shape, (0,) * missing + tensor.strides)
+
+
+def _channels_second(tensor: Tensor) -> Tensor:
+    """[batch, *sizes, channels] as [batch, channels, *sizes]."""
+    rank = len(tensor.shape)
+    return transposed(tensor, (0, rank - 1, *range(1, rank - 1)))
+
+
+def _channels_at_end(tensor: Tensor) -> Tensor:
+    """The opposite."""
+    return transposed(tensor, (0, *range(2, len(tensor.shape)), 1))

@@ -45,7 +45,8 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
         OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
         for operand in call.operands
     )
-    spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, Finish(canonical(call.outputs), forms), in_turns)
+    sure = (0, 0) if in_turns else _sure_columns(slide, along)
+    spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, Finish(canonical(call.outputs), forms), in_turns, sure)
     words: dict[str, Argument] = {**slide.words(kernel // taps)}
     named = {"x": call.x}
     named |= {f"operand{index}": operand for index, operand in enumerate(call.operands)}
@@ -113,6 +114,14 @@ def tile(target: Target, fold: Fold, row: tuple[int, int, int], output: int, *, 
         if (registers <= target.registers or places == 1) and cost <= least:
             best, least = along, cost
     return best
+
+
+def _sure_columns(slide: Slide, along: Along) -> tuple[int, int]:
+    """The columns of a tile, first and last (excluded), that are no padding wherever the tile is in its row."""
+    begin, size = slide.each(slide.windows.begin, 0)[-1], slide.size[-1]
+    rightmost = (slide.output[-1] - along.places) * along.stride - begin
+    first, last = max(0, begin), min(along.columns[-1] + 1, size - rightmost)
+    return (first, last) if first < last else (0, 0)
 
 
 def _block(target: Target, slide: Slide, channels: int, lanes: int, itemsize: int) -> int:

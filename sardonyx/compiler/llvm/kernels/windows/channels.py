@@ -2,8 +2,8 @@
 
 An item is a row of places of one block of channels. A tile of neighbouring places is computed at once, so that a
 column of the input is read once for all windows that it belongs to. Nothing is padded: taps outside along the slower
-dimensions are left out of the loops, and the tiles that meet the border along the last one ask for every column
-whether it is there. The last tile of a row is moved back to end with it, as is the last vector of the channels, so
+dimensions are left out of the loops, and the tiles that meet the border along the last one ask for the outer columns
+whether they are there. The last tile of a row is moved back to end with it, as is the last vector of the channels, so
 there are no partial ones: what they compute twice is the same.
 """
 
@@ -30,7 +30,8 @@ from sardonyx.compiler.llvm.types import I64
 class ChannelSpec:
     """Windows over elements of the dtype `x`; `lanes` channels make a vector.
 
-    `in_turns` says that a window has more taps along the last dimension than are written out.
+    `in_turns` says that a window has more taps along the last dimension than are written out. The columns of a tile
+    from the first up to the last (excluded) of `sure` are no padding wherever the tile is.
     """
 
     x: str
@@ -39,6 +40,7 @@ class ChannelSpec:
     fold: Fold
     finish: Finish
     in_turns: bool = False
+    sure: tuple[int, int] = (0, 0)
 
     def argument_names(self) -> tuple[str, ...]:
         """The words of the kernel's arguments.
@@ -101,13 +103,15 @@ class _Writer:
         """The windows of a tile of places for one vector of channels."""
         k, a, spec, along = self.k, self.a, self.spec, self.spec.along
         state = folding(k, spec.fold, along, self.working, spec.lanes, in_turns=spec.in_turns)
-        read = channel if self.filters == 1 else channel // self.filters * self.channels_read
+        group = channel if self.filters == 1 else channel // self.filters
+        read = group if self.channels_read == 1 else group * self.channels_read
         start = Pointer(plane, memory_type(self.storage)).offset(read)
         state.begin()
         with self._turns() as turn:
             left = column + turn * (along.taps * along.dilation)
             with taps.each() as (tap_d, tap_h, d, h):
-                line = Pointer(k.advance(start.address, a.counted("x", {"d": d, "h": h, "w": left}), 1), start.scalar)
+                address = k.advance(start.address, a.counted("x", {"d": d, "h": h, "w": left}), 1)
+                line = Pointer(k.opaque(address), start.scalar)  # one address goes from row to row, not one a column
 
                 def columns(
                     line: Pointer = line, left: Value = left
@@ -117,7 +121,8 @@ class _Writer:
                         if offset != before:
                             step = a["x_w"] if offset - before == 1 else a["x_w"] * (offset - before)
                             at, before = Pointer(k.advance(at.address, step, 1), at.scalar), offset
-                        yield index, offset, self._column(at, left + offset if guarded else None)
+                        asks = guarded and not spec.sure[0] <= offset < spec.sure[1]
+                        yield index, offset, self._column(at, left + offset if asks else None)
 
                 state.row(self._row(columns, tap_d, tap_h, turn, d, h, left, channel))
             state.settle()

@@ -205,6 +205,10 @@ class Correlating:
         channels, filters = self.fold.channels, self.fold.filters
         if channels == filters == 1:
             return element
+        if element.type.lanes == 1:
+            return self.k.splat(element, self.lanes)
+        if self.lanes == 1:
+            return element.lane(channel)
         return self.k.shuffle(element, None, [lane // filters * channels + channel for lane in range(self.lanes)])
 
     def settle(self) -> None:
