@@ -15,10 +15,12 @@ import builtins
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:  # at run time it brings a dozen modules that nothing else here needs
+    from importlib.abc import Loader
 
 _PACKAGE = "sympy"
 _IMPORTERS = frozenset({"onnx_ir._core", "onnx_ir._symbolic_shapes"})
@@ -48,7 +50,7 @@ def _late(package: str, name: str) -> Callable[..., Any]:
     return call
 
 
-class LateLoader(Loader):
+class LateLoader:
     """Executes a module whose `import package` gives a stand-in for `package`."""
 
     def __init__(self, loader: Loader, package: str) -> None:
@@ -81,7 +83,7 @@ class LateLoader(Loader):
         return getattr(self._loader, name)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds the modules of onnx-ir that import sympy at their top."""
 
     def find_spec(
@@ -91,7 +93,7 @@ class _Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = LateLoader(spec.loader, _PACKAGE)
+            spec.loader = cast("Loader", LateLoader(spec.loader, _PACKAGE))
         return spec
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sardonyx import errors
-from sardonyx.api import environment, provider_choice
+from sardonyx.api import collector, environment, provider_choice
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.enums import OrtAllocatorType, OrtMemType
@@ -59,18 +59,20 @@ class InferenceSession:
         self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
         self._read_config_from_model = _flag(kwargs.get("read_config_from_model"), "ORT_LOAD_CONFIG_FROM_MODEL")
         self._disabled_optimizers = set(kwargs.get("disabled_optimizers") or ())
-        self._fallback_providers = provider_choice.fallback_providers(providers, environment.get_available_providers())
-        try:
-            self._create(providers, provider_options)
-        except (ValueError, RuntimeError) as error:
-            if not self._enable_fallback:
-                raise
-            provider_choice.announce_fallback(error, providers, self._fallback_providers)
+        with collector.paused():
+            available = environment.get_available_providers()
+            self._fallback_providers = provider_choice.fallback_providers(providers, available)
             try:
-                self._create(self._fallback_providers, None)
-            except Exception as second:
-                raise second from error
-            self.disable_fallback()
+                self._create(providers, provider_options)
+            except (ValueError, RuntimeError) as error:
+                if not self._enable_fallback:
+                    raise
+                provider_choice.announce_fallback(error, providers, self._fallback_providers)
+                try:
+                    self._create(self._fallback_providers, None)
+                except Exception as second:
+                    raise second from error
+                self.disable_fallback()
 
     def _create(self, providers: Any, provider_options: Any) -> None:
         """Make the inner session with these providers; any error of it comes through."""
