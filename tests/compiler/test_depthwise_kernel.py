@@ -128,7 +128,7 @@ def test_an_epilogue_is_part_of_the_kernel(variant: str, by_channels: bool) -> N
 def test_single_groups_of_few_filters(variant: str) -> None:
     rng = np.random.default_rng(16)
     attributes = WindowAttributes.of((2, 3), None, None, (0, 1, 1, 1), "NOTSET")
-    for group, channels, filters in ((1, 2, 1), (1, 1, 2), (3, 2, 1), (3, 1, 2), (1, 4, 8), (5, 2, 2)):
+    for group, channels, filters in ((1, 2, 1), (1, 1, 2), (3, 2, 1), (3, 1, 2), (1, 4, 4), (5, 2, 2)):
         x = rng.standard_normal((2, group * channels, 5, 6)).astype(np.float32)
         w = rng.standard_normal((group * filters, channels, 2, 3)).astype(np.float32)
         given = outputs_of(x, w, None, attributes, group, variant, by_channels=True)
