@@ -141,7 +141,7 @@ _TABLE = (
         lowest=0,
         error=errors.RuntimeException,
     ),
-    _on_off("session.disable_quant_qdq", "0", "accepted", "no QDQ fusion"),
+    _on_off("session.disable_quant_qdq", "0", "works", "no QDQ fusion"),
     _on_off("session.enable_quant_qdq_cleanup", "0", "accepted", "drop leftover Q-DQ pairs"),
     _on_off("session.disable_double_qdq_remover", "0", "accepted", "keep Q-DQ-Q-DQ"),
     _on_off("session.disable_qdq_constant_folding", "0", "accepted", "no folding through QDQ"),

@@ -26,7 +26,7 @@ from sardonyx.api.shared_symbols import make_distinct
 from sardonyx.api.signature import Declared
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
-from sardonyx.passes.base import Level
+from sardonyx.passes.base import QDQ, Level
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.trace import Trace, span
@@ -36,6 +36,7 @@ Source: TypeAlias = str | bytes | onnx.ModelProto
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _DISABLED = "optimization.disable_specified_optimizers"
+_NO_QDQ = "session.disable_quant_qdq"
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
@@ -178,7 +179,7 @@ def _compiled(
             providers,
             logger,
             Level(int(options.graph_optimization_level)),
-            disabled.union(config_keys.names(config, _DISABLED)),
+            disabled.union(config_keys.names(config, _DISABLED), (QDQ,) if is_on(config, _NO_QDQ) else ()),
             strict_shapes=is_on(config, "session.strict_shape_type_inference"),
             on_optimized=save,
             check_cancelled=check_cancelled,

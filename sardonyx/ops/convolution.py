@@ -128,7 +128,11 @@ class Conv(Convolution):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         if type(self).run is not Conv.run:  # a class that makes more of it than a convolution
             return Host(self.run, self.host_reason)
-        return Template("convolution", {"group": self.group, "attributes": self.attributes}, self.run)
+        return self.template()
+
+    def template(self, **parameters: Any) -> Template:
+        """The native convolution, with what a class makes more of it."""
+        return Template("convolution", {"group": self.group, "attributes": self.attributes, **parameters}, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x = inputs[0]
@@ -281,7 +285,10 @@ class QLinearConv(Convolution):
     """Conv of quantised tensors: the int32 sums, with the bias, are scaled to the output's quantisation."""
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
-        return Template("convolution_quantized", {"group": self.group, "attributes": self.attributes}, self.run)
+        return Template("convolution_quantized", self._parameters(), self.run)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"group": self.group, "attributes": self.attributes}
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         zero_point = inputs[7]

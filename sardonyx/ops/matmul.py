@@ -167,6 +167,9 @@ class QLinearMatMul(Product):
 
     second = 3
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("matmul_quantized", {}, self.run)
+
     def result_type(self, inputs: Sequence[Fact | None]) -> Any:
         zero_point = inputs[7]
         assert zero_point is not None

@@ -222,6 +222,15 @@ class DequantizeLinear(Operator):
         return ((values.astype(wide) * factor).astype(target),)
 
 
+def dynamically_quantized(x: Expr) -> list[Expr]:
+    """uint8 over the range of all of `x` widened to hold 0, the scale, and the zero point."""
+    low, high = k.minimum(k.reduce("minimum", x), 0), k.maximum(k.reduce("maximum", x), 0)
+    scale = k.where(high.equals(low), 1, (high - low) / 255)
+    zero_point = k.minimum(k.maximum(k.rint(-low / scale), 0), 255)
+    byte = np.dtype(np.uint8)
+    return [quantized(x / scale, zero_point, byte), scale, zero_point.cast(byte)]
+
+
 @operator("DynamicQuantizeLinear")
 class DynamicQuantizeLinear(Operator):
     """x as uint8 with the scale and zero point of its own range, which always includes zero."""
@@ -238,11 +247,7 @@ class DynamicQuantizeLinear(Operator):
             return Host(self.run, self.host_reason)
         (x,) = leaves(inputs)
         assert x is not None
-        low, high = k.minimum(k.reduce("minimum", x), 0), k.maximum(k.reduce("maximum", x), 0)
-        scale = k.where(high.equals(low), 1, (high - low) / 255)
-        zero_point = k.minimum(k.maximum(k.rint(-low / scale), 0), 255)
-        byte = np.dtype(np.uint8)
-        outputs = [quantized(x / scale, zero_point, byte), scale, zero_point.cast(byte)]
+        outputs = dynamically_quantized(x)
         return rows_template(inputs, outputs, self._arranged, self.run)
 
     def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:

@@ -23,6 +23,10 @@ class Level(enum.IntEnum):
     ALL = 99
 
 
+# The pass that makes integer operators of those between DequantizeLinear and QuantizeLinear.
+QDQ = "QDQSelectorActionTransformer"
+
+
 @dataclass(frozen=True)
 class PassReport:
     """What one pass did. `declined` tells, for each place that looked right, why it was left alone."""

@@ -21,6 +21,7 @@ from sardonyx.passes.rules import (
     no_effect,
     products,
     projections,
+    quantization,
     reshapes,
     sizes,
     skip_layer_norm,
@@ -48,6 +49,8 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *(rule.as_pass() for rule in no_effect.RULES),
         *(rule.as_pass() for rule in transposes.RULES),
         *(rule.as_pass() for rule in batch_norm.RULES),
+        # What is quantised on both sides, as integers.
+        *(rule.as_pass() for rule in quantization.RULES),
         # Several operators into one of the same meaning.
         *(rule.as_pass() for rule in sizes.RULES),
         *(rule.as_pass() for rule in attention.RULES),

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops import convolution, pooling
 from sardonyx.ops.framework.facts import Dims, Fact
 from sardonyx.ops.framework.operator import Operator, operator
-from sardonyx.ops.microsoft.activations import activate
+from sardonyx.ops.microsoft.activations import activate, activation_of
 from sardonyx.ops.microsoft.linear_quantization import Array, dequantize, one, padded, quantize
 from sardonyx.ops.microsoft.qlinear_elementwise import zero_like
 from sardonyx.ops.microsoft.rules import DOMAIN, like
@@ -57,6 +58,9 @@ class QLinearConv(convolution.QLinearConv):
         (y,) = super().infer([fact_channels_second(inputs[0]), *inputs[1:]], inference)
         return [fact_channels_at_end(y)]
 
+    def _parameters(self) -> dict[str, Any]:
+        return {**super()._parameters(), "channels_last": bool(self.channels_last)}
+
     def run(self, *inputs: Any) -> Sequence[Array]:
         if not self.channels_last:
             return super().run(*inputs)
@@ -70,6 +74,9 @@ class NhwcConv(convolution.Conv):
 
     inputs: ClassVar[str] = "X, W, B?"
     outputs: ClassVar[str] = "Y"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.template(channels_last=True)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         (y,) = super().infer([fact_channels_second(inputs[0]), *inputs[1:]], inference)
@@ -87,6 +94,9 @@ class NhwcFusedConv(NhwcConv):
     inputs: ClassVar[str] = "X, W, B?, Z?"
     activation: str = ""
     activation_params: tuple[float, ...] = ()
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.template(channels_last=True, activation=activation_of(self.activation, self.activation_params))
 
     def run(self, x: Array, w: Array, bias: Array | None = None, z: Array | None = None) -> Sequence[Array]:
         kind = x.dtype

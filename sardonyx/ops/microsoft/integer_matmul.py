@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Cost, Operator, nbytes, operator
 from sardonyx.ops.microsoft.linear_quantization import (
@@ -72,6 +73,9 @@ class MatMulIntegerToFloat(Product):
     inputs: ClassVar[str] = "A, B, a_scale, b_scale, a_zero_point?, b_zero_point?, bias?"
     outputs: ClassVar[str] = "Y"
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("matmul_integer_to_float", {}, self.run)
+
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b, a_scale, b_scale, a_zero, b_zero, bias = padded(inputs, 7)
         columns = b.shape[-1]
@@ -93,6 +97,9 @@ class DynamicQuantizeMatMul(Product):
 
     inputs: ClassVar[str] = "A, B, b_scale, b_zero_point?, bias?"
     outputs: ClassVar[str] = "Y"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("dynamic_quantize_matmul", {}, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b, b_scale, b_zero, bias = padded(inputs, 5)
@@ -148,7 +155,9 @@ class QGemm(Operator):
     transA: int = 0  # noqa: N815 - the name of the attribute
     transB: int = 0  # noqa: N815 - the name of the attribute
     alpha: float = 1.0
-    host_reason: ClassVar[str] = "an integer matrix product"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("gemm_quantized", {n: getattr(self, n) for n in ("alpha", "transA", "transB")}, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = padded(inputs, 9)

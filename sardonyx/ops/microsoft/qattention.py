@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Cost, Operator, operator
@@ -84,6 +85,19 @@ class QAttention(Operator):
         )
         output = merge_heads(attended.output).astype(bias.dtype)
         return (output, np.stack([k, v]).astype(bias.dtype)) if self.has_output(1) else (output,)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if self.do_rotary or self.past_present_share_buffer:
+            return Host(self.run, "rotary embedding, or a cache of the longest length, inside QAttention")
+        parameters = {
+            "num_heads": self.num_heads,
+            "scale": self.scale or 0.0,
+            "mask_filter_value": MASK_FILTER_VALUE if self.mask_filter_value is None else self.mask_filter_value,
+            "unidirectional": self.unidirectional,
+            "hidden_sizes": lambda columns: (columns // 3,) * 3,
+            "present": self.has_output(1),
+        }
+        return Template("projected_attention_quantized", parameters, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, weight, bias = inputs[:3]

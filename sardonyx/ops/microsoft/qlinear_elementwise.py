@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel import expr as k
+from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.program import Host, Kernel, Pointwise
 from sardonyx.ops.framework.facts import Dims, Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import (
     Array,
+    bounds,
     broadcast_fact,
     dequantize,
     integers,
@@ -32,6 +37,50 @@ def zero_like(zero_point: Array | None, x: Array, name: str) -> Array:
     return np.zeros((), x.dtype) if zero_point is None else one(zero_point, name)
 
 
+@dataclass(frozen=True)
+class Quantity:
+    """A quantised operand of a kernel: its integers, its scale and its zero point, all in float32."""
+
+    number: Expr
+    scale: Expr
+    zero: Expr
+
+
+_BYTES = frozenset({"uint8", "int8"})
+
+
+def quantities(dtypes: Sequence[np.dtype[Any] | None], *places: tuple[int | None, int, int]) -> list[Quantity] | None:
+    """Operands from the places of their integers, scale and zero point among the inputs; None for no bytes.
+
+    The integers of a result, without a place, are 0.
+    """
+    leaves: list[Expr | None] = []
+    for dtype in dtypes:
+        count = sum(leaf is not None for leaf in leaves)
+        leaves.append(None if dtype is None else k.Input(dtype, count).cast(np.float32))
+    nothing = k.constant(0, np.float32)
+    found = []
+    for number, scale, zero in places:
+        kinds = [dtypes[place] for place in (number, zero) if place is not None]
+        step = leaves[scale]
+        if step is None or any(kind is not None and kind.name not in _BYTES for kind in kinds):
+            return None
+        found.append(Quantity((None if number is None else leaves[number]) or nothing, step, leaves[zero] or nothing))
+    return found
+
+
+def are_numbers(node: ir.Node, places: Sequence[int]) -> bool:
+    """Whether the inputs at these places, where they are given, are known to have one element each."""
+    given = [node.inputs[place] for place in places if place < len(node.inputs)]
+    return all(value is None or (value.shape is not None and all(dim == 1 for dim in value.shape)) for value in given)
+
+
+def saturated(value: Expr, target: np.dtype[Any]) -> Expr:
+    """A real number rounded to the nearest of the integers of a type, ties to even."""
+    low, high = bounds(target)
+    return k.minimum(k.maximum(k.rint(value), low), high).cast(target)
+
+
 class Binary(Operator):
     """A function of two quantised tensors that broadcast against each other."""
 
@@ -43,10 +92,28 @@ class Binary(Operator):
         a = inputs[0]
         return [broadcast_fact(None if a is None else a.type, [a, inputs[3]])]
 
+    def real(self, a: Quantity, b: Quantity, c: Quantity) -> Expr:
+        """The result in units of its scale, not yet rounded."""
+        raise NotImplementedError
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parts = quantities(padded(inputs, 8), (0, 1, 2), (3, 4, 5), (None, 6, 7))
+        if parts is None or not are_numbers(self.node, (1, 2, 4, 5, 6, 7)):
+            return Host(self.run, self.host_reason)
+        target = inputs[7] if len(inputs) > 7 and inputs[7] is not None else inputs[0]
+        assert target is not None
+        dtypes = tuple(dtype for dtype in inputs if dtype is not None)
+        return Pointwise(dtypes, (saturated(self.real(*parts), target),))
+
 
 @operator("QLinearAdd", domain=DOMAIN)
 class QLinearAdd(Binary):
     """The sum of the real numbers that A and B stand for, quantised."""
+
+    def real(self, a: Quantity, b: Quantity, c: Quantity) -> Expr:
+        a_step, b_step = a.scale / c.scale, b.scale / c.scale
+        constant = c.zero - (a_step * a.zero + b_step * b.zero)
+        return a.number * a_step + (b.number * b_step + constant)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = padded(inputs, 8)
@@ -65,6 +132,12 @@ class QLinearAdd(Binary):
 @operator("QLinearMul", domain=DOMAIN)
 class QLinearMul(Binary):
     """The product of the real numbers that A and B stand for, quantised."""
+
+    def real(self, a: Quantity, b: Quantity, c: Quantity) -> Expr:
+        scale = a.scale * b.scale / c.scale
+        product = (a.number - a.zero) * (b.number - b.zero) * scale
+        # onnxruntime rounds the product before the sum: a bound that nothing reaches keeps them apart.
+        return k.maximum(product, -1e30) + c.zero
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = padded(inputs, 8)

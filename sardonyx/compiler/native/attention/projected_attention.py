@@ -55,8 +55,14 @@ class ProjectedAttentionKernel(NativeKernel):
             epilogue = Epilogue((Input(x.dtype, 0) + Input(bias.dtype, 1),), (bias,))
         (projected,) = self._product.bind(binder, (x, weights), epilogue=epilogue)
         assert projected is not None
+        return self.attended(binder, projected, mask, past, added)
+
+    def attended(
+        self, binder: Binder, projected: Tensor, mask: Tensor | None, past: Tensor | None, added: Tensor | None
+    ) -> Tensors:
+        """The attention over queries, keys and values side by side, (batch, length, columns), and the cache."""
         heads = int(self.parameters["num_heads"])
-        widths = self.parameters["hidden_sizes"](weights.shape[1])
+        widths = self.parameters["hidden_sizes"](projected.shape[-1])
         if any(width % heads for width in widths):
             raise ValueError(f"{heads} heads do not divide the widths {widths} of queries, keys and values")
         starts = (0, widths[0], widths[0] + widths[1])
@@ -65,7 +71,7 @@ class ProjectedAttentionKernel(NativeKernel):
             for first, width in zip(starts, widths, strict=True)
         )
         present, k, v, before = self._cached(binder, k, v, past)
-        output = binder.new(x.dtype, (q.batch, q.rows, heads * v.size))
+        output = binder.new(projected.dtype, (q.batch, q.rows, heads * v.size))
         filtered = float(self.parameters["mask_filter_value"])
         biases = padding_bias(binder, mask, q.batch, q.rows, k.rows, filtered, "mask_index")
         if added is not None:

@@ -1,28 +1,46 @@
-"""MatMulInteger: products of bytes with a constant, zero points and all."""
+"""Products of matrices of bytes, zero points and all: MatMulInteger, and what scaled products are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply
 from sardonyx.compiler.native.products.matmul import add_product, as_matrix, product_shape
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.expr import Expr, Input, bitwise_xor
 from sardonyx.ops.framework.facts import Fact
 
 _I32 = np.dtype(np.int32)
 _U8, _I8 = np.dtype(np.uint8), np.dtype(np.int8)
 _OFFSET = 128  # between a byte read as signed and as unsigned
 
+# The result from the exact sums; operands that it needs are added to the list, `Input(i)` being the i-th from 1.
+Finished = Callable[[Expr, list[Tensor]], Expr]
+
+
+@dataclass(frozen=True, eq=False)
+class _Right:
+    """The right side as signed bytes: what A's zero point is multiplied by, sum b - K q, in two parts, and q.
+
+    `sums` is a row; `zero` is None where q is 0. Of a constant side the sums have q in them already.
+    """
+
+    matrix: Tensor | Packed
+    sums: Tensor
+    zero: Tensor | None
+    has_zero_in_sums: bool
+
 
 class _Constant:
-    """The right side as signed bytes: its panels, its zero points, and what A's zero point is multiplied by."""
+    """A constant right side: its panels, its zero points, and the sums of its columns."""
 
     def __init__(self, binder: Binder, b: Array, zero_point: Array | None, product: str) -> None:
         matrix = b[:, None] if b.ndim == 1 else b
@@ -38,31 +56,126 @@ class _Constant:
         self.sums = sums.astype(np.int32)
         self.zero = None if not zero.any() else np.broadcast_to(zero, sums.shape).astype(np.int32)
 
+    def bound(self, binder: Binder) -> _Right:
+        zero = None if self.zero is None else binder.constant(self.zero)
+        return _Right(Packed(binder.constant(self.panels), self.shape), binder.constant(self.sums), zero, True)
 
-@template("matmul_integer")
-class IntegerProductKernel(NativeKernel):
-    """The sum of (A - its zero point) * (B - its zero point) in int32.
+
+class IntegerProduct(NativeKernel):
+    """The sum of (A - its zero point) * (B - its zero point), exact in int32, and what becomes of it.
 
     With signed bytes b of B and unsigned a of A (128 is added or taken away where they are the other kind), zero points
-    p and q: sum (a - p) (b - q) = sum a b - p (sum b - K q) - q sum a. The sums of columns of B are constant; those of
-    rows of A are needed only where q is not 0, and are its product with a column of ones.
+    p and q: sum (a - p) (b - q) = sum a b - p (sum b - K q) - q sum a. The sums of columns of a constant B are
+    constant; those of rows of A are needed only where q is not 0, and are its product with a column of ones.
     """
 
     takes_epilogue = True
-    known_inputs = (1, 3)
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
-        self._packed: tuple[Array, _Constant] | None = None
+        self._packed: tuple[Array, str, _Constant] | None = None
 
-    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        for fact in inputs[:2]:
+    @staticmethod
+    def _objection(a: Fact | None, b: Fact | None, a_zero: Fact | None, b_zero: Fact | None) -> str | None:
+        """Why operands with these facts have no such product."""
+        for fact in (a, b):
             if fact is None or fact.dtype is None or numpy_dtype(fact.dtype) not in (_U8, _I8):
                 return "only products of bytes"
-        point = inputs[2] if len(inputs) > 2 else None
-        if point is not None and (point.shape is None or len(point.shape) > 1):
+        if a_zero is not None and (a_zero.shape is None or len(a_zero.shape) > 1):
             return "zero points of every row of every batch"
+        if b_zero is not None and (b_zero.shape is None or len(b_zero.shape) > 1):
+            return "zero points of every column of every batch"
         return None
+
+    def _bind(
+        self,
+        binder: Binder,
+        a: Tensor,
+        b: Tensor,
+        zeros: tuple[Tensor | None, Tensor | None],
+        epilogue: Epilogue | None,
+        finished: Finished = lambda total, _: total,
+        *,
+        turned: bool = False,
+    ) -> Sequence[Tensor]:
+        """Add the steps; with `turned`, B is a matrix that is read transposed."""
+        a_zero, b_zero = zeros
+        right_b = b.reshaped(b.shape[::-1], b.strides[::-1]) if turned else b
+        left, right = as_matrix(a, vector="row"), as_matrix(right_b, vector="column")
+        shape = product_shape(a, right_b, left, right)
+        product = "s8s8" if a.dtype == _I8 else "u8s8"
+        if binder.target.has_amx:
+            product = f"{product} tiles"
+        known = b.is_known and b.buffer.kind == "constant" and (b_zero is None or b_zero.is_known)
+        side = self._constant(binder, b, b_zero, product, turned) if known else _runtime(binder, right, b_zero)
+        operands: list[Tensor] = [side.sums]
+        sums: Expr = Input(_I32, 1)
+        total: Expr = Input(_I32, 0)
+        q: Expr | None = None
+        if side.zero is not None:
+            operands.append(side.zero)
+            q = Input(side.zero.dtype, len(operands)).cast(_I32)
+            if b.dtype == _U8 and not known:
+                q = q - _OFFSET
+            if not side.has_zero_in_sums:
+                sums = sums - q * left.shape[-1]
+        p = self._zero_of_rows(a, a_zero, operands)
+        if p is not None:
+            total = total - p * sums
+        if q is not None:
+            operands.append(_row_sums(binder, left, product))
+            total = total - Input(_I32, len(operands)) * q
+        result = finished(total, operands)
+        return add_product(binder, shape, left, side.matrix, result, operands, epilogue, product)
+
+    @staticmethod
+    def _zero_of_rows(a: Tensor, zero_point: Tensor | None, operands: list[Tensor]) -> Expr | int | None:
+        """A's zero point, 128 higher where A is signed; None for 0."""
+        offset = _OFFSET if a.dtype == _I8 else 0
+        if zero_point is None:
+            return offset or None
+        operands.append(zero_point.reshaped((zero_point.size, 1)))
+        point = Input(zero_point.dtype, len(operands)).cast(_I32)
+        return point + offset if offset else point
+
+    def _constant(self, binder: Binder, b: Tensor, zero_point: Tensor | None, product: str, turned: bool) -> _Right:
+        assert b.array is not None
+        if self._packed is None or self._packed[0] is not b.array or self._packed[1] != product:
+            point = None if zero_point is None else zero_point.array
+            made = _Constant(binder, b.array.T if turned else b.array, point, product)
+            self._packed = b.array, product, made
+        return self._packed[2].bound(binder)
+
+
+def _runtime(binder: Binder, right: Tensor, zero_point: Tensor | None) -> _Right:
+    """A right side that is known in the run only: its bytes made signed, the sums of its columns by a row of ones."""
+    zero = zero_point
+    if right.dtype == _U8:
+        flipped = PointwiseKernel([bitwise_xor(Input(_U8, 0), _OFFSET)], [_U8]).bind(binder, [right])[0]
+        right = replace(flipped, dtype=_I8)
+        zero = zero_point or binder.constant(np.zeros(1, np.uint8))
+    ones = binder.constant(np.ones((1, right.shape[-2]), np.uint8))
+    sums = binder.new(_I32, (*right.shape[:-2], 1, right.shape[-1]))
+    product = "u8s8 tiles" if binder.target.has_amx else "u8s8"
+    multiply(binder, ones, right, (Input(_I32, 0),), [], [sums], product)
+    return _Right(right, sums, None if zero is None else zero.reshaped((zero.size,)), False)
+
+
+def _row_sums(binder: Binder, left: Tensor, product: str) -> Tensor:
+    """The sums of A's rows as unsigned bytes, as a column."""
+    ones = np.ones((left.shape[-1], 1), np.int8)
+    sums = binder.new(_I32, (*left.shape[:-1], 1))
+    packed = Packed(binder.constant(pack_b(binder.library, ones, product)), ones.shape)
+    multiply(binder, left, packed, (Input(_I32, 0),), [], [sums], product)
+    return sums
+
+
+@template("matmul_integer")
+class IntegerProductKernel(IntegerProduct):
+    """MatMulInteger: A, B and the zero points of A (for all, or for each row) and of B (or for each column)."""
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        return self._objection(*(*inputs, None, None)[:4])
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
@@ -70,39 +183,4 @@ class IntegerProductKernel(NativeKernel):
         a, b, a_zero, b_zero = (*inputs, None, None)[:4]
         assert a is not None
         assert b is not None
-        left, right = as_matrix(a, vector="row"), as_matrix(b, vector="column")
-        shape = product_shape(a, b, left, right)
-        kind = "s8s8" if a.dtype == _I8 else "u8s8"
-        product = f"{kind} tiles" if binder.target.has_amx else kind
-        constant = self._constant(binder, b, b_zero, product)
-        operands: list[Tensor] = [binder.constant(constant.sums)]
-        zero: Expr | int = _OFFSET if a.dtype == _I8 else 0
-        if a_zero is not None:
-            operands.append(a_zero.reshaped((a_zero.size, 1)))
-            point = Input(a_zero.dtype, len(operands)).cast(_I32)
-            zero = point + zero if zero else point
-        result: Expr = Input(_I32, 0)
-        if isinstance(zero, Expr) or zero:
-            result = result - zero * Input(_I32, 1)
-        if constant.zero is not None:
-            operands.append(self._row_sums(binder, left, product))
-            sums = Input(_I32, len(operands))
-            operands.append(binder.constant(constant.zero))
-            result = result - sums * Input(_I32, len(operands))
-        words = Packed(binder.constant(constant.panels), constant.shape)
-        return add_product(binder, shape, left, words, result, operands, epilogue, product)
-
-    def _constant(self, binder: Binder, b: Tensor, zero_point: Tensor | None, product: str) -> _Constant:
-        assert b.array is not None
-        if self._packed is None or self._packed[0] is not b.array:
-            point = None if zero_point is None else zero_point.array
-            self._packed = b.array, _Constant(binder, b.array, point, product)
-        return self._packed[1]
-
-    def _row_sums(self, binder: Binder, left: Tensor, product: str) -> Tensor:
-        """The sums of A's rows, as a column."""
-        ones = np.ones((left.shape[-1], 1), np.int8)
-        sums = binder.new(_I32, (*left.shape[:-1], 1))
-        packed = Packed(binder.constant(pack_b(binder.library, ones, product)), ones.shape)
-        multiply(binder, left, packed, (Input(_I32, 0),), [], [sums], product)
-        return sums
+        return self._bind(binder, a, b, (a_zero, b_zero), epilogue)

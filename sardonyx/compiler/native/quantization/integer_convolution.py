@@ -11,6 +11,7 @@ import numpy as np
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.quantization.byte_convolution import (
     OFFSET,
     PRODUCT,
@@ -153,9 +154,16 @@ class ConvIntegerKernel(ByteConvolution):
 
 @template("convolution_quantized")
 class QLinearConvKernel(ByteConvolution):
-    """Inputs: x, w and y with scale and zero point each, a bias in int32; the result as bytes."""
+    """Inputs: x, w and y with scale and zero point each, a bias in int32; the result as bytes.
+
+    With the parameter `channels_last`, the channels of x and y come behind the places.
+    """
 
     known_inputs = (1, 2, 3, 4, 5, 6, 7, 8)
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.takes_epilogue = not parameters.get("channels_last")
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         y_zero = inputs[7]
@@ -180,8 +188,13 @@ class QLinearConvKernel(ByteConvolution):
             operands.append(y_zero.reshaped((1,)))
             return quantized(quotient, Input(target, len(operands)).cast(_F32), target)
 
-        call = self._call(x, w, epilogue)
-        return self._bind(binder, call, x_zero, w_zero, None if bias is None else _array(bias), finished)
+        added = None if bias is None else _array(bias)
+        if not self.parameters.get("channels_last"):
+            return self._bind(binder, self._call(x, w, epilogue), x_zero, w_zero, added, finished)
+        rank = len(x.shape)
+        call = self._call(transposed(x, (0, rank - 1, *range(1, rank - 1))), w, None)
+        (y,) = self._bind(binder, call, x_zero, w_zero, added, finished)
+        return [transposed(y, (0, *range(2, rank), 1))]
 
 
 def _array(tensor: Tensor | None) -> Array:
