@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.program import Kernel
 from sardonyx.ops import convolution, pooling
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.operator import Array, Operator, operator
-from sardonyx.ops.microsoft.activations import activate
+from sardonyx.ops.microsoft.activations import activate, activation_of
 from sardonyx.ops.microsoft.channels_last import channels_at_end, channels_second, fact_channels_second
 from sardonyx.ops.microsoft.packed_weights import WeightCache
 from sardonyx.ops.microsoft.rules import like
@@ -144,6 +145,13 @@ class Conv(convolution.Conv):
     def __init__(self, node: ir.Node, version: int) -> None:
         super().__init__(node, version)
         self._cache = WeightCache(node, (1,))
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        block = block_size(self.node)
+        return self.template(
+            activation=activation_of(self.activation, self.activation_params),
+            weights=(("nchwc", self.group, block), lambda w: ordered(w, self.group, block)),
+        )
 
     def run(self, x: Array, w: Array, bias: Array | None = None, total: Array | None = None) -> Sequence[Array]:
         weights = self._cache.get((w,), lambda: ordered(w, self.group, block_size(self.node)))
