@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.convolution import Convolution
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Value, operator
 from sardonyx.ops.grid_sample import axis_taps, interpolate
 from sardonyx.ops.windows import Windows
+
+Shape = tuple[int, ...]
 
 
 @operator("DeformConv", since=19)
@@ -26,18 +30,25 @@ class DeformConv(Convolution):
 
     offset_group: int = 1
 
-    host_reason = "the deformable convolution of NumPy: no native kernel"
-
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x = inputs[0]
         assert x is not None
         return [Fact(x.type, self.infer_convolution(x, inputs[1]))]
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {
+            "group": self.group,
+            "offset_group": self.offset_group,
+            "attributes": self.attributes,
+            "check": self.check_shapes,
+        }
+        return Template("deformable_convolution", parameters, self.run)
+
     def run(
         self, x: Array, w: Array, offset: Array, bias: Array | None = None, mask: Array | None = None
     ) -> Sequence[Value]:
         windows = self.attributes(w.shape[2:]).windows(x.shape[2:])
-        self._check_shapes(x, w, offset, mask, windows)
+        self.check_shapes(x.shape, w.shape, offset.shape, None if mask is None else mask.shape, windows)
         wide = working_dtype(x.dtype)
         batch, taps, rank = len(x), math.prod(windows.kernel), x.ndim - 2
         points = math.prod(windows.output)
@@ -60,17 +71,18 @@ class DeformConv(Convolution):
             y += bias.astype(wide, copy=False).reshape(-1, *(1,) * rank)
         return (y.astype(x.dtype, copy=False),)
 
-    def _check_shapes(self, x: Array, w: Array, offset: Array, mask: Array | None, windows: Windows) -> None:
-        if x.ndim != w.ndim or x.ndim < 3 or w.shape[1] * self.group != x.shape[1] or len(w) % self.group:
-            raise ValueError(f"input {x.shape} and weights {w.shape} with group {self.group} do not fit")
-        if x.shape[1] % self.offset_group:
-            raise ValueError(f"{x.shape[1]} channels do not divide into {self.offset_group} offset groups")
+    def check_shapes(self, x: Shape, w: Shape, offset: Shape, mask: Shape | None, windows: Windows) -> None:
+        """ValueError where the shapes contradict each other."""
+        if len(x) != len(w) or len(x) < 3 or w[1] * self.group != x[1] or w[0] % self.group:
+            raise ValueError(f"input {x} and weights {w} with group {self.group} do not fit")
+        if x[1] % self.offset_group:
+            raise ValueError(f"{x[1]} channels do not divide into {self.offset_group} offset groups")
         taps = math.prod(windows.kernel) * self.offset_group
-        if offset.shape != (len(x), taps * (x.ndim - 2), *windows.output):
-            wanted = (len(x), taps * (x.ndim - 2), *windows.output)
-            raise ValueError(f"the offset has shape {offset.shape}, expected {wanted}")
-        if mask is not None and mask.shape != (len(x), taps, *windows.output):
-            raise ValueError(f"the mask has shape {mask.shape}, expected {(len(x), taps, *windows.output)}")
+        wanted = (x[0], taps * (len(x) - 2), *windows.output)
+        if offset != wanted:
+            raise ValueError(f"the offset has shape {offset}, expected {wanted}")
+        if mask is not None and mask != (x[0], taps, *windows.output):
+            raise ValueError(f"the mask has shape {mask}, expected {(x[0], taps, *windows.output)}")
 
     def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
         return self.convolution_cost(inputs, outputs, 1)

@@ -1,0 +1,124 @@
+"""Deformable convolution: the windows, each tap read where it was moved, and their product with the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.sampling.deformed import DeformedSpec, emit_deformed_columns
+from sardonyx.compiler.llvm.types import type_of
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.rows.rows import elements_per_chunk
+from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.windows import WindowAttributes, Windows
+
+# Spatial dimensions for which the combinations of neighbours are written out.
+_MOST_DIMENSIONS = 3
+
+
+@template("deformable_convolution")
+class DeformableConvolution(NativeKernel):
+    """Parameters: `group`; `offset_group`; `attributes`, from the kernel's sizes to its `WindowAttributes`; `check`,
+    which raises ValueError where the shapes of input, weights, offset and mask do not fit the windows.
+    """
+
+    takes_epilogue = True
+    known_inputs = (1,)
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.group: int = parameters["group"]
+        self.offset_group: int = parameters["offset_group"]
+        self.attributes: Callable[[Sequence[int]], WindowAttributes] = parameters["attributes"]
+        self.check: Callable[..., None] = parameters["check"]
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        x = inputs[0]
+        if x is None or x.dtype is None or x.rank is None:
+            return "the type or the rank of the input is not known before the run"
+        if product_of(numpy_dtype(x.dtype)) is None:
+            return f"no kernel for products of {numpy_dtype(x.dtype)}"
+        return f"more than {_MOST_DIMENSIONS} spatial dimensions" if x.rank > _MOST_DIMENSIONS + 2 else None
+
+    def bind(
+        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
+        x, w, offset, bias, mask = (*inputs, None, None)[:5]
+        assert x is not None
+        assert w is not None
+        assert offset is not None
+        windows = self.attributes(w.shape[2:]).windows(x.shape[2:])
+        self.check(x.shape, w.shape, offset.shape, None if mask is None else mask.shape, windows)
+        product = "f64" if x.dtype == np.float64 else "f32"
+        call = ConvolutionCall(x, w, bias, windows, self.group, epilogue, product)
+        finish = call.finish(binder)
+        results = call.results(binder, finish)
+        if results[0].size:
+            columns = self._columns(binder, call, offset, mask)
+            operands = [call.by_groups(tensor) for tensor in finish.operands]
+            made = [call.by_groups(tensor) for tensor in results]
+            multiply(binder, columns, self._panels(binder, call), finish.outputs, operands, made, product)
+        return call.handed_on(results)
+
+    def _columns(self, binder: Binder, call: ConvolutionCall, offset: Tensor, mask: Tensor | None) -> Tensor:
+        """The windows as [batch, group, places, taps * channels of a group]."""
+        x, windows = contiguous(binder, call.channels_last), call.windows
+        offset = contiguous(binder, offset)
+        mask = None if mask is None else contiguous(binder, mask)
+        own, taps, batch = call.channels // call.group, call.taps, call.batch
+        piece = math.gcd(own, call.channels // self.offset_group)
+        width = taps * own
+        dtype = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+        columns = binder.new(dtype, (batch, call.places, call.group, taps, own))
+        type_ = type_of(x.dtype)
+        assert type_ is not None
+        count = batch * call.places
+        per_chunk = elements_per_chunk(count, taps * call.channels * dtype.itemsize, 16 * taps * call.channels)
+        spatial = zip(windows.size, x.strides[1:-1], windows.output, windows.strides, strict=True)
+        binder.step(
+            emit_deformed_columns,
+            DeformedSpec(type_, len(windows.size), mask is not None),
+            [
+                *(x, offset, 0 if mask is None else mask, columns, _tap_table(binder, windows), count, per_chunk),
+                *(call.places, self.offset_group, taps, call.channels, own, piece),
+                *(call.channels // self.offset_group // piece, x.strides[0]),
+                *(number for axis in spatial for number in axis),
+            ],
+            reads=(x, offset) if mask is None else (x, offset, mask),
+            writes=(columns,),
+            chunks=-(-count // per_chunk),
+            flops=2.0 * columns.size * 2 ** len(windows.size),
+            detail=f"{count} windows of {taps} taps, {call.channels} channels",
+        )
+        shape = (batch, call.group, call.places, width)
+        return columns.reshaped(shape, (call.places * call.group * width, width, call.group * width, 1))
+
+    def _panels(self, binder: Binder, call: ConvolutionCall) -> Packed:
+        """The weights as panels [group, taps * channels of a group, filters of a group]."""
+        group, taps, filters, own = call.group, call.taps, call.filters // call.group, call.w.shape[1]
+        wide = np.float64 if call.product == "f64" else np.float32
+
+        def panels(array: Array) -> Array:
+            by_taps = array.astype(wide).reshape(group, filters, own, taps).transpose(0, 1, 3, 2)
+            return pack_b(binder.library, by_taps.reshape(group, filters, taps * own).transpose(0, 2, 1), call.product)
+
+        packed = binder.derived(call.w, ("panels of moved taps", group, call.product), panels)
+        return Packed(packed, (group, taps * own, filters))
+
+
+def _tap_table(binder: Binder, windows: Windows) -> Address:
+    """Where the taps of a window lie from its start, padding included: a number for each dimension."""
+    places = [
+        [tap * dilation - begin for tap, dilation, begin in zip(taps, windows.dilations, windows.begin, strict=True)]
+        for taps in windows.taps()
+    ]
+    return Address(binder.constant(np.array(places, np.int64)).buffer)
