@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.movement.copy import copy_into
-from sardonyx.compiler.native.movement.slices import inside, part_of, spread
+from sardonyx.compiler.native.movement.slices import inside, part_of, spread, stored_order, transposed
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.pad import frame_of
 from sardonyx.ops.rearrange import centred
@@ -40,6 +40,14 @@ def framed(binder: Binder, data: Tensor, frame: Frame, mode: str, value: Tensor 
         for axis in range(len(places)):
             _grown(binder, result, places, axis, mode)
     return result
+
+
+def _framed_as_stored(binder: Binder, data: Tensor, frame: Frame, mode: str, value: Tensor | None) -> Tensor:
+    """The same, in memory in the order in which the data lies there: channels-last stays channels-last."""
+    order = stored_order(data)
+    cut, added = ([widths[axis] for axis in order] for widths in (frame.cut, frame.added))
+    result = framed(binder, transposed(data, order), Frame(tuple(cut), tuple(added)), mode, value)
+    return transposed(result, [order.index(axis) for axis in range(len(order))])
 
 
 def _constant(
@@ -104,7 +112,7 @@ class Pad(NativeKernel):
             value = None
         places = range(rank) if axes is None else axes_of(_integers(axes), rank)
         cut, added = frame_of(data.shape, numbers, places, self.parameters["mode"])
-        return [framed(binder, data, Frame(cut, added), self.parameters["mode"], value)]
+        return [_framed_as_stored(binder, data, Frame(cut, added), self.parameters["mode"], value)]
 
 
 @template("center_crop_pad")
@@ -121,7 +129,7 @@ class CenterCropPad(NativeKernel):
         axes = self.parameters["axes"]
         places = axes_of(range(rank) if axes is None else axes, rank)
         cut, added = centred(data.shape, places, _integers(sizes))
-        return [framed(binder, data, Frame(cut, added), "constant", None)]
+        return [_framed_as_stored(binder, data, Frame(cut, added), "constant", None)]
 
 
 def _integers(tensor: Tensor) -> list[int]:

@@ -10,7 +10,7 @@ from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.movement.slices import reshaped, transposed
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.movement import repeat_counts
-from sardonyx.ops.space_depth import depth_to_space_axes, space_to_depth_axes
+from sardonyx.ops.space_depth import Rearrangement, depth_to_space_axes, space_to_depth_axes
 
 
 @template("tile")
@@ -41,8 +41,8 @@ class DepthToSpace(NativeKernel):
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
-        split, order, shape = depth_to_space_axes(data.shape, self.parameters["blocksize"], self.parameters["mode"])
-        return [_moved(binder, data, split, order).reshaped(shape)]
+        axes = depth_to_space_axes(data.shape, self.parameters["blocksize"], self.parameters["mode"])
+        return [_moved(binder, data, axes, 1)]
 
 
 @template("space_to_depth")
@@ -52,10 +52,19 @@ class SpaceToDepth(NativeKernel):
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
-        split, order, shape = space_to_depth_axes(data.shape, self.parameters["blocksize"], self.parameters["mode"])
-        return [_moved(binder, data, split, order).reshaped(shape)]
+        axes = space_to_depth_axes(data.shape, self.parameters["blocksize"], self.parameters["mode"])
+        return [_moved(binder, data, axes, 3)]
 
 
-def _moved(binder: Binder, data: Tensor, split: Sequence[int], order: Sequence[int]) -> Tensor:
-    """The data under the shape `split`, its axes in another order, contiguous."""
-    return contiguous(binder, transposed(reshaped(binder, data, split), order))
+def _moved(binder: Binder, data: Tensor, axes: Rearrangement, channels: int) -> Tensor:
+    """The data rearranged: of the axes in their new order, so many behind the first one become the channels.
+
+    One copy; where the channels of a place lie together, they do so in the result, too.
+    """
+    split, order, shape = axes
+    parts = reshaped(binder, data, split)
+    if data.strides[1] != 1 or data.shape[1] == 1:
+        return contiguous(binder, transposed(parts, order)).reshaped(shape)
+    last = (order[0], *order[1 + channels :], *order[1 : 1 + channels])
+    n, c, h, w = shape
+    return transposed(contiguous(binder, transposed(parts, last)).reshaped((n, h, w, c)), (0, 3, 1, 2))

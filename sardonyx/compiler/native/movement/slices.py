@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sardonyx.compiler.binding import Binder, Tensor, row_major
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.view import reshaped_strides
+from sardonyx.compiler.native.rows.rows import memory_order
 
 
 def part_of(tensor: Tensor, axis: int, first: int, size: int, step: int = 1) -> Tensor:
@@ -33,6 +34,13 @@ def spread(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 def transposed(tensor: Tensor, order: Sequence[int]) -> Tensor:
     """The axes in another order."""
     return tensor.reshaped([tensor.shape[axis] for axis in order], [tensor.strides[axis] for axis in order])
+
+
+def stored_order(tensor: Tensor) -> tuple[int, ...]:
+    """The axes in the order in which the elements lie in memory, slowest first; as they are where elements repeat."""
+    if any(size > 1 and stride <= 0 for size, stride in zip(tensor.shape, tensor.strides, strict=True)):
+        return tuple(range(len(tensor.shape)))
+    return memory_order([tensor], tensor.shape)
 
 
 def reshaped(binder: Binder, tensor: Tensor, shape: Sequence[int]) -> Tensor:

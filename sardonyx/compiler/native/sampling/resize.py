@@ -25,8 +25,8 @@ from sardonyx.compiler.llvm.lookup import has_lookup
 from sardonyx.compiler.llvm.types import BOOL, F32, F64, type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy_into
 from sardonyx.compiler.native.movement.gather import BLOBS
-from sardonyx.compiler.native.movement.slices import part_of, spread, transposed
-from sardonyx.compiler.native.rows.rows import elements_per_chunk, laid_out, memory_order
+from sardonyx.compiler.native.movement.slices import part_of, spread, stored_order, transposed
+from sardonyx.compiler.native.rows.rows import elements_per_chunk, laid_out
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
@@ -67,7 +67,7 @@ class Resize(NativeKernel):
             return [x]
         if x.size == 0 and math.prod(shape):
             raise ValueError(f"a tensor of the shape {x.shape} cannot be resized to {tuple(shape)}: it has no elements")
-        order = memory_order([x], x.shape)
+        order = stored_order(x)
         result = laid_out(binder, x.dtype, shape, order)
         if result.size:
             ordered, axes = transposed(x, order), [plan[axis] for axis in order]

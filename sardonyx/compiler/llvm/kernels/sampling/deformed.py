@@ -1,4 +1,4 @@
-"""The windows of a deformable convolution as rows of a matrix: taps are read, by interpolation, where they were moved."""
+"""The windows of a deformable convolution as rows of a matrix: taps are interpolated where they were moved."""
 
 from __future__ import annotations
 
