@@ -16,6 +16,7 @@ from sardonyx.passes.rules import (
     attention,
     batch_norm,
     casts,
+    convolution,
     gemm,
     layer_norm,
     no_effect,
@@ -49,6 +50,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *(rule.as_pass() for rule in no_effect.RULES),
         *(rule.as_pass() for rule in transposes.RULES),
         *(rule.as_pass() for rule in batch_norm.RULES),
+        *(rule.as_pass() for rule in convolution.RULES),
         # What is quantised on both sides, as integers.
         *(rule.as_pass() for rule in quantization.RULES),
         # Several operators into one of the same meaning.
