@@ -52,7 +52,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *(rule.as_pass() for rule in batch_norm.RULES),
         *(rule.as_pass() for rule in convolution.RULES),
         # What is quantised on both sides, as integers.
-        *(rule.as_pass() for rule in quantization.RULES),
+        *quantization.PASSES,
         # Several operators into one of the same meaning.
         *(rule.as_pass() for rule in sizes.RULES),
         *(rule.as_pass() for rule in attention.RULES),

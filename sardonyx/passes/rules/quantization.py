@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from sardonyx.graph.constants import Array
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.passes.base import QDQ, Level
-from sardonyx.passes.rule import Match, OpPattern, Rule, op
+from sardonyx.passes.base import QDQ, Context, Level, Pass
+from sardonyx.passes.rule import Match, OpPattern, Rule, apply_rule, op
 
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
 _MICROSOFT = "com.microsoft"
@@ -232,11 +232,14 @@ class DropRelu(Rule):
         return node
 
 
-RULES: tuple[Rule, ...] = (
-    DropRelu(),
-    IntegerConvolution(),
-    IntegerProduct(),
-    IntegerGemm(),
-    IntegerPair(),
-    IntegerMovement(),
-)
+RULES: tuple[Rule, ...] = (DropRelu(),)
+
+_INTEGER_RULES = (IntegerConvolution(), IntegerProduct(), IntegerGemm(), IntegerPair(), IntegerMovement())
+
+
+def use_integers(context: Context) -> int:
+    """All rewrites of one pass: what onnxruntime's pass of that name does."""
+    return sum(apply_rule(rule, context) for rule in _INTEGER_RULES)
+
+
+PASSES = (*(rule.as_pass() for rule in RULES), Pass(QDQ, Level.EXTENDED, use_integers))

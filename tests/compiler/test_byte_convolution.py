@@ -1,0 +1,130 @@
+"""ConvInteger and QLinearConv against exact integers: every attribute, kind of byte and zero point, on every variant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from sardonyx.compiler.native.quantization.integer_convolution import ConvIntegerKernel, QLinearConvKernel
+from sardonyx.ops.convolution import QLinearConv, correlate
+from sardonyx.ops.windows import WindowAttributes
+from tests.compiler.steps import VARIANTS, Array, outputs_of
+
+Geometry = tuple[Sequence[int], Sequence[int], int, dict[str, Any]]
+
+# The image's shape, the weights' shape, groups, attributes of the windows.
+CASES: list[Geometry] = [
+    ((1, 8, 9, 11), (40, 8, 3, 3), 1, {"pads": [1, 1, 1, 1]}),
+    ((2, 3, 13, 10), (33, 3, 5, 4), 1, {"strides": [2, 2], "pads": [2, 1, 0, 3]}),
+    ((1, 6, 7, 7), (70, 6, 1, 1), 1, {}),
+    ((3, 5, 17), (6, 5, 3), 1, {"dilations": [2], "pads": [2, 2]}),
+    ((1, 8, 9, 9), (12, 2, 3, 3), 4, {"strides": [1, 2], "pads": [1, 0, 1, 2]}),
+    ((1, 4, 4, 5, 6), (9, 4, 2, 3, 2), 1, {"strides": [1, 2, 1], "auto_pad": "SAME_UPPER"}),
+    ((1, 4, 30, 29), (5, 4, 1, 1), 1, {"strides": [3, 2]}),
+]
+
+
+def attributes(given: dict[str, Any]) -> Any:
+    def of(kernel: Sequence[int]) -> WindowAttributes:
+        pads, auto_pad = given.get("pads"), given.get("auto_pad", "NOTSET")
+        return WindowAttributes.of(kernel, given.get("strides"), given.get("dilations"), pads, auto_pad)
+
+    return of
+
+
+def random_bytes(rng: np.random.Generator, dtype: Any, shape: Sequence[int]) -> Array:
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max + 1, shape, dtype=dtype)
+
+
+def exact(x: Array, w: Array, x_zero: int, w_zero: Array, group: int, given: dict[str, Any]) -> Array:
+    windows = attributes(given)(w.shape[2:]).windows(x.shape[2:])
+    points = w_zero.reshape(-1, *(1,) * (w.ndim - 1)) if w_zero.ndim else w_zero
+    sums = correlate(x.astype(np.float64) - x_zero, w.astype(np.float64) - points.astype(np.float64), windows, group)
+    return sums.astype(np.int64)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants(variant: str) -> None:
+    rng = np.random.default_rng(0)
+    kinds = [(np.uint8, np.int8), (np.int8, np.uint8), (np.uint8, np.uint8), (np.int8, np.int8)]
+    for number, (x_shape, w_shape, group, given) in enumerate(CASES):
+        x_type, w_type = kinds[number % len(kinds)]
+        x, w = random_bytes(rng, x_type, x_shape), random_bytes(rng, w_type, w_shape)
+        x_zero, w_zero = random_bytes(rng, x_type, ()), random_bytes(rng, w_type, [(), w_shape[:1]][number % 2])
+        kernel = ConvIntegerKernel({"group": group, "attributes": attributes(given)})
+        known = {1, 3} if number % 3 else {1, 2, 3}  # the image's zero point is known, or comes with the run
+        (found,) = outputs_of(kernel, [x, w, x_zero, w_zero], variant, known=known, one_by_one=True)
+        assert found.dtype == np.int32
+        assert np.array_equal(found, exact(x, w, int(x_zero), w_zero, group, given))
+
+
+def test_random_sweep() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(150):
+        dims, group = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2, 3]))
+        kernel = rng.integers(1, 5, dims).tolist()
+        given = {
+            "strides": rng.integers(1, 4, dims).tolist(),
+            "dilations": rng.integers(1, 4, dims).tolist(),
+            "pads": rng.integers(0, 4, 2 * dims).tolist(),
+        }
+        extent = [(k - 1) * d + 1 for k, d in zip(kernel, given["dilations"], strict=True)]
+        sizes = [int(rng.integers(max(1, one - 2), one + 14)) for one in extent]
+        given["pads"] = [
+            max(pad, one - size) for pad, one, size in zip(given["pads"], extent * 2, sizes * 2, strict=True)
+        ]
+        channels, filters = int(rng.integers(1, 9)), int(rng.integers(1, 40))
+        x = random_bytes(rng, np.uint8, (int(rng.integers(1, 3)), channels * group, *sizes))
+        w = random_bytes(rng, np.int8, (filters * group, channels, *kernel))
+        zero = np.asarray(rng.integers(0, 256), np.uint8)
+        native = ConvIntegerKernel({"group": group, "attributes": attributes(given)})
+        (found,) = outputs_of(native, [x, w, zero], known={1, 2})
+        assert np.array_equal(found, exact(x, w, int(zero), np.zeros((), np.int8), group, given)), (x.shape, given)
+
+
+def quantized(
+    x: Array, w: Array, given: dict[str, Any], variant: str = "", *, channels_last: bool = False
+) -> tuple[Array, Array]:
+    """A QLinearConv by its kernel, and in NumPy."""
+    rng = np.random.default_rng(2)
+    filters = w.shape[0]
+    scales = rng.uniform(0.001, 0.01, filters).astype(np.float32)
+    parameters = [np.asarray(0.02, np.float32), np.asarray(3, x.dtype), w, scales, np.zeros(filters, w.dtype)]
+    parameters += [np.asarray(0.11, np.float32), np.asarray(-5 if x.dtype == np.int8 else 9, x.dtype)]
+    parameters += [rng.integers(-9000, 9000, filters).astype(np.int32)]
+    native = QLinearConvKernel({"group": 1, "attributes": attributes(given), "channels_last": channels_last})
+    image = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if channels_last else x
+    (found,) = outputs_of(native, [image, *parameters], variant, known=range(1, 9))
+    node = ir.node("QLinearConv", [], {name: value for name, value in given.items() if name != "auto_pad"})
+    (wanted,) = QLinearConv(node, 10).run(x, *parameters)
+    return (np.moveaxis(found, -1, 1) if channels_last else found), wanted
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_quantized(variant: str, dtype: Any) -> None:
+    rng = np.random.default_rng(3)
+    x, w = random_bytes(rng, dtype, (1, 16, 9, 10)), random_bytes(rng, np.int8, (37, 16, 3, 3))
+    found, wanted = quantized(x, w, {"pads": [1, 1, 1, 1]}, variant)
+    assert len(np.unique(wanted)) > 100
+    assert found.dtype == wanted.dtype
+    assert np.array_equal(found, wanted)
+
+
+def test_channels_last() -> None:
+    rng = np.random.default_rng(4)
+    x, w = random_bytes(rng, np.uint8, (2, 6, 8, 7)), random_bytes(rng, np.int8, (40, 6, 3, 3))
+    found, wanted = quantized(x, w, {"strides": [2, 1]}, channels_last=True)
+    assert np.array_equal(found, wanted)
+
+
+def test_shapes_that_do_not_fit() -> None:
+    x, w = np.zeros((1, 3, 8, 8), np.uint8), np.zeros((4, 2, 3, 3), np.int8)
+    kernel = ConvIntegerKernel({"group": 1, "attributes": attributes({})})
+    with pytest.raises(ValueError, match=r"input \(1, 3, 8, 8\) and weights \(4, 2, 3, 3\) with group 1 do not fit"):
+        outputs_of(kernel, [x, w], known={1})

@@ -1,0 +1,179 @@
+"""Operators between DequantizeLinear and QuantizeLinear: which become integer operators, and that results stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx
+from sardonyx.passes.base import QDQ
+from tests.passes.models import operators, rewritten
+
+Array = np.ndarray[Any, Any]
+N = helper.make_node
+RNG = np.random.default_rng(7)
+
+
+class Model:
+    """A model under construction: values pass through QuantizeLinear and DequantizeLinear."""
+
+    def __init__(self, *shape: int, kind: Any = np.uint8) -> None:
+        self.kind = np.dtype(kind)
+        self.shape = shape
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, Array] = {}
+        self.pair("x", 0.02)
+
+    def pair(self, name: str, scale: float, zero: int | None = 3, kind: Any = None) -> str:
+        """Quantise a value and make it real again."""
+        dtype = np.dtype(kind or self.kind)
+        self.constants |= {f"{name}_s": np.asarray(scale, np.float32), f"{name}_z": np.asarray(zero or 0, dtype)}
+        parameters = [f"{name}_s", *([] if zero is None else [f"{name}_z"])]
+        self.nodes += [
+            N("QuantizeLinear", [name, *parameters], [f"{name}_q"]),
+            N("DequantizeLinear", [f"{name}_q", *parameters], [f"{name}_d"]),
+        ]
+        return f"{name}_d"
+
+    def weight(self, name: str, array: Array, scale: Any, axis: int | None = None) -> str:
+        scales = np.asarray(scale, np.float32)
+        self.constants |= {name: array, f"{name}_s": scales, f"{name}_z": np.zeros(scales.shape, array.dtype)}
+        attributes = {} if axis is None else {"axis": axis}
+        self.nodes.append(N("DequantizeLinear", [name, f"{name}_s", f"{name}_z"], [f"{name}_d"], **attributes))
+        return f"{name}_d"
+
+    def add(self, op_type: str, inputs: list[str], name: str, **attributes: Any) -> None:
+        self.nodes.append(N(op_type, inputs, [name], name=name, **attributes))
+
+    def finished(self, output: str) -> onnx.ModelProto:
+        graph = helper.make_graph(
+            self.nodes,
+            "graph",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)],
+            [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
+        )
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        return onnx.shape_inference.infer_shapes(model)
+
+
+def convolution(bias_scale: Any = None, kind: Any = np.uint8) -> onnx.ModelProto:
+    model = Model(1, 4, 9, 9, kind=kind)
+    scales = np.array([0.01, 0.02, 0.005, 0.03, 0.01, 0.02], np.float32)
+    w = model.weight("w", RNG.integers(-128, 128, (6, 4, 3, 3)).astype(np.int8), scales, axis=0)
+    factors = (np.float32(0.02) * scales).astype(np.float32) if bias_scale is None else bias_scale
+    b = model.weight("b", RNG.integers(-500, 500, 6).astype(np.int32), factors, axis=0)
+    model.add("Conv", ["x_d", w, b], "c", pads=[1, 1, 1, 1])
+    model.add("Relu", ["c"], "r")
+    return model.finished(model.pair("r", 0.08, -128 if kind is np.int8 else 0))
+
+
+def pool_and_add() -> onnx.ModelProto:
+    model = Model(1, 4, 8, 8)
+    model.add("MaxPool", ["x_d"], "p", kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    p = model.pair("p", 0.02)
+    model.add("Add", [p, "x_d"], "a")
+    a = model.pair("a", 0.04, 11)
+    model.add("Mul", [a, "x_d"], "m")
+    return model.finished(model.pair("m", 0.05, 100))
+
+
+def product(*, real: bool) -> onnx.ModelProto:
+    model = Model(3, 5, 12)
+    w = model.weight("w", RNG.integers(-128, 128, (12, 7)).astype(np.int8), RNG.uniform(0.01, 0.02, 7), axis=1)
+    model.add("MatMul", ["x_d", w], "m")
+    return model.finished("m" if real else model.pair("m", 0.2, 120))
+
+
+def gemm(*, real: bool, kind: Any = np.uint8) -> onnx.ModelProto:
+    model = Model(5, 12, kind=kind)
+    w = model.weight("w", RNG.integers(-128, 128, (7, 12)).astype(np.int8), np.float32(0.0125))
+    b = model.weight("b", RNG.integers(-500, 500, 7).astype(np.int32), np.float32(0.02) * np.float32(0.0125))
+    model.add("Gemm", ["x_d", w, b], "g", transB=1)
+    return model.finished("g" if real else model.pair("g", 0.2, 20))
+
+
+CASES = {
+    "convolution": (convolution(), ["QLinearConv"]),
+    "convolution of int8": (convolution(kind=np.int8), ["QLinearConv"]),
+    "pool, sum and product": (pool_and_add(), ["MaxPool", "QLinearAdd", "QLinearMul"]),
+    "product": (product(real=False), ["QLinearMatMul"]),
+    "gemm": (gemm(real=False), ["QGemm"]),
+    "gemm of int8": (gemm(real=False, kind=np.int8), ["QGemm"]),
+}
+
+
+def session(module: Any, model: onnx.ModelProto, **config: str) -> Any:
+    options = module.SessionOptions()
+    options.log_severity_level = 4
+    for key, value in config.items():
+        options.add_session_config_entry(f"session.{key}", value)
+    return module.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_integers_between_the_pairs(case: str) -> None:
+    model, wanted = CASES[case]
+    after, reports = rewritten(model)
+    assert operators(after) == ["QuantizeLinear", *wanted, "DequantizeLinear"]
+    assert reports[QDQ].changes == len(wanted)
+
+
+@pytest.mark.parametrize("real", [True, False])
+@pytest.mark.parametrize("make", [product, gemm])
+def test_real_results(make: Any, real: bool) -> None:
+    after, _ = rewritten(make(real=real))
+    kinds = {(product, True): "MatMulIntegerToFloat", (gemm, True): "QGemm", (product, False): "QLinearMatMul"}
+    assert operators(after)[1] == kinds.get((make, real), "QGemm")
+    assert len(operators(after)) == (2 if real else 3)
+
+
+@pytest.mark.parametrize("case", [*CASES, "real product", "real gemm"])
+def test_like_onnxruntime(case: str) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    more = {"real product": product(real=True), "real gemm": gemm(real=True)}
+    model = more[case] if case in more else CASES[case][0]
+    x = (RNG.standard_normal([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]) * 1.5).astype("f")
+    (found,), (wanted,) = (session(module, model).run(None, {"x": x}) for module in (sardonyx, ort))
+    scales = [numpy_helper.to_array(item) for item in model.graph.initializer if item.name == "m_s"]
+    step = float(scales[0]) if case == "pool, sum and product" else 0.0  # onnxruntime's vectors and tails differ
+    assert np.abs(found - wanted).max() <= max(1.001 * step, 2e-6 * np.abs(wanted).max())
+    assert np.abs(wanted).max() > 0
+
+
+def test_the_pass_can_be_turned_off() -> None:
+    model, _ = CASES["convolution"]
+    after, _ = rewritten(model, disabled=[QDQ])
+    assert "Conv" in operators(after)
+    x = RNG.standard_normal((1, 4, 9, 9)).astype(np.float32)
+    kept = session(sardonyx, model, disable_quant_qdq="1").run(None, {"x": x})[0]
+    integers = session(sardonyx, model).run(None, {"x": x})[0]
+    assert np.abs(kept - integers).max() <= 0.0801  # one step of the result
+
+
+def test_reasons() -> None:
+    _, reports = rewritten(convolution(bias_scale=np.full(6, 0.5, np.float32)))
+    assert any("its bias has another scale than the product" in reason for reason in reports[QDQ].declined)
+    model = Model(1, 4, 8, 8)
+    model.add("MaxPool", ["x_d"], "p", kernel_shape=[2, 2])
+    _, reports = rewritten(model.finished(model.pair("p", 0.03)))
+    assert any("quantised differently" in reason for reason in reports[QDQ].declined)
+    model = Model(3, 4)
+    model.add("Sin", ["x_d"], "s")
+    model.add("Add", ["x_d", model.pair("s", 0.01, 0, np.int8)], "a")
+    after, reports = rewritten(model.finished(model.pair("a", 0.03)))
+    assert "QLinearAdd" not in operators(after)
+    assert any("bytes of different kinds" in reason for reason in reports[QDQ].declined)
+
+
+@pytest.mark.parametrize(("zero", "kind", "stays"), [(0, np.uint8, False), (-128, np.int8, False), (5, np.uint8, True)])
+def test_relu_before_a_quantisation(zero: int, kind: Any, stays: bool) -> None:
+    model = Model(3, 4)
+    model.add("Relu", ["x_d"], "r")
+    after, _ = rewritten(model.finished(model.pair("r", 0.02, zero, kind)))
+    assert ("Relu" in operators(after)) == stays
