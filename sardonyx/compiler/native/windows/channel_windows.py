@@ -47,7 +47,7 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     )
     sure = (0, 0) if in_turns else _sure_columns(slide, along)
     spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, Finish(canonical(call.outputs), forms), in_turns, sure)
-    words: dict[str, Argument] = {**slide.words(kernel // taps)}
+    words: dict[str, Argument] = {**slide.words(kernel // taps), **slide.taps(binder)}
     named = {"x": call.x}
     named |= {f"operand{index}": operand for index, operand in enumerate(call.operands)}
     named |= {f"output{index}": result for index, result in enumerate(call.results)}

@@ -51,12 +51,18 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
     spec = RowSpec(call.x.dtype.name, lanes, vectors, stride, fold, Finish(canonical(call.outputs), forms))
     length = (piece - 1) * stride + (kernel - 1) * dilation + 1
     part = -(-length // (stride * _MULTIPLE)) * _MULTIPLE + _MULTIPLE
-    rows, span, scratch = 1, 1, stride * part * _BYTES
+    moved = (call.x.nbytes + sum(result.nbytes for result in call.results)) / first.size
+    wanted = elements_per_chunk(first.size, moved, call.operations)
+    row = stride * part * _BYTES
+    room = binder.target.caches.l1 // row
     if isinstance(fold, Correlate):
-        room = binder.target.caches.l1 // 2 // scratch * 2
         rows, span = _rows(slide, room)
-        scratch *= slide.kernel[0] * span
-    words: dict[str, Argument] = {**slide.words(kernel), "x": call.x, **slide.strides("x", call.x)}
+        scratch = row * slide.kernel[0] * span
+    else:
+        rows, span = _evened(output[1], min(room, wanted // piece)), 1
+        scratch = row * rows
+    words: dict[str, Argument] = {**slide.words(kernel), **slide.taps(binder), "x": call.x}
+    words |= slide.strides("x", call.x)
     words["x_c"] = call.x.strides[-1] * call.x.dtype.itemsize
     operands = {f"operand{index}": operand for index, operand in enumerate(call.operands)}
     for name, tensor in (operands | {f"output{index}": one for index, one in enumerate(call.results)}).items():
@@ -66,8 +72,7 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
         words |= {"weights": call.weights, "of_map": call.taps}
     blocks = -(-output[1] // rows)
     items = first.shape[0] * channels * output[0] * blocks * pieces
-    moved = (call.x.nbytes + sum(result.nbytes for result in call.results)) / first.size
-    per_chunk = max(1, elements_per_chunk(first.size, moved, call.operations) // (rows * piece))
+    per_chunk = max(1, wanted // (rows * piece))
     words |= {"items": items, "per_chunk": per_chunk, "maps": channels, "rows": rows, "blocks": blocks}
     words |= {"piece": piece, "pieces": pieces, "span": span, "part": part, "dilation_w": dilation}
     binder.step(
@@ -88,6 +93,11 @@ def _rows(slide: Slide, room: int) -> tuple[int, int]:
     """Rows of windows of an item, and the rows of the input that they read: as many as there is room for."""
     reach = (slide.kernel[1] - 1) * slide.dilation[1] + 1
     fitting = (room // slide.kernel[0] - reach) // slide.stride[1] + 1
-    rows = max(1, min(slide.output[1], fitting))
-    rows = math.ceil(slide.output[1] / math.ceil(slide.output[1] / rows))
+    rows = _evened(slide.output[1], fitting)
     return rows, (rows - 1) * slide.stride[1] + reach
+
+
+def _evened(count: int, most: int) -> int:
+    """The size of equal parts of at most so many."""
+    parts = math.ceil(count / max(1, min(count, most)))
+    return math.ceil(count / parts)

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sardonyx.compiler.binding import Tensor
+import numpy as np
+
+from sardonyx.compiler.binding import Argument, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.windows.folds import Fold
 from sardonyx.compiler.llvm.kernels.windows.frame import DIMENSIONS
 from sardonyx.kernel.expr import Expr
@@ -93,6 +95,19 @@ class Slide:
         }
         for what, numbers in (("stride", self.stride), ("dilation", self.dilation)):
             words |= {f"{what}_{of}": number for of, number in zip(DIMENSIONS[:-1], numbers, strict=False)}
+        return words
+
+    def taps(self, binder: Binder) -> dict[str, Argument]:
+        """Tables of the slower dimensions, as arguments: for each window its first tap inside and the end of them."""
+        words: dict[str, Argument] = {}
+        begin = self.each(self.windows.begin, 0)
+        for place, of in enumerate(DIMENSIONS[:-1]):
+            start = np.arange(self.output[place]) * self.stride[place] - begin[place]
+            spread, size, kernel = self.dilation[place], self.size[place], self.kernel[place]
+            first = -(np.minimum(start, 0) // spread)
+            last = np.minimum(-(np.minimum(start - size, 0) // spread), kernel)
+            table = np.stack([first, last], axis=1).astype(np.int64)
+            words[f"taps_{of}"] = binder.constant(table)
         return words
 
     def strides(self, name: str, tensor: Tensor) -> dict[str, int]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.types import U64
+from sardonyx.compiler.llvm.types import I64, U64
 
 # The spatial dimensions that a kernel counts, slowest first; fewer of them have sizes of 1 in front.
 DIMENSIONS = ("d", "h", "w")
@@ -64,17 +64,10 @@ class Arguments:
 
 
 def window_names() -> tuple[str, ...]:
-    """The arguments that describe windows: sizes, how many there are, kernel, padding, strides, dilations."""
+    """The arguments that describe windows: sizes, how many there are, kernel, padding; along the slower dimensions
+    strides, dilations, and the addresses of tables of the taps that are no padding (see `Taps`)."""
     every = [f"{what}_{of}" for what in ("size", "out", "kernel", "begin") for of in DIMENSIONS]
-    return (*every, *(f"{what}_{of}" for what in ("stride", "dilation") for of in DIMENSIONS[:-1]))
-
-
-def valid_taps(k: Function, a: Arguments, dimension: str, start: Value) -> tuple[Value, Value]:
-    """The first tap and the one behind the last of those that lie inside, for a window from `start` on."""
-    dilation, size = a[f"dilation_{dimension}"], a[f"size_{dimension}"]
-    first = (k.larger(-start, 0) + (dilation - 1)) // dilation
-    last = (k.larger(size - start, 0) + (dilation - 1)) // dilation
-    return first, k.smaller(last, a[f"kernel_{dimension}"])
+    return (*every, *(f"{what}_{of}" for what in ("stride", "dilation", "taps") for of in DIMENSIONS[:-1]))
 
 
 @dataclass(frozen=True)
@@ -98,12 +91,18 @@ def spot_of(item: Value, a: Arguments) -> Spot:
 
 
 class Taps:
-    """The taps of a row of windows along the two slower dimensions, without those in the padding."""
+    """The taps of a row of windows along the two slower dimensions, without those in the padding.
+
+    Tables have two words for each window along a dimension: its first tap inside, and the one behind the last.
+    """
 
     def __init__(self, k: Function, a: Arguments, spot: Spot) -> None:
         self._k, self._a = k, a
-        self._starts = [where * a[f"stride_{of}"] - a[f"begin_{of}"] for where, of in ((spot.d, "d"), (spot.h, "h"))]
-        self._ranges = [valid_taps(k, a, of, start) for start, of in zip(self._starts, DIMENSIONS, strict=False)]
+        self._starts, self._ranges = [], []
+        for where, of in ((spot.d, "d"), (spot.h, "h")):
+            self._starts.append(where * a[f"stride_{of}"] - a[f"begin_{of}"])
+            table = k.pointer(a[f"taps_{of}"], I64).offset(where * 2)
+            self._ranges.append((table.load(0), table.load(1)))
 
     @contextmanager
     def each(self) -> Iterator[tuple[Value, Value, Value, Value]]:

@@ -3,7 +3,7 @@
 An item is some rows of places of one map, or a piece of them. What their windows read is laid out in the thread's own
 memory first: with the padding in place, and in as many parts as the stride has steps, so that neighbouring windows
 read neighbouring elements at every tap. Combinations that go over rows and columns alike are made over the rows while
-they are laid out.
+they are laid out. All rows of an item are laid out before any is read, so that what is read has left the store queue.
 """
 
 from __future__ import annotations
@@ -87,18 +87,25 @@ class _Staging:
         number = index // stride
         return (index - number * stride) * self.a["part"] + number
 
-    def fill(self, row: Pointer, first: Value, padding: Value, read: Callable[[Value, int], Value]) -> None:
-        """Lay out one row whose first element has the coordinate `first`.
-
-        `read` gives a vector of so many elements from a coordinate on.
-        """
-        k, a, lanes = self.k, self.a, self.spec.lanes
+    def range(self, first: Value) -> tuple[Value, Value, Value]:
+        """The elements of a row whose first one has the coordinate `first`: where the padding before the data ends,
+        where that behind them begins, and their number."""
+        k, a = self.k, self.a
         length = (a["piece"] - 1) * self.spec.stride + (a["kernel_w"] - 1) * a["dilation_w"] + 1
         begin = k.smaller(k.larger(-first, 0), length)
-        end = k.larger(k.smaller(length, a["size_w"] - first), begin)
-        for low, high in ((k.constant(I64, 0), begin), (end, length)):
-            with k.loop(low, high) as index:
+        return begin, k.larger(k.smaller(length, a["size_w"] - first), begin), length
+
+    def pad(self, row: Pointer, first: Value, padding: Value) -> None:
+        """Lay out the padding of a row whose first element has the coordinate `first`."""
+        begin, end, length = self.range(first)
+        for low, high in ((self.k.constant(I64, 0), begin), (end, length)):
+            with self.k.loop(low, high) as index:
                 row.store(padding, self.at(index))
+
+    def fill(self, row: Pointer, first: Value, read: Callable[[Value, int], Value]) -> None:
+        """Lay out the data of a row; `read` gives a vector of so many elements from a coordinate on."""
+        k, lanes = self.k, self.spec.lanes
+        begin, end, _ = self.range(first)
         long = end - begin >= lanes
         with k.when(long), k.loop(begin, end, lanes) as turn:
             index = k.smaller(turn, end - lanes)
@@ -158,13 +165,30 @@ class _Rows:
         self.finishing.store([[value] for value in found], spot.block, place, along_lanes=True)
 
 
+def _below(spot: Spot, rows: Value) -> Spot:
+    """So many rows of places further on."""
+    return Spot(spot.batch, spot.block, spot.d, spot.h + rows)
+
+
 class _Combinations(_Rows):
     """Rows are combined while they are laid out, then neighbours in the row."""
 
     def item(self, spot: Spot, place: Value) -> None:
         k, a, spec, fold = self.k, self.a, self.spec, self.spec.fold
         assert isinstance(fold, Combine)
-        taps, plane = Taps(k, a, spot), self.plane(spot, spot.block)
+        row, left = self.spec.stride * a["part"], place * spec.stride - a["begin_w"]
+        plane = self.plane(spot, spot.block)
+        with k.loop(0, a["rows"]) as above:
+            slot = self.staging.room.offset(above * row)
+            self.staging.pad(slot, left, neutral(k, fold.kind, self.working))
+            self.staging.fill(slot, left, self._over_rows(_below(spot, above), plane))
+        with k.loop(0, a["rows"]) as above:
+            self.windows(_below(spot, above), place, self._along_row(self.staging.room.offset(above * row)))
+
+    def _over_rows(self, spot: Spot, plane: Pointer) -> Callable[[Value, int], Value]:
+        """Reads vectors of the rows that a row of windows takes in, combined."""
+        k, fold, taps = self.k, self.spec.fold, Taps(self.k, self.a, spot)
+        assert isinstance(fold, Combine)
 
         def read(coordinate: Value, lanes: int) -> Value:
             kind = self.working.vector(lanes)
@@ -175,19 +199,23 @@ class _Combinations(_Rows):
                 total.set(combined(k, fold.kind, total.get(), value))
             return total.get()
 
-        row = self.staging.room
-        self.staging.fill(row, place * spec.stride - a["begin_w"], neutral(k, fold.kind, self.working), read)
+        return read
+
+    def _along_row(self, row: Pointer) -> Callable[[Value, int], list[Value]]:
+        """Combines what is laid out in a row to windows."""
+        k, spec, fold = self.k, self.spec, self.spec.fold
+        assert isinstance(fold, Combine)
 
         def combine(window: Value, vectors: int) -> list[Value]:
             kind = self.working.vector(spec.lanes)
             totals = [k.variable(kind, neutral(k, fold.kind, kind)) for _ in range(vectors)]
-            with k.loop(0, a["kernel_w"]) as tap:
+            with k.loop(0, self.a["kernel_w"]) as tap:
                 at = row.offset(self.staging.tap(tap) + window)
                 for index, total in enumerate(totals):
                     total.set(combined(k, fold.kind, total.get(), at.load(index * spec.lanes, spec.lanes)))
             return [total.get() for total in totals]
 
-        self.windows(spot, place, combine)
+        return combine
 
 
 class _Sums(_Rows):
@@ -210,10 +238,11 @@ class _Sums(_Rows):
                     return as_loaded(line.load(coordinate, lanes), self.storage)
 
                 slot = self.staging.room.offset((tap_d * a["span"] + number) * row)
-                self.staging.fill(slot, left, k.constant(self.working, 0), read)
+                self.staging.pad(slot, left, k.constant(self.working, 0))
+                self.staging.fill(slot, left, read)
         weights = k.pointer(a["weights"], memory_type(fold.weights)).offset(spot.block * a["of_map"])
         with k.loop(0, a["rows"]) as above:
-            self._row(Spot(spot.batch, spot.block, spot.d, spot.h + above), place, weights, above, row)
+            self._row(_below(spot, above), place, weights, above, row)
 
     def _row(self, spot: Spot, place: Value, weights: Pointer, above: Value, row: Value) -> None:
         """One row of places, `above` rows below the item's first one; a laid out row has `row` elements."""
