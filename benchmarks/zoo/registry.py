@@ -145,6 +145,12 @@ def _image(
     )
 
 
+def _trees(name: str, rows: int) -> Model:
+    return Model(
+        name, "onnx.helper", 17, (Tensor("features", (B, 28)),), (Tensor("prediction", (B, 1)),), {B: rows}, {B: 7}
+    )
+
+
 def _registry() -> dict[str, Model]:
     row = (1, 16)
     models = [
@@ -215,6 +221,50 @@ def _registry() -> dict[str, Model]:
             {B: 2, "height": 320, "width": 416},
             "yolov5.yolov5s",
         ),
+        _image("convnext-tiny", "convnext_tiny", 224),
+        _image("swin-tiny", "swin_tiny", 224),
+        Model(
+            "mobilenetv2-nhwc",
+            "torchscript",
+            13,
+            (Tensor("input", (B, 224, 224, 3)),),
+            (Tensor("output", (B, 1000)),),
+            {B: 1},
+            {B: 3},
+            "vision.mobilenetv2_channels_last",
+        ),
+        Model(
+            "unet",
+            "torchscript",
+            17,
+            (Tensor("input", (B, 3, "height", "width")),),
+            (Tensor("output", (B, 2, "height", "width")),),
+            {B: 1, "height": 256, "width": 256},
+            {B: 2, "height": 96, "width": 128},
+            "vision.unet",
+        ),
+        Model(
+            "lstm-text",
+            "torchscript",
+            17,
+            (_ids(BERT_WORDS),),
+            (Tensor("logits", (B, 10)),),
+            {B: 1, S: 64},
+            {B: 3, S: 17},
+            "text.lstm_text",
+        ),
+        Model(
+            "wav2vec2-base",
+            "torchscript",
+            17,
+            (Tensor("input_values", (B, "samples")),),
+            (Tensor("logits", (B, "frames", 32)),),
+            {B: 1, "samples": 48000},
+            {B: 2, "samples": 16000},
+            "speech.wav2vec2_base",
+        ),
+        _trees("trees-500", 1),
+        _trees("trees-500-rows", 10_000),
         _image("resnet50-dynamo", "resnet50", 224, maker="dynamo", opset=20),
         _encoder("bert-base-dynamo", "bert_base", 768, maker="dynamo", opset=20, types=True, pooled=True),
         _encoder("minilm-l6-dynamo", "minilm_l6", 384, maker="dynamo", opset=18, types=True, pooled=False),
