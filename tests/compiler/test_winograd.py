@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS, Transforms
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, Scheme, Transforms
 from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution import winograd
@@ -28,8 +28,13 @@ from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 
 REAL = np.dtype(np.float32)
 PRODUCTS = {"float32": "f32", "float16": "f16", "bfloat16": "bfloat16"}
-# Errors relative to the largest result: for outputs of a tile, by far not reached by the sizes of these tests.
-BOUNDS = {4: 4e-6, 2: 1.5e-6}
+# By stride and outputs of a tile: errors relative to the largest result that these tests do not nearly reach.
+BOUNDS = {(1, 4): 4e-6, (1, 2): 1.5e-6, (2, 4): 2e-6, (2, 2): 1.5e-6}
+EVERY = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=lambda one: f"stride {one.stride}, m {one.outputs}")
+
+
+def bound(scheme: Scheme) -> float:
+    return BOUNDS[scheme.stride, scheme.outputs]
 
 
 @dataclass(frozen=True)
@@ -76,47 +81,82 @@ def exact_matrix(transform: Callable[[Any, Sequence[Any]], Sequence[Any]], count
     ]
 
 
-@pytest.mark.parametrize("transforms", BY_OUTPUTS.values(), ids=lambda one: f"F({one.outputs}, 3)")
+ALONG = dict.fromkeys(transforms for scheme in SCHEMES.values() for transforms in scheme.along)
+
+
+@pytest.mark.parametrize("transforms", ALONG, ids=lambda one: f"F({one.outputs}, {one.taps})")
 def test_transforms_are_those_of_a_correlation(transforms: Transforms) -> None:
     """Exactly, but for the division of the taps; and all constants of the other two are float32."""
     k = ExactArithmetic()
     inputs = exact_matrix(transforms.of_inputs, transforms.size, k)
     outputs = exact_matrix(transforms.of_outputs, transforms.size, k)
     assert all(float(np.float32(number)) == number for number in k.constants)
-    taps = exact_matrix(transforms.of_taps, 3, k)
+    taps = exact_matrix(transforms.of_taps, transforms.taps, k)
     for i, at_input in enumerate(inputs):
         for t, at_tap in enumerate(taps):
-            products = [a * b for a, b in zip(at_input, at_tap, strict=True)]
+            shared = transforms.filters == 1
+            products = [a * at_tap[0 if shared else point] for point, a in enumerate(at_input)]
             for y in range(transforms.outputs):
                 found = sum(product * outputs[point][y] for point, product in enumerate(products))
                 assert abs(found - int(i == y + t)) < 1e-14
 
 
-def test_filters_are_transformed_in_float64() -> None:
+@EVERY
+def test_schemes_number_points_and_filters(scheme: Scheme) -> None:
+    """Filters that several products share are one, and are needed one after the other."""
+    assert scheme.size == scheme.stride * (scheme.outputs - 1) + 3
+    assert len(scheme.filter_numbers) == scheme.points
+    assert sorted(set(scheme.filter_numbers)) == list(range(scheme.filters))
+    assert list(scheme.filter_numbers) == sorted(scheme.filter_numbers)
+    products = {(1, 4): 36, (1, 2): 16, (2, 4): 81, (2, 2): 25}
+    assert scheme.points == products[scheme.stride, scheme.outputs]
+
+
+@EVERY
+def test_filters_are_transformed_in_float64(scheme: Scheme) -> None:
     rng = np.random.default_rng(0)
+    along = np.zeros((3, sum(transforms.filters for transforms in scheme.along)))
+    first = 0
+    for phase, transforms in enumerate(scheme.along):
+        matrix = np.array(exact_matrix(transforms.of_taps, transforms.taps, ExactArithmetic()), np.float64)
+        along[phase :: scheme.stride, first : first + transforms.filters] = matrix
+        first += transforms.filters
     for filters, channels in [(37, 5), (16, 70), (65, 1)]:
         w = rng.standard_normal((filters, channels, 3, 3)).astype(np.float32)
-        for outputs, transforms in BY_OUTPUTS.items():
-            library = new_binder().library
-            matrix = np.array(exact_matrix(transforms.of_taps, 3, ExactArithmetic()), np.float64)
-            whole = np.einsum("ip,fcij,jq->pqcf", matrix, w.astype(np.float64), matrix)
-            found = winograd.transformed_filters(library, w, outputs)
-            panel = library.target.lanes(F32) * 2
-            panels = found.reshape(-1, transforms.size**2, channels, panel).transpose(1, 2, 0, 3)
-            columns = panels.reshape(transforms.size, transforms.size, channels, -1)
-            np.testing.assert_allclose(columns[..., :filters], whole, rtol=1.2e-7, atol=1e-14)
-            assert not columns[..., filters:].any()
+        whole = np.einsum("ip,fcij,jq->pqcf", along, w.astype(np.float64), along)
+        library = new_binder().library
+        found = winograd.transformed_filters(library, w, scheme)
+        panel = library.target.lanes(F32) * 2
+        panels = found.reshape(-1, scheme.filters, channels, panel).transpose(1, 2, 0, 3)
+        columns = panels.reshape(scheme.filters, channels, -1)
+        assert not columns[..., filters:].any()
+        expected = whole.reshape(-1, channels, filters)
+        numbers = [expected[number] for number in order_of_filters(scheme)]
+        np.testing.assert_allclose(columns[..., :filters], np.stack(numbers), rtol=1.2e-7, atol=1e-14)
 
 
-def correlated(x: Array, w: Array, pads: Sequence[int]) -> Array:
+def order_of_filters(scheme: Scheme) -> list[int]:
+    """The filters in their order, numbered row by row of all."""
+    counts = [transforms.filters for transforms in scheme.along]
+    starts = [sum(counts[:phase]) for phase in range(len(counts))]
+    return [
+        (starts[a] + i) * sum(counts) + starts[b] + j
+        for a in range(len(counts))
+        for b in range(len(counts))
+        for i in range(counts[a])
+        for j in range(counts[b])
+    ]
+
+
+def correlated(x: Array, w: Array, pads: Sequence[int], stride: int = 1) -> Array:
     """The convolution in float64, product by product, so that numbers that are not finite stay where they belong."""
     wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
-    lines, columns = wide.shape[2] - 2, wide.shape[3] - 2
+    lines, columns = ((size - 3) // stride + 1 for size in wide.shape[2:])
     total = np.zeros((x.shape[0], w.shape[0], lines, columns))
     with np.errstate(invalid="ignore"):
         for i in range(3):
             for j in range(3):
-                part = wide[:, :, i : i + lines, j : j + columns]
+                part = wide[:, :, i::stride, j::stride][:, :, :lines, :columns]
                 total += np.einsum("nchw,fc->nfhw", part, w[:, :, i, j].astype(np.float64))
     return total
 
@@ -141,39 +181,35 @@ def channels_last(memory: Memory, binder: Binder, array: Array, room: int = 0) -
 
 
 def call_of(
-    x: Tensor, w: Tensor, bias: Tensor | None, pads: Sequence[int], epilogue: Epilogue | None = None
+    x: Tensor, w: Tensor, bias: Tensor | None, pads: Sequence[int], stride: int, epilogue: Epilogue | None = None
 ) -> ConvolutionCall:
-    windows = WindowAttributes.of((3, 3), None, None, pads, "NOTSET").windows(x.shape[2:])
+    windows = WindowAttributes.of((3, 3), (stride, stride), None, pads, "NOTSET").windows(x.shape[2:])
     return ConvolutionCall(x, w, bias, windows, 1, epilogue, PRODUCTS[x.dtype.name])
 
 
-def sizes_of(call: ConvolutionCall) -> Sizes:
-    return Sizes(call.batch, call.channels, call.filters, *call.windows.output)
-
-
 def convolved(
-    x: Array, w: Array, pads: Sequence[int], outputs: int, block: int, variant: str = "", *, one_by_one: bool = False
+    x: Array, w: Array, pads: Sequence[int], scheme: Scheme, block: int, variant: str = "", *, one_by_one: bool = False
 ) -> Array:
-    """The convolution with tiles of `outputs`, `block` of them a chunk."""
+    """The convolution by a scheme, `block` tiles a chunk."""
     binder, memory = new_binder(variant), Memory()
-    call = call_of(channels_last(memory, binder, x), binder.constant(w), None, pads)
-    cut = cut_of(binder.target, sizes_of(call), outputs, block)
-    (y,) = winograd.bind_cut(binder, call, outputs, cut)
+    call = call_of(channels_last(memory, binder, x), binder.constant(w), None, pads, scheme.stride)
+    cut = cut_of(binder.target, winograd.sizes_of(call), scheme, block)
+    (y,) = winograd.bind_cut(binder, call, scheme, cut)
     memory.run(binder, one_by_one=one_by_one)
     return memory.read(y).copy()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("outputs", BY_OUTPUTS)
-def test_variants_and_sizes(variant: str, outputs: int) -> None:
+@EVERY
+def test_variants_and_sizes(variant: str, scheme: Scheme) -> None:
     """Odd numbers of everything: channels, filters, lines, columns, tiles of a block."""
     cases = [((1, 16, 8, 8), 32, (1, 1, 1, 1), 40), ((2, 19, 7, 11), 37, (1, 0, 2, 1), 3)]
     for shape, filters, pads, block in cases:
         x, w = tensors(shape, filters)
-        expected = correlated(x, w, pads)
-        found = convolved(x, w, pads, outputs, block, variant)
+        expected = correlated(x, w, pads, scheme.stride)
+        found = convolved(x, w, pads, scheme, block, variant)
         assert found.shape == expected.shape
-        assert np.abs(found - expected).max() <= BOUNDS[outputs] * np.abs(expected).max()
+        assert np.abs(found - expected).max() <= bound(scheme) * np.abs(expected).max()
 
 
 def test_random_sizes_in_any_order_of_chunks() -> None:
@@ -183,50 +219,50 @@ def test_random_sizes_in_any_order_of_chunks() -> None:
         shape = (int(rng.integers(1, 4)), int(rng.integers(1, 70)), *map(int, rng.integers(3, 20, 2)))
         pads = [int(pad) for pad in rng.integers(0, 3, 4)]
         x, w = tensors(shape, int(rng.integers(1, 90)), seed=turn)  # type: ignore[arg-type]
-        expected = correlated(x, w, pads)
-        for outputs in BY_OUTPUTS:
+        for scheme in SCHEMES.values():
+            expected = correlated(x, w, pads, scheme.stride)
             first, second = map(int, rng.integers(1, 30, 2))
-            found = convolved(x, w, pads, outputs, first, one_by_one=True)
-            assert np.abs(found - expected).max() <= BOUNDS[outputs] * np.abs(expected).max()
-            assert np.array_equal(found, convolved(x, w, pads, outputs, second))
+            found = convolved(x, w, pads, scheme, first, one_by_one=True)
+            assert np.abs(found - expected).max() <= bound(scheme) * np.abs(expected).max()
+            assert np.array_equal(found, convolved(x, w, pads, scheme, second))
 
 
 def test_many_channels_take_blocks_of_them() -> None:
     channels = 2 * host_target().caches.l1 // 4 // (2 * host_target().lanes(F32)) + 37
     x, w = tensors((1, channels, 6, 9), 35)
-    expected = correlated(x, w, (1, 1, 1, 1))
-    for outputs in BY_OUTPUTS:
-        found = convolved(x, w, (1, 1, 1, 1), outputs, 3)
-        assert np.abs(found - expected).max() <= 2 * BOUNDS[outputs] * np.abs(expected).max()
+    for scheme in SCHEMES.values():
+        expected = correlated(x, w, (1, 1, 1, 1), scheme.stride)
+        found = convolved(x, w, (1, 1, 1, 1), scheme, 3)
+        assert np.abs(found - expected).max() <= 2 * bound(scheme) * np.abs(expected).max()
 
 
 def test_negative_padding_cuts() -> None:
     x, w = tensors((1, 20, 11, 12), 24)
-    expected = correlated(x[:, :, 1:, :-2], w, (0, 1, 1, 0))
-    for outputs in BY_OUTPUTS:
-        found = convolved(x, w, (-1, 1, 1, -2), outputs, 5)
-        assert np.abs(found - expected).max() <= BOUNDS[outputs] * np.abs(expected).max()
+    for scheme in SCHEMES.values():
+        expected = correlated(x[:, :, 1:, :-2], w, (0, 1, 1, 0), scheme.stride)
+        found = convolved(x, w, (-1, 1, 1, -2), scheme, 5)
+        assert np.abs(found - expected).max() <= bound(scheme) * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_narrow_tensors_are_computed_in_float32(dtype: Any) -> None:
     x, w = tensors((2, 21, 9, 6), 18, dtype=dtype)
-    expected = correlated(x.astype(np.float32), w.astype(np.float32), (1, 1, 1, 1))
-    for outputs in BY_OUTPUTS:
-        found = convolved(x, w, (1, 1, 1, 1), outputs, 4)
+    for scheme in SCHEMES.values():
+        expected = correlated(x.astype(np.float32), w.astype(np.float32), (1, 1, 1, 1), scheme.stride)
+        found = convolved(x, w, (1, 1, 1, 1), scheme, 4)
         assert found.dtype == dtype
         step = float(ml_dtypes.finfo(dtype).eps)
         assert np.abs(found.astype(np.float64) - expected).max() <= 0.51 * step * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("outputs", BY_OUTPUTS)
-def test_epilogue_with_two_outputs_and_every_kind_of_operand(outputs: int) -> None:
+@EVERY
+def test_epilogue_with_two_outputs_and_every_kind_of_operand(scheme: Scheme) -> None:
     """Among channels of others, which hold NaN."""
     x, w = tensors((2, 24, 9, 13), 41, seed=3)
+    y = correlated(x, w, (1, 1, 1, 1), scheme.stride)
     rng = np.random.default_rng(4)
-    shape = (2, 41, 9, 13)
     bias, residual, column, image = (
-        rng.standard_normal(size).astype(np.float32) for size in (41, shape, (2, 1, 9, 13), (2, 1, 1, 1))
+        rng.standard_normal(size).astype(np.float32) for size in (41, y.shape, (2, 1, *y.shape[2:]), (2, 1, 1, 1))
     )
     binder, memory = new_binder(), Memory()
     given = [channels_last(memory, binder, residual, room=7)]
@@ -238,21 +274,26 @@ def test_epilogue_with_two_outputs_and_every_kind_of_operand(outputs: int) -> No
     silu = total / (1.0 + exp(-total))
     epilogue = Epilogue((silu * Input(REAL, 2), (Input(REAL, 0) + 1.0).cast(np.float16)), tuple(given))
     call = call_of(
-        channels_last(memory, binder, x, room=5), binder.constant(w), binder.constant(bias), (1, 1, 1, 1), epilogue
+        channels_last(memory, binder, x, room=5),
+        binder.constant(w),
+        binder.constant(bias),
+        (1, 1, 1, 1),
+        scheme.stride,
+        epilogue,
     )
-    cut = cut_of(binder.target, sizes_of(call), outputs, 9)
-    first, second = winograd.bind_cut(binder, call, outputs, cut)
+    cut = cut_of(binder.target, winograd.sizes_of(call), scheme, 9)
+    first, second = winograd.bind_cut(binder, call, scheme, cut)
     memory.run(binder)
-    y = correlated(x, w, (1, 1, 1, 1)) + bias[:, None, None]
+    y = y + bias[:, None, None]
     z = y * image + residual
     np.testing.assert_allclose(memory.read(first), z / (1 + np.exp(-z)) * column, rtol=1e-5, atol=2e-5)
     assert memory.read(second).dtype == np.float16
     np.testing.assert_allclose(memory.read(second).astype(np.float64), y + 1, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("outputs", BY_OUTPUTS)
+@EVERY
 @pytest.mark.parametrize("where", ["image", "filters", "huge"])
-def test_what_is_not_finite_stays_where_it_belongs(where: str, outputs: int) -> None:
+def test_what_is_not_finite_stays_where_it_belongs(where: str, scheme: Scheme) -> None:
     """Transforms would carry it to the whole tile, and turn infinity into NaN."""
     x, w = tensors((2, 17, 10, 9), 35, seed=6)
     if where == "image":
@@ -262,22 +303,22 @@ def test_what_is_not_finite_stays_where_it_belongs(where: str, outputs: int) -> 
     else:
         x[0, 3, 4, 5], w[:, 3] = 3e38, np.abs(w[:, 3]) * 0.1
     with np.errstate(over="ignore"):
-        expected = correlated(x, w, (1, 1, 1, 1)).astype(np.float32)
+        expected = correlated(x, w, (1, 1, 1, 1), scheme.stride).astype(np.float32)
     assert np.isfinite(expected).sum() > 200
-    found = convolved(x, w, (1, 1, 1, 1), outputs, 4, one_by_one=True)
+    found = convolved(x, w, (1, 1, 1, 1), scheme, 4, one_by_one=True)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     np.testing.assert_array_equal(np.isposinf(found), np.isposinf(expected))
     finite = np.isfinite(expected)
     largest = 1.0 if where != "huge" else float(np.abs(expected[finite]).max())
-    np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-5, atol=BOUNDS[outputs] * largest)
+    np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-5, atol=bound(scheme) * largest)
 
 
 def test_every_cut_covers_all_tiles_and_keeps_scratch_apart() -> None:
     for target in host_targets().values():
         for sizes in (Sizes(1, 64, 64, 56, 56), Sizes(8, 512, 512, 7, 7), Sizes(1, 17, 33, 101, 5)):
-            for outputs, transforms in BY_OUTPUTS.items():
-                points = transforms.size**2
-                for cut in cuts(target, sizes, outputs):
+            for scheme in SCHEMES.values():
+                points, outputs = scheme.points, scheme.outputs
+                for cut in cuts(target, sizes, scheme):
                     assert cut.all_tiles == sizes.images * cut.tiles
                     assert cut.tiles == -(-sizes.lines // outputs) * cut.tiles_across
                     assert (cut.blocks - 1) * cut.tile_block < cut.all_tiles <= cut.blocks * cut.tile_block
@@ -291,15 +332,17 @@ def test_every_cut_covers_all_tiles_and_keeps_scratch_apart() -> None:
 def test_few_places_with_many_channels_take_small_tiles() -> None:
     """Of which the transformed filters are fewer bytes."""
     target = host_target()
-    assert choose(target, Sizes(1, 64, 64, 56, 56))[0] == 4
-    assert choose(target, Sizes(1, 512, 512, 7, 7))[0] == 2
+    assert choose(target, Sizes(1, 64, 64, 56, 56))[0] is SCHEMES[1, 4]
+    assert choose(target, Sizes(1, 512, 512, 7, 7))[0] is SCHEMES[1, 2]
+    assert choose(target, Sizes(1, 64, 128, 80, 80, 2))[0] is SCHEMES[2, 4]
+    assert choose(target, Sizes(1, 512, 512, 7, 7, 2))[0] is SCHEMES[2, 2]
 
 
 def test_declined() -> None:
     binder, memory = new_binder(), Memory()
     x, w = tensors((1, 32, 8, 8), 32)
     tensor, weights = channels_last(memory, binder, x), binder.constant(w)
-    call = call_of(tensor, weights, None, (1, 1, 1, 1))
+    call = call_of(tensor, weights, None, (1, 1, 1, 1), 1)
     assert winograd.declined(binder, call) is None
     assert winograd.predict(binder, call) is not None
 
@@ -308,7 +351,7 @@ def test_declined() -> None:
 
     changed = {
         "not 3x3": [replace(call, windows=windows((3, 5), (1, 1), (1, 1))), replace(call, group=2)],
-        "further apart": [
+        " apart": [
             replace(call, windows=windows((3, 3), (2, 1), (1, 1))),
             replace(call, windows=windows((3, 3), (1, 1), (1, 2))),
         ],
@@ -325,7 +368,7 @@ def test_declined() -> None:
 
 
 def model(shape: tuple[int, ...], filters: int, seed: int = 0) -> tuple[bytes, Array]:
-    """Convolution, bias, residual and Relu, twice."""
+    """Convolution, bias, residual and Relu, twice, and a convolution of stride 2."""
     rng = np.random.default_rng(seed)
     nodes, constants, last = [], [], "x"
     for turn in "ab":
@@ -336,6 +379,8 @@ def model(shape: tuple[int, ...], filters: int, seed: int = 0) -> tuple[bytes, A
         nodes += [helper.make_node("Add", [f"c{turn}", last], [f"s{turn}"])]
         nodes += [helper.make_node("Relu", [f"s{turn}"], [f"y{turn}"])]
         last = f"y{turn}"
+    nodes += [helper.make_node("Conv", [last, "wa"], ["z"], pads=[1, 1, 1, 1], strides=[2, 2])]
+    last = "z"
     graph = helper.make_graph(
         nodes,
         "g",

@@ -1,8 +1,9 @@
-"""Convolution 3x3 of stride 1 by Winograd's minimal filtering: which calls it can do, and their steps."""
+"""Convolution 3x3 of stride 1 or 2 by Winograd's minimal filtering: which calls it can do, and their steps."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,7 +13,7 @@ from sardonyx.compiler.binding import Address, Argument, Array, Binder, Tensor
 from sardonyx.compiler.gemm_choice import panel_columns, panels_of, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.winograd import WinogradSpec, argument_names, emit_winograd
 from sardonyx.compiler.llvm.kernels.convolution.winograd_filters import FiltersSpec, emit_winograd_filters
-from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS, TAPS
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_strassen import emit_stamp
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -27,6 +28,8 @@ from sardonyx.kernel.expr import Expr
 _FEWEST = 16
 # Elements of a block of channels when filters are transformed: a few kilobytes of each filter.
 _FILTER_BLOCK = 64
+# Fewer bytes than this are made by one thread.
+_SMALL = 1 << 20
 
 _STORED = frozenset({"f32", "f16", "bfloat16"})
 
@@ -38,8 +41,8 @@ def declined(binder: Binder, call: ConvolutionCall) -> str | None:
         return "the session turns it off"
     if windows.kernel != (TAPS, TAPS) or call.group != 1:
         return "the windows are not 3x3 over all channels"
-    if windows.strides != (1, 1) or windows.dilations != (1, 1):
-        return "the windows lie or reach further apart than 1"
+    if windows.strides not in ((1, 1), (2, 2)) or windows.dilations != (1, 1):
+        return f"the windows are {windows.strides} apart, their pixels {windows.dilations}"
     if call.product not in _STORED:
         return f"products are {call.product}"
     if not call.has_constant_weights:
@@ -53,26 +56,28 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     """The kernel's time, and that of a copy where the channels of a pixel do not lie together."""
     if declined(binder, call) is not None:
         return None
-    _, _, time = choose(binder.target, _sizes(call))
+    _, _, time = choose(binder.target, sizes_of(call))
     copied = 0 if call.is_channels_last else call.x.nbytes
     return time + 2 * copied / rates().bytes_of(binder.target, copied)
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     """Add the steps, for the tiles and the cut that are predicted to be the fastest."""
-    outputs, cut, _ = choose(binder.target, _sizes(call))
-    return bind_cut(binder, call, outputs, cut)
+    scheme, cut, _ = choose(binder.target, sizes_of(call))
+    return bind_cut(binder, call, scheme, cut)
 
 
 WINOGRAD = Algorithm("Winograd", predict, bind)
 
 
-def _sizes(call: ConvolutionCall) -> Sizes:
-    return Sizes(call.batch, call.channels, call.filters, *call.windows.output)
+def sizes_of(call: ConvolutionCall) -> Sizes:
+    """The sizes of a call that is not `declined`."""
+    lines, columns = call.windows.output
+    return Sizes(call.batch, call.channels, call.filters, lines, columns, call.windows.strides[0])
 
 
-def bind_cut(binder: Binder, call: ConvolutionCall, outputs: int, cut: Cut) -> Sequence[Tensor]:
-    """Add the steps for tiles of `outputs` x `outputs` cut as told."""
+def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) -> Sequence[Tensor]:
+    """Add the steps by this scheme, cut as told."""
     finish = call.finish(binder)
     results = call.results(binder, finish)
     operands = [call.by_groups(operand) for operand in finish.operands]
@@ -80,9 +85,13 @@ def bind_cut(binder: Binder, call: ConvolutionCall, outputs: int, cut: Cut) -> S
     if x.strides[-1] != 1:
         x = contiguous(binder, x)
     tile = tile_shape(binder.target)
-    spec = WinogradSpec(outputs, call.product, tile.rows, tile.vectors, _epilogue(finish.outputs, operands))
+    spec = WinogradSpec(
+        scheme.stride, scheme.outputs, call.product, tile.rows, tile.vectors, _epilogue(finish.outputs, operands)
+    )
     packed = binder.derived(
-        call.w, ("Winograd's filters", outputs), lambda array: transformed_filters(binder.library, array, outputs)
+        call.w,
+        ("Winograd's filters", scheme.stride, scheme.outputs),
+        lambda array: transformed_filters(binder.library, array, scheme),
     )
     weights = contiguous(binder, call.w)
     stamp = binder.new(np.dtype(np.int64), (1,))
@@ -94,13 +103,16 @@ def bind_cut(binder: Binder, call: ConvolutionCall, outputs: int, cut: Cut) -> S
         **dict(zip(("height", "width"), windows.size, strict=True)),
         **dict(zip(("top", "left"), windows.begin, strict=True)),
         **dict(zip(("out_height", "out_width"), windows.output, strict=True)),
-        "x": x, "packed": packed, "weights": weights, "stamp": stamp,
-        "channels": call.channels, "filters": call.filters,
+        "x": x,
+        "packed": packed,
+        "weights": weights,
+        "stamp": stamp,
+        "channels": call.channels,
+        "filters": call.filters,
     }
     for kind, matrices in (("operand", operands), ("output", map(call.by_groups, results))):
         for index, tensor in enumerate(matrices):
             values.update(_matrix(f"{kind}{index}", tensor))
-    points = BY_OUTPUTS[outputs].size ** 2
     binder.step(
         emit_winograd,
         spec,
@@ -109,24 +121,24 @@ def bind_cut(binder: Binder, call: ConvolutionCall, outputs: int, cut: Cut) -> S
         writes=tuple(results),
         chunks=cut.chunks,
         scratch=cut.scratch,
-        flops=2.0 * points * cut.all_tiles * call.channels * call.filters,
+        flops=2.0 * scheme.points * cut.all_tiles * call.channels * call.filters,
         nbytes=float(sum(tensor.nbytes for tensor in (x, packed, *finish.operands, *results))),
-        detail=partial(_detail, call, outputs, cut),
+        detail=partial(_detail, call, scheme, cut),
     )
     return call.handed_on(results)
 
 
-def transformed_filters(library: KernelLibrary, array: Array, outputs: int) -> Array:
+def transformed_filters(library: KernelLibrary, array: Array, scheme: Scheme) -> Array:
     """Filters [filters, channels, 3, 3] as `emit_winograd` reads them: transformed in float64, rounded once."""
     filters, channels = array.shape[:2]
     panel = panel_columns(library.target)
     panels, blocks = panels_of(filters, panel), -(-channels // _FILTER_BLOCK)
-    points = BY_OUTPUTS[outputs].size ** 2
-    packed = aligned_empty(panels * points * channels * panel, np.dtype(np.float32))
+    packed = aligned_empty(panels * scheme.filters * channels * panel, np.dtype(np.float32))
     source = np.ascontiguousarray(array, np.float32)
-    spec = FiltersSpec(outputs, tile_shape(library.target).vectors)
+    spec = FiltersSpec(scheme.stride, scheme.outputs, tile_shape(library.target).vectors)
     words = (source, packed, filters, channels, _FILTER_BLOCK, blocks)
-    library.run(emit_winograd_filters, spec, words, panels * blocks)
+    threads = min(os.cpu_count() or 1, panels * blocks) if packed.nbytes > _SMALL else 1
+    library.run(emit_winograd_filters, spec, words, panels * blocks, threads)
     return packed
 
 
@@ -154,10 +166,10 @@ def _matrix(name: str, tensor: Tensor) -> dict[str, Argument]:
     return words
 
 
-def _detail(call: ConvolutionCall, outputs: int, cut: Cut) -> str:
+def _detail(call: ConvolutionCall, scheme: Scheme, cut: Cut) -> str:
     """The sizes, the tiles, and how the work is cut into chunks."""
     sizes = f"{math.prod(call.windows.output)} places, {call.channels} channels, {call.filters} filters"
     return (
-        f"F({outputs}, 3), {sizes}, {cut.all_tiles} tiles, {cut.tile_block} tiles and {cut.group} panels a chunk, "
-        f"tile {cut.tile_rows} rows, k {cut.k_block}"
+        f"tiles of {scheme.outputs}x{scheme.outputs}, stride {scheme.stride}, {sizes}, {cut.all_tiles} tiles, "
+        f"{cut.tile_block} tiles and {cut.group} panels a chunk, tile {cut.tile_rows} rows, k {cut.k_block}"
     )

@@ -1,6 +1,6 @@
 """Whether Winograd's algorithm is worth it for a convolution, with which tiles, and how that is cut into chunks.
 
-Nothing here depends on the number of threads. The tiles, F(4, 3) or F(2, 3), decide about rounding; the cut does not.
+Nothing here depends on the number of threads. The scheme decides about rounding; the cut does not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
-from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, Scheme
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution.algorithm import rates
@@ -28,13 +28,14 @@ _LEAST_CYCLES = 4
 
 @dataclass(frozen=True)
 class Sizes:
-    """A convolution 3x3 of stride 1: images, channels, filters, and lines and columns of the result."""
+    """A convolution 3x3: images, channels, filters, lines and columns of the result, and the stride."""
 
     images: int
     channels: int
     filters: int
     lines: int
     columns: int
+    stride: int = 1
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,16 @@ class Costs:
     """The numbers of the cost model; the defaults were measured on AVX-512 machines.
 
     share          of the peak that the micro-kernel reaches
-    input4, output4, input2, output2
-                   cycles for the transform of a vector of a tile, by outputs of a tile; with their stores
+    call           cycles to begin and to end the micro-kernel
+    into, out      cycles for a product of a vector of a tile, to transform the pixels and to make the outputs
     l2, l3, memory bytes a nanosecond that are read from there, for one thread
     exposed        the part of the time for reading that is not hidden behind multiplying
     """
 
-    share: float = 0.97
-    input4: float = 180.0
-    output4: float = 185.0
-    input2: float = 55.0
-    output2: float = 60.0
+    share: float = 0.98
+    call: float = 30.0
+    into: float = 3.0
+    out: float = 3.3
     l2: float = 200.0
     l3: float = 100.0
     memory: float = 40.0
@@ -96,35 +96,36 @@ class Costs:
         return self.l3 if nbytes <= target.caches.l3 / 2 else self.memory
 
 
-def choose(target: Target, sizes: Sizes) -> tuple[int, Cut, float]:
-    """Outputs of a tile along one dimension, the cut, and the predicted nanoseconds on one thread."""
+def choose(target: Target, sizes: Sizes) -> tuple[Scheme, Cut, float]:
+    """The scheme, the cut, and the predicted nanoseconds on one thread."""
     return _choose(target, sizes, tuned("winograd", Costs), rates().ghz)
 
 
 @functools.lru_cache(256)
-def _choose(target: Target, sizes: Sizes, costs: Costs, ghz: float) -> tuple[int, Cut, float]:
+def _choose(target: Target, sizes: Sizes, costs: Costs, ghz: float) -> tuple[Scheme, Cut, float]:
     found = [
-        (predicted(target, sizes, outputs, cut, costs, ghz), outputs, cut)
-        for outputs in BY_OUTPUTS
-        for cut in cuts(target, sizes, outputs)
+        (predicted(target, sizes, scheme, cut, costs, ghz), scheme, cut)
+        for scheme in SCHEMES.values()
+        if scheme.stride == sizes.stride
+        for cut in cuts(target, sizes, scheme)
     ]
     # Several threads wait for the last chunk: half a chunk's time on the average.
-    time, outputs, cut = min(found, key=lambda one: one[0] * (1 + 0.5 / one[2].chunks))
-    return outputs, cut, time
+    time, scheme, cut = min(found, key=lambda one: one[0] * (1 + 0.5 / one[2].chunks))
+    return scheme, cut, time
 
 
-def cuts(target: Target, sizes: Sizes, outputs: int) -> list[Cut]:
+def cuts(target: Target, sizes: Sizes, scheme: Scheme) -> list[Cut]:
     """The cuts that are considered, from small blocks of tiles to large ones."""
-    across, down = -(-sizes.columns // outputs), -(-sizes.lines // outputs)
+    across, down = -(-sizes.columns // scheme.outputs), -(-sizes.lines // scheme.outputs)
     every = sizes.images * across * down
     blocks = dict.fromkeys(-(-every // -(-every // most)) for most in _BLOCKS)
-    return [cut_of(target, sizes, outputs, block) for block in blocks]
+    return [cut_of(target, sizes, scheme, block) for block in blocks]
 
 
-def cut_of(target: Target, sizes: Sizes, outputs: int, tile_block: int) -> Cut:
+def cut_of(target: Target, sizes: Sizes, scheme: Scheme, tile_block: int) -> Cut:
     """The cut into blocks of so many tiles."""
-    lanes, panel, points = target.lanes(F32), panel_columns(target), BY_OUTPUTS[outputs].size ** 2
-    across, down = -(-sizes.columns // outputs), -(-sizes.lines // outputs)
+    lanes, panel, points = target.lanes(F32), panel_columns(target), scheme.points
+    across, down = -(-sizes.columns // scheme.outputs), -(-sizes.lines // scheme.outputs)
     every = sizes.images * across * down
     tile_block = min(tile_block, every)
     blocks, panels = -(-every // tile_block), -(-sizes.filters // panel)
@@ -134,11 +135,11 @@ def cut_of(target: Target, sizes: Sizes, outputs: int, tile_block: int) -> Cut:
     most_k = max(64, 2 * target.caches.l1 // (panel * _FLOAT))
     v_stride = _odd_lines(-(-sizes.channels // lanes) * lanes)
     m_apart = _odd_lines(tile_block * panel)
-    o_apart = _odd_lines(tile_block * outputs * panel)
+    o_apart = _odd_lines(tile_block * scheme.outputs * panel)
     v_scratch = v_stride * _FLOAT
     m_scratch = v_scratch + points * tile_block * v_stride * _FLOAT
     o_scratch = m_scratch + points * m_apart * _FLOAT
-    mark_scratch = o_scratch + outputs * o_apart * _FLOAT
+    mark_scratch = o_scratch + scheme.outputs * o_apart * _FLOAT
     return Cut(
         all_tiles=every,
         tiles=across * down,
@@ -160,16 +161,18 @@ def cut_of(target: Target, sizes: Sizes, outputs: int, tile_block: int) -> Cut:
     )
 
 
-def predicted(target: Target, sizes: Sizes, outputs: int, cut: Cut, costs: Costs, ghz: float) -> float:
+def predicted(target: Target, sizes: Sizes, scheme: Scheme, cut: Cut, costs: Costs, ghz: float) -> float:
     """Nanoseconds on one thread: the products, the transforms, and the filters' way from the caches or memory."""
-    lanes, panel, points = target.lanes(F32), panel_columns(target), BY_OUTPUTS[outputs].size ** 2
+    lanes, panel, points = target.lanes(F32), panel_columns(target), scheme.points
     panels = -(-sizes.filters // panel)
     last = cut.all_tiles - (cut.blocks - 1) * cut.tile_block
     steps = (cut.blocks - 1) * _row_cycles(cut.tile_block, cut.tile_rows) + _row_cycles(last, cut.tile_rows)
-    products = points * sizes.channels * panels * steps / costs.share
-    into, out = (costs.input4, costs.output4) if outputs == 4 else (costs.input2, costs.output2)
-    transforms = cut.all_tiles * (-(-sizes.channels // lanes) * into + -(-sizes.filters // lanes) * out)
-    filters = float(points * sizes.channels * panels * panel * _FLOAT)
+    calls = cut.blocks * -(-cut.tile_block // cut.tile_rows) * -(-sizes.channels // cut.k_block)
+    products = points * panels * (sizes.channels * steps / costs.share + calls * costs.call)
+    transforms = (
+        cut.all_tiles * points * (-(-sizes.channels // lanes) * costs.into + -(-sizes.filters // lanes) * costs.out)
+    )
+    filters = float(scheme.filters * sizes.channels * panels * panel * _FLOAT)
     reads = filters / costs.memory + (cut.blocks - 1) * filters / costs.bytes_of(target, filters)
     sums = 2 * (cut.mark_scratch - cut.m_scratch)
     again = cut.blocks * panels * (cut.m_scratch + sums) / costs.bytes_of(target, cut.scratch)

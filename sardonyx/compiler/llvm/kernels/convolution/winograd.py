@@ -1,9 +1,10 @@
-"""Convolution 3x3 of stride 1 by Winograd's minimal filtering, with an epilogue; the image lies channels-last.
+"""Convolution 3x3 of stride 1 or 2 by Winograd's minimal filtering, with an epilogue; the image lies channels-last.
 
-The output is cut into tiles of m x m, m = 4 or 2. A tile of the input, overlapping its neighbours, becomes (m + 2)^2
-vectors over the channels, one at each point; at each point the tiles are the rows of a matrix product with the filters
-transformed likewise, and the products become the m^2 outputs of the tile: 4 or 2.25 times fewer multiplications
-(A. Lavin, S. Gray, "Fast algorithms for convolutional neural networks", 2015; the transforms: `winograd_transforms`).
+The output is cut into tiles of m x m, m = 4 or 2. A tile of the input, overlapping its neighbours, becomes a number of
+vectors over the channels, one at each point of the transform; at each point the tiles are the rows of a matrix product
+with the filters transformed likewise, and the products become the m^2 outputs of the tile (A. Lavin, S. Gray, "Fast
+algorithms for convolutional neural networks", 2015; the transforms: `winograd_transforms`). For m = 4 there are 36
+products for 144 with stride 1, 81 with stride 2; for m = 2 there are 16 or 25 for 36.
 
 The three stages are fused, so that nothing but input, filters and results goes through memory. A chunk is a block of
 tiles and a group of panels of filters:
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, place_of
 from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums
-from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -41,10 +42,12 @@ _LEAST_AHEAD = 4096
 class WinogradSpec:
     """The structure of a kernel; its ``repr`` identifies the compiled code.
 
-    Tiles have `outputs` x `outputs` outputs. `stored` names the product whose types image and filters have in memory;
+    `stride` is the distance of windows along both dimensions, 1 or 2, and tiles have `outputs` x `outputs` outputs: a
+    scheme of `winograd_transforms.SCHEMES`. `stored` names the product whose types image and filters have in memory;
     all is computed in float32. The micro-kernel has `rows` x `vectors` registers.
     """
 
+    stride: int = 1
     outputs: int = 4
     stored: str = "f32"
     rows: int = 12
@@ -91,15 +94,15 @@ class _Winograd:
 
     def __init__(self, target: Target, spec: WinogradSpec) -> None:
         self.spec = spec
-        self.transforms = BY_OUTPUTS[spec.outputs]
-        self.points = self.transforms.size**2
+        self.scheme = SCHEMES[spec.stride, spec.outputs]
         k = self.k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
         self.panel = target.lanes(F32) * spec.vectors
         words = k.pointer("arguments", I64)
         self.given = given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         stored = PRODUCTS[spec.stored].stored_a
-        self.pixels = Pixels(k, self.transforms, given, stored, k.pointer("scratch", stored))
-        self.writer = OutputWriter(k, self.transforms, given, spec.epilogue, self.pixels)
+        self.pixels = Pixels(k, self.scheme, given, stored, k.pointer("scratch", stored))
+        self.writer = OutputWriter(k, self.scheme, given, spec.epilogue, self.pixels)
+        self.filter_numbers = k.table(I64, self.scheme.filter_numbers)
         self.transformed = self._scratch("v_scratch", F32)
         self.products = self._scratch("m_scratch", F32)
         self.outputs = self._scratch("o_scratch", F32)
@@ -139,7 +142,7 @@ class _Winograd:
         with k.when(self.mark.load(0).differs(stamp) | self.mark.load(1).differs(block)):
             self.pixels.clear_zeros()
             with k.loop(0, tiles) as tile:
-                self.pixels.enter(place_of(self.transforms, given, first_tile + tile))
+                self.pixels.enter(place_of(self.scheme, given, first_tile + tile))
                 self.pixels.transform(self.transformed.offset(tile * given["v_stride"]), given["v_apart"])
             self.mark.store(stamp, 0)
             self.mark.store(block, 1)
@@ -148,9 +151,11 @@ class _Winograd:
         """The products of the block's tiles with a panel of filters, at every point."""
         k, given = self.k, self.given
         channels = given["channels"]
-        stream = k.pointer(given["packed"], F32).offset(panel * channels * (self.points * self.panel))
-        with k.loop(0, self.points) as point:
-            filters = stream.offset(point * channels * self.panel)
+        scheme = self.scheme
+        stream = k.pointer(given["packed"], F32).offset(panel * channels * (scheme.filters * self.panel))
+        with k.loop(0, scheme.points) as point:
+            number = point if scheme.filters == scheme.points else self.filter_numbers.load(point)
+            filters = stream.offset(number * channels * self.panel)
             rows, products = (
                 start.offset(point * given[f"{name}_apart"])
                 for start, name in ((self.transformed, "v"), (self.products, "m"))

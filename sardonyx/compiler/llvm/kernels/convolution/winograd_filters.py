@@ -1,6 +1,6 @@
 """Filters transformed for Winograd's algorithm, in the order in which the kernel reads them.
 
-[panels of filters][points][channels][filters of a panel]: for each panel one stream from the first point to the last.
+[panels of filters][transformed][channels][filters of a panel]: for each panel one stream, in the order of the products.
 They are computed in float64 and rounded once.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sardonyx.compiler.llvm.builder import Function, minimum
-from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import BY_OUTPUTS, TAPS, along_both
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, TAPS
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
@@ -17,8 +17,9 @@ from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
 
 @dataclass(frozen=True)
 class FiltersSpec:
-    """F(`outputs`, 3); panels of `vectors` registers of float32."""
+    """The scheme for a `stride` and `outputs`; panels of `vectors` registers of float32."""
 
+    stride: int
     outputs: int
     vectors: int
 
@@ -33,7 +34,7 @@ def emit_winograd_filters(target: Target, spec: FiltersSpec) -> str:
     k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
     words = k.pointer("arguments", I64)
     given = {name: words.load(index) for index, name in enumerate(spec.ARGUMENTS)}
-    transforms = BY_OUTPUTS[spec.outputs]
+    scheme = SCHEMES[spec.stride, spec.outputs]
     lanes = target.lanes(F32)
     panel, channels, square = lanes * spec.vectors, given["channels"], TAPS * TAPS
     source, packed = k.pointer(given["source"], F32), k.pointer(given["target"], F32)
@@ -45,13 +46,12 @@ def emit_winograd_filters(target: Target, spec: FiltersSpec) -> str:
             column = number * panel + vector
             mask = k.lanes_below(given["filters"] - column, lanes)
             start = source.offset(column * one_filter + channel * square)
-            taps = [
-                [start.offset(row * TAPS + one).gather(places, mask).to(F64) for one in range(TAPS)]
-                for row in range(TAPS)
-            ]
-            place = packed.offset((number * transforms.size**2 * channels + channel) * panel + vector)
-            for row in along_both(lambda line: transforms.of_taps(k, line), taps):
-                for value in row:
-                    place.store(value.to(F32))
-                    place = place.offset(channels * panel)
+
+            def tap(i: int, j: int, start: Pointer = start, mask: Value = mask) -> Value:
+                return start.offset(i * TAPS + j).gather(places, mask).to(F64)
+
+            place = packed.offset((number * scheme.filters * channels + channel) * panel + vector)
+            for value in scheme.of_taps(k, tap):
+                place.store(value.to(F32))
+                place = place.offset(channels * panel)
     return k.finish()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import Transforms, along_both
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import Scheme
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
 
@@ -21,21 +21,19 @@ class TilePlace:
     x: Value
 
 
-def place_of(transforms: Transforms, given: Mapping[str, Value], number: Value) -> TilePlace:
+def place_of(scheme: Scheme, given: Mapping[str, Value], number: Value) -> TilePlace:
     """The tile of this number; tiles count those of a line fastest, then lines, then images."""
     image, rest = number // given["tiles"], number % given["tiles"]
     line, across = rest // given["tiles_across"], rest % given["tiles_across"]
-    return TilePlace(image, across, line * transforms.outputs, across * transforms.outputs)
+    return TilePlace(image, across, line * scheme.outputs, across * scheme.outputs)
 
 
 class Pixels:
     """The addresses of the pixels of one tile of the input, in rows; those of the padding lie in a row of zeros."""
 
-    def __init__(
-        self, k: Function, transforms: Transforms, given: Mapping[str, Value], stored: Type, zeros: Pointer
-    ) -> None:
-        self.k, self.transforms, self.given, self.stored, self.zeros = k, transforms, given, stored, zeros
-        self.table = k.stack(I64, transforms.size**2)
+    def __init__(self, k: Function, scheme: Scheme, given: Mapping[str, Value], stored: Type, zeros: Pointer) -> None:
+        self.k, self.scheme, self.given, self.stored, self.zeros = k, scheme, given, stored, zeros
+        self.table = k.stack(I64, scheme.points)
 
     def clear_zeros(self) -> None:
         """Write the row of zeros, as long as a pixel."""
@@ -45,27 +43,39 @@ class Pixels:
 
     def enter(self, tile: TilePlace) -> None:
         """Let the table be that of a tile."""
-        k, given, size = self.k, self.given, self.transforms.size
-        image = k.pointer(given["x"], self.stored).offset(tile.image * given["x_batch"])
-        zeros = _word(k, self.zeros)
-        first_x = tile.x - given["left"]
-        columns = []
-        for j in range(size):
-            x = first_x + j
-            columns.append((x * given["x_column"], (x >= 0) & (x < given["width"])))
+        k, given, scheme = self.k, self.given, self.scheme
+        y, x = tile.y * scheme.stride - given["top"], tile.x * scheme.stride - given["left"]
+        start = k.pointer(given["x"], self.stored).offset(tile.image * given["x_batch"])
+        start = start.offset(y * given["x_row"]).offset(x * given["x_column"])
+        inside = (y >= 0) & (y + scheme.size <= given["height"]) & (x >= 0) & (x + scheme.size <= given["width"])
+        with k.when(inside):
+            self._enter(start, None, None)
+        with k.otherwise(inside):
+            rows, columns = (
+                [(first + i >= 0) & (first + i < given[size]) for i in range(scheme.size)]
+                for first, size in ((y, "height"), (x, "width"))
+            )
+            self._enter(start, rows, columns)
+
+    def _enter(self, start: Pointer, rows: Sequence[Value] | None, columns: Sequence[Value] | None) -> None:
+        """Write the addresses of the pixels from `start` on; of rows and columns that are not there, the zeros'."""
+        zeros, size = _word(self.k, self.zeros), self.scheme.size
         for i in range(size):
-            y = tile.y - given["top"] + i
-            row, row_there = image.offset(y * given["x_row"]), (y >= 0) & (y < given["height"])
-            for j, (step, column_there) in enumerate(columns):
-                address = k.select(row_there & column_there, _word(k, row.offset(step)), zeros)
+            place = start
+            for j in range(size):
+                address = _word(self.k, place)
+                if rows is not None and columns is not None:
+                    address = self.k.select(rows[i] & columns[j], address, zeros)
                 self.table.store(address, i * size + j)
+                place = place.offset(self.given["x_column"])
+            start = start.offset(self.given["x_row"])
 
     def pixel(self, number: Value | int) -> Pointer:
         """The first channel of a pixel, by its number in the tile."""
         return self.k.pointer(self.table.load(number), self.stored)
 
     def transform(self, target: Pointer, apart: Value) -> None:
-        """Write the transform of the tile, all channels of one point after `apart` elements of the point before.
+        """Write the tile at every point, in the order of the products: all channels, `apart` elements behind the last.
 
         The row of a point is written in whole vectors, with zeros behind the last channel.
         """
@@ -77,16 +87,15 @@ class Pixels:
             self._transform_vector(whole, k.lanes_below(channels - whole, lanes), target, apart)
 
     def _transform_vector(self, channel: Value, mask: Value | None, target: Pointer, apart: Value) -> None:
-        k, size, lanes = self.k, self.transforms.size, self.k.target.lanes(F32)
-        pixels = [
-            [widened(self.pixel(i * size + j).load(channel, lanes, mask), F32) for j in range(size)]
-            for i in range(size)
-        ]
+        k, size, lanes = self.k, self.scheme.size, self.k.target.lanes(F32)
+
+        def pixel(i: int, j: int) -> Value:
+            return widened(self.pixel(i * size + j).load(channel, lanes, mask), F32)
+
         place = target.offset(channel)
-        for row in along_both(lambda line: self.transforms.of_inputs(k, line), pixels):
-            for value in row:
-                place.store(value)
-                place = place.offset(apart)
+        for value in self.scheme.of_inputs(k, pixel):
+            place.store(value)
+            place = place.offset(apart)
 
 
 def _word(k: Function, pointer: Pointer) -> Value:

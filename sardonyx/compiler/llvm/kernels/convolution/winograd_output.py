@@ -7,12 +7,12 @@ other pixels, and turn infinity into NaN: a block in whose outputs such a number
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, TilePlace, place_of
-from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Transforms, along_both
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
@@ -37,9 +37,9 @@ class OutputWriter:
     """Writes the results of blocks of tiles."""
 
     def __init__(
-        self, k: Function, transforms: Transforms, given: Mapping[str, Value], epilogue: TileEpilogue, pixels: Pixels
+        self, k: Function, scheme: Scheme, given: Mapping[str, Value], epilogue: TileEpilogue, pixels: Pixels
     ) -> None:
-        self.k, self.transforms, self.given, self.epilogue, self.pixels = k, transforms, given, epilogue, pixels
+        self.k, self.scheme, self.given, self.epilogue, self.pixels = k, scheme, given, epilogue, pixels
         self.lanes = k.target.lanes(F32)
 
     def write(self, sums: Sums) -> None:
@@ -57,18 +57,14 @@ class OutputWriter:
 
     def _outputs(self, sums: Sums) -> Value:
         """Interpolate the outputs of all tiles; whether one of them is not finite."""
-        k, size = self.k, self.transforms.size
+        k = self.k
         zeros = k.constant(F32.vector(self.lanes), 0)
         seen = k.variable(zeros.type, 0)
         with k.loop(0, sums.tiles) as tile, k.loop(0, sums.panel, self.lanes) as column:
-            place = sums.products.offset(tile * sums.panel + column)
-            products: list[list[Value]] = [[] for _ in range(size)]
-            for number in range(size**2):
-                products[number // size].append(place.load(0, self.lanes))
-                place = place.offset(sums.products_apart)
+            start = sums.products.offset(tile * sums.panel + column)
             total: Value | None = None
             line = self._output(sums, tile, column)
-            for row in along_both(lambda values: self.transforms.of_outputs(k, values), products):
+            for row in self.scheme.of_outputs(k, self._products(start, sums.products_apart)):
                 for x, value in enumerate(row):
                     line.store(value, x * sums.panel)
                     total = value if total is None else total + value
@@ -78,31 +74,37 @@ class OutputWriter:
         found = k.horizontal("add", seen.get())
         return found.differs(found)
 
+    def _products(self, start: Pointer, apart: Value) -> Iterator[Value]:
+        """A vector of the products of a tile, loaded one by one."""
+        for _ in range(self.scheme.points):
+            yield start.load(0, self.lanes)
+            start = start.offset(apart)
+
     def _output(self, sums: Sums, tile: Value, column: Value) -> Pointer:
         """Where the first output of a tile lies."""
-        return sums.outputs.offset(tile * (self.transforms.outputs * sums.panel) + column)
+        return sums.outputs.offset(tile * (self.scheme.outputs * sums.panel) + column)
 
     def _again(self, sums: Sums) -> None:
         """The outputs as sums of products with the filters themselves, read where they lie: [filters, channels, 3, 3].
 
         One vector of filters serves all outputs of a tile.
         """
-        k, outputs, channels = self.k, self.transforms.outputs, self.given["channels"]
+        k, outputs, channels, stride = self.k, self.scheme.outputs, self.given["channels"], self.scheme.stride
         square = [(y, x) for y in range(outputs) for x in range(outputs)]
         one_filter = channels * (TAPS * TAPS)
         places = k.iota(I64, self.lanes) * one_filter
         weights = k.pointer(self.given["weights"], self.pixels.stored)
         totals = [k.variable(F32.vector(self.lanes)) for _ in square]
         with k.loop(0, sums.tiles) as tile:
-            self.pixels.enter(place_of(self.transforms, self.given, sums.first_tile + tile))
+            self.pixels.enter(place_of(self.scheme, self.given, sums.first_tile + tile))
             with k.loop(0, sums.panel, self.lanes) as column:
                 first = sums.first_filter + column
                 mask = k.lanes_below(self.given["filters"] - first, self.lanes)
                 for total in totals:
                     total.set(0.0)
                 with k.loop(0, TAPS) as tap_y, k.loop(0, TAPS) as tap_x:
-                    corner, tap = tap_y * self.transforms.size + tap_x, tap_y * TAPS + tap_x
-                    pixels = [self.pixels.pixel(corner + (y * self.transforms.size + x)) for y, x in square]
+                    corner, tap = tap_y * self.scheme.size + tap_x, tap_y * TAPS + tap_x
+                    pixels = [self.pixels.pixel(corner + (y * self.scheme.size + x) * stride) for y, x in square]
                     with k.loop(0, channels) as channel:
                         start = weights.offset(first * one_filter + channel * (TAPS * TAPS) + tap)
                         taps = widened(start.gather(places, mask), F32)
@@ -115,11 +117,11 @@ class OutputWriter:
 
     def _finish(self, sums: Sums, column: Value, masks: Sequence[Value | None]) -> None:
         """The epilogue of some vectors of the panel, for runs of tiles of one line: their lines one by one."""
-        k, given, outputs = self.k, self.given, self.transforms.outputs
+        k, given, outputs = self.k, self.given, self.scheme.outputs
         done = k.variable(I64, 0)
         with k.loop_while(lambda: done.get() < sums.tiles):
             first = done.get()
-            tile = place_of(self.transforms, given, sums.first_tile + first)
+            tile = place_of(self.scheme, given, sums.first_tile + first)
             run = minimum(k, sums.tiles - first, given["tiles_across"] - tile.across)
             lines = minimum(k, given["out_height"] - tile.y, outputs)
             columns = minimum(k, given["out_width"] - tile.x, run * outputs)
