@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,18 +48,23 @@ def channels_last(rank: int) -> tuple[int, ...]:
 
 
 def bound(
-    kernel: NativeKernel, arrays: Sequence[Array | None], variant: str = "", *, last: bool = False
+    kernel: NativeKernel,
+    arrays: Sequence[Array | None],
+    variant: str = "",
+    *,
+    last: bool = False,
+    constants: Collection[int] = (),
 ) -> tuple[Binder, Memory, Tensor]:
     """A kernel bound to arrays, and its result; the first one lies channels-last if `last`.
 
-    Those inputs whose contents the kernel must know are constants.
+    Inputs whose contents the kernel must know are constants, and those at the places `constants` are.
     """
     binder, memory = new_binder(variant), Memory()
     tensors: list[Tensor | None] = []
     for index, array in enumerate(arrays):
         if array is None:
             tensors.append(None)
-        elif index in kernel.known_inputs:
+        elif index in kernel.known_inputs or index in constants:
             tensors.append(binder.constant(array))
         else:
             order = channels_last(array.ndim) if last and index == 0 else tuple(range(array.ndim))
@@ -71,9 +76,16 @@ def bound(
     return binder, memory, result
 
 
-def result_of(kernel: NativeKernel, arrays: Sequence[Array | None], variant: str = "", *, last: bool = False) -> Array:
+def result_of(
+    kernel: NativeKernel,
+    arrays: Sequence[Array | None],
+    variant: str = "",
+    *,
+    last: bool = False,
+    constants: Collection[int] = (),
+) -> Array:
     """What a kernel computes, chunk by chunk from the last one; AssertionError where it notes a fault."""
-    binder, memory, result = bound(kernel, arrays, variant, last=last)
+    binder, memory, result = bound(kernel, arrays, variant, last=last, constants=constants)
     faults = memory.run(binder, one_by_one=True)
     assert not faults, faults
     return memory.read(result).copy()
