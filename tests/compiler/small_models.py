@@ -80,6 +80,11 @@ SMALL_MODELS: dict[str, SmallModel] = {
         { y = MatMul(a, b) z = MatMul(c, d) }""",
         sizes=({"n": 5, "m": 33}, {"n": 1, "m": 1}),
     ),
+    "product of few columns": SmallModel(
+        """few (float[n, 301] x) => (float[n, 2] y, float[n] z) { h = MatMul(x, w) y = Add(h, b) z = MatMul(x, v) }""",
+        sizes=({"n": 1}, {"n": 23}),
+        constants={"w": (301, 2), "b": (2,), "v": (301,)},
+    ),
     "large product": SmallModel(
         """large (float[96, 1024] x) => (float[96, 1024] y) { y = MatMul(x, w) }""",
         constants={"w": (1024, 1024)},
@@ -202,9 +207,10 @@ SMALL_MODELS: dict[str, SmallModel] = {
         tolerance=1e-5,
     ),
     "winograd": SmallModel(
-        """winograd (float[2, 24, n, 13] x) => (float[2, 24, n, 13] y)
-        { c = Conv<pads = [1, 1, 1, 1]>(x, w, b) s = Add(c, x) y = Relu(s) }""",
-        sizes=({"n": 9},),
+        """winograd (float[2, 24, n, 13] x) => (float[2, 24, n, 13] y, float[2, 24, m, 7] z)
+        { c = Conv<pads = [1, 1, 1, 1]>(x, w, b) s = Add(c, x) y = Relu(s)
+          z = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(y, w) }""",
+        sizes=({"n": 9, "m": 5},),
         constants={"w": (24, 24, 3, 3), "b": (24,)},
         tolerance=1e-5,
     ),

@@ -29,6 +29,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.products.dots_step import takes_dots
 from sardonyx.compiler.native.products.strassen_step import takes_quarters
 from sardonyx.kernel.expr import Expr
 
@@ -114,12 +115,18 @@ def multiply(
         a_stride_bytes=(rows.steps[0] if a_layout != "columns" else a.strides[-1]) * a.dtype.itemsize,
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
     )
-    if b_layout == "packed" and windows is None and binder.settings.fast_products:
+    if a_layout == "rows":
         left = a.reshaped((rows.size, size_k), (rows.steps[0], 1))
         others = list(zip((*operands, *results), rows.steps[2:], strict=True))
         sides = others[: len(operands)], others[len(operands) :]
-        if takes_quarters(binder, problem, left, b_tensor, TileEpilogue(kinds, outputs), *sides):
-            return
+        epilogue = TileEpilogue(kinds, outputs)
+        if b_layout == "packed" and binder.settings.fast_products:
+            if takes_quarters(binder, problem, left, b_tensor, epilogue, *sides):
+                return
+        elif b_layout != "packed" and b_tensor.strides[-2] == 1:
+            right = b_tensor.reshaped((size_k, size_n), b_tensor.strides[-2:])
+            if problem.batch == 1 and takes_dots(binder, problem, left, right, epilogue, *sides):
+                return
     tile = tile_shape(binder.target, product)
     spec = GemmSpec(
         product,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
@@ -70,9 +71,17 @@ class ProductKernel(NativeKernel):
     def _right(
         self, binder: Binder, given: Tensor, right: Tensor, orientation: tuple[bool, bool], product: str
     ) -> Tensor | Packed:
-        """The right-hand side, in panels if it is constant."""
+        """The right-hand side if it is constant in panels, or of few columns one after the other."""
         if not given.is_known or given.buffer.kind != "constant" or given.size == 0 or 0 in given.strides:
             return right
+        if len(right.shape) == 2 and suits_dots(binder.target, product, *right.shape):
+
+            def columns(array: Array) -> Array:
+                view = oriented_array(array, *orientation)
+                return np.ascontiguousarray(view.T).reshape(-1)
+
+            lines = binder.derived(given, ("columns", orientation), columns)
+            return lines.reshaped(right.shape, (1, right.shape[0]))
 
         def panels(array: Array) -> Array:
             view = oriented_array(array, *orientation)

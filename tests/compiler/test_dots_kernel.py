@@ -1,0 +1,154 @@
+"""Products of few columns by dot products: against float64, tails of K and of rows, epilogues, bits of single rows."""
+
+from __future__ import annotations
+
+from math import erf as exact
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.native.products.dots_step import suits_dots
+from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
+from sardonyx.compiler.native.template import Epilogue
+from sardonyx.kernel.expr import Input, erf, maximum
+from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
+
+F32 = np.dtype(np.float32)
+
+
+def put(memory: Memory, binder: Binder, array: Array) -> Tensor:
+    tensor = binder.new(array.dtype, array.shape)
+    memory.put(tensor, array)
+    return tensor
+
+
+def is_dots(binder: Binder) -> bool:
+    """Whether a single step was added, which computes dot products."""
+    (step,) = binder.steps
+    return callable(step.detail) and "dot products" in step.detail()
+
+
+def multiply(a: Array, b: Array, variant: str = "", *, constant: bool = True, one_by_one: bool = False) -> Array:
+    """A x B by dot products; B is a constant, or lies transposed in memory."""
+    binder, memory = new_binder(variant), Memory()
+    assert suits_dots(binder.target, "f64" if a.dtype == np.float64 else "f32", *b.shape)
+    kernel = MatMulKernel({"transB": 0 if constant else 1})
+    right = binder.constant(b) if constant else put(memory, binder, np.ascontiguousarray(b.T))
+    (y,) = kernel.bind(binder, [put(memory, binder, a), right])
+    assert is_dots(binder)
+    memory.run(binder, one_by_one=one_by_one)
+    assert y is not None
+    return memory.read(y).copy()
+
+
+def columns_of(variant: str, dtype: Any) -> list[int]:
+    """Every number of columns that dot products take on a machine, for long rows."""
+    product = "f64" if dtype == np.float64 else "f32"
+    return [n for n in range(1, 17) if suits_dots(new_binder(variant).target, product, 1000, n)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("constant", [True, False])
+def test_dot_products(variant: str, dtype: Any, constant: bool) -> None:
+    rng = np.random.default_rng(1)
+    counts = columns_of(variant, dtype)
+    assert counts
+    for n in counts:
+        for m, k in [(1, 299), (7, 304), (29, 999)]:
+            a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+            found = multiply(a, b, variant, constant=constant)
+            expected = a.astype(np.float64) @ b.astype(np.float64)
+            scale = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
+            assert found.shape == (m, n)
+            assert (np.abs(found - expected) / scale).max() < np.finfo(dtype).eps * 8
+            assert np.array_equal(found[m // 2 : m // 2 + 1], multiply(a[m // 2 : m // 2 + 1], b, variant))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_bits_do_not_depend_on_chunks(variant: str) -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((411, 700)).astype(np.float32), rng.standard_normal((700, 1)).astype(np.float32)
+    whole = multiply(a, b, variant)
+    assert np.array_equal(whole, multiply(a, b, variant, one_by_one=True))
+    assert np.array_equal(whole[:5], multiply(a[:5], b, variant))
+
+
+def test_vectors_batches_and_strides() -> None:
+    """A vector as right-hand side, batches that are rows of one product, rows that lie apart, a transposed A."""
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((3, 5, 200)).astype(np.float32), rng.standard_normal(200).astype(np.float32)
+    for left in (a, a[1], a[1, 2], np.repeat(a, 2, axis=-1)[..., ::2], a[:, ::2], a[::2, 1:3]):
+        for constant in (True, False):
+            binder, memory = new_binder(), Memory()
+            wide = put(memory, binder, np.ascontiguousarray(left))
+            (y,) = MatMulKernel({}).bind(binder, [wide, binder.constant(b) if constant else put(memory, binder, b)])
+            memory.run(binder)
+            assert y is not None
+            assert np.allclose(memory.read(y), left.astype(np.float64) @ b, atol=1e-4)
+    base = rng.standard_normal((9, 777)).astype(np.float32)
+    for left in (base[:, 3:503], base[::2, :500], base[::-1, 100:600]):
+        binder, memory = new_binder(), Memory()
+        whole = put(memory, binder, base)
+        strides = tuple(stride // 4 for stride in left.strides)
+        start = left.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        view = whole.reshaped(left.shape, strides, start)
+        weights = rng.standard_normal((500, 3)).astype(np.float32)
+        (y,) = MatMulKernel({}).bind(binder, [view, binder.constant(weights)])
+        memory.run(binder)
+        assert y is not None
+        assert np.allclose(memory.read(y), left.astype(np.float64) @ weights, atol=1e-3)
+    binder, memory = new_binder(), Memory()
+    weights = rng.standard_normal((200, 2)).astype(np.float32)
+    tall = np.ascontiguousarray(a[0].T)
+    (y,) = MatMulKernel({"transA": 1}).bind(binder, [put(memory, binder, tall), binder.constant(weights)])
+    memory.run(binder)
+    assert y is not None
+    assert np.allclose(memory.read(y), a[0].astype(np.float64) @ weights, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_epilogue(variant: str) -> None:
+    """Gemm's addend, then operands of every kind, two outputs, of which one is expensive and one narrow."""
+    rng = np.random.default_rng(4)
+    m, k, n = 21, 500, columns_of(variant, np.float32)[-1]
+    a, b = rng.standard_normal((m, k)).astype(np.float32) / 20, rng.standard_normal((n, k)).astype(np.float32)
+    bias, residual = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
+    column = rng.standard_normal((m, 1)).astype(np.float32)
+    binder, memory = new_binder(variant), Memory()
+    x = Input(F32, 0) * Input(F32, 2) + Input(F32, 1)
+    outputs = (x * 0.5 * (1.0 + erf(x * 0.5**0.5)), maximum(x, 0.0).cast(np.float16))
+    epilogue = Epilogue(outputs, (put(memory, binder, residual), put(memory, binder, column)))
+    inputs = [put(memory, binder, a), binder.constant(b), binder.constant(bias)]
+    found = GemmKernel({"transB": 1, "alpha": 2.0}).bind(binder, inputs, epilogue=epilogue)
+    assert is_dots(binder)
+    memory.run(binder)
+    wanted = (2.0 * a.astype(np.float64) @ b.T + bias) * column + residual
+    assert found[0] is not None
+    assert found[1] is not None
+    gelu = wanted * 0.5 * (1 + np.vectorize(exact)(wanted * 0.5**0.5))
+    assert np.allclose(memory.read(found[0]), gelu, rtol=1e-5, atol=1e-5)
+    assert np.allclose(memory.read(found[1]).astype(np.float64), np.maximum(wanted, 0), rtol=1e-3, atol=1e-3)
+
+
+def test_not_a_number_and_infinity() -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((20, 333)).astype(np.float32), np.abs(rng.standard_normal((333, 2))).astype(np.float32)
+    a[3, 332], a[7, 5], a[19, 100] = np.nan, np.inf, -np.inf
+    found = multiply(a, b)
+    expected = a.astype(np.float64) @ b
+    assert np.isnan(found[3]).all()
+    assert np.array_equal(found[[7, 19]], expected[[7, 19]].astype(np.float32))
+    finite = np.delete(np.arange(20), [3, 7, 19])
+    assert np.allclose(found[finite], expected[finite], atol=1e-4)
+
+
+def test_others_keep_their_kernel() -> None:
+    """Many columns, short rows and other types are no dot products."""
+    target = host_target()
+    for product, k, n in [("f32", 300, 64), ("f32", 4, 1), ("f16", 300, 1), ("u8s8", 300, 1)]:
+        assert not suits_dots(target, product, k, n)
+    assert suits_dots(target, "f32", 300, 1)
