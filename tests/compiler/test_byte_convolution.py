@@ -1,4 +1,4 @@
-"""ConvInteger and QLinearConv against exact integers: every attribute, kind of byte and zero point, on every variant."""
+"""ConvInteger and QLinearConv against exact integers: all attributes, bytes and zero points, on every variant."""
 
 from __future__ import annotations
 

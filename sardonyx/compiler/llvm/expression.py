@@ -104,7 +104,8 @@ def emit_node(k: Function, expr: Expr, inputs: Sequence[Value], values: Mapping[
     assert isinstance(expr, Apply)
     args = [values[id(arg)] for arg in expr.args]
     if expr.primitive == "cast":
-        return _cast(k, args[0], expr)
+        kept = _whole_number(expr)
+        return _cast(k, args[0], expr) if kept is None else _known_least(k, values[id(kept)], kept)
     if expr.primitive == "where":
         return k.select(args[0], args[1], args[2])
     lanes = max(arg.type.lanes for arg in args)
@@ -148,8 +149,65 @@ def _cast(k: Function, value: Value, expr: Apply) -> Value:
             value = value.to(F32)
         return from_bits(to_bits(k, value, wanted), wanted)
     if value.type.is_float and not wanted.is_float and 8 <= wanted.bits <= 16:
+        if _fits(expr.args[0], expr.dtype):
+            whole = value.type.with_scalar(I32)
+            limited = _known_least(k, value, expr.args[0])
+            return k.emit(whole, f"fptosi {limited.type} {limited.name} to {whole}").to(wanted)
         return _to_narrow_integer(k, value, wanted)
     return value.to(wanted)
+
+
+def _limits(expr: Expr) -> tuple[float, float] | None:
+    """Between which constants a minimum of a maximum, or a maximum of a minimum, lies."""
+    found: dict[str, float] = {}
+    while len(found) < 2:
+        if not isinstance(expr, Apply) or expr.primitive not in ("minimum", "maximum") or expr.primitive in found:
+            return None
+        number = next((arg for arg in expr.args if isinstance(arg, Constant)), None)
+        if number is None:
+            return None
+        found[expr.primitive] = float(_as_number(number))
+        expr = expr.args[0] if expr.args[1] is number else expr.args[1]
+    low, high = found["maximum"], found["minimum"]
+    return (low, high) if low <= high else None
+
+
+def _fits(expr: Expr, dtype: np.dtype[Any]) -> bool:
+    """Whether a float is limited to numbers of a narrow integer dtype, or is NaN."""
+    wanted = type_of(dtype)
+    if wanted is None or wanted.is_float or not 8 <= wanted.bits <= 16 or expr.dtype.kind != "f":
+        return False
+    limits, lowest = _limits(expr), -(1 << (wanted.bits - 1)) if wanted.is_signed else 0
+    return limits is not None and lowest <= limits[0] and limits[1] < lowest + (1 << wanted.bits)
+
+
+def _is_whole(expr: Expr) -> bool:
+    """Whether the numbers of a float expression are whole ones, where they are numbers."""
+    if isinstance(expr, Constant):
+        return float(_as_number(expr)).is_integer()
+    if not isinstance(expr, Apply):
+        return False
+    if expr.primitive == "cast":
+        return expr.args[0].dtype.kind in "iu"
+    if expr.primitive == "rint":
+        return True
+    return expr.primitive in ("add", "minimum", "maximum") and all(map(_is_whole, expr.args))
+
+
+def _whole_number(expr: Apply) -> Expr | None:
+    """What a cast back from a narrow integer restores: the whole float32 number that was cast to it."""
+    (source,) = expr.args
+    if expr.dtype != np.float32 or not isinstance(source, Apply) or source.primitive != "cast":
+        return None
+    (number,) = source.args
+    return number if number.dtype == np.float32 and _fits(number, source.dtype) and _is_whole(number) else None
+
+
+def _known_least(k: Function, value: Value, expr: Expr) -> Value:
+    """A limited value, with the least one in place of NaN."""
+    limits = _limits(expr)
+    assert limits is not None
+    return k.faster_larger(value, limits[0])
 
 
 def _to_narrow_integer(k: Function, value: Value, wanted: Type) -> Value:
