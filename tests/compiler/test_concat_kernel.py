@@ -10,6 +10,7 @@ import pytest
 from sardonyx.compiler.binding import Bound
 from sardonyx.compiler.native.movement.concat import Concat
 from sardonyx.compiler.native.movement.copy import copy
+from sardonyx.compiler.native.movement.slices import transposed
 from tests.compiler.steps import VARIANTS, Memory, new_binder, run_plan
 
 F32 = np.dtype(np.float32)
@@ -111,3 +112,19 @@ def test_faults_are_notes_behind_the_outputs() -> None:
     assert bound.plan.base_count == 4
     _, notes = run_plan(bound, [np.ones(3, np.float32)])
     assert notes.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_parts_with_channels_last_stay_so(axis: int) -> None:
+    binder, memory, rng = new_binder(), Memory(), np.random.default_rng(5)
+    shapes = [(2, 6, 3, 5), (2, 4, 3, 5)] if axis == 1 else [(2, 6, 3, 5), (2, 6, 1, 5)]
+    arrays = [rng.random(shape, np.float32) for shape in shapes]
+    tensors = []
+    for index, array in enumerate(arrays):
+        last = binder.external(index, F32, array.transpose(0, 2, 3, 1).shape)
+        memory.put(last, array.transpose(0, 2, 3, 1))
+        tensors.append(transposed(last, (0, 3, 1, 2)))
+    (result,) = Concat({"axis": axis}).bind(binder, tensors)
+    assert result.strides[1] == 1
+    memory.run(binder)
+    np.testing.assert_array_equal(memory.read(result), np.concatenate(arrays, axis))

@@ -143,7 +143,7 @@ def _rows_by_channels(binder: Binder, call: ConvolutionCall) -> Tensor:
     """[batch, group, places, taps * channels] from the input in channels-last order."""
     windows, group = call.windows, call.group
     data = _padded(binder, call.channels_last, windows)
-    if not data.is_contiguous:
+    if data.strides[-1] != 1:
         data = contiguous(binder, data)
     batch, channels = data.shape[0], data.shape[-1]
     each = channels // group
@@ -151,7 +151,7 @@ def _rows_by_channels(binder: Binder, call: ConvolutionCall) -> Tensor:
     over = [stride * step for stride, step in zip(windows.strides, steps, strict=True)]
     within = [dilation * step for dilation, step in zip(windows.dilations, steps, strict=True)]
     flat = evenly_spaced(windows.output, over)
-    if _is_one_run(call) and flat is not None:
+    if _is_one_run(call) and flat is not None and (windows.kernel[-1] == 1 or steps[-1] == channels):
         width = windows.kernel[-1] * each
         return data.reshaped((batch, group, call.places, width), (data.strides[0], each, flat, 1))
     view = data.reshaped(

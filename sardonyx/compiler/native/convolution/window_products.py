@@ -41,8 +41,9 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     rows = call.batch * call.places * call.group
     nbytes = rows * call.taps * call.w.shape[1] * call.x.dtype.itemsize
     runs = rows * (call.taps if call.group > 1 else call.taps // call.windows.kernel[-1])
+    weights = call.w.nbytes / rate.l3 if call.w.nbytes > target.caches.l3 / 4 else 0.0  # each block of K comes late
     order = 0.0 if call.is_channels_last else call.x.nbytes / rate.bytes_of(target, call.x.nbytes)
-    return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target)) + nbytes / rate.l2 + runs * _RUN_NS + order
+    return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target)) + nbytes / rate.l2 + runs * _RUN_NS + weights + order
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.movement.copy import copy_into
 from sardonyx.compiler.native.movement.slices import part_of
+from sardonyx.compiler.native.rows.rows import laid_out, memory_order, permuted
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.shape import axis_of
 
@@ -16,7 +17,8 @@ class Concat(NativeKernel):
     """The inputs one after the other along ``axis``.
 
     Parts that are contiguous in the result (nothing is in front of the axis) are not copied where they are the whole
-    of a value that earlier steps compute: those steps then write to the result.
+    of a value that earlier steps compute: those steps then write to the result. Where most of the parts have their
+    channels last in memory, so has the result.
     """
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -33,13 +35,25 @@ class Concat(NativeKernel):
                     f"Concat needs equal dimensions except on axis {axis}, not {first.shape} and {tensor.shape}"
                 )
         length = sum(tensor.shape[axis] for tensor in parts)
-        result = binder.new(first.dtype, (*first.shape[:axis], length, *first.shape[axis + 1 :]))
+        shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+        order = _order(parts)
+        result = laid_out(binder, first.dtype, shape, order)
         at = 0
         with binder.together():
             for tensor in parts:
                 size = tensor.shape[axis]
                 room = part_of(result, axis, at, size)
-                if not binder.settle(tensor, room):
+                if not binder.settle(permuted(tensor, order), permuted(room, order)):
                     copy_into(binder, tensor, room)
                 at += size
         return [result]
+
+
+def _order(parts: Sequence[Tensor]) -> tuple[int, ...]:
+    """The axes of the result in the order in which they lie in memory: row-major, or with axis 1 as the fastest."""
+    natural = tuple(range(len(parts[0].shape)))
+    last = (0, *natural[2:], 1)
+    if len(natural) < 3:
+        return natural
+    among = sum(tensor.nbytes for tensor in parts if memory_order([tensor], tensor.shape) == last)
+    return last if 2 * among > sum(tensor.nbytes for tensor in parts) else natural
