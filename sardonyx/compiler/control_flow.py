@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,14 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.compiler.llvm.kernels.engine.rounds import emit_rounds
+from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.planner import Compilation, CompiledGraph
 from sardonyx.ops.framework.operator import ControlFlow, Operator
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
+from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.rounds import NativeBody, Outcome, Rounds, RoundsCode
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,21 +24,47 @@ class ControlFlowCall:
     """Runs the bodies as their operator says; `graphs` and `bodies` by the attributes that hold them.
 
     The step's inputs are the node's own, `inputs` of them, and then `captured`, the outer values that the bodies read.
+    `native` are the bodies that can be repeated in native code.
     """
 
     operator: ControlFlow
     graphs: Mapping[str, ir.Graph]
     bodies: Mapping[str, CompiledGraph]
+    native: Mapping[str, NativeBody]
     captured: tuple[ir.Value, ...]
     inputs: int
 
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> Sequence[Any]:
         outer = dict(zip(self.captured, inputs[self.inputs :], strict=True))
         runners: dict[str, Callable[..., list[Any]]] = {
-            name: functools.partial(_run_body, body, context, [outer[value] for value in body.captured])
+            name: BodyCall(body, self.native.get(name), context, [outer[value] for value in body.captured])
             for name, body in self.bodies.items()
         }
         return self.operator.run_bodies(runners, inputs[: self.inputs])
+
+
+@dataclass(frozen=True, eq=False)
+class BodyCall:
+    """A body in one run of its node: `captures` are the outer values that it reads."""
+
+    body: CompiledGraph
+    native: NativeBody | None
+    context: RunContext
+    captures: Sequence[Any]
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """The body's outputs."""
+        expected = len(self.body.plan.inputs)
+        if len(arguments) != expected:
+            raise errors.InvalidGraph(f"a subgraph with {expected} inputs was given {len(arguments)} values")
+        return execute(self.body.plan, self.context, arguments, self.captures)
+
+    def rounds(self, given: Rounds) -> Outcome | None:
+        """Some rounds of the body in native code; None where they must be done one by one."""
+        expected = len(self.body.plan.inputs)
+        if self.native is None or len(given.leading) + len(given.carried) + len(given.trailing) != expected:
+            return None
+        return self.native.rounds(given, self.captures, self.context)
 
 
 def control_flow(operator: Operator, node: ir.Node, compilation: Compilation) -> ControlFlowCall:
@@ -48,11 +77,14 @@ def control_flow(operator: Operator, node: ir.Node, compilation: Compilation) ->
     }
     bodies = {name: compilation.compile_graph(graph) for name, graph in graphs.items()}
     captured = tuple(dict.fromkeys(value for body in bodies.values() for value in body.captured))
-    return ControlFlowCall(operator, graphs, bodies, captured, len(node.inputs))
+    native = {name: body for name in bodies if (body := _native(bodies[name], compilation)) is not None}
+    return ControlFlowCall(operator, graphs, bodies, native, captured, len(node.inputs))
 
 
-def _run_body(body: CompiledGraph, context: RunContext, captures: Sequence[Any], *arguments: Any) -> list[Any]:
-    expected = len(body.plan.inputs)
-    if len(arguments) != expected:
-        raise errors.InvalidGraph(f"a subgraph with {expected} inputs was given {len(arguments)} values")
-    return execute(body.plan, context, arguments, captures)
+def _native(body: CompiledGraph, compilation: Compilation) -> NativeBody | None:
+    """A body that native code can repeat; None for others."""
+    steps = body.plan.steps
+    if len(steps) != 1 or not isinstance(steps[0].call, NativeSegment):
+        return None
+    runtime = library(compilation.settings.kernels, "runtime")
+    return NativeBody.of(body.plan, RoundsCode(runtime.address(emit_rounds, ()), runtime))

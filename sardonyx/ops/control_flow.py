@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -16,8 +16,25 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, ControlFlow, Value, operator
 from sardonyx.ops.shape import axis_of
 from sardonyx.runtime import memory
+from sardonyx.runtime.rounds import Outcome, Rounds
 
-Body = Callable[..., list[Value]]
+
+class Body(Protocol):
+    """A graph that the engine runs."""
+
+    def __call__(self, *inputs: Value) -> list[Value]:
+        """The graph's outputs."""
+        ...
+
+    def rounds(self, given: Rounds) -> Outcome | None:
+        """Some rounds in native code; None where they must be done one by one."""
+        ...
+
+
+# Rounds that are prepared at once, at most: a loop may end after any of them.
+_MOST_ROUNDS = 4096
+# The shapes of carried values often settle with the first round: so often it is tried to do rounds in native code.
+_TRIES = 2
 
 # Facts of carried values settle after a few rounds: each round only forgets dimensions.
 _ROUNDS = 4
@@ -56,8 +73,9 @@ class If(ControlFlow):
     then_branch: ir.Graph
     else_branch: ir.Graph
 
-    def run_bodies(self, bodies: dict[str, Body], inputs: Sequence[Value]) -> Sequence[Value]:
-        return bodies["then_branch" if _truth(inputs[0], "of If") else "else_branch"]()
+    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
+        outputs: list[Value] = bodies["then_branch" if _truth(inputs[0], "of If") else "else_branch"]()
+        return outputs
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         yes = inference.graph(self.then_branch)
@@ -110,16 +128,31 @@ class ScanOutput:
 
     def __init__(self, value: ir.Value) -> None:
         self.value = value
-        self.items: list[Array] = []
+        self._blocks: list[Array] = []  # with an axis of iterations in front
+        self._count = 0
         self._nbytes = 0
         self._next_check = memory.CHECKED_BYTES
 
     def append(self, item: Array) -> None:
-        self.items.append(item)
-        self._nbytes += sys.getsizeof(item, 0) + item.nbytes
+        self.extend(np.asarray(item)[np.newaxis])
+
+    def extend(self, block: Array) -> None:
+        """Add the items of some iterations."""
+        self._blocks.append(block)
+        self._count += len(block)
+        self._nbytes += sys.getsizeof(block, 0) + block.nbytes
         if self._nbytes >= self._next_check:
-            memory.require(2 * self._nbytes, f"scan output '{self.value.name}' after {len(self.items)} iterations")
+            memory.require(2 * self._nbytes, f"scan output '{self.value.name}' after {self._count} iterations")
             self._next_check = 2 * self._nbytes
+
+    def stacked(self) -> Array:
+        """All items; ValueError where their shapes differ."""
+        if not self._blocks:
+            return _empty(self.value)
+        shapes = {block.shape[1:] for block in self._blocks}
+        if len(shapes) > 1:
+            raise ValueError(f"scan output '{self.value.name}' changes its shape between iterations: {sorted(shapes)}")
+        return self._blocks[0] if len(self._blocks) == 1 else np.concatenate(self._blocks)
 
 
 @operator("Loop")
@@ -128,7 +161,7 @@ class Loop(ControlFlow):
 
     body: ir.Graph
 
-    def run_bodies(self, bodies: dict[str, Body], inputs: Sequence[Value]) -> Sequence[Value]:
+    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
         body = bodies["body"]
         limit = None if inputs[0] is None else int(np.asarray(inputs[0]).reshape(()))
         going = True if len(inputs) < 2 or inputs[1] is None else _truth(inputs[1], "of Loop")
@@ -137,8 +170,19 @@ class Loop(ControlFlow):
         stacks = [ScanOutput(value) for value in self.body.outputs[1 + count :]]
         counter_shape = _declared_scalar_shape(self.body.inputs[0])
         condition_shape = _declared_scalar_shape(self.body.inputs[1])
-        iteration = 0
+        iteration, tries = 0, _TRIES
         while going and (limit is None or iteration < limit):
+            if tries:
+                most = _MOST_ROUNDS if limit is None else min(_MOST_ROUNDS, limit - iteration)
+                counters = np.arange(iteration, iteration + most).reshape(most, *counter_shape)
+                conditions = np.broadcast_to(np.True_, (most, *condition_shape))
+                outcome = body.rounds(Rounds(most, [counters, conditions], carried, [], has_condition=True))
+                if outcome is not None:
+                    iteration, going, carried = iteration + outcome.done, outcome.going, outcome.carried
+                    for stack, block in zip(stacks, outcome.collected, strict=True):
+                        stack.extend(block)
+                    continue
+                tries -= 1
             outputs = body(
                 np.full(counter_shape, iteration, np.int64), np.full(condition_shape, going, np.bool_), *carried
             )
@@ -147,7 +191,7 @@ class Loop(ControlFlow):
             for stack, value in zip(stacks, outputs[1 + count :], strict=True):
                 stack.append(value)
             iteration += 1
-        return [*carried, *(_stacked(stack.items, stack.value) for stack in stacks)]
+        return [*carried, *(stack.stacked() for stack in stacks)]
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         counter, going = tensor(ir.DataType.INT64, ()), tensor(ir.DataType.BOOL, ())
@@ -162,15 +206,6 @@ class Loop(ControlFlow):
 def _declared_scalar_shape(value: ir.Value) -> tuple[int, ...]:
     """() or (1,): as the body declares its counter and condition."""
     return (1,) if value.shape is not None and len(value.shape) == 1 else ()
-
-
-def _stacked(items: Sequence[Array], output: ir.Value) -> Array:
-    if not items:
-        return _empty(output)
-    shapes = {item.shape for item in items}
-    if len(shapes) > 1:
-        raise ValueError(f"scan output '{output.name}' changes its shape between iterations: {sorted(shapes)}")
-    return np.stack(items)
 
 
 def _with_lead(fact: Fact, lead: Dim) -> Fact:
@@ -191,21 +226,29 @@ class Scanning(ControlFlow):
         axes: Sequence[int],
         backwards: Sequence[bool],
         length: int,
-    ) -> tuple[list[Value], list[list[Array]]]:
-        """Final states, and for each scan output its items in the order of the iterations."""
+    ) -> tuple[list[Value], list[ScanOutput]]:
+        """Final states, and the items of each scan output in the order of the iterations."""
         current = list(states)
         stacks = [ScanOutput(value) for value in self.body.outputs[len(current) :]]
-        fronts = [np.moveaxis(sequence, axis, 0) for sequence, axis in zip(sequences, axes, strict=True)]
-        for step in range(length):
-            items = [
-                front[length - 1 - step] if reverse else front[step]
-                for front, reverse in zip(fronts, backwards, strict=True)
-            ]
-            outputs = body(*current, *(np.asarray(item) for item in items))
+        moved = [np.moveaxis(sequence, axis, 0) for sequence, axis in zip(sequences, axes, strict=True)]
+        fronts = [front[::-1] if reverse else front for front, reverse in zip(moved, backwards, strict=True)]
+        step, tries = 0, _TRIES
+        while step < length:
+            if tries:
+                items = [front[step:] for front in fronts]
+                outcome = body.rounds(Rounds(length - step, [], current, items, has_condition=False))
+                if outcome is not None:
+                    step, current = step + outcome.done, list(outcome.carried)
+                    for stack, block in zip(stacks, outcome.collected, strict=True):
+                        stack.extend(block)
+                    continue
+                tries -= 1
+            outputs = body(*current, *(np.asarray(front[step]) for front in fronts))
             current = outputs[: len(current)]
             for stack, value in zip(stacks, outputs[len(current) :], strict=True):
                 stack.append(value)
-        return current, [stack.items for stack in stacks]
+            step += 1
+        return current, stacks
 
 
 @operator("Scan", since=8)
@@ -214,7 +257,7 @@ class OldScan(Scanning):
 
     directions: tuple[int, ...] = ()
 
-    def run_bodies(self, bodies: dict[str, Body], inputs: Sequence[Value]) -> Sequence[Value]:
+    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
         lengths, *rest = inputs
         split = len(rest) - self.num_scan_inputs
         states, sequences = rest[:split], rest[split:]
@@ -229,9 +272,7 @@ class OldScan(Scanning):
                 bodies["body"], [state[entry] for state in states], own, [0] * len(own), backwards, length
             )
             finals.append(final)
-            scans.append(
-                [_padded(stack, longest, value) for stack, value in zip(stacks, self.body.outputs[split:], strict=True)]
-            )
+            scans.append([_padded(stack.stacked(), longest) for stack in stacks])
         columns = [*zip(*finals, strict=True), *zip(*scans, strict=True)]
         return [np.stack(column) for column in columns]
 
@@ -254,9 +295,8 @@ def _without(fact: Fact, axes: Sequence[int]) -> Fact:
     return Fact(fact.type, tuple(dim for axis, dim in enumerate(fact.shape) if axis not in axes))
 
 
-def _padded(items: Sequence[Array], length: int, output: ir.Value) -> Array:
-    """Items stacked and filled up with zeros to the longest sequence of the batch."""
-    found = _stacked(items, output)
+def _padded(found: Array, length: int) -> Array:
+    """Items filled up with zeros to the longest sequence of the batch."""
     result = np.zeros((length, *found.shape[1:]), found.dtype)
     result[: len(found)] = found
     return result
@@ -271,7 +311,7 @@ class Scan(Scanning):
     scan_output_axes: tuple[int, ...] = ()
     scan_output_directions: tuple[int, ...] = ()
 
-    def run_bodies(self, bodies: dict[str, Body], inputs: Sequence[Value]) -> Sequence[Value]:
+    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
         split = len(inputs) - self.num_scan_inputs
         sequences = list(inputs[split:])
         axes = [axis_of(axis, seq.ndim) for axis, seq in zip(self._axes(), sequences, strict=True)]
@@ -281,10 +321,10 @@ class Scan(Scanning):
         backwards = [bool(flag) for flag in self.scan_input_directions] or [False] * self.num_scan_inputs
         final, stacks = self.scan(bodies["body"], inputs[:split], sequences, axes, backwards, lengths.pop())
         results: list[Value] = list(final)
-        for index, (stack, value) in enumerate(zip(stacks, self.body.outputs[split:], strict=True)):
+        for index, stack in enumerate(stacks):
+            joined = stack.stacked()
             if index < len(self.scan_output_directions) and self.scan_output_directions[index]:
-                stack = stack[::-1]
-            joined = _stacked(stack, value)
+                joined = joined[::-1]
             axis = self.scan_output_axes[index] if index < len(self.scan_output_axes) else 0
             results.append(np.moveaxis(joined, 0, axis_of(axis, joined.ndim)))
         return results
@@ -322,7 +362,7 @@ class SequenceMap(ControlFlow):
 
     body: ir.Graph
 
-    def run_bodies(self, bodies: dict[str, Body], inputs: Sequence[Value]) -> Sequence[Value]:
+    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
         first, *further = inputs
         results: list[list[Value]] = [[] for _ in self.body.outputs]
         for index, item in enumerate(first):

@@ -139,6 +139,11 @@ class NativeSegment:
         """How many threads work on a step at most."""
         return self._team.threads
 
+    @property
+    def resources(self) -> tuple[ThreadTeam, LanePool]:
+        """The team and the lanes of its runs, for those who run its plans in another way."""
+        return self._team, self._lanes
+
     def has_made(self, plan: ReadyPlan) -> bool:
         """Whether a plan is one of this segment's."""
         return any(one is plan for one in list(self._plans.values()))
