@@ -194,6 +194,42 @@ SMALL_MODELS: dict[str, SmallModel] = {
         sizes=({"n": 6},),
         special={"places": lambda sizes: np.tile(np.arange(sizes["n"]), (2, 1))},
     ),
+    "resampling": SmallModel(
+        """resampling (float[1, 3, n, 20] x, float[2, 3, n, 20] maps, float[2, 5, 6, 2] grid, float[2, 2, 3] theta)
+            => (float[1, 3, m, 40] a, float[1, 3, m, 40] b, float[1, 3, m, 30] c, float[2, 3, 5, 6] g,
+                float[2, 4, 5, 2] p)
+        { twice = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
+          other = Constant<value_floats = [1.0, 1.0, 2.0, 1.5]>()
+          a = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , twice)
+          b = Resize<mode = "linear">(x, , twice) c = Resize<mode = "cubic">(x, , other)
+          size = Constant<value_ints = [2, 3, 4, 5]>() p = AffineGrid(theta, size)
+          g = GridSample<padding_mode = "reflection">(maps, grid) }""",
+        sizes=({"n": 5, "m": 10},),
+        tolerance=1e-5,
+    ),
+    "regions": SmallModel(
+        """regions (float[2, 20, n, 11] x, float[3, 4] boxes, int64[3] items, float[2, 5] rois)
+            => (float[3, 20, 2, 3] a, float[2, 20, 2, 2] m)
+        { a = RoiAlign<output_height = 2, output_width = 3, sampling_ratio = 2>(x, boxes, items)
+          m = MaxRoiPool<pooled_shape = [2, 2]>(x, rois) }""",
+        sizes=({"n": 9},),
+        special={
+            "boxes": lambda _: np.array([[0, 0, 5, 7], [-2, 1.5, 9, 4], [3, 3, 3.5, 12]], np.float32),
+            "items": lambda _: np.array([1, 0, 1]),
+            "rois": lambda _: np.array([[0, 1, 1, 5, 6], [1, 0, 2, 10, 12]], np.float32),
+        },
+    ),
+    "transposed convolution": SmallModel(
+        """transposed (float[1, 18, n, 7] x, float[1, 18, n, 7] moves) => (float[1, 5, m, 14] a, float[1, 21, n, 7] b,
+                  float[1, 18, m, 14] c, float[1, 6, n, 7] d)
+        { r = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1]>(x, wa, ba) a = Relu(r)
+          b = ConvTranspose<pads = [1, 1, 1, 1]>(x, wb)
+          c = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1], group = 18>(x, wc)
+          d = DeformConv<pads = [1, 1, 1, 1]>(x, wd, moves) }""",
+        sizes=({"n": 6, "m": 12},),
+        constants={"wa": (18, 5, 4, 4), "ba": (5,), "wb": (18, 21, 3, 3), "wc": (18, 1, 4, 4), "wd": (6, 18, 3, 3)},
+        tolerance=1e-5,
+    ),
     "recurrent layers": SmallModel(
         """recurrent (float[n, 2, 9] x, int32[2] lengths, float[2, 2, 21] h, float[2, 2, 21] c,
                   float[1, 13, 13] rd, float[1, 13, 9] wd)

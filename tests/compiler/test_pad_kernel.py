@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.native.movement.pad import CenterCropPad, Pad
+from tests.compiler.layouts import bound, is_channels_last
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 
 Array = np.ndarray[Any, Any]
@@ -46,6 +47,16 @@ def test_pad(shape: tuple[int, ...], pads: list[int], mode: str, dtype: Any, var
     inputs = [data, np.array(pads), value]
     (found,) = outputs_of(Pad({"mode": mode}), inputs, variant, known=[1], one_by_one=True)
     np.testing.assert_array_equal(found, padded(data, pads, mode, 7))
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_channels_last_stays_so(mode: str) -> None:
+    data = np.arange(2 * 20 * 6 * 8, dtype=np.float32).reshape(2, 20, 6, 8)
+    pads = np.array([0, 0, 2, 1, 0, 0, 1, 3])
+    binder, memory, result = bound(Pad({"mode": mode}), [data, pads], last=True)
+    assert is_channels_last(result)
+    memory.run(binder)
+    np.testing.assert_array_equal(memory.read(result), padded(data, pads.tolist(), mode))
 
 
 @pytest.mark.parametrize("pads", [[12, 13], [5, 10], [1, 0]])

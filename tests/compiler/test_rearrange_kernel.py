@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.native.movement.rearrange import DepthToSpace, SpaceToDepth, Tile
+from tests.compiler.layouts import bound, is_channels_last, kernel_of, operator_of
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 
 
@@ -45,6 +46,20 @@ def test_depth_and_space(block: int, mode: str, variant: str) -> None:
     np.testing.assert_array_equal(found, deep)
     (found,) = outputs_of(DepthToSpace(parameters), [deep], variant)
     np.testing.assert_array_equal(found, image)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+@pytest.mark.parametrize("name", ["DepthToSpace", "SpaceToDepth"])
+def test_channels_last_stays_so_by_one_copy(name: str, mode: str, variant: str) -> None:
+    operator = operator_of(name, 28, {"blocksize": 2, "mode": mode})
+    data = np.arange(2 * 20 * 6 * 8, dtype=np.float32).reshape(2, 20, 6, 8)
+    kernel = kernel_of(operator, [data])
+    binder, memory, result = bound(kernel, [data], variant, last=True)
+    assert len(binder.steps) == 1
+    assert is_channels_last(result)
+    memory.run(binder)
+    np.testing.assert_array_equal(memory.read(result), operator.run(data)[0])
 
 
 def test_wrong_shapes_are_refused() -> None:
