@@ -20,7 +20,7 @@ from sardonyx.kernel.canonical import canonical
 
 # Taps of a row that are written out at most, and neighbouring windows that are computed at once.
 _MOST_TAPS = 16
-_MOST_PLACES = 8
+_MOST_PLACES = 16
 # What a tile costs besides its columns or products.
 _TILE_COST = 2
 # Vectors of channels of a block, at least: memory is read in runs of them.

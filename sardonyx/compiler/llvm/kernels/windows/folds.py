@@ -179,7 +179,7 @@ class Correlating:
             variable.set(self.k.constant(variable.type, 0))
 
     def row(self, row: Row) -> None:
-        """Weights wait in registers where each channel has its own filters, else they come from memory each time."""
+        """Weights wait in registers where filters read one channel, else they come from memory each time."""
         k, taps, channels = self.k, self.along.taps, self.fold.channels
         assert row.weights is not None
         assert row.next_weights is not None
