@@ -283,8 +283,10 @@ def add_overlaps(
     whole = SPATIAL - len(spreads)
     outputs = [1] * whole + [one.output for one in spreads]
     item, weight_item = columns.dtype.itemsize, 0 if weights is None else weights.dtype.itemsize
-    starts, entries, before, reached = [np.tile([0, 1], whole) + np.repeat(np.arange(whole), 2)], [], whole, 1
-    entries.append(np.zeros((whole, 2), np.int64))
+    # Dimensions that are filled up have one place with one entry.
+    starts: list[Array] = [np.tile([0, 1], whole) + np.repeat(np.arange(whole), 2)]
+    entries: list[Array] = [np.zeros((whole, 2), np.int64)]
+    before, reached = whole, 1
     for one, (element, weight_element), (tap, weight_tap) in zip(spreads, *steps, strict=True):
         elements, taps, ends = one.entries()
         read = [elements * element + taps * tap, elements * weight_element + taps * weight_tap]

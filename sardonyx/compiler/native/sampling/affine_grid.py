@@ -16,6 +16,14 @@ from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.grid_sample import grid_places, grid_sizes
 
+# What places are computed in.
+_COMPUTED: dict[str, np.dtype[Any]] = {
+    "float16": np.dtype(np.float32),
+    "bfloat16": np.dtype(np.float32),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+
 
 @template("affine_grid")
 class AffineGrid(NativeKernel):
@@ -71,12 +79,3 @@ class AffineGrid(NativeKernel):
                 total = total + columns[count - 1 - axis] * Input(wide, count + 1 + axis)
             self._loops[key] = PointwiseKernel((total.cast(dtype),), [*(dtype for _ in columns), *(wide,) * count])
         return self._loops[key]
-
-
-# What places are computed in.
-_COMPUTED = {
-    "float16": np.dtype(np.float32),
-    "bfloat16": np.dtype(np.float32),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}

@@ -65,7 +65,7 @@ class Resize(NativeKernel):
         shape = [resize.output for resize in plan]
         if all(map(self.rule.keeps, plan)):
             return [x]
-        if x.size == 0 and math.prod(shape):
+        if x.size == 0 and 0 not in shape:
             raise ValueError(f"a tensor of the shape {x.shape} cannot be resized to {tuple(shape)}: it has no elements")
         order = stored_order(x)
         result = laid_out(binder, x.dtype, shape, order)

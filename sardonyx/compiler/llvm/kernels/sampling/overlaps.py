@@ -156,12 +156,8 @@ class _Sums:
             memory = line.cast(memory_type(type_))
             loaded = memory.load(filter_, width, mask) if by_filter else k.splat(memory.load(0), width)
             values.append(as_loaded(loaded, type_))
-        for root, address, result in zip(
-            self.spec.body.roots,
-            self.outputs,
-            emit_expression(k, self.spec.body.roots, values),
-            strict=True,
-        ):
-            type_ = type_of(root.dtype)
-            assert type_ is not None
-            k.pointer(address, type_).store(k.splat(result, width), first + filter_, mask)
+        results = emit_expression(k, self.spec.body.roots, values)
+        for root, address, result in zip(self.spec.body.roots, self.outputs, results, strict=True):
+            stored = type_of(root.dtype)
+            assert stored is not None
+            k.pointer(address, stored).store(k.splat(result, width), first + filter_, mask)

@@ -94,8 +94,8 @@ def _summed(k: Function, taps: _Taps, wide: Type, term: Callable[[Tap], tuple[Va
     """The sum over the taps of the two factors that `term` gives for each."""
     if taps.unrolled:
         total: Value | None = None
-        for tap in range(taps.unrolled):
-            value, weight = term(tap)
+        for number in range(taps.unrolled):
+            value, weight = term(number)
             total = value * weight if total is None else k.fma(value, weight, total)
         assert total is not None
         return total

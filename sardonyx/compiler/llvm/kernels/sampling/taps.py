@@ -118,25 +118,22 @@ def interpolated(
 
     Offsets (I32) are sums of position times stride. Where there is no element, the term is 0, whatever is read.
     """
-    offsets = [[tap.position * stride.to(I32) for tap in taps] for taps, stride in zip(axes, strides, strict=True)]
+    *outer, inner = (
+        [(tap, tap.position * stride.to(I32)) for tap in taps] for taps, stride in zip(axes, strides, strict=True)
+    )
     total: Value | None = None
-    *outer, inner = range(len(axes))
-    for choice in itertools.product(*(range(len(axes[axis])) for axis in outer)):
+    for chosen in itertools.product(*outer):
         line: Value | None = None
-        start: Value | None = None
-        for axis, tap in zip(outer, choice, strict=True):
-            start = offsets[axis][tap] if start is None else start + offsets[axis][tap]
-        exists = [axes[axis][tap].inside for axis, tap in zip(outer, choice, strict=True)]
-        for tap, offset in zip(axes[inner], offsets[inner], strict=True):
-            value = read(offset if start is None else start + offset)
-            present = [one for one in (*exists, tap.inside) if one is not None]
-            for one in present:
-                value = k.select(one, value, k.constant(value.type, 0.0))
+        for tap, offset in inner:
+            value = read(sum((at for _, at in chosen), start=offset))
+            for one in (*(other for other, _ in chosen), tap):
+                if one.inside is not None:
+                    value = k.select(one.inside, value, k.constant(value.type, 0.0))
             weight = k.splat(tap.weight, value.type.lanes)
             line = value * weight if line is None else k.fma(value, weight, line)
         assert line is not None
-        for axis, tap in zip(outer, choice, strict=True):
-            line = line * k.splat(axes[axis][tap].weight, line.type.lanes)
+        for tap, _ in chosen:
+            line = line * k.splat(tap.weight, line.type.lanes)
         total = line if total is None else total + line
     assert total is not None
     return total
