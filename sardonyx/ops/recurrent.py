@@ -105,7 +105,7 @@ class Recurrent(Operator):
             peepholes = [] if rest[2] is None else np.split(rest[2][index].astype(wide, copy=False), 3)
             # A backward direction meets the padding of a short sequence first and leaves its state alone there.
             for time in reversed(range(steps)) if backwards else range(steps):
-                new = _time_step(cell, projected[time], planes, back, own, peepholes)
+                new = time_step(cell, projected[time], planes, back, own, peepholes)
                 active = (time < ends)[:, None]
                 planes = [np.where(active, after, before) for after, before in zip(new, planes, strict=True)]
                 outputs[time, index] = np.where(active, planes[0], 0)
@@ -162,7 +162,7 @@ def check_shapes(directions: int, gates: int, x: Sequence[int], w: Sequence[int]
         )
 
 
-def _time_step(
+def time_step(
     cell: Cell, x: Array, planes: Sequence[Array], r: Array, bias: Array, peepholes: Sequence[Array]
 ) -> list[Array]:
     """The planes after one step; `x` is the input's part of the gates (batch, gates * hidden)."""

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sardonyx.kernel.program import Host, Kernel
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, wide
-from sardonyx.ops.recurrent import LSTM, Activation
+from sardonyx.ops.recurrent import LSTM, time_step
+from sardonyx.ops.recurrent_cells import Cell
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -72,12 +74,16 @@ class AttnLSTM(LSTM):
     layout: int = 0
     host_reason: ClassVar[str] = "a recurrence with attention"
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Host(self.run, self.host_reason)
+
     def run(self, *inputs: Any) -> Sequence[Any]:
         x, w, r, bias, lengths, first_h, first_c, peepholes, qw, mw, v, memory, memory_lengths, aw = padded(inputs, 14)
         for name, value in (("QW", qw), ("MW", mw), ("V", v), ("M", memory)):
             if value is None:
                 raise ValueError(f"input '{name}' is needed")
         parts: list[list[Array]] = []
+        cells = self.cells(wide(x).dtype, peepholes is not None)
         for index, backwards in enumerate(self.directions()):
             attention = Memory(
                 wide(memory),
@@ -100,7 +106,7 @@ class AttnLSTM(LSTM):
                     np.full(x.shape[1], x.shape[0]) if lengths is None else lengths,
                     state,
                     attention,
-                    (backwards, self.functions()[index]),
+                    (backwards, cells[index]),
                 )
             )
         outputs = zip(zip(*parts, strict=True), (1, 0, 0), strict=True)
@@ -114,11 +120,12 @@ class AttnLSTM(LSTM):
         lengths: Array,
         state: list[Array],
         attention: Memory,
-        way: tuple[bool, Sequence[Activation]],
+        way: tuple[bool, Cell],
     ) -> list[Array]:
-        """Outputs (length, batch, hidden) and the last states; `way`: whether it runs backwards, and its functions."""
+        """Outputs (length, batch, hidden) and the last states; `way`: whether it runs backwards, and its time step."""
         w, r, bias, peepholes = weights
-        backwards, functions = way
+        backwards, cell = way
+        own = [] if peepholes is None else np.split(peepholes, 3)
         steps, batch, size = x.shape
         if w.shape[1] != size + attention.width:
             raise ValueError(f"input 'W' must have {size} + {attention.width} columns for 'X' and M, not {w.shape[1]}")
@@ -130,7 +137,7 @@ class AttnLSTM(LSTM):
             alive = (step < lengths)[:, None]
             times = np.where(alive[:, 0], lengths - 1 - step if backwards else step, 0)
             entering = projected[times, entries] + attended @ w[:, size:].T
-            new = self.step(entering, state, r, bias[len(w) :], peepholes, functions)
+            new = time_step(cell, entering, state, r, bias[len(w) :], own)
             state = [np.where(alive, after, before) for after, before in zip(new, state, strict=True)]
             y[times[alive[:, 0]], entries[alive[:, 0]]] = state[0][alive[:, 0]]
             attended = attention.attend(np.where(alive, state[0], 0))
