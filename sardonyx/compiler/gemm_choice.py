@@ -135,7 +135,7 @@ def _cut(total: int, most: int, unit: int) -> tuple[int, int]:
 class Tuning:
     """The numbers of the cost model that a machine may want otherwise; the defaults were measured on AVX-512 machines.
 
-    panel_l1           a block of K of one panel takes at most this many nearest caches
+    panel_l1           a block of K of one panel takes at most this many nearest caches, and a quarter of the second
     rows_l2            A's block of rows and K takes at most this share of the second cache
     swept_l2           a B of at most this share of the second cache is swept for each tile of rows
     group_columns      columns of a chunk at most, so that partial sums stay in the second cache
@@ -145,7 +145,7 @@ class Tuning:
     prefetch           bytes ahead that a product of few rows asks for; twice as many where memory is far
     """
 
-    panel_l1: float = 2.0
+    panel_l1: float = 5.0
     rows_l2: float = 0.4
     swept_l2: float = 0.85
     group_columns: int = 512
@@ -187,7 +187,8 @@ class _Choice:
         swept = self._is_swept(b_copy)
         whole = (few and problem.b != "columns") or swept
         per_k = panel * self.word // depth
-        most_k = problem.k if whole else max(64, int(self.tuning.panel_l1 * self.caches.l1) // per_k)
+        most_bytes = min(int(self.tuning.panel_l1 * self.caches.l1), self.caches.l2 // 4)
+        most_k = problem.k if whole else max(64, most_bytes // per_k)
         k_block, k_blocks = _cut(problem.k, most_k, max(depth * self.product.unit, 4))
         if swept and not few and problem.a != "windows":
             row_block, group = self._swept_chunk()

@@ -90,7 +90,7 @@ _SINGLE = ((1, 768, 3072), (1, 2048, 2048))
 
 # What is tried for each number, with the products that tell.
 _TRIED: Sequence[tuple[str, Sequence[Any], Sequence[tuple[int, int, int]]]] = (
-    ("panel_l1", (1.0, 2.0, 4.0), _TALL),
+    ("panel_l1", (1.0, 2.0, 5.0), _TALL),
     ("rows_l2", (0.25, 0.4, 0.6), _TALL),
     ("swept_l2", (0.4, 0.6, 0.85), ((128, 384, 384), (128, 400, 500))),
     ("group_columns", (256, 512, 1024), _TALL),
