@@ -82,16 +82,16 @@ def correlated(x: Array, w: Array, case: Case) -> Array:
             windows.output, windows.strides, windows.kernel, windows.dilations, strict=True
         )
     ]
-    room = np.zeros((*x.shape[:2], *(max(r, b + n) for r, b, n in zip(reach, windows.begin, windows.size, strict=True))))
+    room = np.zeros(
+        (*x.shape[:2], *(max(r, b + n) for r, b, n in zip(reach, windows.begin, windows.size, strict=True)))
+    )
     room[(..., *(slice(b, b + n) for b, n in zip(windows.begin, windows.size, strict=True)))] = x
     batch, channels, group = x.shape[0], x.shape[1], case.group
     result = np.zeros((batch, group, w.shape[0] // group, math.prod(windows.output)))
     for taps in itertools.product(*map(range, windows.kernel)):
         at = tuple(
             slice(tap * apart, tap * apart + (places - 1) * stride + 1, stride)
-            for tap, apart, places, stride in zip(
-                taps, windows.dilations, windows.output, windows.strides, strict=True
-            )
+            for tap, apart, places, stride in zip(taps, windows.dilations, windows.output, windows.strides, strict=True)
         )
         seen = room[(..., *at)].reshape(batch, group, channels // group, -1)
         weights = w[(..., *taps)].reshape(group, -1, channels // group)

@@ -8,10 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.gemm_choice import bf16_product
+from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
+from sardonyx.runtime.settings import RunSettings
 from tests.compiler.convolution_cases import Array, Case, arrays_of, expected, random_case, run
 from tests.compiler.steps import VARIANTS, new_binder
 
@@ -43,3 +47,46 @@ def sweep(algorithm: Algorithm | None, variant: str, seed: int, count: int, dtyp
 @pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS], ids=lambda one: one.name)
 def test_an_algorithm_is_right_for_any_attributes(algorithm: Algorithm, variant: str) -> None:
     assert sweep(algorithm, variant, 11, 30 if variant == "neon" else 100) > 10
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS], ids=lambda one: one.name)
+def test_every_type_of_data(algorithm: Algorithm, dtype: Any) -> None:
+    assert sweep(algorithm, "", 12, 60, dtype) > 5
+
+
+@pytest.mark.parametrize("variant", host_targets())
+def test_the_choice_is_right(variant: str) -> None:
+    assert sweep(None, variant, 13, 400) == 400
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=str)
+def test_the_choice_is_right_for_more_cases(dtype: Any) -> None:
+    assert sweep(None, "", 14, 300, dtype) == 300
+
+
+def test_weights_of_the_run_are_multiplied_as_they_lie() -> None:
+    random = np.random.default_rng(15)
+    for _ in range(100):
+        case = random_case(random)
+        arrays = arrays_of(case, random)
+        found = run(new_binder(), None, case, *arrays, constant=False)
+        assert found is not None
+        check(found, *expected(*arrays, case), case)
+
+
+@pytest.mark.parametrize("variant", [name for name, target in host_targets().items() if bf16_product(target)])
+@pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS], ids=lambda one: one.name)
+def test_bfloat16_products_of_float32(algorithm: Algorithm, variant: str) -> None:
+    random = np.random.default_rng(16)
+    taken = 0
+    for _ in range(60):
+        case = random_case(random)
+        arrays = arrays_of(case, random)
+        binder = Binder(new_binder(variant).library, RunSettings(precision="bfloat16"))
+        found = run(binder, algorithm, case, *arrays)
+        if found is not None:
+            taken += 1
+            wanted, scale = expected(*arrays, case)
+            assert (np.abs(found - wanted) <= 2.0**-7 * scale + 1e-30).all(), case
+    assert taken > 5
