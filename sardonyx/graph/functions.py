@@ -104,8 +104,13 @@ def _expand(graph: ir.Graph, functions: Mapping[_Identifier, ir.Function], names
             _replace(node, function, names)
 
 
-def _replace(call: ir.Node, function: ir.Function, names: _Names) -> None:
-    """Put a copy of the function's body in the place of a call."""
+def replace_call(call: ir.Node, function: ir.Function, model: ir.Model) -> list[ir.Node]:
+    """Put a copy of the function's body, whose nodes have their versions, in the place of one call: the new nodes."""
+    return _replace(call, function, _Names(model))
+
+
+def _replace(call: ir.Node, function: ir.Function, names: _Names) -> list[ir.Node]:
+    """Put a copy of the function's body in the place of a call: the new nodes."""
     if len(call.inputs) > len(function.inputs) or len(call.outputs) > len(function.outputs):
         raise errors.Fail(
             f'In Node, ("{call.name or ""}", {call.op_type}, "{call.domain}", -1) : the call has {len(call.inputs)} '
@@ -138,6 +143,7 @@ def _replace(call: ir.Node, function: ir.Function, names: _Names) -> None:
     assert graph is not None
     graph.insert_before(call, nodes)
     graph.remove(call)
+    return nodes
 
 
 def _attributes(call: ir.Node, function: ir.Function) -> dict[str, ir.Attr]:

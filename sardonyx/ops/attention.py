@@ -39,6 +39,10 @@ class Attention(Reference):
 
     host_reason = "no kernel: run by onnx.reference"
 
+    def prefers_body(self) -> bool:
+        """Where the scores are an output: the kernel never has all of them in memory."""
+        return self.has_output(3)
+
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         parameters = {
             "q_num_heads": self.q_num_heads,

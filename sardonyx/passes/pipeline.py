@@ -11,6 +11,8 @@ from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes.base import Context, Level, Pass, PassReport
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
+from sardonyx.passes.function_bodies import NAME as BODIES
+from sardonyx.passes.function_bodies import expand_function_bodies
 from sardonyx.passes.rules import (
     activations,
     attention,
@@ -35,6 +37,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
     """All passes of a level and the levels below it, in the order in which they run."""
     every = (
         # Shapes and constants first: the rules below look for constants.
+        Pass(BODIES, Level.BASIC, expand_function_bodies),
         Pass("EliminateIdentity", Level.BASIC, eliminate_identity),
         Pass("ConstantFolding", Level.BASIC, fold_constants),
         # Equal constants make equal nodes.

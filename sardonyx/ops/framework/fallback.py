@@ -19,6 +19,10 @@ class Reference(Operator):
 
     host_reason = "no kernel: run by onnx.reference"
 
+    def prefers_body(self) -> bool:
+        """Where a subclass has no kernel of its own."""
+        return type(self).lower is Operator.lower
+
     def run(self, *inputs: Value) -> Sequence[Value]:
         return run_reference(self.node, self.version, inputs)
 

@@ -42,7 +42,8 @@ class Operator:
     - `infer`: facts of the outputs from facts of the inputs (default: ONNX's own rule for the operator);
     - `run`: the outputs for given inputs (default: `onnx.reference`);
     - `lower`: the kernel for given dtypes (default: a host call, with a reason);
-    - `cost`: operations and bytes (default: one operation per output element).
+    - `cost`: operations and bytes (default: one operation per output element);
+    - `prefers_body`: whether ONNX's definition by other operators, if there is one, should take the node's place.
     """
 
     domain: ClassVar[str] = ""
@@ -65,6 +66,9 @@ class Operator:
                     f"This is an invalid model. In Node, {describe(node)}, "
                     f"Error Required attribute '{name}' is missing."
                 )
+
+    def prefers_body(self) -> bool:
+        return False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
