@@ -175,7 +175,7 @@ class Loop(ControlFlow):
             if tries:
                 most = _MOST_ROUNDS if limit is None else min(_MOST_ROUNDS, limit - iteration)
                 counters = np.arange(iteration, iteration + most).reshape(most, *counter_shape)
-                conditions = np.broadcast_to(np.True_, (most, *condition_shape))
+                conditions = np.ones((most, *condition_shape), np.bool_)
                 outcome = body.rounds(Rounds(most, [counters, conditions], carried, [], has_condition=True))
                 if outcome is not None:
                     iteration, going, carried = iteration + outcome.done, outcome.going, outcome.carried

@@ -14,6 +14,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.runtime import memory
+from sardonyx.runtime.array_address import address_of
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.fast_call import RELEASE_NS, CallCode, FastCall
@@ -159,11 +160,11 @@ class NativeSegment:
         ready = self._plans.get(shapes) or self._plan_traced(shapes, arrays, context.trace)
         memory.require(ready.result_bytes, "the outputs of native steps")
         outputs = self._allocated(ready)
-        bases = [_address(array) for array in arrays]
-        bases += [_address(array) for index, array in enumerate(outputs) if index not in ready.known]
+        bases = [address_of(array) for array in arrays]
+        bases += [address_of(array) for index, array in enumerate(outputs) if index not in ready.known]
         notes = np.zeros(2 * len(ready.faults), np.int64)
         if ready.faults:
-            bases.append(_address(notes))
+            bases.append(address_of(notes))
         self._run(ready, bases, context)
         for index, describe in enumerate(ready.faults):
             if notes[2 * index]:
@@ -178,7 +179,7 @@ class NativeSegment:
                 status = self._team.run(plan, lane, addresses, 0, context.terminate_word)
             else:
                 times = np.zeros(len(plan.labels) + 1, np.int64)
-                status = self._team.run(plan, lane, addresses, _address(times), context.terminate_word)
+                status = self._team.run(plan, lane, addresses, address_of(times), context.terminate_word)
                 trace.segment(ready, ready.works, times)
         finally:
             self._lanes.give(lane)
@@ -207,7 +208,3 @@ class NativeSegment:
                 array = np.array(array, order="C")
             arrays.append(array)
         return arrays
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])

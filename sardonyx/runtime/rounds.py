@@ -19,6 +19,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.runtime import memory
+from sardonyx.runtime.array_address import address_of
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan
@@ -185,7 +186,7 @@ class _Table:
             if made in known or not isinstance(start, np.ndarray) or outputs[made] != (start.dtype, start.shape):
                 return False
             self._places[number] = places = np.array(start, order="C"), np.empty(start.shape, start.dtype)
-            self._addresses[number] = _address(places[0]), _address(places[1])
+            self._addresses[number] = address_of(places[0]), address_of(places[1])
         collected = [made for made, _ in results[skip + carried :]]
         if any(made is None or made in known for made in collected):
             return False
@@ -263,7 +264,7 @@ class _Table:
     def _stay(self, external: int, array: Array, stride: int = 0) -> None:
         """An address that is the same in even and in odd rounds, but for a stride."""
         self._kept.append(array)
-        address = _address(array)
+        address = address_of(array)
         self._moves += (external, address, address, stride)
 
     def run(self, segment: NativeSegment, code: RoundsCode, context: RunContext) -> Outcome:
@@ -283,7 +284,7 @@ class _Table:
         words[RoundsField.MOVES] = ctypes.addressof(moves)
         words[RoundsField.MOVE_COUNT] = len(self._moves) // MoveColumn.WORDS
         words[RoundsField.NOTES], words[RoundsField.NOTE_COUNT] = ctypes.addressof(notes), len(ready.faults)
-        words[RoundsField.CONDITION] = 0 if self._condition is None else _address(self._condition)
+        words[RoundsField.CONDITION] = 0 if self._condition is None else address_of(self._condition)
         words[RoundsField.COUNT] = self._count
         lane = lanes.take()
         try:
@@ -317,7 +318,3 @@ class _Table:
 
 
 _GO = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
