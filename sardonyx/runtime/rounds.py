@@ -185,6 +185,7 @@ class _Table:
             start = self._given.carried[number]
             if made in known or not isinstance(start, np.ndarray) or outputs[made] != (start.dtype, start.shape):
                 return False
+            memory.require(2 * start.nbytes, "the values that a loop carries")
             self._places[number] = places = np.array(start, order="C"), np.empty(start.shape, start.dtype)
             self._addresses[number] = address_of(places[0]), address_of(places[1])
         collected = [made for made, _ in results[skip + carried :]]
@@ -228,6 +229,7 @@ class _Table:
             given = self._given
             items = given.leading[place] if place < self._first else given.trailing[place - self._behind]
             if not (np.asarray(items[0]).flags.c_contiguous and items.flags.aligned):
+                memory.require(items[: self._count].nbytes, "a copy of an input")
                 items = np.ascontiguousarray(items[: self._count])
             self._stay(external, items, items.strides[0])
             return
