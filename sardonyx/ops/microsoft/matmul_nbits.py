@@ -86,7 +86,8 @@ class MatMulNBits(WeightOnlyProduct):
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         names = ("K", "N", "bits", "block_size", "accuracy_level")
-        return Template("matmul_nbits", {name: getattr(self, name) for name in names}, self.run)
+        parameters = {name: getattr(self, name) for name in names}
+        return Template("matmul_nbits", {**parameters, "weight": self.weight}, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, b, scales, zero_points, g_idx, bias = padded(inputs, 6)

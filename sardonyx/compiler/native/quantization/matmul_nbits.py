@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,12 @@ from sardonyx.compiler.llvm.kernels.quantization.block_product import (
     emit_block_product,
 )
 from sardonyx.compiler.llvm.kernels.quantization.byte_blocks import WORD, ByteBlocksSpec, emit_byte_blocks
+from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import UnpackedProductSpec, emit_unpacked_product
+from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import argument_names as unpacked_names
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.products.gemm_step import Packed, product_of
+from sardonyx.compiler.native.products.matmul import ProductShape, add_product, as_matrix
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.quantization.epilogues import as_matrix_operands, joined_epilogue
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
@@ -35,19 +42,75 @@ _BYTES = 4
 _CHUNK_BYTES = 256 << 10
 _CHUNK_ROWS = 64
 _AHEAD = 4 << 10
+_LINE = 64
 # Elements that one chunk turns into bytes.
 _CONVERTED = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A product whose sizes fit together: `rows` x `k` by `k` x `n`, in blocks; parameters in panels."""
+
+    rows: int
+    k: int
+    n: int
+    bits: int
+    block: int
+    panels: Tensor
+    scales: Tensor
+    zeros: Tensor | None
+    epilogue: TileEpilogue
+    operands: Sequence[Tensor]
+    results: Sequence[Tensor]
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.k // self.block)
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """All that is read of the weights."""
+        return (self.panels, self.scales, *([] if self.zeros is None else [self.zeros]))
+
+    def cut(self, panel: int, most_rows: int) -> dict[str, int]:
+        """The arguments that say how the work is divided, into chunks of about equal bytes of weights."""
+        words = self.blocks * (self.block * self.bits // 32 + len(self.weights) - 1)
+        count = panels_of(self.n, panel)
+        group = -(-count // -(-count // max(1, _CHUNK_BYTES // (words * panel * WORD))))
+        row_block = min(self.rows, most_rows)
+        return {"row_block": row_block, "row_blocks": -(-self.rows // row_block), "group": group}
+
+    def arguments(self, cut: Mapping[str, int]) -> dict[str, Argument]:
+        values: dict[str, Argument] = {"b": self.panels, "scales": self.scales, "zeros": self.zeros or self.scales}
+        values |= {"m": self.rows, "n": self.n, "k": self.k, "blocks": self.blocks, **cut}
+        for stem, tensors in (("operand", self.operands), ("output", self.results)):
+            for index, tensor in enumerate(tensors):
+                values |= {f"{stem}{index}": tensor, f"{stem}{index}_stride": self.n}
+                values |= {f"{stem}{index}_batch{axis}": 0 for axis in range(BATCH_DIMS)}
+        return values
+
+    def chunks(self, cut: Mapping[str, int], panel: int) -> int:
+        return cut["row_blocks"] * -(-panels_of(self.n, panel) // cut["group"])
+
+    @property
+    def detail(self) -> str:
+        return f"{self.rows}x{self.k}x{self.n}, {self.bits} bits in blocks of {self.block}"
 
 
 @template("matmul_nbits")
 class MatMulNBitsKernel(NativeKernel):
     """A times the transpose of a weight of `bits` bits, plus a bias.
 
-    Parameters: `K`, `N`, `bits`, `block_size`. Inputs: A, B, scales, zero points, group indices, bias.
+    Parameters: `K`, `N`, `bits`, `block_size`, `accuracy_level`, and `weight`, which makes the real weight of B,
+    scales, zero points and group indices. Inputs: A, these four, bias.
     """
 
     takes_epilogue = True
     known_inputs = (1, 2, 3, 4)
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self._real: tuple[Array, Array] | None = None
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         a, b = inputs[0], inputs[1]
@@ -57,77 +120,126 @@ class MatMulNBitsKernel(NativeKernel):
             return "only weights packed in bytes"
         if self.parameters["bits"] not in (2, 4, 8) or self.parameters["block_size"] not in (16, 32, 64, 128, 256):
             return "only 2, 4 and 8 bits in blocks of 16 to 256"
-        if self.parameters["accuracy_level"] != _BYTES:
-            return "a product in float32 with weights that stay packed"
-        if len(inputs) > 4 and inputs[4] is not None:
-            return "columns in an order of their own (g_idx)"
         return None
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
     ) -> Sequence[Tensor | None]:
-        a, b, scales, zeros, _, bias = (*inputs, None, None, None, None)[:6]
+        a, b, scales, zeros, groups, bias = (*inputs, None, None, None, None)[:6]
         assert a is not None
         assert b is not None
         assert scales is not None
         size_k, size_n, bits, block = (self.parameters[name] for name in ("K", "N", "bits", "block_size"))
         blocks = -(-size_k // block)
         _check(a, b, scales, size_k, size_n, blocks, block * bits // 8)
-        target = binder.target
         result: Expr = Input(a.dtype, 0)
         operands: list[Tensor] = []
         if bias is not None:
             operands.append(bias.reshaped((bias.size,)))
             result = result + Input(bias.dtype, 1)
+        if groups is not None and not np.array_equal(_contents(groups)[:size_k], np.arange(size_k) // block):
+            panels = self._real_panels(binder, b, scales, zeros, groups)
+            left = as_matrix(a, vector="row")
+            shape = ProductShape(left.shape[:-2], left.shape[-2], size_n, len(a.shape) > 1, True)
+            product = product_of(a.dtype)
+            assert product is not None
+            return add_product(binder, shape, left, panels, result, operands, epilogue, product)
         shape = (*a.shape[:-1], size_n)
         outputs, operands = joined_epilogue(result, operands, epilogue)
         results = [binder.new(output.dtype, shape) for output in outputs]
         if math.prod(shape) == 0:
             return results
         kinds, operands = as_matrix_operands(binder, operands, shape)
-        spec = BlockProductSpec(
+        call = _Call(
+            rows=math.prod(a.shape[:-1]),
+            k=size_k,
+            n=size_n,
             bits=bits,
             block=block,
-            has_zeros=zeros is not None,
-            rows=4 if target.registers >= 32 else 2,
-            vectors=tile_shape(target).vectors,
-            ahead=_AHEAD if asks_ahead(target) else 0,
+            panels=binder.derived(b, ("words", size_n), partial(_columns_of_words, binder, size_n)),
+            scales=binder.derived(scales, ("blocks", size_n), partial(_columns_of_floats, binder, size_n, blocks)),
+            zeros=None
+            if zeros is None
+            else binder.derived(zeros, ("zeros", size_n, bits), partial(_origins, binder, size_n, blocks, bits)),
             epilogue=TileEpilogue(kinds, outputs),
+            operands=operands,
+            results=results,
         )
-        rows = math.prod(a.shape[:-1])
-        words, a_scales, a_sums = _as_bytes(binder, a, spec, rows, size_k, blocks)
-        panels = binder.derived(b, ("words", size_n), partial(_columns_of_words, binder, size_n))
-        steps = binder.derived(scales, ("blocks", size_n), partial(_columns_of_floats, binder, size_n, blocks))
-        origins = steps
-        if zeros is not None:
-            origins = binder.derived(
-                zeros, ("zeros", size_n, bits, blocks), partial(_origins, binder, size_n, blocks, bits)
-            )
-        panel = panel_columns(target)
-        panel_bytes = blocks * panel * (spec.words + 1 + spec.has_zeros) * WORD
-        count = panels_of(size_n, panel)
-        group = -(-count // -(-count // max(1, _CHUNK_BYTES // panel_bytes)))
-        row_block = rows if rows <= _CHUNK_ROWS else _CHUNK_ROWS
-        values: dict[str, Argument] = {"a": words, "a_scales": a_scales, "a_sums": a_sums, "b": panels}
-        values |= {"scales": steps, "zeros": origins, "m": rows, "n": size_n, "blocks": blocks, "group": group}
-        values |= {"row_block": row_block, "row_blocks": -(-rows // row_block)}
-        for name, tensor in [*_named("operand", operands), *_named("output", results)]:
-            values[name] = tensor
-            values[f"{name}_stride"] = size_n
-            values.update({f"{name}_batch{axis}": 0 for axis in range(BATCH_DIMS)})
-        binder.step(
-            emit_block_product,
-            spec,
-            [values[name] for name in argument_names(spec)],
-            reads=(words, a_scales, a_sums, panels, steps, origins, *operands),
-            writes=results,
-            chunks=-(-rows // row_block) * -(-count // group),
-            scratch=spec.rows * panel * WORD,
-            flops=2.0 * rows * size_n * size_k,
-            detail=f"{rows}x{size_k}x{size_n}, {bits} bits in blocks of {block}, {group} panels a chunk",
-            arithmetic="int8",
-        )
+        if self.parameters["accuracy_level"] == _BYTES:
+            _multiply_bytes(binder, a, call)
+        else:
+            _multiply_real(binder, a, call)
         return results
+
+    def _real_panels(self, binder: Binder, b: Tensor, scales: Tensor, zeros: Tensor | None, groups: Tensor) -> Packed:
+        """The real weight in panels, for columns whose blocks lie in an order of their own."""
+        source = _contents(b)
+        if self._real is None or self._real[0] is not source:
+            points = None if zeros is None else _contents(zeros)
+            weight = self.parameters["weight"](source, _contents(scales), points, _contents(groups))
+            self._real = source, pack_b(binder.library, np.ascontiguousarray(weight, _F32).T, "f32")
+        return Packed(binder.constant(self._real[1]), (self.parameters["K"], self.parameters["N"]))
+
+
+def _contents(tensor: Tensor) -> Array:
+    assert tensor.array is not None
+    return tensor.array
+
+
+def _multiply_bytes(binder: Binder, a: Tensor, call: _Call) -> None:
+    """Add the steps of a product whose rows are rounded to bytes, block by block."""
+    target = binder.target
+    spec = BlockProductSpec(
+        bits=call.bits,
+        block=call.block,
+        has_zeros=call.zeros is not None,
+        rows=4 if target.registers >= 32 else 2,
+        vectors=tile_shape(target).vectors,
+        ahead=_AHEAD if asks_ahead(target) else 0,
+        epilogue=call.epilogue,
+    )
+    rows = _as_bytes(binder, a, spec, call.rows, call.k, call.blocks)
+    panel = panel_columns(target)
+    cut = call.cut(panel, _CHUNK_ROWS)
+    values = call.arguments(cut) | dict(zip(("a", "a_scales", "a_sums"), rows, strict=True))
+    binder.step(
+        emit_block_product,
+        spec,
+        [values[name] for name in argument_names(spec)],
+        reads=(*rows, *call.weights, *call.operands),
+        writes=call.results,
+        chunks=call.chunks(cut, panel),
+        scratch=spec.rows * panel * WORD,
+        flops=2.0 * call.rows * call.n * call.k,
+        detail=call.detail,
+        arithmetic="int8",
+    )
+
+
+def _multiply_real(binder: Binder, a: Tensor, call: _Call) -> None:
+    """Add the steps of a product in float32, of weights that are unpacked panel by panel."""
+    target = binder.target
+    tile = tile_shape(target)
+    rows = 1 if call.rows == 1 and call.k % call.block == 0 else tile.rows
+    spec = UnpackedProductSpec(call.bits, call.block, call.zeros is not None, rows, tile.vectors, call.epilogue)
+    a = contiguous(binder, a)
+    if a.dtype != _F32:
+        (a,) = PointwiseKernel([Input(a.dtype, 0).cast(_F32)], [a.dtype]).bind(binder, [a])
+    panel = panel_columns(target)
+    cut = call.cut(panel, max(_CHUNK_ROWS, call.rows))
+    tile_bytes = -(-spec.rows * panel * WORD // _LINE) * _LINE
+    values = call.arguments(cut) | {"a": a, "unpacked": tile_bytes}
+    binder.step(
+        emit_unpacked_product,
+        spec,
+        [values[name] for name in unpacked_names(spec)],
+        reads=(a, *call.weights, *call.operands),
+        writes=call.results,
+        chunks=call.chunks(cut, panel),
+        scratch=tile_bytes + call.blocks * call.block * panel * WORD,
+        flops=2.0 * call.rows * call.n * call.k,
+        detail=call.detail,
+    )
 
 
 def _check(a: Tensor, b: Tensor, scales: Tensor, size_k: int, size_n: int, blocks: int, blob: int) -> None:
@@ -138,10 +250,6 @@ def _check(a: Tensor, b: Tensor, scales: Tensor, size_k: int, size_n: int, block
         raise ValueError(f"input 'B' of shape {b.shape} does not hold {size_n} x {blocks} blocks of {blob} bytes")
     if scales.size != size_n * blocks:
         raise ValueError(f"input 'scales' must have {size_n} x {blocks} elements, got shape {scales.shape}")
-
-
-def _named(stem: str, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
-    return [(f"{stem}{index}", tensor) for index, tensor in enumerate(tensors)]
 
 
 def _as_bytes(

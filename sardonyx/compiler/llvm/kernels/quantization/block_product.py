@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue, fits_registers
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue, fits_registers
 from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
 from sardonyx.compiler.llvm.kernels.quantization.byte_blocks import WORD
+from sardonyx.compiler.llvm.kernels.quantization.tile_writer import TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, U32
 
@@ -84,14 +85,16 @@ class _BlockProduct:
         self.b, self.scales = k.pointer(given["b"], U32), k.pointer(given["scales"], F32)
         self.zeros = k.pointer(given["zeros"], F32)
         self.blocks = given["blocks"]
-        epilogue = spec.epilogue
-        self.operands = [self._place(f"operand{i}", operand.type) for i, operand in enumerate(epilogue.operands)]
-        self.outputs = [
-            self._place(f"output{i}", epilogue.output_type(i, F32)) for i in range(max(1, len(epilogue.outputs)))
-        ]
-
-    def _place(self, name: str, scalar: object) -> Place:
-        return Place(self.k.pointer(self.given[name], scalar), self.given[f"{name}_stride"])  # type: ignore[arg-type]
+        self.writer = TileWriter(
+            k,
+            spec.epilogue,
+            given,
+            F32,
+            spec.vectors,
+            spec.rows,
+            k.pointer("scratch", F32),
+            at_once=fits_registers(spec.epilogue),
+        )
 
     def text(self) -> str:
         k, given, spec = self.k, self.given, self.spec
@@ -102,37 +105,10 @@ class _BlockProduct:
             first = chunk // given["row_blocks"] * given["group"]
             last = minimum(k, first + given["group"], panels)
             with k.loop(first, last) as panel, k.loop(first_row, last_row, spec.rows) as row:
-                self._tile(panel, row, minimum(k, last_row - row, spec.rows))
+                column = panel * self.panel
+                sums = partial(self._sums, panel, row)
+                self.writer.write(column, given["n"] - column, row, minimum(k, last_row - row, spec.rows), sums)
         return k.finish()
-
-    def _tile(self, panel: Value, row: Value, rows: Value) -> None:
-        """The sums of a tile and its epilogue: from registers where that is short, else by way of scratch."""
-        k, spec = self.k, self.spec
-        column = panel * self.panel
-        left = self.given["n"] - column
-        tile = Tile(k.pointer("scratch", F32), k.constant(I64, self.panel), self.panel)
-        whole = left >= self.panel
-        short = fits_registers(spec.epilogue)
-        for height in k.choose(rows, range(1, spec.rows + 1)):
-            sums = self._sums(panel, row, height)
-            places = {(at, 0, vector): value for (at, vector), value in sums.items()}
-            if short:
-                with k.when(whole):
-                    lines = [[sums[at, vector] for vector in range(spec.vectors)] for at in range(height)]
-                    self._writer(column, [None] * spec.vectors).over_registers(lines, row)
-                with k.otherwise(whole):
-                    store_tile(tile, places)
-            else:
-                store_tile(tile, places)
-        if not short:
-            with k.when(whole):
-                self._writer(column, [None] * spec.vectors).over_rows(tile.start, tile.stride, row, rows)
-        with k.otherwise(whole), k.loop(0, left, self.lanes) as part:
-            mask = k.lanes_below(left - part, self.lanes)
-            self._writer(column + part, [mask]).over_rows(tile.start.offset(part), tile.stride, row, rows)
-
-    def _writer(self, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
-        return EpilogueWriter(self.k, self.spec.epilogue, self.operands, self.outputs, column, masks)
 
     def _sums(self, panel: Value, row: Value, height: int) -> dict[tuple[int, int], Value]:
         """The products of `height` rows with a panel, by row and vector."""

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
+from sardonyx.compiler.llvm.kernels.quantization.tile_writer import Sums, TileWriter
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I32, I64, PTR, U8, Type
+from sardonyx.compiler.llvm.types import I32, I64, PTR, U8
 
 WORD = 4  # bytes that one lane of a dot product takes
 
@@ -84,14 +84,9 @@ class _ByteConvolution:
         self.panel = self.lanes * spec.vectors
         self.image, self.offsets = k.pointer(given["image"], U8), k.pointer(given["offsets"], I64)
         self.weights, self.init = k.pointer(given["weights"], I32), k.pointer(given["init"], I32)
-        epilogue = spec.epilogue
-        self.operands = [self._place(f"operand{i}", operand.type) for i, operand in enumerate(epilogue.operands)]
-        self.outputs = [
-            self._place(f"output{i}", epilogue.output_type(i, I32)) for i in range(max(1, len(epilogue.outputs)))
-        ]
-
-    def _place(self, name: str, scalar: Type) -> Place:
-        return Place(self.k.pointer(self.given[name], scalar), self.given[f"{name}_stride"])
+        self.writer = TileWriter(
+            k, spec.epilogue, given, I32, spec.vectors, spec.rows, k.pointer("scratch", I32), at_once=True
+        )
 
     def text(self) -> str:
         k, given = self.k, self.given
@@ -129,26 +124,12 @@ class _ByteConvolution:
             start = start.offset(place * given[f"line_step{axis}"])
         with k.loop(begin, end, given["tile"]) as place:
             rows = minimum(k, end - place, given["tile"])
-            self._tile(start.offset(place * given["step"]), panel, line * given["width"] + place, rows)
+            here = start.offset(place * given["step"])
 
-    def _tile(self, start: Pointer, panel: _Panel, row: Value, rows: Value) -> None:
-        """The sums of a tile and its epilogue: from registers where its panel is whole, else by way of scratch."""
-        k, spec = self.k, self.spec
-        tile = Tile(k.pointer("scratch", I32), k.constant(I64, self.panel), self.panel)
-        whole = panel.left >= self.panel
-        for height in k.choose(rows, range(1, spec.rows + 1)):
-            sums = self._sums(start, panel, height)
-            with k.when(whole):
-                lines = [[sums[at, vector] for vector in range(spec.vectors)] for at in range(height)]
-                self._writer(panel.column, [None] * spec.vectors).over_registers(lines, row)
-            with k.otherwise(whole):
-                store_tile(tile, {(at, 0, vector): value for (at, vector), value in sums.items()})
-        with k.otherwise(whole), k.loop(0, panel.left, self.lanes) as part:
-            mask = k.lanes_below(panel.left - part, self.lanes)
-            self._writer(panel.column + part, [mask]).over_rows(tile.start.offset(part), tile.stride, row, rows)
+            def sums(height: int, here: Pointer = here) -> Sums:
+                return self._sums(here, panel, height)
 
-    def _writer(self, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
-        return EpilogueWriter(self.k, self.spec.epilogue, self.operands, self.outputs, column, masks)
+            self.writer.write(panel.column, panel.left, line * given["width"] + place, rows, sums)
 
     def _sums(self, start: Pointer, panel: _Panel, height: int) -> dict[tuple[int, int], Value]:
         """The sums of `height` places for a panel of filters, by place and vector."""

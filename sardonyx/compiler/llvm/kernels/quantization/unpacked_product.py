@@ -1,0 +1,184 @@
+"""The product of real rows with weights of 2, 4 or 8 bits, in float32.
+
+Weights stay packed in memory. A panel of them is made real in scratch memory, near the core, and meets all rows of the
+chunk there; sums are added in the order of K. A single row meets the weights in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue, fits_registers
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile, multiply_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.quantization.tile_writer import Sums, TileWriter
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BOOL, F32, I32, I64, PTR, U32
+
+
+@dataclass(frozen=True)
+class UnpackedProductSpec:
+    """Weights of `bits` in blocks of `block` elements; with `has_zeros` each block has a zero point.
+
+    A tile has `rows` rows and `vectors` vector registers of columns, which make a panel; with `rows` 1, K is a multiple
+    of the block, and nothing is written to scratch but the ends of rows.
+    """
+
+    bits: int
+    block: int
+    has_zeros: bool
+    rows: int
+    vectors: int
+    epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+
+    @property
+    def words(self) -> int:
+        """Words of a column in a block."""
+        return self.block * self.bits // 32
+
+
+def argument_names(spec: UnpackedProductSpec) -> tuple[str, ...]:
+    """What the words of the kernel's arguments are, in order.
+
+    a                        rows of float32, `k` elements each
+    b                        panels [blocks * words][panel] of words
+    scales, zeros            panels [blocks][panel] of float32; the zeros are there with `has_zeros`
+    m, n, k, blocks          rows, columns, elements and blocks of K
+    row_block, row_blocks    rows of a chunk, and how many such there are
+    group                    panels of a chunk
+    unpacked                 the byte offset in scratch of the real panel, [blocks * block][panel]
+    """
+    names = ("a", "b", "scales", "zeros", "m", "n", "k", "blocks", "row_block", "row_blocks", "group", "unpacked")
+    return (*names, *spec.epilogue.argument_names())
+
+
+def emit_unpacked_product(target: Target, spec: UnpackedProductSpec) -> str:
+    """The kernel of `spec`; chunks count blocks of rows fastest, then groups of panels."""
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    words = k.pointer("arguments", I64)
+    given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
+    lanes = target.lanes(F32)
+    panel = lanes * spec.vectors
+    room = k.pointer("scratch", F32)
+    writer = TileWriter(
+        k, spec.epilogue, given, F32, spec.vectors, spec.rows, room, at_once=fits_registers(spec.epilogue)
+    )
+    a, real = k.pointer(given["a"], F32), k.pointer(k.advance(k["scratch"], given["unpacked"], 1), F32)
+    panels = (given["n"] + (panel - 1)) // panel
+    with k.loop(k["begin"], k["end"]) as chunk:
+        first_row = chunk % given["row_blocks"] * given["row_block"]
+        last_row = minimum(k, given["m"], first_row + given["row_block"])
+        first = chunk // given["row_blocks"] * given["group"]
+        with k.loop(first, minimum(k, first + given["group"], panels)) as number:
+            column = number * panel
+            if spec.rows == 1:
+                row_sums = partial(_row_sums, k, spec, given, number, a)
+                writer.write(column, given["n"] - column, first_row, k.constant(I64, 1), row_sums)
+            else:
+                _unpack(k, spec, given, number, real)
+                _rows(k, spec, given, column, (first_row, last_row), a, real, writer)
+    return k.finish()
+
+
+def _rows(
+    k: Function,
+    spec: UnpackedProductSpec,
+    given: dict[str, Value],
+    column: Value,
+    rows: tuple[Value, Value],
+    a: Pointer,
+    real: Pointer,
+    writer: TileWriter,
+) -> None:
+    """All tiles of rows of a chunk with a panel that is real."""
+    panel = k.target.lanes(F32) * spec.vectors
+    weights = Panels((real,), spec.vectors, (None,) * spec.vectors, panel)
+    tile = Tile(k.pointer("scratch", F32), k.constant(I64, panel), panel)
+    with k.loop(*rows, spec.rows) as row:
+
+        def sums(height: int) -> Sums:
+            left = Rows(a.offset(row * given["k"]), given["k"], True)
+            fresh = k.constant(BOOL, True)
+            found = multiply_tile(k, PRODUCTS["f32"], left, weights, height, given["k"], 1, tile, fresh)
+            return {(at, vector): value for (at, _, vector), value in found.items()}
+
+        writer.write(column, given["n"] - column, row, minimum(k, rows[1] - row, spec.rows), sums)
+
+
+class _Weights:
+    """A panel of packed weights: scales, zero points and real differences of a block, vector by vector."""
+
+    def __init__(self, k: Function, spec: UnpackedProductSpec, given: dict[str, Value], number: Value) -> None:
+        self.k, self.spec = k, spec
+        self.lanes = k.target.lanes(F32)
+        self.panel = self.lanes * spec.vectors
+        self.first = number * given["blocks"]
+        self.packed, self.scales = k.pointer(given["b"], U32), k.pointer(given["scales"], F32)
+        self.zeros = k.pointer(given["zeros"], F32)
+
+    def vectors(self, place: Pointer) -> list[Value]:
+        return [place.load(vector * self.lanes, self.lanes) for vector in range(self.spec.vectors)]
+
+    def factors(self, block: Value) -> list[Value]:
+        return self.vectors(self.scales.offset((self.first + block) * self.panel))
+
+    def origins(self, block: Value) -> list[Value]:
+        if self.spec.has_zeros:
+            return self.vectors(self.zeros.offset((self.first + block) * self.panel))
+        middle = float(1 << (self.spec.bits - 1))
+        return [self.k.constant(F32.vector(self.lanes), middle)] * self.spec.vectors
+
+    def words(self, block: Value, word: Value) -> list[Value]:
+        return self.vectors(self.packed.offset(((self.first + block) * self.spec.words + word) * self.panel))
+
+    def number(self, word: Value, element: int) -> Value:
+        """One of the numbers of a word, as a float."""
+        bits = self.spec.bits
+        return ((word >> (bits * element)) & ((1 << bits) - 1)).bits_as(I32).to(F32)
+
+
+def _unpack(k: Function, spec: UnpackedProductSpec, given: dict[str, Value], number: Value, real: Pointer) -> None:
+    """Write (q - zero point) * scale of a panel's weights."""
+    weights, per_word = _Weights(k, spec, given, number), 32 // spec.bits
+    with k.loop(0, given["blocks"]) as block:
+        factors, origins = weights.factors(block), weights.origins(block)
+        target = real.offset(block * (spec.block * weights.panel))
+        with k.loop(0, spec.words) as word:
+            loaded = weights.words(block, word)
+            rows = target.offset(word * (per_word * weights.panel))
+            for element in range(per_word):
+                for vector, value in enumerate(loaded):
+                    weight = (weights.number(value, element) - origins[vector]) * factors[vector]
+                    rows.store(weight, element * weights.panel + vector * weights.lanes)
+
+
+# Sums of one row of a block, so that the multiply-adds need not wait for one another.
+_CHAINS = 4
+
+
+def _row_sums(
+    k: Function, spec: UnpackedProductSpec, given: dict[str, Value], number: Value, a: Pointer, height: int
+) -> Sums:
+    """The product of the one row with a panel: the sums of a block are scaled, and added to those before."""
+    weights, per_word = _Weights(k, spec, given, number), 32 // spec.bits
+    wide, vectors = F32.vector(weights.lanes), range(spec.vectors)
+    totals = [k.variable(wide, 0.0) for _ in vectors]
+    with k.loop(0, given["blocks"]) as block:
+        factors, origins = weights.factors(block), weights.origins(block)
+        line = a.offset(block * spec.block)
+        sums = [[k.variable(wide, 0.0) for _ in range(_CHAINS)] for _ in vectors]
+        with k.loop(0, spec.words) as word:
+            loaded = weights.words(block, word)
+            for element in range(per_word):
+                factor = k.splat(line.load(word * per_word + element), weights.lanes)
+                for vector, value in enumerate(loaded):
+                    difference = weights.number(value, element) - origins[vector]
+                    total = sums[vector][element % _CHAINS]
+                    total.set(k.fma(factor, difference, total.get()))
+        for vector in vectors:
+            first, second, third, fourth = (one.get() for one in sums[vector])
+            whole = (first + second) + (third + fourth)
+            totals[vector].set(k.fma(whole, factors[vector], totals[vector].get()))
+    return {(0, vector): total.get() for vector, total in enumerate(totals)}
