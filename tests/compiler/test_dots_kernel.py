@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
@@ -149,6 +150,7 @@ def test_not_a_number_and_infinity() -> None:
 def test_others_keep_their_kernel() -> None:
     """Many columns, short rows and other types are no dot products."""
     target = host_target()
-    for product, k, n in [("f32", 300, 64), ("f32", 4, 1), ("f16", 300, 1), ("u8s8", 300, 1)]:
+    lanes = target.lanes(PRODUCTS["f32"].word)
+    for product, k, n in [("f32", 300, 64), ("f32", 4, 1), ("f16", 300, 1), ("u8s8", 300, 1), ("f32", 1 << 20, lanes)]:
         assert not suits_dots(target, product, k, n)
     assert suits_dots(target, "f32", 300, 1)

@@ -15,6 +15,8 @@ from sardonyx.compiler.llvm.target import Target
 _PRODUCTS = ("f32", "f64")
 # Rows of a tile at most: enough sums to hide the latency of an addition, and few enough pointers for their registers.
 _MOST_ROWS = 8
+# So many rows use a B that is read from the second cache often enough.
+_ENOUGH_ROWS = 4
 # A chunk reads so many bytes of A at least; and there are so many chunks at most, which two, four... threads share.
 _CHUNK_BYTES = 96 << 10
 _MOST_CHUNKS = 64
@@ -24,9 +26,18 @@ def suits_dots(target: Target, product: str, k: int, n: int) -> bool:
     """Whether dot products take fewer instructions for a row of C than the micro-kernel of `gemm`, which takes K."""
     if product not in _PRODUCTS:
         return False
-    lanes = target.lanes(PRODUCTS[product].accumulator)
+    word = PRODUCTS[product].word
+    lanes = target.lanes(word)
     sum_of_lanes = 2 * lanes.bit_length()  # shuffles and additions
-    return n <= lanes // 2 and n * (-(-k // lanes) + sum_of_lanes) < k
+    if n > lanes // 2 or n * (-(-k // lanes) + sum_of_lanes) >= k:
+        return False
+    # B is read once for a tile of rows: few rows want it in the nearest cache.
+    return _tile_rows(target, n) >= _ENOUGH_ROWS or n * k * word.nbytes <= target.caches.l1 * 2 // 3
+
+
+def _tile_rows(target: Target, columns: int) -> int:
+    """As many rows as registers hold the sums of, beside a vector of each column and one of A."""
+    return max(1, min(_MOST_ROWS, (target.registers - 2 - columns) // columns))
 
 
 def takes_dots(
@@ -46,7 +57,7 @@ def takes_dots(
     if problem.batch != 1 or not suits_dots(binder.target, problem.product, problem.k, problem.n):
         return False
     columns = problem.n
-    rows = max(1, min(_MOST_ROWS, (binder.target.registers - 2 - columns) // columns))
+    rows = _tile_rows(binder.target, columns)
     spec = DotsSpec(problem.product, columns, rows, epilogue)
     row_block = _row_block(problem, PRODUCTS[problem.product].word.nbytes, rows)
     values: dict[str, Argument] = {"m": problem.m, "k": problem.k, "row_block": row_block, "a": a, "b": b}
