@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.gemm_choice import bf16_product
-from sardonyx.compiler.llvm.target import host_targets
+from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
@@ -46,23 +46,24 @@ def sweep(algorithm: Algorithm | None, variant: str, seed: int, count: int, dtyp
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS], ids=lambda one: one.name)
 def test_an_algorithm_is_right_for_any_attributes(algorithm: Algorithm, variant: str) -> None:
-    assert sweep(algorithm, variant, 11, 30 if variant == "neon" else 100) > 10
+    assert sweep(algorithm, variant, 11, 20 if variant == "neon" else 100) > 3
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS], ids=lambda one: one.name)
 def test_every_type_of_data(algorithm: Algorithm, dtype: Any) -> None:
-    assert sweep(algorithm, "", 12, 60, dtype) > 5
+    assert sweep(algorithm, "", 12, 40, dtype) > 3
 
 
 @pytest.mark.parametrize("variant", host_targets())
 def test_the_choice_is_right(variant: str) -> None:
-    assert sweep(None, variant, 13, 400) == 400
+    count = 900 if variant == host_target().name else 250
+    assert sweep(None, variant, 13, count) == count
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=str)
-def test_the_choice_is_right_for_more_cases(dtype: Any) -> None:
-    assert sweep(None, "", 14, 300, dtype) == 300
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=str)
+def test_the_choice_is_right_for_half_precision(dtype: Any) -> None:
+    assert sweep(None, "", 14, 100, dtype) == 100
 
 
 def test_weights_of_the_run_are_multiplied_as_they_lie() -> None:
