@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.native.convolution import depthwise
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
 from sardonyx.compiler.native.template import Epilogue
@@ -32,6 +33,7 @@ def outputs_of(
     *,
     by_channels: bool,
     constant: bool = True,
+    copied: bool = False,
     epilogue: Any = None,
 ) -> list[Array] | None:
     """What the algorithm gives; None where it cannot do it."""
@@ -51,9 +53,12 @@ def outputs_of(
         None if epilogue is None else epilogue(binder),
         product,
     )
-    if DEPTHWISE.predict(binder, call) is None:
-        return None
-    results = DEPTHWISE.bind(binder, call)
+    with pytest.MonkeyPatch.context() as patch:
+        if not copied:
+            patch.setattr(depthwise, "_COPIED", 1e-9)  # an input that lies in rows is taken as it lies
+        if DEPTHWISE.predict(binder, call) is None:
+            return None
+        results = DEPTHWISE.bind(binder, call)
     assert not memory.run(binder, one_by_one=True)
     assert all(result.shape == call.result_shape for result in results)
     return [memory.read(result).copy() for result in results]
@@ -159,3 +164,12 @@ def test_padding_is_zero_times_the_weight() -> None:
         given = outputs_of(x, w, None, attributes, 16, "", by_channels=by_channels)
         assert given is not None
         np.testing.assert_array_equal(given[0], reference(x, w, None, attributes, 16))
+
+
+def test_small_maps_are_copied_channels_last() -> None:
+    rng = np.random.default_rng(17)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 64, 7, 7), (64, 1, 7, 7)))
+    attributes = WindowAttributes.of((7, 7), None, None, (3, 3, 3, 3), "NOTSET")
+    given = outputs_of(x, w, None, attributes, 64, "", by_channels=False, copied=True)
+    assert given is not None
+    np.testing.assert_allclose(given[0], reference(x, w, None, attributes, 64), rtol=1e-5, atol=1e-5)

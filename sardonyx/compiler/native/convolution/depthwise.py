@@ -8,6 +8,7 @@ neighbouring places of a depthwise convolution.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,14 +17,14 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.windows.folds import Correlate
 from sardonyx.compiler.llvm.kernels.windows.frame import DIMENSIONS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, Type, type_of
+from sardonyx.compiler.llvm.types import F32, F64, Type, type_of
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.windows.channel_windows import bind_channel_windows
 from sardonyx.compiler.native.windows.operands import in_places
-from sardonyx.compiler.native.windows.row_windows import bind_row_windows
+from sardonyx.compiler.native.windows.row_windows import MOST_VECTORS, bind_row_windows
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
 from sardonyx.kernel.cost import weight
 
@@ -31,32 +32,62 @@ from sardonyx.kernel.cost import weight
 _MOST_CHANNELS = 16
 # The share of the multiply-adds' peak that windows reach, with one channel of a group and with several.
 _SHARE, _SHARE_OF_GROUPS = 0.5, 0.3
+# By rows: nanoseconds for a tap of a vector, but of those that are computed at once at least so many as their sums
+# wait for each other; for laying out a row, and each byte of it.
+_TAP_NS, _WAIT_NS, _ROW_NS, _BYTE_NS = 0.27, 0.56, 30.0, 0.015
+# Bytes a nanosecond that a copy into channels-last order moves.
+_COPIED = 50.0
 # The spatial dimensions that the kernels count.
 _DIMENSIONS = len(DIMENSIONS)
 
 
 def predict(binder: Binder, call: ConvolutionCall) -> float | None:
-    """The multiply-adds of whole vectors, and the way of the input to the caches and of the result from there."""
-    rate, target = rates(), binder.target
+    """The multiply-adds, and the way of the input to the caches and of the result from there; the shorter form's."""
+    if not _is_possible(call):
+        return None
+    forms = (_predicted_by_rows(binder.target, call), _predicted_by_channels(binder.target, call))
+    able = [one for one in forms if one is not None]
+    if not able:
+        return None
+    moved = call.x.nbytes + _result_bytes(call)
+    return min(able) + moved / rates().bytes_of(binder.target, moved)
+
+
+def _predicted_by_channels(target: Target, call: ConvolutionCall) -> float | None:
+    """Nanoseconds for windows whose vectors hold filters, with a copy where channels do not lie together."""
     channels, filters = _group(call)
-    if not _is_possible(call) or channels > _MOST_CHANNELS:
-        return None
     lanes = _lanes(target, call)
-    by_rows = _by_rows(call)
-    if not by_rows and (lanes < filters or not (_is_power_of_two(channels) and _is_power_of_two(filters))):
+    if channels > _MOST_CHANNELS or lanes < filters or not (_is_power_of_two(channels) and _is_power_of_two(filters)):
         return None
-    used = min(lanes, call.places if by_rows else call.filters) / lanes
     share = _SHARE if channels == 1 else _SHARE_OF_GROUPS
-    moved = call.x.nbytes + call.batch * call.filters * call.places * call.x.dtype.itemsize
-    order = 0 if by_rows or call.is_channels_last else 2 * call.x.nbytes
-    return call.flops / (share * used * rate.flops(target)) + (moved + order) / rate.bytes_of(target, moved)
+    peak = share * rates().flops(target) * target.lanes(_working(call)) / target.lanes(F32)
+    # What follows may want the order of the input back.
+    order = 0.0 if call.is_channels_last else (call.x.nbytes + _result_bytes(call)) / _COPIED
+    return call.flops * lanes / min(lanes, call.filters) / peak + order
+
+
+def _predicted_by_rows(target: Target, call: ConvolutionCall) -> float | None:
+    """Nanoseconds for windows whose vectors hold places: only of one channel each, whose rows lie together."""
+    slide = Slide.of(call.windows)
+    steps = slide.each(call.x.strides[2:], 0)
+    if call.w.shape[1] != 1 or call.is_channels_last or steps[-1] != 1 or slide.output[-1] == 1:
+        return None
+    rows = call.batch * call.filters * math.prod(slide.output[:-1])
+    vectors = -(-slide.output[-1] // target.lanes(_working(call)))
+    turns = vectors // MOST_VECTORS + (vectors % MOST_VECTORS > 0)
+    laid_out = _ROW_NS + _BYTE_NS * slide.size[-1] * call.x.dtype.itemsize
+    return rows * (call.taps * max(turns * _WAIT_NS, vectors * _TAP_NS) + laid_out)
+
+
+def _result_bytes(call: ConvolutionCall) -> int:
+    return call.batch * call.filters * call.places * call.x.dtype.itemsize
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     """Add the step, after a copy where the input lies neither with its channels nor with its rows together."""
     finish = call.finish(binder)
     channels, filters = _group(call)
-    by_rows = _by_rows(call)
+    by_rows = _by_rows(binder.target, call)
     x = call.channels_last
     if by_rows:
         results = [_in_rows(binder, output.dtype, call.result_shape) for output in finish.outputs]
@@ -98,16 +129,20 @@ def _is_possible(call: ConvolutionCall) -> bool:
     return matter <= _DIMENSIONS and 0 not in (call.x.size, call.w.size, call.filters)
 
 
-def _by_rows(call: ConvolutionCall) -> bool:
-    """Whether vectors shall hold places: a depthwise convolution of rows that lie together in an input that is no
-    channels-last one."""
-    slide = Slide.of(call.windows)
-    steps = slide.each(call.x.strides[2:], 0)
-    return call.w.shape[1] == 1 and not call.is_channels_last and steps[-1] == 1 and slide.output[-1] > 1
+def _by_rows(target: Target, call: ConvolutionCall) -> bool:
+    """Whether vectors hold places, not filters."""
+    by_rows, by_channels = _predicted_by_rows(target, call), _predicted_by_channels(target, call)
+    return by_channels is None or (by_rows is not None and by_rows < by_channels)
+
+
+def _working(call: ConvolutionCall) -> Type:
+    """The type in which sums are computed."""
+    return F64 if call.x.dtype.itemsize > 4 else F32
 
 
 def _lanes(target: Target, call: ConvolutionCall) -> int:
-    return target.lanes(_type(call.x.dtype)) if call.x.dtype.itemsize > 4 else target.lanes(F32)
+    """Filters of a vector at most."""
+    return target.lanes(_working(call))
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -19,7 +19,7 @@ from sardonyx.kernel.canonical import canonical
 # Windows of a row that an item takes at most: longer rows are cut.
 _MOST_PLACES = 2048
 # Vectors of windows that are computed at once.
-_MOST_VECTORS = 4
+MOST_VECTORS = 8
 # A laid out part of a row has room for this many elements more, so that rows do not share sets of the cache.
 _MULTIPLE = 16
 # A row that is laid out is of use for so many operations for each of its elements that it pays to keep it for others.
@@ -43,7 +43,7 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
     named = [type_of(np.dtype(one.dtype)) for one in (call.x, *call.operands)]
     full = lanes_for(binder.target, [one for one in (*named, *types_within(call.outputs)) if one is not None])
     lanes = min(full, 1 << (piece.bit_length() - 1))
-    vectors = max(1, min(_MOST_VECTORS, piece // lanes))
+    vectors = 1 << (max(1, min(MOST_VECTORS, piece // lanes)).bit_length() - 1)
     forms = tuple(
         OperandForm(operand.dtype.name, slide.strides("", operand)["_w"] != 0, operand.strides[-1] != 0)
         for operand in call.operands

@@ -29,8 +29,7 @@ from sardonyx.compiler.llvm.types import I64
 class RowSpec:
     """Windows over elements of the dtype `x`, `stride` apart along the last dimension.
 
-    `lanes` windows make a vector, `vectors` of them are computed at once. `filters` maps of the result read one of the
-    input.
+    `lanes` windows make a vector, `vectors` of them (a power of two) are computed at once.
     """
 
     x: str
@@ -154,10 +153,14 @@ class _Rows:
         """The places of a row: `fold` gives so many vectors of windows from one on, counted in the piece."""
         k, a, lanes, vectors = self.k, self.a, self.spec.lanes, self.spec.vectors
         self.finishing.start_row(spot)
-        wide = a["piece"] - a["piece"] % (lanes * vectors)
-        with k.loop(0, wide, lanes * vectors) as window:
-            self._store(fold(window, vectors), spot, place + window)
-        with k.loop(wide, a["piece"], lanes) as turn:
+        start: Value | int = 0
+        while vectors > 1:
+            width = lanes * vectors
+            end = a["piece"] - a["piece"] % width
+            with k.loop(start, end, width) as window:
+                self._store(fold(window, vectors), spot, place + window)
+            start, vectors = end, vectors // 2
+        with k.loop(start, a["piece"], lanes) as turn:
             window = k.smaller(turn, a["piece"] - lanes)
             self._store(fold(window, 1), spot, place + window)
 
