@@ -117,10 +117,10 @@ class ResampleRule:
     mode: str
     coordinates: str
     nearest_mode: str
-    cubic_coeff_a: float
-    antialias: bool
-    exclude_outside: bool
-    extrapolation_value: float
+    cubic_coeff_a: float = -0.75
+    antialias: bool = False
+    exclude_outside: bool = False
+    extrapolation_value: float = 0.0
 
     @property
     def crops(self) -> bool:

@@ -19,10 +19,10 @@ from tests.compiler.steps import Memory, new_binder
 Array = np.ndarray[Any, Any]
 
 
-def operator_of(name: str, version: int, attributes: Mapping[str, Any]) -> Operator:
+def operator_of(name: str, version: int, attributes: Mapping[str, Any], domain: str = "") -> Operator:
     """An operator with these attributes: numbers, texts, and tuples of numbers."""
     given = [_attribute(key, value) for key, value in attributes.items()]
-    return operator_of_node(ir.Node("", name, inputs=[], attributes=given, version=version))
+    return operator_of_node(ir.Node(domain, name, inputs=[], attributes=given, version=version))
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:

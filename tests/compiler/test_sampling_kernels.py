@@ -179,3 +179,25 @@ def test_regions_of_items_that_are_not_there(variant: str) -> None:
     assert memory.run(binder) == ["a region is of item 5, but the batch has 2"]
     with pytest.raises(ValueError, match="are not"):
         bound(kernel_of(operator, inputs), [x, regions(3, np.float32), np.zeros(2, np.int64)])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("aligned", [0, 1])
+def test_grids_of_onnxruntime(aligned: int, padding: str, mode: str) -> None:
+    attributes = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
+    operator = operator_of("GridSample", 1, attributes, "com.microsoft")
+    x = np.random.default_rng(2).standard_normal((2, 3, 5, 7)).astype(np.float32)
+    inputs = [x, grid_of(x.shape, (4, 9), np.float32)]
+    (expected,) = operator.run(*inputs)
+    np.testing.assert_allclose(result_of(kernel_of(operator, inputs), inputs), expected, rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel", "align_corners"])
+def test_upsampling_of_blocked_channels(coordinates: str, mode: str) -> None:
+    attributes = {"scales": (1, 1, 2, 3), "mode": mode, "coordinate_transformation_mode": coordinates}
+    operator = operator_of("Upsample", 1, attributes, "com.microsoft.nchwc")
+    inputs = [np.random.default_rng(2).standard_normal((2, 3, 5, 7)).astype(np.float32)]
+    (expected,) = operator.run(*inputs)
+    np.testing.assert_allclose(result_of(kernel_of(operator, inputs), inputs), expected, rtol=0, atol=3e-6)

@@ -220,7 +220,28 @@ def test_deformed_windows(
     inputs[3] = values((weights[0],), np.float32, 3)
     (expected,) = operator.run(*inputs)
     for last in (False, True):
-        found = result_of(kernel_of(operator, inputs), inputs, variant, last=last)
+        constants = [1] if last else []
+        found = result_of(kernel_of(operator, inputs), inputs, variant, last=last, constants=constants)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
     with pytest.raises(ValueError, match="the offset has shape"):
         bound(kernel_of(operator, inputs), [*inputs[:2], offset[..., :-1], *inputs[3:]])
+
+
+@pytest.mark.parametrize("constants", [[], [1]])
+def test_deformed_windows_of_float16(constants: list[int]) -> None:
+    operator = operator_of("DeformConv", 19, {"pads": (1, 1)})
+    inputs = [values((1, 4, 9), np.float16), values((3, 4, 3), np.float16, 2), values((1, 3, 9), np.float16, 4)]
+    (expected,) = operator.run(*inputs)
+    found = result_of(kernel_of(operator, inputs), inputs, constants=constants)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found.astype(np.float32), expected.astype(np.float32), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("pads", [None, (1, 0, 1, 2)])
+def test_pads_as_an_input(pads: tuple[int, ...] | None) -> None:
+    operator = operator_of("ConvTransposeWithDynamicPads", 1, {"strides": (2, 2)}, "com.microsoft")
+    given = None if pads is None else np.array(pads)
+    inputs = [values((1, 4, 5, 6), np.float32), values((4, 3, 3, 3), np.float32, 2), given, values((3,), np.float32, 3)]
+    (expected,) = operator.run(*inputs)
+    found = result_of(kernel_of(operator, inputs), inputs)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops import convolution, pooling
 from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
@@ -100,26 +101,31 @@ class GridSample(Operator):
     align_corners: int = 0
     mode: str = "bilinear"
     padding_mode: str = "zeros"
-    host_reason: ClassVar[str] = "a sampling at places that depend on the data"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        self.check_modes()
+        neighbours = {"bilinear": "linear", "bicubic": "cubic"}.get(self.mode, self.mode)
+        parameters = {"neighbours": neighbours, "padding": self.padding_mode, "aligned": bool(self.align_corners)}
+        return Template("grid_sample", parameters, self.run)
+
+    def check_modes(self) -> None:
+        """ValueError for a mode that there is not."""
+        if self.padding_mode not in ("zeros", "border", "reflection"):
+            raise ValueError(f"attribute 'padding_mode' must be zeros, border or reflection, not '{self.padding_mode}'")
+        if self.mode not in ("nearest", "bilinear", "linear", "bicubic", "cubic"):
+            raise ValueError(f"attribute 'mode' must be bilinear, nearest or bicubic, not '{self.mode}'")
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, grid = inputs
         if x.ndim != 4 or grid.ndim != 4 or grid.shape[3] != 2 or grid.shape[0] != x.shape[0]:
             raise ValueError(f"'X' {x.shape} and 'Grid' {grid.shape} must be (N, C, H, W) and (N, H_out, W_out, 2)")
-        if self.padding_mode not in ("zeros", "border", "reflection"):
-            raise ValueError(f"attribute 'padding_mode' must be zeros, border or reflection, not '{self.padding_mode}'")
+        self.check_modes()
         height, width = x.shape[2:]
         columns, rows = self.places(grid[..., 0], width), self.places(grid[..., 1], height)
         values = wide(x)
         if self.mode == "nearest":
             return (self.pixels(values, np.rint(rows), np.rint(columns)).astype(x.dtype),)
-        taps: Callable[[Array], list[tuple[Array, Array]]]
-        if self.mode in ("bilinear", "linear"):
-            taps = linear_taps
-        elif self.mode in ("bicubic", "cubic"):
-            taps = cubic_taps
-        else:
-            raise ValueError(f"attribute 'mode' must be bilinear, nearest or bicubic, not '{self.mode}'")
+        taps = linear_taps if self.mode in ("bilinear", "linear") else cubic_taps
         total = np.zeros((*x.shape[:2], *rows.shape[1:]), values.dtype)
         across = taps(columns)
         for row, row_weight in taps(rows):
@@ -235,6 +241,10 @@ class ConvTransposeWithDynamicPads(convolution.ConvTranspose):
         known = copy.copy(self)
         known.pads = tuple(int(size) for size in pads)
         return known
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"group": self.group, "attributes": self.attributes, "place": self.place}
+        return Template("transposed_convolution_with_pads", {**parameters, "with_pads": self.with_pads}, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, w, pads, bias = padded(inputs, 4)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.kernel.program import Kernel
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops import convolution, pooling
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.operator import Array, Operator, operator
@@ -24,6 +24,7 @@ from sardonyx.ops.microsoft.activations import activate, activation_of
 from sardonyx.ops.microsoft.channels_last import channels_at_end, channels_second, fact_channels_second
 from sardonyx.ops.microsoft.packed_weights import WeightCache
 from sardonyx.ops.microsoft.rules import like
+from sardonyx.ops.resize import AxisResize, ResampleRule
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -202,7 +203,16 @@ class Upsample(Operator):
     scales: tuple[int, ...] | None = None
     mode: str = "nearest"
     coordinate_transformation_mode: str = "asymmetric"
-    host_reason: ClassVar[str] = "an enlargement by NumPy"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        coordinates = "asymmetric" if self.mode == "nearest" else self.coordinate_transformation_mode
+        rule = ResampleRule(self.mode, coordinates, "floor")
+        return Template("resize", {"rule": rule, "plan": self.plan, "known": ()}, self.run)
+
+    def plan(self, shape: Sequence[int], *others: Array | None) -> Sequence[AxisResize]:
+        """What becomes of each axis."""
+        factors = zip(shape, self.factors(len(shape)), strict=True)
+        return [AxisResize(size, size * factor, float(factor)) for size, factor in factors]
 
     def factors(self, rank: int) -> tuple[int, ...]:
         """One factor for each axis; those of batch and channels are 1."""

@@ -13,11 +13,14 @@ from sardonyx.compiler.llvm.kernels.sampling.deformed import DeformedSpec, emit_
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.slices import transposed
+from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel.expr import Input
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes, Windows
 
@@ -32,7 +35,6 @@ class DeformableConvolution(NativeKernel):
     """
 
     takes_epilogue = True
-    known_inputs = (1,)
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
@@ -66,7 +68,7 @@ class DeformableConvolution(NativeKernel):
             columns = self._columns(binder, call, offset, mask)
             operands = [call.by_groups(tensor) for tensor in finish.operands]
             made = [call.by_groups(tensor) for tensor in results]
-            multiply(binder, columns, self._panels(binder, call), finish.outputs, operands, made, product)
+            multiply(binder, columns, self._weights(binder, call), finish.outputs, operands, made, product)
         return call.handed_on(results)
 
     def _columns(self, binder: Binder, call: ConvolutionCall, offset: Tensor, mask: Tensor | None) -> Tensor:
@@ -77,7 +79,7 @@ class DeformableConvolution(NativeKernel):
         own, taps, batch = call.channels // call.group, call.taps, call.batch
         piece = math.gcd(own, call.channels // self.offset_group)
         width = taps * own
-        dtype = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+        dtype = _working(x.dtype)
         columns = binder.new(dtype, (batch, call.places, call.group, taps, own))
         type_ = type_of(x.dtype)
         assert type_ is not None
@@ -102,17 +104,28 @@ class DeformableConvolution(NativeKernel):
         shape = (batch, call.group, call.places, width)
         return columns.reshaped(shape, (call.places * call.group * width, width, call.group * width, 1))
 
-    def _panels(self, binder: Binder, call: ConvolutionCall) -> Packed:
-        """The weights as panels [group, taps * channels of a group, filters of a group]."""
+    def _weights(self, binder: Binder, call: ConvolutionCall) -> Tensor | Packed:
+        """The weights as [group, taps * channels of a group, filters of a group], in panels where they are constant."""
         group, taps, filters, own = call.group, call.taps, call.filters // call.group, call.w.shape[1]
-        wide = np.float64 if call.product == "f64" else np.float32
+        dtype = _working(call.w.dtype)
+        shape = (group, taps * own, filters)
 
         def panels(array: Array) -> Array:
-            by_taps = array.astype(wide).reshape(group, filters, own, taps).transpose(0, 1, 3, 2)
+            by_taps = array.astype(dtype).reshape(group, filters, own, taps).transpose(0, 1, 3, 2)
             return pack_b(binder.library, by_taps.reshape(group, filters, taps * own).transpose(0, 2, 1), call.product)
 
-        packed = binder.derived(call.w, ("panels of moved taps", group, call.product), panels)
-        return Packed(packed, (group, taps * own, filters))
+        if call.has_constant_weights:
+            return Packed(binder.derived(call.w, ("panels of moved taps", group, call.product), panels), shape)
+        w = contiguous(binder, call.w)
+        if w.dtype != dtype:
+            (w,) = PointwiseKernel((Input(w.dtype, 0).cast(dtype),), (w.dtype,)).bind(binder, [w])
+        by_taps = transposed(w.reshaped((group, filters, own, taps)), (0, 3, 2, 1))
+        return contiguous(binder, by_taps).reshaped(shape)
+
+
+def _working(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What is computed with."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def _tap_table(binder: Binder, windows: Windows) -> Address:

@@ -336,6 +336,29 @@ def _type(dtype: np.dtype[Any]) -> Type:
     return found
 
 
+@template("transposed_convolution_with_pads")
+class TransposedConvolutionWithPads(NativeKernel):
+    """The same with the pads as third input, in front of the bias. Parameter beside the others: `with_pads`, from pads
+    to what has the `attributes` and the `place` for them.
+    """
+
+    takes_epilogue = True
+    known_inputs = (2,)
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        return TransposedConvolution(self.parameters).declines(inputs, outputs)
+
+    def bind(
+        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
+        x, w, pads, bias = (*inputs, None, None)[:4]
+        parameters = dict(self.parameters)
+        if pads is not None:
+            known = self.parameters["with_pads"](_integers(pads))
+            parameters.update(attributes=known.attributes, place=known.place)
+        return TransposedConvolution(parameters).bind(binder, [x, w, bias], epilogue=epilogue)
+
+
 @template("col2im")
 class Col2Im(NativeKernel):
     """Blocks put back into an image. Parameter: ``windows``, from the shapes of input, image and block to what the
