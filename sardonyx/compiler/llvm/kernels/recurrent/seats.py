@@ -6,8 +6,9 @@ one; the seats that nobody took are found to have nothing left. Nobody waits for
 waited for are blocks that some thread has begun.
 
 In every turn a thread first does the blocks from its seat up to the next taken one, so that it finds in its own cache
-what these blocks read; then it waits, and after a while it looks for blocks that others have not begun. Which thread
-does a block does not change what the block computes.
+what these blocks read: in every second turn from the last to the first, because what was read last is what a cache that
+does not hold everything still has. Then it waits, and after a while it looks for blocks that others have not begun.
+Which thread does a block, and when, does not change what the block computes.
 
 Memory order. The number of finished blocks is added to (``release``) by those who did them and read (``acquire``) by
 those who wait for them. Claims of blocks are ``monotonic``: each is a number that counts turns, so that whoever
@@ -76,7 +77,8 @@ def take_turns(k: Function, shared: Pointer, given: Turns, body: Body) -> None:
         goal, over = (now + 1) * blocks, k.variable(BOOL, False)
         with k.loop_while(lambda: ~over.get()):
             with k.loop(position.get(), limit.get()) as index:
-                block = start + index
+                turns_back = (now & 1).differs(0) & (index < own)
+                block = start + k.select(turns_back, own - 1 - index, index)
                 block = k.select(block >= blocks, block - blocks, block)
                 mine = k.variable(BOOL, alone)
                 with k.otherwise(alone):
