@@ -163,5 +163,7 @@ class _Writer:
     def _numbers_before(self, spot: Spot, channel: Value) -> Value:
         """How many elements of the whole tensor come before the maps of a vector of channels."""
         k, lanes = self.k, self.spec.lanes
-        first = k.splat(spot.batch * self.a["channels"] + channel, lanes)
-        return (first + k.iota(I64, lanes)) * k.splat(self.a["map"], lanes)
+        maps = k.splat(spot.batch * self.a["channels"] + channel, lanes)
+        if lanes > 1:
+            maps = maps + k.iota(I64, lanes)
+        return maps * self.a["map"]
