@@ -27,6 +27,8 @@ CASES = [
     ((1, 12, 8, 8), (12, 1, 3, 3), {"group": 12, "pads": (1, 1, 1, 1)}),
     ((1, 6, 5, 6), (6, 2, 2, 2), {"group": 6, "strides": (2, 2)}),
     ((2, 4, 9), (4, 7, 5), {"strides": (3,)}),
+    ((2, 4, 9), (4, 7, 3), {"strides": (3,)}),
+    ((2, 33, 5, 40), (33, 20, 3, 2), {"strides": (3, 2)}),
     ((1, 4, 3, 4, 5), (4, 3, 2, 2, 2), {"strides": (2, 2, 2)}),
     ((1, 3, 3, 3), (3, 2, 3, 3), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}),
     ((1, 3, 3, 3), (3, 2, 4, 3), {"auto_pad": "SAME_LOWER", "strides": (2, 2)}),
@@ -105,6 +107,7 @@ def session_of(shape: tuple[int, ...], w: Array, attributes: dict[str, Any], ker
     ("weights", "attributes"),
     [
         ((12, 24, 2, 2), {"strides": (2, 2)}),
+        ((12, 24, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         ((12, 24, 3, 3), {"pads": (1, 1, 1, 1)}),
         ((12, 4, 3, 3), {"group": 6, "strides": (2, 1)}),
     ],
@@ -120,7 +123,7 @@ def test_epilogues(weights: tuple[int, ...], attributes: dict[str, Any], variant
 
 
 def test_weights_may_be_computed() -> None:
-    for shape, weights, attributes in (CASES[1], CASES[2], CASES[4], CASES[5]):
+    for shape, weights, attributes in CASES[:6]:
         operator = operator_of("ConvTranspose", 11, attributes)
         graph = helper.make_graph(
             [

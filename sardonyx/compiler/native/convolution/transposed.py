@@ -1,8 +1,9 @@
 """Transposed convolution: every element of the input spreads a scaled kernel over the result.
 
 With strides of 1 it is a convolution by the turned kernel. Otherwise one matrix product gives, for each element of the
-input, all taps of all filters (a row of "columns"), and each element of the result gathers those that fall on it. One
-filter for one channel needs no product: the elements are scaled while they are gathered. Everything lies channels-last.
+input, all taps of all filters (a row of "columns"), and each element of the result gathers those that fall on it; where
+kernels do not overlap, products are written to their places at once. One filter for one channel needs no product: the
+elements are scaled while they are gathered. Everything lies channels-last.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class TransposedConvolution(NativeKernel):
         if x.size == 0:
             spreads = [replace(one, length=0) for one in spreads]
         if results[0].size:
-            if w.shape[0] == self.group and w.shape[1] == 1 and self.group > 1:
+            if self.group == 1 and x.size and _is_tiling(spreads):
+                self._write_tiles(binder, call, w, spreads, finish, results)
+            elif w.shape[0] == self.group and w.shape[1] == 1 and self.group > 1:
                 self._gather_scaled(binder, call, w, spreads, finish, results)
             else:
                 self._gather_products(binder, call, w, spreads, finish, results)
@@ -126,6 +129,71 @@ class TransposedConvolution(NativeKernel):
                 raise ValueError(f"the pads cut more than the result has on spatial axis {axis}")
             spreads.append(Spread(length, output, taps, attributes.strides[axis], attributes.dilations[axis], begin))
         return spreads
+
+    def _write_tiles(
+        self,
+        binder: Binder,
+        call: ConvolutionCall,
+        w: Tensor,
+        spreads: Sequence[Spread],
+        finish: Finish,
+        results: Sequence[Tensor],
+    ) -> None:
+        """Products written where they belong: an element's taps along the last dimension lie together in the result.
+
+        A product for each tap along the first dimension, where there are two, over rows of [batch, height, width].
+        """
+        *rows, across = spreads
+        down = rows[0] if rows else Spread(1, 1, 1, 1, 1, 0)
+        x = contiguous(binder, call.channels_last)
+        batch, channels, filters = x.shape[0], x.shape[-1], w.shape[1]
+        lines, width = (down.taps, batch, down.length, across.length), across.taps * filters
+        line = across.output * filters
+        steps = (line, down.output * line, down.taps * line, width)
+
+        def tiles(tensor: Tensor) -> Tensor:
+            return tensor.reshaped((*lines, width), (*steps, 1))
+
+        operands: list[Tensor] = []
+        for index, operand in enumerate(finish.operands):
+            if any(operand.strides[:-1]):
+                operands.append(tiles(contiguous(binder, operand)))
+                continue
+            if operand.strides[-1] == 0:
+                row = operand.reshaped((1,), (0,))
+            elif index == 0 and call.bias is not None and call.bias.is_known and call.bias.buffer.kind == "constant":
+                row = binder.derived(
+                    call.bias, ("a bias for each tap", across.taps), lambda bias: np.tile(bias, across.taps)
+                )
+            else:
+                row = contiguous(binder, operand.reshaped((across.taps, filters), (0, 1))).reshaped((width,))
+            operands.append(row.reshaped((*lines, width), (0, 0, 0, 0, row.strides[0])))
+        multiply(
+            binder,
+            x.reshaped(
+                (*lines, channels), (0, down.length * across.length * channels, across.length * channels, channels, 1)
+            ),
+            self._rows_of_taps(binder, w, down.taps, call.product),
+            finish.outputs,
+            operands,
+            [tiles(tensor) for tensor in results],
+            call.product,
+        )
+
+    def _rows_of_taps(self, binder: Binder, w: Tensor, rows: int, product: str) -> Tensor | Packed:
+        """The weights as [rows of the kernel, 1, 1, channels, taps of a row * filters]."""
+        channels, filters = w.shape[:2]
+        across = w.shape[-1]
+        shape = (rows, 1, 1, channels, across * filters)
+
+        def panels(array: Array) -> Array:
+            by_rows = array.reshape(channels, filters, rows, across).transpose(2, 0, 3, 1)
+            return pack_b(binder.library, by_rows.reshape(rows, channels, across * filters), product)
+
+        if w.is_known and w.buffer.kind == "constant":
+            return Packed(binder.derived(w, ("panels of rows of taps", product), panels), shape)
+        by_rows = transposed(contiguous(binder, w).reshaped((channels, filters, rows, across)), (2, 0, 3, 1))
+        return contiguous(binder, by_rows).reshaped(shape)
 
     def _gather_products(
         self,
@@ -230,6 +298,17 @@ def _turned_windows(spreads: Sequence[Spread]) -> Windows:
 def _is_convolution(spreads: Sequence[Spread], windows: Windows) -> bool:
     """Whether the windows are those of the input itself, with padding that is none or more."""
     return all(one.stride == 1 for one in spreads) and min(*windows.begin, *windows.end, *windows.output) >= 0
+
+
+def _is_tiling(spreads: Sequence[Spread]) -> bool:
+    """Whether every place of the result belongs to one element and one tap, in one dimension or two."""
+    return len(spreads) <= 2 and all(
+        one.taps == one.stride
+        and one.begin == 0
+        and one.output == one.length * one.stride
+        and (one.dilation == 1 or one.taps == 1)
+        for one in spreads
+    )
 
 
 def _turned(binder: Binder, w: Tensor, group: int, *, copied: bool) -> Tensor:
