@@ -11,8 +11,11 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.llvm.codegen import compile_object
+from sardonyx.compiler.llvm.kernels.recurrent.recurrent import RecurrentSpec, emit_recurrent
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import block_units
 from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, x86_64_targets
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.recurrent.recurrent import RecurrentKernel
@@ -282,3 +285,21 @@ def test_what_is_declined() -> None:
     assert "float8" in str(kernel.declines([tensor(ir.DataType.FLOAT8E4M3FN, [1, 1, 1])] * 3, []))
     lengths = tensor(ir.DataType.INT64, [1])
     assert "int32" in str(kernel.declines([*facts, None, lengths], []))
+
+
+@pytest.mark.parametrize("system", ["linux", "windows", "darwin"])
+def test_waiting_threads_give_way_on_every_system(system: str) -> None:
+    """The loop knows a call of the system, which need not be there."""
+    call = "SwitchToThread" if system == "windows" else "sched_yield"
+    cells = _operator("RNN", [np.zeros((1, 1, 1), np.float32)] * 3, {}).lower([np.dtype(np.float32)] * 3)
+    assert isinstance(cells, Template)
+    spec = RecurrentSpec(F32, F32, cells.parameters["cells"], False, False, True, False)
+    for target in _targets(system):
+        text = emit_recurrent(target, spec)
+        assert f"extern_weak i32 @{call}" in text
+        assert len(compile_object(text, target)) > 200
+
+
+def _targets(system: str) -> list[Target]:
+    """The smallest variants of both architectures."""
+    return [aarch64_targets(Caches(), system)["neon"], x86_64_targets(frozenset(), Caches(), system)["portable"]]
