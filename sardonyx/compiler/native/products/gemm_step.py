@@ -141,6 +141,7 @@ def multiply(
     known = _Known(
         spec=spec,
         sizes={"m": rows.size, "n": size_n, "k": size_k, "b_stride": b_stride}
+        | {"far": int(sum(tensor.nbytes for tensor in (*operands, *results)) > binder.target.caches.l3 / 2)}
         | {"a_stride": a.strides[-1] if a_layout == "columns" else rows.steps[0]},
         matrices=(a, b_tensor, *operands, *results),
         row_steps=rows.steps,

@@ -79,6 +79,7 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     tile_stride                   elements between rows of the tiles in scratch
     tile_keep                     whether all tiles of a chunk are kept (1), for several blocks of K, or one (0)
     prefetch                      words ahead of those in use, in packed panels, that are asked for
+    far                           whether what the epilogue reads and writes is asked for before a tile is multiplied
 
     The geometry of windows follows, `gemm_windows.NAMES`, and behind all arguments their table of runs.
     """
@@ -86,7 +87,7 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
     names += [f"b_batch{axis}" for axis in range(BATCH_DIMS)]
     names += ["batch1", "batch2", "row_block", "strip", "k_block", "group", "row_blocks", "groups", "a_copy", "b_copy"]
-    names += ["b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch"]
+    names += ["b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch", "far"]
     return (*names, *spec.epilogue.argument_names(), *(WINDOW_NAMES if spec.a == "windows" else ()))
 
 
@@ -313,6 +314,10 @@ class _Gemm:
         k, product, spec = self.k, self.product, self.spec
         start = chunk.b.offset(panel * self._words(self.given["k"]) * self.panel)
         b = Panels((start,), vectors, (None,) * vectors, self.panel)
+        with k.when(self.given["far"].differs(0)):
+            self._writer(chunk, panel * self.panel, [None] * vectors).ask_ahead(
+                chunk.row_start, k.constant(I64, spec.rows)
+            )
         values = multiply_tile(k, product, rows, b, spec.rows, block.words, 1)
         masks = [None if left is None else k.lanes_below(left - at * self.lanes, self.lanes) for at in range(vectors)]
         tall = [[values[row, 0, vector] for vector in range(vectors)] for row in range(spec.rows)]
@@ -424,6 +429,9 @@ class _Gemm:
         k, product = self.k, self.product
         tile = self._kept(chunk, at.panel, at.row)
         a = self._rows_from(block, at.row)
+        with k.when(block.final & self.given["far"].differs(0)):
+            whole = [None] * self.spec.vectors
+            self._writer(chunk, at.panel * self.panel, whole).ask_ahead(chunk.row_start + at.row, at.rows)
         if product.in_tiles:
             self._multiply_in_tiles(block, a, b, at, tile)
             pending = block.final

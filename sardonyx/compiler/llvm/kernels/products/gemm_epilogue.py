@@ -20,6 +20,9 @@ from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 # Batch axes that a kernel addresses with a stride each; binding joins axes until they fit.
 BATCH_DIMS = 3
 
+# Bytes of a cache line.
+_LINE = 64
+
 Addressing = Literal["full", "row", "column", "scalar"]
 
 
@@ -128,6 +131,20 @@ class EpilogueWriter:
         self.outputs = outputs
         self.column = column
         self.masks = masks
+
+    def ask_ahead(self, row: Value, rows: Value) -> None:
+        """Ask for what `rows` rows from `row` on will read and write, while their tile is still to be multiplied.
+
+        Every row is a line of its own somewhere in memory, where no prefetcher of the machine expects it.
+        """
+        k = self.k
+        with k.loop(0, rows) as turn:
+            for index, line in self._lines(row + turn).items():
+                count = len(self.operands)
+                if index >= count or self.operands[index][0].addressing == "full":
+                    width = len(self.masks) * k.target.vector_bits // 8
+                    for first in range(0, width, _LINE):
+                        line.offset(first // line.scalar.nbytes).prefetch(level=3)
 
     def over_rows(self, tile: Pointer, stride: Value, row: Value, rows: Value) -> None:
         """A loop over `rows` rows of a tile in memory, which are the rows from `row` on of the matrices."""
