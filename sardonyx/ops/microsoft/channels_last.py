@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from sardonyx.kernel.program import Kernel
+from sardonyx.kernel import expr as k
+from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.program import Arrangement, Host, Kernel, Pointwise, Template
 from sardonyx.ops import convolution, pooling
 from sardonyx.ops.framework.facts import Dims, Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.activations import activate, activation_of
 from sardonyx.ops.microsoft.linear_quantization import Array, dequantize, one, padded, quantize
-from sardonyx.ops.microsoft.qlinear_elementwise import zero_like
+from sardonyx.ops.microsoft.qlinear_elementwise import are_numbers, quantities, saturated, zero_like
+from sardonyx.ops.microsoft.qlinear_reduction import quantized_rows
 from sardonyx.ops.microsoft.rules import DOMAIN, like
+from sardonyx.ops.row_kernels import Contents, Shapes, given, shortened
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -138,6 +142,23 @@ class QLinearAveragePool(pooling.AveragePool):
         (y,) = super().infer([fact_channels_second(inputs[0])], inference)
         return [fact_channels_at_end(y)]
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parts = quantities(padded(inputs, 5), (0, 1, 2), (None, 3, 4))
+        target = inputs[4] if len(inputs) > 4 and inputs[4] is not None else inputs[0]
+        if parts is None or target is None or not are_numbers(self.node, (1, 2, 3, 4)):
+            return Host(self.run, "parameters that are no single numbers")
+        x, _ = parts
+        real = Pointwise(tuple(dtype for dtype in inputs[:3] if dtype is not None), ((x.number - x.zero) * x.scale,))
+
+        def result(total: Expr, count: Expr, step: Expr, *zero: Expr) -> Expr:
+            quotient = k.rint(total / count / step)
+            return saturated(quotient + zero[0].cast(np.float32) if zero else quotient, target)
+
+        counts = "padding" if self.count_include_pad else "inside"
+        pool = self.template("sum", k.Input(np.dtype(np.float32), 0), result, counts).parameters
+        parameters = {"real": real, "pool": {**pool, "channels_last": bool(self.channels_last)}}
+        return Template("pool_quantized", parameters, self.run)
+
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, x_scale, x_zero, y_scale, y_zero = padded(inputs, 5)
         real = dequantize(x, one(x_scale, "x_scale"), one(x_zero, "x_zero_point"))
@@ -166,6 +187,20 @@ class QLinearGlobalAveragePool(Operator):
         gone = self.spatial(len(x.shape))
         shape: Dims = tuple(1 if index in gone else dim for index, dim in enumerate(x.shape))
         return [like(x, shape)]
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parts = quantities(inputs, (0, 1, 2), (None, 3, 4))
+        if parts is None or inputs[0] is None or not are_numbers(self.node, (1, 2, 3, 4)):
+            return Host(self.run, self.host_reason)
+        x, _ = parts
+        total = k.reduce("sum", x.number.cast(np.int32) - x.zero.cast(np.int32)).cast(np.float32)
+        factor = k.reduce("maximum", x.scale)
+        return quantized_rows(inputs, total * (factor / k.RowLength(np.dtype(np.float32))), self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = self.spatial(len(shape))
+        return Arrangement((shape, *(() for _ in shapes[1:3])), axes, (shortened(shape, axes),))
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, x_scale, x_zero, y_scale, y_zero = inputs

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.expr import Expr
-from sardonyx.kernel.program import Host, Kernel, Pointwise
+from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
 from sardonyx.ops.framework.facts import Dims, Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import (
@@ -27,6 +27,7 @@ from sardonyx.ops.microsoft.linear_quantization import (
     saturate,
 )
 from sardonyx.ops.microsoft.rules import DOMAIN, SameAsFirst, like
+from sardonyx.ops.row_kernels import leaves
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -73,6 +74,11 @@ def are_numbers(node: ir.Node, places: Sequence[int]) -> bool:
     """Whether the inputs at these places, where they are given, are known to have one element each."""
     given = [node.inputs[place] for place in places if place < len(node.inputs)]
     return all(value is None or (value.shape is not None and all(dim == 1 for dim in value.shape)) for value in given)
+
+
+def rescaled(value: Expr, target: Quantity) -> Expr:
+    """A real number in units of a result's scale, rounded, with its zero point added."""
+    return k.rint(value / target.scale) + target.zero
 
 
 def saturated(value: Expr, target: np.dtype[Any]) -> Expr:
@@ -158,6 +164,20 @@ class Lookup(SameAsFirst):
         """The function, on float32."""
         raise NotImplementedError
 
+    def scalar(self, x: Expr) -> Expr:
+        """The same as an expression."""
+        raise NotImplementedError
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parts = quantities(padded(inputs, 5), (0, 1, 2), (None, 3, 4))
+        if parts is None or not are_numbers(self.node, (1, 2, 3, 4)):
+            return Host(self.run, self.host_reason)
+        x, y = parts
+        target = inputs[4] if len(inputs) > 4 and inputs[4] is not None else inputs[0]
+        assert target is not None
+        value = rescaled(self.scalar((x.number - x.zero) * x.scale), y)
+        return Pointwise(tuple(dtype for dtype in inputs if dtype is not None), (saturated(value, target),))
+
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, x_scale, x_zero, y_scale, y_zero = padded(inputs, 5)
         every = np.arange(256, dtype=np.uint8).view(x.dtype)
@@ -174,6 +194,9 @@ class QLinearSigmoid(Lookup):
         with np.errstate(over="ignore"):
             return np.asarray(1 / (1 + np.exp(-x)))
 
+    def scalar(self, x: Expr) -> Expr:
+        return 1 / (1 + k.exp(-x))
+
 
 @operator("QLinearLeakyRelu", domain=DOMAIN)
 class QLinearLeakyRelu(Lookup):
@@ -184,6 +207,9 @@ class QLinearLeakyRelu(Lookup):
     def real(self, x: Array) -> Array:
         return np.where(x < 0, np.float32(self.alpha) * x, x)
 
+    def scalar(self, x: Expr) -> Expr:
+        return k.where(x < 0, x * self.alpha, x)
+
 
 @operator("QLinearWhere", domain=DOMAIN)
 class QLinearWhere(Operator):
@@ -192,6 +218,16 @@ class QLinearWhere(Operator):
     inputs: ClassVar[str] = "condition, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point"
     outputs: ClassVar[str] = "Z"
     host_reason: ClassVar[str] = "an elementwise function of quantised tensors"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parts = quantities(inputs, (1, 2, 3), (4, 5, 6), (None, 7, 8))
+        target = inputs[8]
+        if parts is None or target is None or not are_numbers(self.node, (2, 3, 5, 6, 7, 8)):
+            return Host(self.run, self.host_reason)
+        x, y, z = parts
+        yes, no = (rescaled((part.number - part.zero) * part.scale, z) for part in (x, y))
+        dtypes = tuple(dtype for dtype in inputs if dtype is not None)
+        return Pointwise(dtypes, (saturated(k.where(k.Input(dtypes[0], 0), yes, no), target),))
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = inputs
@@ -220,6 +256,20 @@ class QLinearConcat(Operator):
     outputs: ClassVar[str] = "Y"
     axis: int
     host_reason: ClassVar[str] = "tensors of several scales become one"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        target = inputs[1]
+        if target is None or len(inputs) < 5 or len(inputs) % 3 != 2 or not are_numbers(self.node, (0, 1)):
+            return Host(self.run, self.host_reason)
+        programs = []
+        for first in range(2, len(inputs), 3):
+            parts = quantities([*inputs[first : first + 3], *inputs[:2]], (0, 1, 2), (None, 3, 4))
+            if parts is None or not are_numbers(self.node, (first + 1, first + 2)):
+                return Host(self.run, self.host_reason)
+            x, y = parts
+            dtypes = tuple(dtype for dtype in (*inputs[first : first + 3], *inputs[:2]) if dtype is not None)
+            programs.append(Pointwise(dtypes, (saturated(rescaled((x.number - x.zero) * x.scale, y), target),)))
+        return Template("concat_quantized", {"axis": self.axis, "programs": tuple(programs)}, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         if len(inputs) < 5 or len(inputs) % 3 != 2:
@@ -259,6 +309,18 @@ class MulInteger(Operator):
     inputs: ClassVar[str] = "A, A_zero_point?, B, B_zero_point?"
     outputs: ClassVar[str] = "C"
     host_reason: ClassVar[str] = "an elementwise function of quantised tensors"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtypes = tuple(dtype for dtype in inputs if dtype is not None)
+        if any(dtype.name not in _BYTES for dtype in dtypes) or not are_numbers(self.node, (1, 3)):
+            return Host(self.run, self.host_reason)
+        a, a_zero, b, b_zero = padded(leaves(inputs), 4)
+        whole = np.dtype(np.int32)
+        factors = [
+            number.cast(whole) if zero is None else number.cast(whole) - zero.cast(whole)
+            for number, zero in ((a, a_zero), (b, b_zero))
+        ]
+        return Pointwise(dtypes, (factors[0] * factors[1],))
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         a, a_zero, b, b_zero = padded(inputs, 4)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel import expr as k
+from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.program import Arrangement, Host, Kernel, Pointwise, Template
 from sardonyx.ops.framework.facts import Dims, Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import Array, dequantize, one, padded, quantize
-from sardonyx.ops.microsoft.qlinear_elementwise import zero_like
+from sardonyx.ops.microsoft.qlinear_elementwise import are_numbers, quantities, rescaled, saturated, zero_like
 from sardonyx.ops.microsoft.rules import DOMAIN, SameAsFirst, like
+from sardonyx.ops.row_kernels import Arrange, Contents, Shapes, given, rows_template, trailing
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -27,6 +31,24 @@ class QLinearSoftmax(SameAsFirst):
     axis: int = -1
     opset: int
     host_reason: ClassVar[str] = "a reduction and what follows it"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parts = quantities(inputs, (0, 1, 2), (None, 3, 4))
+        target = inputs[4]
+        if parts is None or target is None or not are_numbers(self.node, (1, 3, 4)):
+            return Host(self.run, self.host_reason)
+        x, y = parts
+        real = x.number * x.scale  # the zero point of X cancels out: only differences matter
+        powers = k.exp(real - k.reduce("maximum", real))
+        result = saturated(rescaled(powers / k.reduce("sum", powers), y), target)
+        return rows_template(inputs, [result], self._arranged, self.run)
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = trailing(self.axis, len(shape))
+        return Arrangement(
+            (shape, *(() for one in shapes[1:] if one is not None)), axes[:1] if self.opset >= 13 else axes, (shape,)
+        )
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, x_scale, _, y_scale, y_zero = inputs
@@ -55,6 +77,25 @@ def reduced_shape(shape: Dims | None, axes: Sequence[int], keepdims: bool) -> Di
     return tuple(1 if index in gone else dim for index, dim in enumerate(shape) if keepdims or index not in gone)
 
 
+def quantized_rows(
+    inputs: Sequence[np.dtype[Any] | None], value: Expr, arrange: Arrange, run: Callable[..., Any]
+) -> Template:
+    """The kernel of a float32 value of rows of X that is quantised.
+
+    The inputs are X, its scale and zero point, which `value` may read, and those of the result.
+    """
+    rows = rows_template([*padded(inputs, 5)[:3], None, None], [value], arrange, run)
+    places = [place for place, dtype in enumerate(inputs) if place > 2 and dtype is not None]
+    parts = [np.dtype(np.float32), *(inputs[place] for place in places)]
+    dtypes = tuple(dtype for dtype in parts if dtype is not None)
+    target = inputs[4] if len(inputs) > 4 and inputs[4] is not None else inputs[0]
+    assert target is not None
+    quotient = k.rint(Input(dtypes[0], 0) / Input(dtypes[1], 1))
+    result = quotient + Input(dtypes[2], 2).cast(np.float32) if len(dtypes) > 2 else quotient
+    program = Pointwise(dtypes, (saturated(result, target),))
+    return Template("quantized_rows", {"rows": rows.parameters, "program": program, "parameters": places}, run)
+
+
 class Reduction(Operator):
     """A reduction over `axes`; over all axes where none is listed."""
 
@@ -65,6 +106,12 @@ class Reduction(Operator):
     def over(self, rank: int) -> tuple[int, ...]:
         return tuple(sorted({axis % rank for axis in self.axes})) if self.axes else tuple(range(rank))
 
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        axes = self.over(len(shape))
+        kept = [1 if axis in axes else size for axis, size in enumerate(shape) if self.keepdims or axis not in axes]
+        return Arrangement((shape, *(() for one in shapes[1:3] if one is not None)), axes, (tuple(kept),))
+
 
 @operator("QLinearReduceMean", domain=DOMAIN)
 class QLinearReduceMean(Reduction):
@@ -72,6 +119,14 @@ class QLinearReduceMean(Reduction):
 
     inputs: ClassVar[str] = "data, data_scale, data_zero_point?, reduced_scale, reduced_zero_point?"
     outputs: ClassVar[str] = "reduced"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parts = quantities(padded(inputs, 5), (0, 1, 2), (None, 3, 4))
+        if parts is None or not are_numbers(self.node, (1, 2, 3, 4)):
+            return Host(self.run, self.host_reason)
+        x, _ = parts
+        mean = k.mean((x.number - x.zero) * x.scale)
+        return quantized_rows(inputs, mean, self._arranged, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, scale, zero, y_scale, y_zero = padded(inputs, 5)
@@ -90,6 +145,14 @@ class ReduceSumInteger(Reduction):
 
     inputs: ClassVar[str] = "data"
     outputs: ClassVar[str] = "reduced"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        kinds = {"uint8": np.uint32, "int8": np.int32}
+        (x,) = inputs
+        if x is None or x.name not in kinds:
+            return Host(self.run, self.host_reason)
+        total = k.reduce("sum", Input(x, 0).cast(kinds[x.name]))
+        return rows_template(inputs, [total], self._arranged, self.run)
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         (x,) = inputs
