@@ -24,7 +24,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sessions of the test take the emulated machine for this one; the kernels of every plan that was run there."""
     arrays: dict[int, Array] = {}
     ran: list[str] = []
-    real = native_segment._address
+    real = native_segment.address_of
 
     def noted(array: Array) -> int:
         arrays[real(array)] = array
@@ -38,7 +38,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(target, "host_targets", lambda: {"neon": neon()})
     monkeypatch.setattr(library, "_LIBRARIES", {(purpose, neon().key): emulated() for purpose in ("models", "runtime")})
     monkeypatch.setattr(native_steps, "_result_pool", lambda kernels: None)
-    monkeypatch.setattr(native_segment, "_address", noted)
+    monkeypatch.setattr(native_segment, "address_of", noted)
     monkeypatch.setattr(NativeSegment, "_run", run)
     return ran
 
