@@ -188,12 +188,18 @@ class Binder:
             result = self.constant(make(array))
             release_pages(array)
             known = array, result
-            if self.lasting is None or id(array) in self.lasting:
+            if self._lasts(array):
                 self.prepared[id(array), key] = known
         else:
             self.constants.append(known[1].buffer.array)  # type: ignore[arg-type]
         self.derivations.append((source, key, make, known[1]))
         return known[1]
+
+    def _lasts(self, array: Array) -> bool:
+        """Whether contents live as long as what is prepared: the model's own, and what was prepared of them."""
+        if self.lasting is None or id(array) in self.lasting:
+            return True
+        return any(made.buffer.array is array for _, made in self.prepared.values())
 
     @contextmanager
     def together(self) -> Iterator[None]:

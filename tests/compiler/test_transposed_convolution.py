@@ -9,9 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
+from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.target import host_targets
 from tests.compiler.layouts import bound, is_channels_last, kernel_of, operator_of, result_of
-from tests.compiler.steps import VARIANTS
+from tests.compiler.steps import VARIANTS, new_binder
 
 Array = np.ndarray[Any, Any]
 
@@ -143,6 +144,25 @@ def test_weights_may_be_computed() -> None:
         x, w = values(shape, np.float32), values(weights, np.float32, 2)
         (expected,) = operator.run(x, w + w)
         np.testing.assert_allclose(session.run(None, {"x": x, "w": w})[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_turned_weights_are_transformed_once() -> None:
+    """What is made of a constant that was itself made of the model's weights is kept for other plans, too."""
+    w = values((32, 40, 3, 3), np.float32)
+    operator = operator_of("ConvTranspose", 11, {"pads": (1, 1, 1, 1)})
+    kernel = kernel_of(operator, [w, w])
+    first = new_binder()
+    first.lasting = {id(w)}
+    counts = []
+    for _ in range(3):
+        binder = Binder(first.library, lasting=first.lasting, prepared=first.prepared)
+        x = binder.external(0, w.dtype, (1, 32, 16, 16))
+        kernel.bind(binder, [x, binder.constant(w)])
+        counts.append(len(first.prepared))
+    assert counts[0] >= 2  # the turned weights, and what the convolution makes of them
+    assert counts[0] == counts[1] == counts[2]
+    turned = [made.buffer.array for _, made in first.prepared.values()]
+    assert any(source is one for source, _ in first.prepared.values() for one in turned)
 
 
 def test_results_lie_channels_last() -> None:
