@@ -13,7 +13,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr
-from sardonyx.kernel.program import Arrangement, Host, Kernel
+from sardonyx.kernel.program import Arrangement, Host, Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
@@ -405,6 +405,13 @@ class LRN(Normalization):
     beta: float = 0.75
     bias: float = 1.0
     size: int
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        x = inputs[0]
+        if x is None or not is_computable(x) or x.kind in "biu":
+            return Host(self.run, self.host_reason)
+        parameters = {"size": self.size, "alpha": self.alpha, "beta": self.beta, "bias": self.bias}
+        return Template("local_response", parameters, self.run)
 
     def run(self, x: Array) -> Sequence[Value]:
         wide = _wide(x)

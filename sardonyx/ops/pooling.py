@@ -16,6 +16,7 @@ from sardonyx.kernel.program import Arrangement, Host, Kernel, Template
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
+from sardonyx.ops.gather_scatter import checked
 from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, rows_template, shortened
 from sardonyx.ops.windows import WindowAttributes, Windows
 
@@ -190,6 +191,53 @@ def _root(total: Expr, p: int) -> Expr:
     if p == 2:
         return k.sqrt(total)
     return total if p == 1 else k.power(total, 1.0 / p)
+
+
+@operator("MaxUnpool")
+class MaxUnpool(Operator):
+    """Elements put where MaxPool found them, by their places in the flattened result; zeros elsewhere."""
+
+    kernel_shape: tuple[int, ...]
+    pads: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+
+    host_reason = "strings are Python objects"
+
+    def unpooled(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape that the attributes lead to from that of the input."""
+        count = len(self.kernel_shape)
+        if len(shape) != count + 2:
+            raise ValueError(f"the input {tuple(shape)} has no {count} spatial dimensions, as kernel_shape says")
+        attributes = WindowAttributes.of(self.kernel_shape, self.strides, None, self.pads, "NOTSET")
+        sizes = (
+            (size - 1) * stride - before - behind + kernel
+            for size, stride, kernel, before, behind in zip(
+                shape[2:],
+                attributes.strides,
+                attributes.kernel,
+                attributes.pads[:count],
+                attributes.pads[count:],
+                strict=True,
+            )
+        )
+        return (*shape[:2], *sizes)
+
+    def run(self, x: Array, indices: Array, output_shape: Array | None = None) -> Sequence[Value]:
+        shape = self.unpooled(x.shape)
+        flat = np.zeros(math.prod(shape), x.dtype)
+        flat[checked(indices.reshape(-1), flat.size, 0)] = x.reshape(-1)
+        y = flat.reshape(shape)
+        if output_shape is None:
+            return (y,)
+        # Zeros behind the result fill a larger shape, as in onnx.reference and the backend suite.
+        whole = np.zeros(output_shape.tolist(), x.dtype)
+        whole[tuple(map(slice, shape))] = y
+        return (whole,)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if any(dtype == np.dtype(object) for dtype in inputs):
+            return Host(self.run, self.host_reason)
+        return Template("max_unpool", {"shape": self.unpooled}, self.run)
 
 
 class GlobalPool(Operator):

@@ -250,4 +250,25 @@ SMALL_MODELS: dict[str, SmallModel] = {
         constants={"w": (24, 24, 3, 3), "b": (24,)},
         tolerance=1e-5,
     ),
+    "pools": SmallModel(
+        """pools (float[n, 11, 9, 10] x, int8[n, 5, 6, 7] q) => (float[n, 11, 5, 5] m, int64[n, 11, 5, 5] at,
+                  float[n, 11, 9, 10] a, float[n, 11, 4, 5] l, float[n, 11, 9, 10] r, int8[n, 5, 5, 6] k,
+                  float[n, 11, 10, 10] u)
+        { m, at = MaxPool<kernel_shape = [2, 2], strides = [2, 2], pads = [1, 0, 0, 0]>(x)
+          p = AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x) a = Relu(p)
+          l = LpPool<kernel_shape = [2, 2], strides = [2, 2]>(x) r = LRN<size = 3>(x)
+          k = MaxPool<kernel_shape = [2, 2]>(q) u = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(m, at) }""",
+        sizes=({"n": 2},),
+        special={
+            "q": lambda sizes: np.random.default_rng(5).integers(-99, 99, (sizes["n"], 5, 6, 7)).astype(np.int8),
+        },
+    ),
+    "depthwise": SmallModel(
+        """depthwise (float[n, 22, 9, 10] x, float[n, 3, 40] s) => (float[n, 22, 9, 10] y, float[n, 6, 40] z)
+        { c = Conv<pads = [0, 0, 0, 0]>(x, w1) d = Conv<group = 22, pads = [1, 1, 1, 1]>(c, w2)
+          h = HardSwish(d) y = Add(h, x) z = Conv<group = 3, pads = [2, 2]>(s, w3) }""",
+        sizes=({"n": 1}, {"n": 2}),
+        constants={"w1": (22, 22, 1, 1), "w2": (22, 1, 3, 3), "w3": (6, 1, 5)},
+        tolerance=1e-5,
+    ),
 }

@@ -1,4 +1,4 @@
-"""Pools over every layout, kind and instruction set, against their meaning in NumPy."""
+"""Pools and their like in every layout and on every instruction set, against their meaning in NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Input
 from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.operator import Operator, find_class
-from tests.compiler.steps import VARIANTS, Memory, new_binder
+from tests.compiler.steps import VARIANTS, Memory, bind, new_binder
+from tests.compiler.steps import outputs_of as steps_outputs
 
 Array = np.ndarray[Any, Any]
 
@@ -209,3 +210,51 @@ def test_an_empty_batch_takes_no_step() -> None:
 def test_a_kernel_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="larger than the padded input"):
         outputs_of(operator("MaxPool", kernel_shape=[5, 5]), np.zeros((1, 3, 4, 4), np.float32))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_local_responses_are_what_they_mean(variant: str) -> None:
+    import sardonyx.ops.normalization  # noqa: F401
+
+    rng = np.random.default_rng(18)
+    for turn, shape in enumerate([(2, 7, 5, 6), (1, 40, 3), (1, 1, 4, 4), (2, 33, 2, 2, 2)]):
+        x = rng.standard_normal(shape).astype(np.float32)
+        op = operator("LRN", size=(3, 4, 5, 1)[turn], beta=(0.75, 0.6, 0.5, 0.75)[turn], alpha=0.3, bias=1.5)
+        (expected,) = op.run(x.astype(np.float64))
+        for by_channels in (False, True):
+            (found,) = outputs_of(op, x, variant, by_channels=by_channels)
+            np.testing.assert_allclose(found, expected, rtol=3e-6, atol=1e-6)
+
+
+def test_unpooling_puts_maxima_back() -> None:
+    rng = np.random.default_rng(19)
+    x = rng.standard_normal((2, 3, 8, 6)).astype(np.float32)
+    best, places = operator("MaxPool", outputs=2, kernel_shape=[2, 2], strides=[2, 2]).run(x)
+    op = operator("MaxUnpool", kernel_shape=[2, 2], strides=[2, 2])
+    lowered = op.lower([best.dtype, places.dtype])
+    assert isinstance(lowered, Template)
+    cls = find_template(lowered.name)
+    assert cls is not None
+    kernel = cls(lowered.parameters)
+    expected = np.zeros_like(x)
+    expected.reshape(-1)[places] = best
+    np.testing.assert_array_equal(steps_outputs(kernel, [best, places])[0], expected)
+    np.testing.assert_array_equal(op.run(best, places)[0], expected)
+    larger = np.array([2, 3, 9, 8])
+    (padded,) = steps_outputs(kernel, [best, places, larger], known=(2,))
+    np.testing.assert_array_equal(padded, op.run(best, places, larger)[0])
+    assert padded.shape == (2, 3, 9, 8)
+    wrong = places.copy()
+    wrong[1, 2, 3, 2] = x.size
+    binder, memory, _ = bind(kernel, [best, wrong])
+    assert f"idx={x.size}" in memory.run(binder)[0]
+    with pytest.raises(ValueError, match="one shape"):
+        bind(kernel, [best, places[:1]])
+    with pytest.raises(ValueError, match="must be at least"):
+        steps_outputs(kernel, [best, places, np.array([2, 3, 7, 6])], known=(2,))
+
+
+def test_pools_with_channels_at_the_end() -> None:
+    x = np.random.default_rng(20).integers(-99, 99, (2, 7, 8, 21)).astype(np.int8)
+    op = operator("NhwcMaxPool", "com.microsoft", kernel_shape=[3, 2], strides=[2, 1])
+    np.testing.assert_array_equal(steps_outputs(kernel_of(op, x.dtype), [x])[0], op.run(x)[0])

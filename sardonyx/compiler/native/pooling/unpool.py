@@ -1,0 +1,41 @@
+"""MaxUnpool: elements put where maxima were, zeros elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.pad import Frame, framed
+from sardonyx.compiler.native.movement.scatter import ScatterElements
+from sardonyx.compiler.native.movement.slices import spread
+from sardonyx.compiler.native.template import NativeKernel, template
+
+
+@template("max_unpool")
+class MaxUnpoolKernel(NativeKernel):
+    """Elements scattered over zeros. The parameter `shape` gives the result's shape from that of the input."""
+
+    known_inputs = (2,)
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        x, indices = inputs[0], inputs[1]
+        assert x is not None
+        assert indices is not None
+        if indices.shape != x.shape:
+            raise ValueError(f"indices {indices.shape} and the input {x.shape} must have one shape")
+        shape: tuple[int, ...] = self.parameters["shape"](x.shape)
+        zeros = spread(binder.constant(np.zeros((1,), x.dtype)), (math.prod(shape),))
+        flat = [contiguous(binder, tensor).reshaped((tensor.size,)) for tensor in (indices, x)]
+        (scattered,) = ScatterElements({"axis": 0, "reduction": "none"}).bind(binder, [zeros, *flat])
+        result = scattered.reshaped(shape)
+        if len(inputs) < 3 or inputs[2] is None or inputs[2].array is None:
+            return [result]
+        wanted = tuple(inputs[2].array.reshape(-1).tolist())
+        if len(wanted) != len(shape) or any(size < least for size, least in zip(wanted, shape, strict=True)):
+            raise ValueError(f"output_shape {wanted} must be at least {shape}, which the attributes lead to")
+        behind = tuple((0, size - least) for size, least in zip(wanted, shape, strict=True))
+        return [framed(binder, result, Frame(tuple((0, 0) for _ in shape), behind), "constant", None)]
