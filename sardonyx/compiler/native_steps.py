@@ -12,13 +12,14 @@ import onnx_ir as ir
 
 from sardonyx import errors
 from sardonyx.compiler.binding import Array, Bound, Fault
+from sardonyx.compiler.likely_shapes import likely_shapes
 from sardonyx.compiler.llvm.kernels.engine.call import emit_call
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.kernels.engine.result_pool import emit_result_pool
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.planner import Compilation
-from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure, likely_shapes
+from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure
 from sardonyx.runtime.fast_call import CallCode
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
@@ -36,10 +37,6 @@ class BoundSegment:
 
     segment: Segment
     bound: Bound
-
-
-# What a symbolic dimension is taken for when kernels are compiled and weights packed ahead of the first run.
-LIKELY_SIZE = 16
 
 
 class NativeSteps:
@@ -190,9 +187,7 @@ def _make_ready(segment: Segment, compilation: Compilation) -> None:
     are no error here, because the real ones come later. Nothing is likely where contents decide."""
     if segment.steering_places:
         return
-    shapes, others = (
-        likely_shapes(segment.inputs, compilation.inference, size) for size in (LIKELY_SIZE, LIKELY_SIZE + 1)
-    )
+    shapes, others = (likely_shapes(segment.inputs, compilation.inference, more) for more in (0, 1))
     try:
         with segment.library.helpers():
             segment.bind(shapes, rehearses=shapes != others)

@@ -27,7 +27,6 @@ from sardonyx.compiler.native.template import Epilogue
 from sardonyx.compiler.replay import Replays, structure_of
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
-from sardonyx.ops.framework.dims import evaluate, free_symbols
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.runtime.context import RunContext
@@ -313,19 +312,3 @@ def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
         f"Non-zero status code returned while running {node.op_type} node. Name:'{node.name or ''}' "
         f"Status Message: {text}"
     )
-
-
-def likely_shapes(inputs: Sequence[ir.Value], inference: Inference, size: int) -> list[tuple[int, ...]]:
-    """Shapes that the inputs of a segment may have, every symbol being `size`."""
-    shapes = []
-    for value in inputs:
-        fact = inference.fact(value)
-        dims = () if fact is None or fact.shape is None else fact.shape
-        found = [dim if isinstance(dim, int) else _likely(dim, size) for dim in dims]
-        shapes.append(tuple(found))
-    return shapes
-
-
-def _likely(dim: ir.SymbolicDim, size: int) -> int:
-    found = evaluate(dim, dict.fromkeys(free_symbols(dim), size)) if dim.value is not None else size
-    return size if found is None else max(0, found)
