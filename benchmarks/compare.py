@@ -1,7 +1,7 @@
 """Measure inference engines on the models of the zoo, side by side.
 
     python -m benchmarks.compare [--zoo DIR] [--models …] [--engines …] [--threads 1,2] [--seconds S | --runs N]
-                                 [--static] [--json FILE]
+                                 [--static] [--batch N] [--json FILE]
 
 How a figure comes about. A fresh process takes one model at one number of threads and makes a session of every
 engine in it. Then the engines take turns (`turns.py`), so slow changes of the machine hit all of them alike; another
@@ -30,6 +30,8 @@ from benchmarks.floors import Floors
 from benchmarks.tables import Column, Table, geomean
 from benchmarks.turns import Budget, difference, take_turns
 from benchmarks.zoo import registry, test_data
+from benchmarks.zoo.inputs import make_inputs
+from benchmarks.zoo.registry import B as BATCH
 
 TABLE = Table(
     (
@@ -77,6 +79,7 @@ class Settings:
     engines: tuple[str, ...]
     budget: Budget
     static: bool = False
+    batch: int = 1
 
 
 def main() -> None:
@@ -93,17 +96,20 @@ def main() -> None:
     found = report.versions(chosen.engines)
     kept.data["versions"] = found
     print(", ".join(f"{engine} {version}" for engine, version in found.items()))
-    settings = Settings(chosen.zoo, tuple(found), Budget(chosen.seconds, chosen.runs), chosen.static)
+    settings = Settings(chosen.zoo, tuple(found), Budget(chosen.seconds, chosen.runs), chosen.static, chosen.batch)
+    part = "models" if chosen.batch == 1 else f"batch-{chosen.batch}"
+    models = tuple(name for name in models if chosen.batch == 1 or BATCH in registry.get(name).sizes)
     ceilings = report.ceilings(kept, chosen.threads)
     rows = measure_all(models, chosen.threads, settings, ceilings)
-    kept.put("models", rows, {"seconds": chosen.seconds, "runs": chosen.runs, "static": chosen.static})
-    print(means(kept.rows("models")))
+    kept.put(part, rows, {"seconds": chosen.seconds, "runs": chosen.runs, "static": chosen.static})
+    print(means(kept.rows(part)))
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="timed seconds for each engine")
     parser.add_argument("--runs", type=int, default=0, help="at least so many timed runs, in place of --seconds")
     parser.add_argument("--static", action="store_true", help="fix symbolic dimensions when loading, in all engines")
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="examples in a run (default: 1)")
 
 
 def measure_all(
@@ -150,6 +156,9 @@ def measure(name: str, threads: int, settings: Settings) -> tuple[list[Timing], 
     model = registry.get(name)
     folder = settings.zoo / name
     inputs, expected = test_data.load(folder / "test_data_set_0")
+    if settings.batch != 1:
+        model = replace(model, sizes={**model.sizes, BATCH: settings.batch})
+        inputs = make_inputs(model)
     rows = [Timing(name, engine, threads) for engine in settings.engines]
     runners: dict[str, Callable[[], list[np.ndarray]]] = {}
     outputs: dict[str, list[np.ndarray]] = {}
@@ -170,7 +179,7 @@ def measure(name: str, threads: int, settings: Settings) -> tuple[list[Timing], 
             last = runners[row.engine]()
             found = [difference(one, outputs[BASELINE]) for one in (outputs[row.engine], last)]
             row.max_abs, row.max_rel = (max(figures) for figures in zip(*found, strict=True))
-    return rows, work.of_model(folder, inputs, expected)
+    return rows, work.of_model(folder, inputs, expected, settings.batch)
 
 
 def fill(rows: Iterable[Timing], samples: Mapping[str, list[float]]) -> None:

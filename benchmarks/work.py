@@ -30,11 +30,11 @@ class Work:
         return self.weight_bytes + self.io_bytes
 
 
-def of_model(folder: Path, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Work:
-    """The work of a built model of the zoo at its usual sizes."""
-    io_bytes = sum(array.nbytes for arrays in (inputs, outputs) for array in arrays.values())
+def of_model(folder: Path, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray], batch: int = 1) -> Work:
+    """The work of a built model of the zoo at its usual sizes, for `batch` examples; `outputs` are those of one."""
+    io_bytes = sum(array.nbytes for array in inputs.values()) + batch * sum(one.nbytes for one in outputs.values())
     macs = json.loads((folder / "info.json").read_text())["macs"]
-    return Work(2.0 * macs, weight_bytes(onnx.load(folder / "model.onnx", load_external_data=False)), io_bytes)
+    return Work(2.0 * batch * macs, weight_bytes(onnx.load(folder / "model.onnx", load_external_data=False)), io_bytes)
 
 
 def weight_bytes(model: onnx.ModelProto) -> int:
