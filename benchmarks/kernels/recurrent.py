@@ -12,8 +12,7 @@ import argparse
 import functools
 import importlib
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +20,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from benchmarks.turns import Budget, take_turns
+
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-Run = Callable[[], list[Any]]
-SECONDS = 0.6  # for each case, both engines together
+BUDGET = Budget(seconds=0.3, turn_seconds=0.05)
 
 
 @dataclass(frozen=True)
@@ -89,33 +89,17 @@ def cases() -> Iterator[Case]:
     yield Case("LSTM", 512, 50, batch=32)
 
 
-def _runners(case: Case, threads: int) -> list[Run]:
-    """A run of the layer on Sardonyx and one on onnxruntime."""
-    made: list[Run] = []
-    x = np.random.default_rng(1).standard_normal((case.steps, case.batch, case.hidden)).astype(np.float32)
-    model = case.model()
+def best(model: bytes, feeds: dict[str, np.ndarray], threads: int) -> tuple[list[float], list[list[np.ndarray]]]:
+    """The shortest run of a model on Sardonyx and on onnxruntime, in seconds, and their outputs."""
+    runners: dict[str, Callable[[], Any]] = {}
     for name in ("sardonyx", "onnxruntime"):
         engine = importlib.import_module(name)
         options = engine.SessionOptions()
         options.intra_op_num_threads = threads
         session = engine.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        made.append(functools.partial(session.run, None, {"x": x}))
-    return made
-
-
-def _best(runners: Sequence[Run]) -> list[float]:
-    """The shortest run of each, in seconds, in turns of a few runs."""
-    best = [float("inf")] * len(runners)
-    for runner in runners:
-        runner()
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end:
-        for index, runner in enumerate(runners):
-            for _ in range(4):
-                began = time.perf_counter()
-                runner()
-                best[index] = min(best[index], time.perf_counter() - began)
-    return best
+        runners[name] = functools.partial(session.run, None, feeds)
+    outputs = [runner() for runner in runners.values()]
+    return [min(taken) for taken in take_turns(runners, BUDGET).values()], outputs
 
 
 def main() -> None:
@@ -128,9 +112,8 @@ def main() -> None:
     for case in cases():
         if options.only not in case.name:
             continue
-        runners = _runners(case, options.threads)
-        (ours, *_), (theirs, *_) = (runner() for runner in runners)
-        mine, other = _best(runners)
+        x = np.random.default_rng(1).standard_normal((case.steps, case.batch, case.hidden)).astype(np.float32)
+        (mine, other), ((ours, *_), (theirs, *_)) = best(case.model(), {"x": x}, options.threads)
         rate = case.recurrent_bytes / mine / 1e9
         apart = np.abs(ours - theirs).max()
         print(f"{case.name:58} {mine * 1e6:9.1f} {other * 1e6:9.1f} {other / mine:6.2f} {rate:10.1f} {apart:10.1e}")
