@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.sampling.nearest import NearestSpec, RepeatSpec, emit_nearest, emit_repeat
 from sardonyx.compiler.llvm.kernels.sampling.resample import (
+    MARGIN,
     MOST_UNROLLED,
     Across,
     ResampleSpec,
@@ -32,6 +34,8 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.resize import AxisResize, Plan, ResampleRule
 
+# Factors of enlargement for which lines are made in phases.
+_PHASES = (2, 4)
 # Elements and lines that come no more often than this are repeated by code that is written out for the factors.
 _MOST_TIMES = 4
 
@@ -213,11 +217,14 @@ class _Sums:
         outer = range(self.axis - 1, -1, -1)
         items = math.prod(x.shape[: self.axis]) * len(places)
         width = result.size // items
-        kind, unrolled, words = self._across(across, run, width)
+        phases = None if across is None or run > 1 else _phases(across, line)
+        kind, unrolled, words = self._across(across, run, width, phases)
         source, output = type_of(x.dtype), type_of(result.dtype)
         assert source is not None
         assert output is not None
-        spec = ResampleSpec(source, output, _unrolled(places.shape[1]), kind, unrolled)
+        spec = ResampleSpec(
+            source, output, _unrolled(places.shape[1]), kind, unrolled, phases.distances if phases else ()
+        )
         flops = 2.0 * (line * places.shape[1] + (0 if across is None else width * across[0].shape[1]))
         per_chunk = elements_per_chunk(items, line * item + width * result.dtype.itemsize, int(flops))
         binder.step(
@@ -237,7 +244,7 @@ class _Sums:
             detail=f"{items} lines of {line} to {width} elements, {kind} across",
         )
 
-    def _across(self, taps: Taps | None, run: int, width: int) -> tuple[Across, int, list[Any]]:
+    def _across(self, taps: Taps | None, run: int, width: int, phases: _Phases | None) -> tuple[Across, int, list[Any]]:
         """How lines are summed across, the taps to unroll, and the arguments: taps, places, weights, bases."""
         if taps is None:
             return "none", 0, [0, 0, 0, 0]
@@ -246,6 +253,8 @@ class _Sums:
         if run >= self.lanes // 2:
             arguments = [count, self._table(places * run, np.int32), self._table(weights, self.working), 0]
             return "runs", _unrolled(count), arguments
+        if phases is not None:
+            return "phases", count, [count, 0, self._table(phases.weights, self.working), 0]
         # Every element of a run has its own entry; by taps, so that neighbours in the output are neighbours here.
         places = (places.T[:, :, None] * run + np.arange(run)).reshape(count, width)
         weights = np.repeat(weights.T, run, axis=1)
@@ -260,6 +269,30 @@ class _Sums:
     def _table(self, numbers: Array, dtype: Any) -> Address:
         tensor = self.binder.constant(np.ascontiguousarray(numbers, dtype))
         return Address(tensor.buffer)
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """The elements that each element of a line makes: how far away their taps are, and the weights of these."""
+
+    distances: tuple[tuple[int, ...], ...]
+    weights: Array
+
+
+def _phases(taps: Taps, size: int) -> _Phases | None:
+    """Those of a line of `size` elements, where all elements have the same ones; the line goes on as it ends."""
+    places, weights = taps
+    count, rest = divmod(len(places), size)
+    if rest or count not in _PHASES or places.shape[1] > MOST_UNROLLED:
+        return None
+    middle = slice(size // 2 * count, (size // 2 + 1) * count)
+    distances = places[middle] - size // 2
+    alike = np.clip(np.tile(distances, (size, 1)) + np.repeat(np.arange(size), count)[:, None], 0, size - 1)
+    if np.abs(distances).max() >= MARGIN or (alike != places).any():
+        return None
+    if (np.tile(weights[middle], (size, 1)) != weights).any():
+        return None
+    return _Phases(tuple(map(tuple, distances.tolist())), weights[middle])
 
 
 def _unrolled(taps: int) -> int:

@@ -6,20 +6,21 @@ are then weighted sums of elements of that line. Either of the two may be left o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, share
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, vector_loop, working_type
 from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, Type
 
-# How elements of a line are summed: not at all; runs of neighbours, each run by one weight; element by element; or
-# element by element, found among the next two registers' worth of the line.
-Across = Literal["none", "runs", "elements", "lookup"]
+# How elements of a line are summed: not at all; runs of neighbours, each run by one weight; element by element; element
+# by element, found among the next two registers' worth of the line; or in phases, several of them for each element of
+# the line, all alike but for the ends.
+Across = Literal["none", "runs", "elements", "lookup", "phases"]
 
 # More taps than this are a loop.
 MOST_UNROLLED = 6
@@ -30,13 +31,17 @@ Tap = int | Value
 
 @dataclass(frozen=True)
 class ResampleSpec:
-    """Types in memory, the taps down and across (0: a number known at run time), and how lines are summed across."""
+    """Types in memory, the taps down and across (0: a number known at run time), and how lines are summed across.
+
+    There is a power of two of phases.
+    """
 
     source: Type
     output: Type
     down: int
     across: Across = "none"
     taps: int = 0
+    phases: tuple[tuple[int, ...], ...] = ()  # of each, how far its taps are from the element
 
     @property
     def working(self) -> Type:
@@ -44,8 +49,16 @@ class ResampleSpec:
 
 
 def scratch_bytes(target: Target, spec: ResampleSpec, line: int) -> int:
-    """A thread's own memory for a line of `line` elements; a lookup reads two registers from any of them on."""
-    return 0 if spec.across == "none" else (line + 3 * target.lanes(spec.working)) * spec.working.nbytes
+    """A thread's own memory for a line of `line` elements.
+
+    A lookup reads two registers from any of them on; phases read what is before and behind the line, too.
+    """
+    room = line + MARGIN + 3 * target.lanes(spec.working)
+    return 0 if spec.across == "none" else room * spec.working.nbytes
+
+
+# Elements before a line, and at least as many behind it, that phases may read.
+MARGIN = 16
 
 
 def emit_resample(target: Target, spec: ResampleSpec) -> str:
@@ -57,7 +70,8 @@ def emit_resample(target: Target, spec: ResampleSpec) -> str:
     stride) of the dimensions over planes.
 
     Places across count elements of the line: [places, taps] for runs, else [taps, elements of the output's line];
-    for a lookup they count from the base of their vector of the output.
+    for a lookup they count from the base of their vector of the output. Phases have no places but weights, [phases,
+    taps].
     """
     k, words = kernel_frame(target)
     source = k.pointer(words.load(0), U8)
@@ -66,18 +80,21 @@ def emit_resample(target: Target, spec: ResampleSpec) -> str:
     down = _Taps(k, words, 5, spec.down, spec.working, I64)
     across = _Taps(k, words, 9, spec.taps, spec.working, I32)
     begin, end = share(k, words.load(2), words.load(3))
-    with k.loop(begin, end) as item:
-        plane = item // rows
-        row = item - plane * rows
+    scratch = Elements(k.pointer("scratch", spec.working).offset(MARGIN), spec.working, spec.working)
+    run, bases = words.load(14), k.pointer(words.load(12), I64)
+    with runs(k, begin, end, rows) as (plane, first, last):
         (start,) = places(k, plane, words.offset(16), words.load(15), 1)
-        to = output.offset(item * width)
-        scratch = Elements(k.pointer("scratch", spec.working), spec.working, spec.working)
-        blended = to if spec.across == "none" else scratch
-        _blend(k, spec, down, source.offset(start), row, line, blended)
-        if spec.across == "runs":
-            _across_runs(k, spec, across, blended, to, width, words.load(14))
-        elif spec.across != "none":
-            _across_elements(k, spec, across, blended, to, width, k.pointer(words.load(12), I64))
+        from_ = source.offset(start)
+        with k.loop(first, last) as row:
+            to = output.offset((plane * rows + row) * width)
+            blended = to if spec.across == "none" else scratch
+            _blend(k, spec, down, from_, row, line, blended)
+            if spec.across == "runs":
+                _across_runs(k, spec, across, blended, to, width, run)
+            elif spec.across == "phases":
+                _across_phases(k, spec, across, blended, to, line)
+            elif spec.across != "none":
+                _across_elements(k, spec, across, blended, to, width, bases)
     return k.finish()
 
 
@@ -187,3 +204,44 @@ def _across_elements(
         to.store(_summed(k, taps, spec.working.vector(count), term), at, mask)
 
     vector_loop(k, width, lanes, body)
+
+
+def _across_phases(k: Function, spec: ResampleSpec, taps: _Taps, line: Elements, to: Elements, size: Value) -> None:
+    """Every element of the line makes one element of each phase; beyond its ends the line goes on as it ends."""
+    lanes, count = k.target.lanes(spec.working), len(spec.phases)
+    distances = sorted({distance for phase in spec.phases for distance in phase})
+    first, last = line.load(0), line.load(size - 1)
+    for distance in range(1, 1 - distances[0]):
+        line.store(first, -distance)
+    for distance in range(distances[-1]):
+        line.store(last, size + distance)
+    weights = [
+        [taps.weights.load(phase * taps.unrolled + tap) for tap in range(taps.unrolled)] for phase in range(count)
+    ]
+
+    def body(at: Value, width: int, mask: Value | None) -> None:
+        near = {distance: line.load(at + distance, width) for distance in distances}
+        made = []
+        for phase, own in zip(spec.phases, weights, strict=True):
+
+            def term(tap: Tap, phase: tuple[int, ...] = phase, own: Sequence[Value] = own) -> tuple[Value, Value]:
+                assert isinstance(tap, int)
+                return near[phase[tap]], k.splat(own[tap], width)
+
+            made.append(_summed(k, taps, spec.working.vector(width), term))
+        for index, vector in enumerate(_interleaved(k, made) if width > 1 else made):
+            place = at * count + index * width
+            to.store(vector, place, None if mask is None else k.lanes_below(size * count - place, width))
+
+    vector_loop(k, size, lanes, body)
+
+
+def _interleaved(k: Function, vectors: Sequence[Value]) -> list[Value]:
+    """The elements of a power of two of vectors: the first ones of all, the second ones, and so on."""
+    if len(vectors) == 1:
+        return list(vectors)
+    lanes = vectors[0].type.lanes
+    low = [lane // 2 + lane % 2 * lanes for lane in range(lanes)]
+    high = [lane + lanes // 2 for lane in low]
+    pairs = zip(_interleaved(k, vectors[::2]), _interleaved(k, vectors[1::2]), strict=True)
+    return [k.shuffle(even, odd, half) for even, odd in pairs for half in (low, high)]
