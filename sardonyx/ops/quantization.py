@@ -73,14 +73,13 @@ _NATIVE = frozenset(map(np.dtype, (np.int8, np.uint8, np.int16, np.uint16)))
 class Spreading(Protocol):
     """An operator whose scale and zero point belong to the tensor, or to the places along an axis."""
 
-    axis: int
     node: ir.Node
 
-    def run(self, x: Array, scale: Array, zero_point: Array | None = None) -> Sequence[Value]: ...
+    def run(self, *inputs: Any) -> Sequence[Value]: ...
 
 
-def padded(inputs: Sequence[np.dtype[Any] | None]) -> list[np.dtype[Any] | None]:
-    """The dtypes of x, scale and zero point, None for one that is absent."""
+def padded(inputs: Sequence[Any]) -> list[Any]:
+    """What belongs to x, scale and zero point, None for one that is absent."""
     return [*inputs, None, None][:3]
 
 
@@ -94,18 +93,55 @@ def quantized(quotient: Expr, zero_point: Expr | None, target: np.dtype[Any]) ->
     return k.minimum(k.maximum(result, bounds[0]), bounds[1]).cast(target)
 
 
-def spread_kernel(operator: Spreading, dtypes: Sequence[np.dtype[Any] | None], result: Expr) -> Kernel:
-    """The kernel of `result`, over x, scale and zero point; one that others can join where the scale is a number."""
+def spread_kernel(
+    operator: Spreading,
+    dtypes: Sequence[np.dtype[Any] | None],
+    result: Expr,
+    axis: int,
+    block_size: int = 0,
+    names: Sequence[str] = ("scale", "zero point"),
+) -> Kernel:
+    """The kernel of `result`, over x, scale and zero point; one that others can join where the scale is a number.
+
+    `axis` is that of the parameters, `block_size` how many elements along it share them; errors use the `names`.
+    """
     scale = operator.node.inputs[1]
     if scale is not None and scale.shape is not None and len(scale.shape) == 0:
         return Pointwise(tuple(dtype for dtype in dtypes if dtype is not None), (result,))
 
     def arranged(shapes: Shapes, contents: Contents) -> Arrangement:
         shape = given(shapes[0])
-        parameters = [spread_shape(one, shape, operator.axis) for one in shapes[1:] if one is not None]
+        given_ones = [one for one in shapes[1:] if one is not None]
+        if block_size:
+            return _in_blocks(shape, given_ones, axis % len(shape), block_size)
+        for name, one in zip(names, given_ones, strict=False):
+            if len(one) == 1 and one != (1,) and -len(shape) <= axis < len(shape) and one[0] != shape[axis]:
+                raise ValueError(f"input '{name}' is expected to have shape {(shape[axis],)}, got {one}")
+        parameters = [spread_shape(one, shape, axis) for one in given_ones]
         return Arrangement((shape, *parameters), (), (shape,))
 
     return rows_template(dtypes, [result], arranged, operator.run)
+
+
+def _in_blocks(
+    shape: tuple[int, ...], parameters: Sequence[tuple[int, ...]], axis: int, block_size: int
+) -> Arrangement:
+    """x with the axis as blocks of elements, and one parameter for each block."""
+    before, after, blocks = shape[:axis], shape[axis + 1 :], shape[axis] // block_size
+    for one in parameters:
+        if one != (*before, blocks, *after):
+            raise ValueError(f"parameters of shape {one} do not fit blocks of {block_size} on axis {axis} of {shape}")
+    divided = (*before, blocks, block_size, *after)
+    return Arrangement((divided, *((*before, blocks, 1, *after) for _ in parameters)), (), (shape,))
+
+
+def _has_whole_blocks(node: ir.Node, axis: int, block_size: int) -> bool:
+    """Whether it is known that the axis divides into blocks."""
+    x = node.inputs[0]
+    if x is None or x.shape is None or not -len(x.shape) <= axis < len(x.shape):
+        return False
+    size = x.shape[axis]
+    return isinstance(size, int) and size % block_size == 0
 
 
 def spread_shape(parameter: tuple[int, ...], shape: Sequence[int], axis: int) -> tuple[int, ...]:
@@ -140,7 +176,9 @@ class QuantizeLinear(Operator):
         dtypes = padded(inputs)
         target = dtypes[2] or numpy_dtype(self._target(None))
         precision = numpy_dtype(ir.DataType(self.precision)) if self.precision else dtypes[1]
-        if target not in _NATIVE or self.block_size or precision is None or precision.kind in "iu":
+        if target not in _NATIVE or precision is None or precision.kind in "iu":
+            return Host(self.run, self.host_reason)
+        if self.block_size and not _has_whole_blocks(self.node, self.axis, self.block_size):
             return Host(self.run, self.host_reason)
         x, scale, zero_point = leaves(dtypes)
         assert x is not None
@@ -148,9 +186,10 @@ class QuantizeLinear(Operator):
         wide = working_dtype(precision)
         quotient = (x.cast(wide) / scale.cast(wide)).cast(precision).cast(wide)
         result = quantized(quotient, None if zero_point is None else zero_point.cast(wide), target)
-        return spread_kernel(self, dtypes, result)
+        return spread_kernel(self, dtypes, result, self.axis, self.block_size)
 
-    def run(self, x: Array, scale: Array, zero_point: Array | None = None) -> Sequence[Value]:
+    def run(self, *inputs: Any) -> Sequence[Value]:
+        x, scale, zero_point = padded(inputs)
         target = zero_point.dtype if zero_point is not None else numpy_dtype(self._target(None))
         precision = numpy_dtype(ir.DataType(self.precision)) if self.precision else scale.dtype
         divisor = spread(scale.astype(working_dtype(scale.dtype)), x.shape, self.axis, self.block_size)
@@ -195,7 +234,9 @@ class DequantizeLinear(Operator):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         dtypes = padded(inputs)
         target = numpy_dtype(ir.DataType(self.output_dtype)) if self.output_dtype else dtypes[1]
-        if dtypes[0] not in (*_NATIVE, np.dtype(np.int32)) or self.block_size or target is None:
+        if dtypes[0] not in (*_NATIVE, np.dtype(np.int32)) or target is None:
+            return Host(self.run, self.host_reason)
+        if self.block_size and not _has_whole_blocks(self.node, self.axis, self.block_size):
             return Host(self.run, self.host_reason)
         x, scale, zero_point = leaves(dtypes)
         assert x is not None
@@ -203,9 +244,11 @@ class DequantizeLinear(Operator):
         whole = np.dtype(np.int64 if dtypes[0] == np.int32 else np.int32)
         values = x if zero_point is None else x.cast(whole) - zero_point.cast(whole)
         wide = working_dtype(target)
-        return spread_kernel(self, dtypes, (values.cast(wide) * scale.cast(wide)).cast(target))
+        real = (values.cast(wide) * scale.cast(wide)).cast(target)
+        return spread_kernel(self, dtypes, real, self.axis, self.block_size)
 
-    def run(self, x: Array, scale: Array, zero_point: Array | None = None) -> Sequence[Value]:
+    def run(self, *inputs: Any) -> Sequence[Value]:
+        x, scale, zero_point = padded(inputs)
         target = numpy_dtype(ir.DataType(self.output_dtype)) if self.output_dtype else scale.dtype
         factor = spread(scale.astype(working_dtype(scale.dtype)), x.shape, self.axis, self.block_size)
         if zero_point is None or not zero_point.astype(np.float32).any():
