@@ -36,6 +36,8 @@ from sardonyx.ops.resize import AxisResize, Plan, ResampleRule
 
 # Factors of enlargement for which lines are made in phases.
 _PHASES = (2, 4)
+# Shorter lines than this are summed faster by lookups, where there are these: the ends of a line take their time.
+_LONG_LINE = 64
 # Elements and lines that come no more often than this are repeated by code that is written out for the factors.
 _MOST_TIMES = 4
 
@@ -217,7 +219,9 @@ class _Sums:
         outer = range(self.axis - 1, -1, -1)
         items = math.prod(x.shape[: self.axis]) * len(places)
         width = result.size // items
-        phases = None if across is None or run > 1 else _phases(across, line)
+        looks_up = self.working == np.float32 and has_lookup(binder.target)
+        in_phases = across is not None and run == 1 and not (looks_up and line < _LONG_LINE)
+        phases = _phases(across, line) if across is not None and in_phases else None
         kind, unrolled, words = self._across(across, run, width, phases)
         source, output = type_of(x.dtype), type_of(result.dtype)
         assert source is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
@@ -47,14 +47,24 @@ class ResampleSpec:
     def working(self) -> Type:
         return working_type(self.output if self.source.bits < 64 else self.source)
 
+    @property
+    def together(self) -> int:
+        """Lines that are summed across at once, because they share what tables say of an element."""
+        return 4 if self.across in ("elements", "lookup") and self.taps else 1
 
-def scratch_bytes(target: Target, spec: ResampleSpec, line: int) -> int:
-    """A thread's own memory for a line of `line` elements.
+
+def _room(target: Target, spec: ResampleSpec, line: Any) -> Any:
+    """Elements of scratch for a line of `line` elements (a number, or a value of it).
 
     A lookup reads two registers from any of them on; phases read what is before and behind the line, too.
     """
-    room = line + MARGIN + 3 * target.lanes(spec.working)
-    return 0 if spec.across == "none" else room * spec.working.nbytes
+    return line + (MARGIN + 3 * target.lanes(spec.working))
+
+
+def scratch_bytes(target: Target, spec: ResampleSpec, line: int) -> int:
+    """A thread's own memory for lines of `line` elements."""
+    room: int = _room(target, spec, line)
+    return 0 if spec.across == "none" else spec.together * room * spec.working.nbytes
 
 
 # Elements before a line, and at least as many behind it, that phases may read.
@@ -81,20 +91,26 @@ def emit_resample(target: Target, spec: ResampleSpec) -> str:
     across = _Taps(k, words, 9, spec.taps, spec.working, I32)
     begin, end = share(k, words.load(2), words.load(3))
     scratch = Elements(k.pointer("scratch", spec.working).offset(MARGIN), spec.working, spec.working)
+    room = _room(target, spec, line)
     run, bases = words.load(14), k.pointer(words.load(12), I64)
     with runs(k, begin, end, rows) as (plane, first, last):
         (start,) = places(k, plane, words.offset(16), words.load(15), 1)
         from_ = source.offset(start)
-        with k.loop(first, last) as row:
-            to = output.offset((plane * rows + row) * width)
-            blended = to if spec.across == "none" else scratch
-            _blend(k, spec, down, from_, row, line, blended)
-            if spec.across == "runs":
-                _across_runs(k, spec, across, blended, to, width, run)
-            elif spec.across == "phases":
-                _across_phases(k, spec, across, blended, to, line)
-            elif spec.across != "none":
-                _across_elements(k, spec, across, blended, to, width, bases)
+        whole = first + ((last - first) & -spec.together)
+        for start_row, end_row, count in ((first, whole, spec.together), (whole, last, 1)):
+            with k.loop(start_row, end_row, count) as row:
+                to = [output.offset((plane * rows + row + index) * width) for index in range(count)]
+                lines = to if spec.across == "none" else [scratch.offset(room * index) for index in range(count)]
+                for index, blended in enumerate(lines):
+                    _blend(k, spec, down, from_, row + index, line, blended)
+                if spec.across == "runs":
+                    _across_runs(k, spec, across, lines[0], to[0], width, run)
+                elif spec.across == "phases":
+                    _across_phases(k, spec, across, lines[0], to[0], line)
+                elif spec.across != "none":
+                    _across_elements(k, spec, across, list(zip(lines, to, strict=True)), width, bases)
+            if spec.together == 1:
+                break
     return k.finish()
 
 
@@ -185,23 +201,35 @@ def _across_runs(
 
 
 def _across_elements(
-    k: Function, spec: ResampleSpec, taps: _Taps, line: Elements, to: Elements, width: Value, bases: Pointer
+    k: Function,
+    spec: ResampleSpec,
+    taps: _Taps,
+    lines: Sequence[tuple[Elements, Elements]],
+    width: Value,
+    bases: Pointer,
 ) -> None:
-    """Each element of the output's line has weights of its own."""
+    """Each element of the output's lines has weights of its own, the same in all of these lines."""
     lanes = k.target.lanes(spec.working)
 
     def body(at: Value, count: int, mask: Value | None) -> None:
-        near = line.offset(bases.load(at // lanes)) if spec.across == "lookup" else line
         looks_up = spec.across == "lookup" and count > 1
-        halves = [near.load(half * lanes, lanes) for half in (0, 1)] if looks_up else []
+        base = bases.load(at // lanes) if spec.across == "lookup" else None
 
-        def term(tap: Tap) -> tuple[Value, Value]:
-            indices = taps.places.load(width * tap + at, count, mask)
-            weight = taps.weights.load(width * tap + at, count, mask)
-            found = lookup(k, halves[0], halves[1], indices) if looks_up else near.gather(indices, mask)
-            return found, weight
+        def entry(tap: Tap) -> tuple[Value, Value]:
+            place = width * tap + at
+            return taps.places.load(place, count, mask), taps.weights.load(place, count, mask)
 
-        to.store(_summed(k, taps, spec.working.vector(count), term), at, mask)
+        shared = [entry(tap) for tap in range(taps.unrolled)]
+        for line, to in lines:
+            near = line if base is None else line.offset(base)
+            halves = [near.load(half * lanes, lanes) for half in (0, 1)] if looks_up else []
+
+            def term(tap: Tap, near: Elements = near, halves: Sequence[Value] = halves) -> tuple[Value, Value]:
+                indices, weight = shared[tap] if isinstance(tap, int) else entry(tap)
+                found = lookup(k, halves[0], halves[1], indices) if looks_up else near.gather(indices, mask)
+                return found, weight
+
+            to.store(_summed(k, taps, spec.working.vector(count), term), at, mask)
 
     vector_loop(k, width, lanes, body)
 
