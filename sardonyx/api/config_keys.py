@@ -151,7 +151,7 @@ _TABLE = (
         "session.qdq_matmulnbits_accuracy_level",
         "number",
         "4",
-        "accepted",
+        "works",
         "accuracy level of MatMulNBits",
         lowest=0,
         highest=4,

@@ -26,7 +26,7 @@ from sardonyx.api.shared_symbols import make_distinct
 from sardonyx.api.signature import Declared
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
-from sardonyx.passes.base import QDQ, Level
+from sardonyx.passes.base import PACKED_PRODUCTS, QDQ, Level
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.trace import Trace, span
@@ -37,6 +37,8 @@ _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _DISABLED = "optimization.disable_specified_optimizers"
 _NO_QDQ = "session.disable_quant_qdq"
+_BYTES = 4  # the accuracy level that lets rows be rounded to bytes
+_PACKED_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
@@ -179,7 +181,7 @@ def _compiled(
             providers,
             logger,
             Level(int(options.graph_optimization_level)),
-            disabled.union(config_keys.names(config, _DISABLED), (QDQ,) if is_on(config, _NO_QDQ) else ()),
+            disabled.union(config_keys.names(config, _DISABLED), _disabled_for_integers(config)),
             strict_shapes=is_on(config, "session.strict_shape_type_inference"),
             on_optimized=save,
             check_cancelled=check_cancelled,
@@ -189,6 +191,14 @@ def _compiled(
     except ValueError as error:  # not an error of providers, so it must not make the caller fall back to others
         logger.error(f"Exception during initialization: {error}")
         raise errors.Fail(f"Exception during initialization: {error}") from error
+
+
+def _disabled_for_integers(config: Mapping[str, str]) -> tuple[str, ...]:
+    """The passes of quantised models that the session does without."""
+    if is_on(config, _NO_QDQ):
+        return QDQ, PACKED_PRODUCTS
+    # Products of packed weights round their rows to bytes; other levels ask for more.
+    return () if config_keys.number(config, _PACKED_LEVEL) == _BYTES else (PACKED_PRODUCTS,)
 
 
 def _refuse_fallback(compiled: CompiledModel, logger: log.Logger) -> None:

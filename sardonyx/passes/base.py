@@ -25,6 +25,8 @@ class Level(enum.IntEnum):
 
 # The pass that makes integer operators of those between DequantizeLinear and QuantizeLinear.
 QDQ = "QDQSelectorActionTransformer"
+# The pass that keeps weights of four bits packed, whose products round their rows to bytes.
+PACKED_PRODUCTS = "DQMatMulToMatMulNBits"
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,21 @@ SMALL_MODELS: dict[str, SmallModel] = {
         constants={"w": (1024, 1024)},
         tolerance=1e-5,
     ),
+    "quantised network": SmallModel(
+        """quantised (float[2, 5, n, 9] x, float[2, 40] v) => (float[2, 7, n, 4] y, float[2, 21] m, float[2, 18] p)
+        { xs = Constant<value_float = 0.03>() ws = Constant<value_float = 0.02>()
+          zero = Constant<value = uint8 {120}>() flat = Constant<value = int8 {0}>()
+          q = QuantizeLinear(x, xs, zero) k = QuantizeLinear(filters, ws, flat)
+          c = QLinearConv<pads = [1, 0, 1, 1], strides = [1, 2]>(q, xs, zero, k, ws, flat, xs, zero)
+          y = DequantizeLinear(c, xs, zero)
+          i, s, z = DynamicQuantizeLinear(v) w = QuantizeLinear(weights, ws, flat)
+          t = MatMulInteger(i, w, z) f = Cast<to = 1>(t) both = Mul(s, ws) m = Mul(f, both)
+          packed = Cast<to = 2>(numbers)
+          p = com.microsoft.MatMulNBits<K = 40, N = 18, bits = 4, block_size = 16>(v, packed, scales) }""",
+        sizes=({"n": 6},),
+        constants={"filters": (7, 5, 3, 3), "weights": (40, 21), "numbers": (18, 3, 8), "scales": (54,)},
+        tolerance=1e-5,
+    ),
     "softmax": SmallModel(
         """softmax (float[n, 7, 19] x) => (float[n, 7, 19] y, float[n, 7, 19] z)
         { y = Softmax<axis = -1>(x) z = LogSoftmax<axis = 1>(x) }""",

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.passes.base import QDQ
+from sardonyx.passes.base import PACKED_PRODUCTS, QDQ
 from tests.passes.models import operators, rewritten
 
 Array = np.ndarray[Any, Any]
@@ -177,3 +177,53 @@ def test_relu_before_a_quantisation(zero: int, kind: Any, stays: bool) -> None:
     model.add("Relu", ["x_d"], "r")
     after, _ = rewritten(model.finished(model.pair("r", 0.02, zero, kind)))
     assert ("Relu" in operators(after)) == stays
+
+
+def packed_product(kind: int, *, zeros: bool, rows: int = 64) -> onnx.ModelProto:
+    """A product with weights of four bits in blocks of 32 along its columns."""
+    rng = np.random.default_rng(3)
+    low = -8 if kind == TensorProto.INT4 else 0
+    blocks = -(-rows // 32)
+    constants = [
+        helper.make_tensor("w", kind, (rows, 21), rng.integers(low, low + 16, rows * 21)),
+        numpy_helper.from_array(rng.uniform(0.01, 0.02, (blocks, 21)).astype(np.float32), "s"),
+    ]
+    if zeros:
+        constants.append(helper.make_tensor("z", kind, (blocks, 21), rng.integers(low, low + 16, blocks * 21)))
+    given = ["w", "s", *(["z"] if zeros else [])]
+    nodes = [N("DequantizeLinear", given, ["d"], axis=0, block_size=32), N("MatMul", ["x", "d"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, rows])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 21])],
+        constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_weights_of_four_bits_stay_packed(kind: int, zeros: bool) -> None:
+    model = packed_product(kind, zeros=zeros)
+    after, reports = rewritten(model)
+    assert operators(after) == ["MatMulNBits"]
+    assert reports[PACKED_PRODUCTS].changes == 1
+    x = np.random.default_rng(4).standard_normal((3, 64)).astype(np.float32)
+    (found,) = session(sardonyx, model).run(None, {"x": x})
+    exact = session(sardonyx, model, qdq_matmulnbits_accuracy_level="0").run(None, {"x": x})[0]
+    assert np.abs(found - exact).max() <= 0.02 * np.abs(exact).max()
+    assert np.abs(found - exact).max() > 0
+    ort = pytest.importorskip("onnxruntime")
+    (wanted,) = session(ort, model).run(None, {"x": x})
+    assert np.abs(found - wanted).max() <= 0.01 * np.abs(wanted).max()
+
+
+def test_rows_of_scales_are_no_blocks_of_columns() -> None:
+    model = packed_product(TensorProto.INT4, zeros=False)
+    sizes = model.graph.initializer[1]
+    sizes.CopyFrom(numpy_helper.from_array(np.full((8, 21), 0.01, np.float32), "s"))
+    for attribute in model.graph.node[0].attribute:
+        attribute.i = {"axis": 0, "block_size": 8}[attribute.name]
+    _, reports = rewritten(model)
+    assert any("no size that MatMulNBits takes" in reason for reason in reports[PACKED_PRODUCTS].declined)

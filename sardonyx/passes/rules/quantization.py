@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.constants import Array
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.passes.base import QDQ, Context, Level, Pass
+from sardonyx.passes.base import PACKED_PRODUCTS, QDQ, Context, Level, Pass
 from sardonyx.passes.rule import Match, OpPattern, Rule, apply_rule, op
 
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
@@ -183,6 +183,64 @@ class IntegerPair(IntegerRule):
         return m.new_node(f"QLinear{kind}", inputs, domain=_MICROSOFT, version=1)
 
 
+_PACKED = op.DequantizeLinear("w!", "w_scale!", "w_zero?", shared=True)
+_NIBBLES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
+_BLOCKS = frozenset({16, 32, 64, 128, 256})
+
+
+class PackedProduct(Rule):
+    """A product with constant weights of four bits in blocks along its columns is a MatMulNBits.
+
+    Its accuracy level is 4, as onnxruntime chooses unless the session says otherwise: rows are rounded to bytes.
+    """
+
+    name = PACKED_PRODUCTS
+    level = Level.EXTENDED
+    patterns = (op.MatMul("x", _PACKED),)
+
+    def check(self, m: Match) -> str | None:
+        node, weights, scale = m.covered(_PACKED), m.fact("w"), m.constant("w_scale")
+        assert scale is not None
+        if weights.dtype not in _NIBBLES:
+            return ""
+        if weights.rank != 2 or m.attribute(node, "axis", 1) % 2 != 0:
+            return "its weights are no matrix with scales along the columns"
+        if m.attribute(node, "block_size", 0) not in _BLOCKS:
+            return "its blocks have no size that MatMulNBits takes"
+        if m.optional("w_zero") is not None and m.constant("w_zero") is None:
+            return "its zero points are not constant"
+        kind = m.fact("x").dtype
+        if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16) or scale.dtype != kind.numpy():
+            return "its rows have another type than its scales"
+        return None
+
+    def rewrite(self, m: Match) -> ir.Node:
+        weights, scale, zero = m.constant("w"), m.constant("w_scale"), m.constant("w_zero")
+        assert weights is not None
+        assert scale is not None
+        (rows, columns), block = weights.shape, int(m.attribute(m.covered(_PACKED), "block_size"))
+        # MatMulNBits knows unsigned numbers only, whose zero point is 8 unless it is given.
+        middle = 8 if m.fact("w").dtype == ir.DataType.INT4 else 0
+        codes = np.zeros((columns, len(scale) * block), np.uint8)
+        codes[:, :rows] = (weights.astype(np.int8) + middle).T
+        inputs = [
+            m.value("x"),
+            m.initializer(_nibbles(codes).reshape(columns, len(scale), block // 2), "packed"),
+            m.initializer(np.ascontiguousarray(scale.T).reshape(-1), "scales"),
+        ]
+        if zero is not None or not middle:
+            points = np.zeros(scale.shape, np.int8) if zero is None else zero.astype(np.int8)
+            inputs.append(m.initializer(_nibbles((points + middle).T.astype(np.uint8)).reshape(-1), "zeros"))
+        attributes = {"K": rows, "N": columns, "bits": 4, "block_size": block, "accuracy_level": 4}
+        return m.new_node("MatMulNBits", inputs, attributes, domain=_MICROSOFT, version=1)
+
+
+def _nibbles(codes: Array) -> Array:
+    """Numbers of four bits in rows, two to a byte, the lower half first; a row is padded with 0."""
+    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
+    return np.asarray(even[:, 0::2] | (even[:, 1::2] << 4))
+
+
 # Operators that only choose or move elements of their first input, whatever these are.
 _MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Gather", "Slice", "MaxPool", "Expand")
 _MOVED = OpPattern("|".join(_MOVING), (_A, "first?", "second?", "third?", "fourth?"))
@@ -232,7 +290,7 @@ class DropRelu(Rule):
         return node
 
 
-RULES: tuple[Rule, ...] = (DropRelu(),)
+RULES: tuple[Rule, ...] = (DropRelu(), PackedProduct())
 
 _INTEGER_RULES = (IntegerConvolution(), IntegerProduct(), IntegerGemm(), IntegerPair(), IntegerMovement())
 

@@ -138,12 +138,8 @@ class MatMulNBitsKernel(NativeKernel):
             operands.append(bias.reshaped((bias.size,)))
             result = result + Input(bias.dtype, 1)
         if groups is not None and not np.array_equal(_contents(groups)[:size_k], np.arange(size_k) // block):
-            panels = self._real_panels(binder, b, scales, zeros, groups)
-            left = as_matrix(a, vector="row")
-            shape = ProductShape(left.shape[:-2], left.shape[-2], size_n, len(a.shape) > 1, True)
-            product = product_of(a.dtype)
-            assert product is not None
-            return add_product(binder, shape, left, panels, result, operands, epilogue, product)
+            weights = self._real_panels(binder, b, scales, zeros, groups)
+            return self._with_real_weights(binder, a, weights, result, operands, epilogue)
         shape = (*a.shape[:-1], size_n)
         outputs, operands = joined_epilogue(result, operands, epilogue)
         results = [binder.new(output.dtype, shape) for output in outputs]
@@ -170,6 +166,17 @@ class MatMulNBitsKernel(NativeKernel):
         else:
             _multiply_real(binder, a, call)
         return results
+
+    @staticmethod
+    def _with_real_weights(
+        binder: Binder, a: Tensor, weights: Packed, result: Expr, operands: list[Tensor], epilogue: Epilogue | None
+    ) -> Sequence[Tensor]:
+        """The steps of an ordinary product."""
+        left = as_matrix(a, vector="row")
+        shape = ProductShape(left.shape[:-2], left.shape[-2], weights.shape[-1], len(a.shape) > 1, True)
+        product = product_of(a.dtype)
+        assert product is not None
+        return add_product(binder, shape, left, weights, result, operands, epilogue, product)
 
     def _real_panels(self, binder: Binder, b: Tensor, scales: Tensor, zeros: Tensor | None, groups: Tensor) -> Packed:
         """The real weight in panels, for columns whose blocks lie in an order of their own."""
