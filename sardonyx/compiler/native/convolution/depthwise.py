@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, Type, type_of
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
-from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.windows.channel_windows import bind_channel_windows
+from sardonyx.compiler.native.movement.copy import contiguous, copy_into
+from sardonyx.compiler.native.movement.slices import part_of, transposed
+from sardonyx.compiler.native.windows.channel_windows import bind_channel_windows, lanes_of
 from sardonyx.compiler.native.windows.operands import in_places
 from sardonyx.compiler.native.windows.row_windows import MOST_VECTORS, bind_row_windows
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
@@ -31,7 +32,7 @@ from sardonyx.kernel.cost import weight
 # A vector is permuted once for each channel of a group, in sizes that fill it.
 _MOST_CHANNELS = 16
 # The share of the multiply-adds' peak that windows reach, with one channel of a group and with several.
-_SHARE, _SHARE_OF_GROUPS = 0.5, 0.3
+_SHARE, _SHARE_OF_GROUPS = 0.6, 0.4
 # By rows: nanoseconds for a tap of a vector, but of those that are computed at once at least so many as their sums
 # wait for each other; for laying out a row, and each byte of it.
 _TAP_NS, _WAIT_NS, _ROW_NS, _BYTE_NS = 0.27, 0.56, 30.0, 0.015
@@ -96,21 +97,12 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
         x = x if x.strides[-1] == 1 or x.shape[-1] == 1 else contiguous(binder, x)
     last = Slide.of(call.windows).dimensions[-1]
     operands = tuple(in_places(binder, one, by_rows=by_rows, last=last) for one in finish.operands)
-    weights = _weights(binder, call, by_rows=by_rows)
-    bind_windows = bind_row_windows if by_rows else bind_channel_windows
-    bind_windows(
-        binder,
-        WindowCall(
-            x,
-            call.windows,
-            Correlate(_type(weights.dtype), channels, filters),
-            finish.outputs,
-            operands,
-            tuple(results),
-            2.0 * call.taps * channels + weight(finish.outputs),
-            weights,
-        ),
-    )
+    fold = Correlate(_type(x.dtype), channels, filters)
+    operations = 2.0 * call.taps * channels + weight(finish.outputs)
+    slid = WindowCall(x, call.windows, fold, finish.outputs, operands, tuple(results), operations)
+    weights = _weights(binder, call, 0 if by_rows else lanes_of(binder.target, slid))
+    slid = replace(slid, fold=replace(fold, weights=_type(weights.dtype)), weights=weights)
+    (bind_row_windows if by_rows else bind_channel_windows)(binder, slid)
     return call.handed_on(results)
 
 
@@ -160,15 +152,30 @@ def _in_rows(binder: Binder, dtype: np.dtype[np.generic], shape: tuple[int, ...]
     return transposed(binder.new(dtype, shape), (0, *range(2, len(shape)), 1))
 
 
-def _weights(binder: Binder, call: ConvolutionCall, *, by_rows: bool) -> Tensor:
-    """The weights as [filters, taps] or as [taps, channels of a group, filters]."""
+def _weights(binder: Binder, call: ConvolutionCall, lanes: int) -> Tensor:
+    """The weights as [filters, taps] or, for vectors of filters, as [vectors, taps, channels of a group, lanes].
+
+    Constant ones are converted to the type in which sums are computed.
+    """
     w, spatial = call.w, len(call.windows.kernel)
-    order = range(spatial + 2) if by_rows else (*range(2, spatial + 2), 1, 0)
-    if not call.has_constant_weights:
-        return contiguous(binder, transposed(w, tuple(order)))
-    wide = np.dtype(np.float64 if w.dtype == np.float64 else np.float32)
+    order = (*range(2, spatial + 2), 1)
+    starts = [min(first, call.filters - lanes) for first in range(0, call.filters, lanes)] if lanes else []
+    if call.has_constant_weights:
+        wide = np.dtype(np.float64 if w.dtype == np.float64 else np.float32)
 
-    def arranged(array: Array) -> Array:
-        return np.ascontiguousarray(array.transpose(tuple(order)).astype(wide))
+        def arranged(array: Array) -> Array:
+            if not lanes:
+                return np.ascontiguousarray(array.astype(wide))
+            vectors = [array[first : first + lanes].transpose((*order, 0)) for first in starts]
+            return np.ascontiguousarray(np.stack(vectors), wide)
 
-    return binder.derived(w, ("weights of windows", by_rows, str(wide)), arranged)
+        return binder.derived(w, ("weights of windows", lanes, str(wide)), arranged)
+    if not lanes:
+        return contiguous(binder, w)
+    shape = [w.shape[axis] for axis in order]
+    made = binder.new(w.dtype, (len(starts), *shape, lanes))
+    with binder.together():
+        for number, first in enumerate(starts):
+            vector = transposed(part_of(w, 0, first, lanes), (*order, 0))
+            copy_into(binder, vector, part_of(made, 0, number, 1).reshaped((*shape, lanes), made.strides[1:]))
+    return made

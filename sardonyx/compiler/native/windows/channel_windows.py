@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,19 +11,23 @@ from sardonyx.compiler.binding import Argument, Binder
 from sardonyx.compiler.llvm.kernels.rows.row_access import lanes_for, types_within
 from sardonyx.compiler.llvm.kernels.windows.channels import ChannelSpec, emit_channel_windows
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
-from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Fold, Locate
+from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Fold, Locate, holds_weights
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, type_of
+from sardonyx.compiler.native.movement.copy import copy_into
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall, written_out
 from sardonyx.kernel.canonical import canonical
 
 # Taps of a row that are written out at most, and neighbouring windows that are computed at once.
-_MOST_TAPS = 16
+_MOST_TAPS = 32
 _MOST_PLACES = 16
 # What a tile costs besides its columns or products.
 _TILE_COST = 2
+# Places this many bytes apart, or a multiple, share few sets of a cache; an input of such places is copied with some
+# bytes more between them where each is read so often.
+_CONFLICT, _ROOM_BETWEEN, _WORTH_COPYING = 2048, 64, 25
 # Vectors of channels of a block, at least: memory is read in runs of them.
 _FEWEST_VECTORS = 4
 
@@ -33,6 +38,7 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     if first.size == 0:
         return
     target, slide, fold = binder.target, Slide.of(call.windows), call.fold
+    call = _apart(binder, call, slide)
     channels = first.shape[-1]
     lanes = lanes_of(target, call)
     kernel, stride, dilation, output = (
@@ -80,6 +86,21 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     )
 
 
+def _apart(binder: Binder, call: WindowCall, slide: Slide) -> WindowCall:
+    """The call over an input whose places do not meet in few sets of a cache."""
+    x = call.x
+    step = slide.each(x.strides[1:-1], 0)[-1] * x.dtype.itemsize
+    reads = call.taps / math.prod(slide.stride)
+    if step == 0 or step % _CONFLICT or reads < _WORTH_COPYING:
+        return call
+    channels = x.shape[-1]
+    pitch = channels + _ROOM_BETWEEN // x.dtype.itemsize
+    room = binder.new(x.dtype, (*x.shape[:-1], pitch))
+    apart = room.reshaped(x.shape, room.strides)
+    copy_into(binder, x, apart)
+    return replace(call, x=apart)
+
+
 def output_rows(slide: Slide) -> int:
     """Rows of windows of one item of the batch."""
     return math.prod(slide.output[:-1])
@@ -108,7 +129,7 @@ def tile(target: Target, fold: Fold, row: tuple[int, int, int], output: int, *, 
         elif isinstance(fold, Locate):
             registers, work = 3 * places + 6, 4 * places * along.taps
         else:
-            held = along.taps if fold.channels == 1 else 1
+            held = along.taps if holds_weights(target, fold, along.taps) else 1
             registers, work = places + held + 2, places * along.taps * fold.channels
         cost = -(-output // places) * (work + _TILE_COST)
         if (registers <= target.registers or places == 1) and cost <= least:

@@ -151,10 +151,10 @@ class _Writer:
     ) -> Row:
         a, fold = self.a, self.spec.fold
         if isinstance(fold, Correlate):
-            rows = (tap_d * a["kernel_h"] + tap_h) * a["kernel_w"] + turn
-            at = rows * (self.spec.along.taps * fold.channels) * a["channels"] + channel
-            weights = self.k.pointer(a["weights"], fold.weights).offset(at)
-            return Row(columns, weights=weights, next_weights=a["channels"])
+            lanes, taps = self.spec.lanes, self.spec.along.taps * fold.channels
+            vector = (channel + (lanes - 1)) // lanes
+            rows = ((vector * a["kernel_d"] + tap_d) * a["kernel_h"] + tap_h) * a["kernel_w"] + turn
+            return Row(columns, weights=self.k.pointer(a["weights"], fold.weights).offset(rows * (taps * lanes)))
         if isinstance(fold, Locate):
             number = d * a["number_d"] + h * a["number_h"] + left * a["number_w"]
             return Row(columns, number=number, step=a["number_w"])

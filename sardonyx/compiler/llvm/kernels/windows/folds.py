@@ -16,6 +16,7 @@ from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.rows.reducing import combined, neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
+from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, Type
 from sardonyx.kernel.canonical import Canonical
 
@@ -37,13 +38,18 @@ class Locate:
 class Correlate:
     """Products with weights are added up.
 
-    Filters come in groups: `filters` of them read the same `channels` neighbouring channels. `weights` names the
-    type of the weights, which lie as [taps, channels, filters in all].
+    Filters come in groups: `filters` of them read the same `channels` neighbouring channels. `weights` is the type of
+    the weights, which lie as [vectors of filters, taps, channels, lanes]; the last vector ends with the last filter.
     """
 
     weights: Type
     channels: int = 1
     filters: int = 1
+
+
+def holds_weights(target: Target, fold: Correlate, taps: int) -> bool:
+    """Whether the weights of a row wait in registers: where each filter reads one channel, and half of them do."""
+    return fold.channels == 1 and taps <= target.registers // 2
 
 
 Fold = Combine | Locate | Correlate
@@ -59,14 +65,13 @@ class Row:
 
     `columns` gives the columns that the windows read; their blocks yield vectors in the working type. For `Locate`,
     `number` counts the first column's element in its map and `step` from one to the next. For `Correlate`, `weights`
-    is where those of the first tap are, and `next_weights` is from one tap to the next, in elements.
+    is where those of the first tap are.
     """
 
     columns: Columns
     number: Value | None = None
     step: Value | None = None
     weights: Pointer | None = None
-    next_weights: Value | None = None
 
 
 class Folding(Protocol):
@@ -173,20 +178,18 @@ class Correlating:
     def __init__(self, k: Function, fold: Correlate, along: Along, working: Type, lanes: int) -> None:
         self.k, self.fold, self.along, self.working, self.lanes = k, fold, along, working, lanes
         self.sums = [k.variable(working.vector(lanes)) for _ in range(along.places)]
+        self.holds_weights = holds_weights(k.target, fold, along.taps)
 
     def begin(self) -> None:
         for variable in self.sums:
             variable.set(self.k.constant(variable.type, 0))
 
     def row(self, row: Row) -> None:
-        """Weights wait in registers where filters read one channel, else they come from memory each time."""
+        """Few weights wait in registers, many come from memory each time."""
         k, taps, channels = self.k, self.along.taps, self.fold.channels
         assert row.weights is not None
-        assert row.next_weights is not None
-        places = [row.weights]
-        for _ in range(taps * channels - 1):
-            places.append(places[-1].offset(row.next_weights))
-        held = [self._weight(place) for place in places] if channels == 1 else None
+        places = [row.weights.offset(at * self.lanes) for at in range(taps * channels)]
+        held = [self._weight(place) for place in places] if self.holds_weights else None
         for _, offset, block in row.columns():
             with block as element:
                 for channel in range(channels):
