@@ -19,6 +19,9 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_convolution import (
     argument_names,
     emit_byte_convolution,
 )
+from sardonyx.compiler.llvm.kernels.quantization.byte_depthwise import ByteDepthwiseSpec, emit_byte_depthwise
+from sardonyx.compiler.llvm.kernels.quantization.byte_depthwise import argument_names as depthwise_names
+from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.movement.slices import inside, part_of, spread
@@ -36,6 +39,9 @@ PRODUCT = "u8s8"
 # Work of a chunk, and what the image of a chunk may take of the second cache.
 _CHUNK_FLOPS = 16e6
 _IMAGE_L2 = 0.4
+_DEPTHWISE_CHUNK = 1e6
+# Neighbouring places that share the load of a depthwise weight, where there are 32 registers.
+_PLACES = 8
 # A line that is longer than this many tiles is cut into pieces.
 _MOST_TILES = 8
 
@@ -97,8 +103,36 @@ def convolved(
         return call.handed_on(results)
     matrices = [_matrix(binder, operand, call) for operand in (*operands, *taken.operands)]
     kinds = tuple(Operand(_addressing(matrix), matrix.dtype) for matrix in matrices)
+    finish = _Finish(TileEpilogue(kinds, outputs), matrices, results)
+    if call.w.shape[1] == 1 and call.filters == call.group > 1:
+        _bind_depthwise(binder, call, padding, init, finish)
+    else:
+        _bind_panels(binder, call, padding, init, finish)
+    return call.handed_on(results)
+
+
+@dataclass(frozen=True, eq=False)
+class _Finish:
+    """The epilogue, its operands as matrices of places by filters, and the results."""
+
+    epilogue: TileEpilogue
+    operands: Sequence[Tensor]
+    results: Sequence[Tensor]
+
+    def arguments(self, filters: int) -> dict[str, Argument]:
+        values: dict[str, Argument] = {}
+        for stem, tensors in (("operand", self.operands), ("output", self.results)):
+            for index, tensor in enumerate(tensors):
+                values[f"{stem}{index}"] = Address(tensor.buffer, tensor.offset)
+                values[f"{stem}{index}_stride"] = tensor.strides[0] if stem == "operand" else filters
+                values.update({f"{stem}{index}_batch{axis}": 0 for axis in range(BATCH_DIMS)})
+        return values
+
+
+def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: Array, finish: _Finish) -> None:
+    """Add the steps of a convolution whose filters are multiplied panel by panel."""
     tile = tile_shape(binder.target)
-    spec = ByteConvolutionSpec(tile.rows, tile.vectors, TileEpilogue(kinds, outputs))
+    spec = ByteConvolutionSpec(tile.rows, tile.vectors, finish.epilogue)
     runs = Runs.of(call)
     image = _padded(binder, call, padding, slack=runs.words * WORD - runs.nbytes)
     panel = panel_columns(binder.target, PRODUCT)
@@ -107,49 +141,68 @@ def convolved(
     weights = binder.derived(call.w, ("runs", call.group, runs), lambda array: _packed(binder, array, call.group, runs))
     starts = np.zeros((call.group, panels * panel), np.int32)
     starts[:, :filters] = init.reshape(call.group, filters)
-    begin = binder.constant(starts)
+    begin, offsets = binder.constant(starts), _offsets(binder, runs.taps, image)
     lines = _Lines.of(call, image)
-    cut = _Cut.of(binder, call, lines, runs, tile.rows, panels)
-    offsets = binder.constant(
-        np.array([sum(t * s for t, s in zip(tap, image.strides[1:-1], strict=True)) for tap in runs.taps], np.int64)
-    )
-    values: dict[str, Argument] = {
-        "image": image,
-        "weights": weights,
-        "init": begin,
-        "offsets": offsets,
-        "filters": filters,
-        "taps": len(runs.taps),
-        "words": runs.words,
-        "groups": call.group,
-        "group_step": call.w.shape[1],
-        "weights_step": panels * panel * len(runs.taps) * runs.words,
-        **vars(cut),
-        "width": lines.width,
-        "step": lines.step,
-        "size1": lines.sizes[1],
-        "size2": lines.sizes[2],
-        **{f"line_step{axis}": lines.steps[axis] for axis in range(LINE_DIMS)},
-    }
-    for stem, tensors in (("operand", matrices), ("output", results)):
-        for index, tensor in enumerate(tensors):
-            values[f"{stem}{index}"] = Address(tensor.buffer, tensor.offset)
-            values[f"{stem}{index}_stride"] = tensor.strides[0] if stem == "operand" else call.filters
-            values.update({f"{stem}{index}_batch{axis}": 0 for axis in range(BATCH_DIMS)})
+    cut = _Cut.of(binder, call, lines, tile.rows, panels)
+    values: dict[str, Argument] = {"image": image, "weights": weights, "init": begin, "offsets": offsets}
+    values |= {"taps": len(runs.taps), "words": runs.words, "filters": filters, "groups": call.group}
+    values |= {"group_step": call.w.shape[1], "weights_step": panels * panel * len(runs.taps) * runs.words}
+    values |= {**vars(cut), **lines.arguments, **finish.arguments(call.filters)}
     binder.step(
         emit_byte_convolution,
         spec,
         [values[name] for name in argument_names(spec)],
-        reads=(image, weights, begin, offsets, *matrices),
-        writes=results,
+        reads=(image, weights, begin, offsets, *finish.operands),
+        writes=finish.results,
         chunks=cut.blocks * cut.panel_groups * call.group,
         scratch=spec.rows * panel * _I32.itemsize,
         flops=call.flops,
-        detail=f"{call.batch * call.places} places x {len(runs.taps)} runs of {runs.nbytes} x {filters} filters"
+        detail=f"{call.batch * call.places} places x {len(runs.taps)} runs of {runs.nbytes} x {call.filters} filters"
         f"{f' in {call.group} groups' if call.group > 1 else ''}, tiles of {cut.tile} x {tile.vectors}",
         arithmetic="int8",
     )
-    return call.handed_on(results)
+
+
+def _bind_depthwise(binder: Binder, call: ConvolutionCall, padding: Tensor, init: Array, finish: _Finish) -> None:
+    """Add the steps of a convolution in which every channel has one filter."""
+    lanes = binder.target.lanes(I32)
+    channels = -(-call.channels // lanes) * lanes
+    spec = ByteDepthwiseSpec(_PLACES if binder.target.registers >= 32 else _PLACES // 2, finish.epilogue)
+    taps = Runs.of(call).taps
+    image = _padded(binder, call, padding, slack=channels - call.channels)
+    weights = binder.derived(call.w, ("taps", channels), lambda array: _by_taps(array, channels))
+    starts = np.zeros(channels, np.int32)
+    starts[: call.channels] = init
+    begin, offsets = binder.constant(starts), _offsets(binder, taps, image)
+    lines = _Lines.of(call, image)
+    block = max(1, round(_DEPTHWISE_CHUNK * lines.count / call.flops))
+    values: dict[str, Argument] = {"image": image, "weights": weights, "init": begin, "offsets": offsets}
+    values |= {"taps": len(taps), "filters": call.channels, "padded": channels, "items": lines.count, "block": block}
+    values |= {**lines.arguments, **finish.arguments(call.filters)}
+    binder.step(
+        emit_byte_depthwise,
+        spec,
+        [values[name] for name in depthwise_names(spec)],
+        reads=(image, weights, begin, offsets, *finish.operands),
+        writes=finish.results,
+        chunks=-(-lines.count // block),
+        scratch=spec.rows * lanes * _I32.itemsize,
+        flops=call.flops,
+        detail=f"{call.batch * call.places} places x {len(taps)} taps, {call.channels} channels apart",
+    )
+
+
+def _offsets(binder: Binder, taps: Sequence[Sequence[int]], image: Tensor) -> Tensor:
+    """Where places of a window lie in the image, in bytes from its first one."""
+    steps = image.strides[1:-1]
+    return binder.constant(np.array([sum(t * s for t, s in zip(tap, steps, strict=True)) for tap in taps], np.int64))
+
+
+def _by_taps(w: Array, channels: int) -> Array:
+    """Depthwise weights [channels, 1, *kernel] as [taps][channels] in int32, with zeros up to whole vectors."""
+    matrix = np.zeros((w[0].size, channels), np.int32)
+    matrix[:, : len(w)] = signed_weights(w).reshape(len(w), -1).T
+    return matrix
 
 
 def _followed(outputs: Sequence[Expr], result: Expr, count: int) -> tuple[Expr, ...]:
@@ -253,6 +306,12 @@ class _Lines:
     def count(self) -> int:
         return math.prod(self.sizes)
 
+    @property
+    def arguments(self) -> dict[str, Argument]:
+        """Those of the kernels."""
+        steps = {f"line_step{axis}": self.steps[axis] for axis in range(LINE_DIMS)}
+        return {"width": self.width, "step": self.step, "size1": self.sizes[1], "size2": self.sizes[2], **steps}
+
 
 @dataclass(frozen=True)
 class _Cut:
@@ -268,7 +327,7 @@ class _Cut:
     panel_groups: int
 
     @staticmethod
-    def of(binder: Binder, call: ConvolutionCall, lines: _Lines, runs: Runs, rows: int, panels: int) -> _Cut:
+    def of(binder: Binder, call: ConvolutionCall, lines: _Lines, rows: int, panels: int) -> _Cut:
         """Tiles of equal height, and chunks of about equal work whose image stays in the second cache."""
         tiles = -(-lines.width // rows)
         tile = -(-lines.width // tiles)
