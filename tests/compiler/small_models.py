@@ -278,6 +278,23 @@ SMALL_MODELS: dict[str, SmallModel] = {
             "q": lambda sizes: np.random.default_rng(5).integers(-99, 99, (sizes["n"], 5, 6, 7)).astype(np.int8),
         },
     ),
+    "windows": SmallModel(
+        """windows (float[n, 3, 17, m] x, float[n, 20, 31] s) => (float[n, 34, 5, k] y, float[n, 10, 15] z)
+        { c = Conv<strides = [2, 2], pads = [2, 2, 2, 2]>(x, w1, b1) h = HardSwish(c)
+          d = Conv<strides = [2, 2], pads = [1, 1, 1, 1], auto_pad = "NOTSET">(h, w2) r = Relu(d)
+          g = Conv<group = 2, dilations = [2, 1], pads = [2, 1, 2, 1]>(r, w3) j = Concat<axis = 1>(r, g)
+          y = Conv(j, w4) z = Conv<strides = [2], pads = [0, 1]>(s, w5) }""",
+        sizes=({"n": 2, "m": 22, "k": 6},),
+        constants={
+            "w1": (18, 3, 6, 6),
+            "b1": (18,),
+            "w2": (36, 18, 3, 3),
+            "w3": (18, 18, 3, 3),
+            "w4": (34, 54, 1, 1),
+            "w5": (10, 20, 4),
+        },
+        tolerance=1e-5,
+    ),
     "depthwise": SmallModel(
         """depthwise (float[n, 22, 9, 10] x, float[n, 3, 40] s) => (float[n, 22, 9, 10] y, float[n, 6, 40] z)
         { c = Conv<pads = [0, 0, 0, 0]>(x, w1) d = Conv<group = 22, pads = [1, 1, 1, 1]>(c, w2)
