@@ -152,6 +152,11 @@ class Conv(Convolution):
         return self.convolution_cost(inputs, outputs, 1)
 
 
+def cut_too_much(axis: int) -> ValueError:
+    """The error of a transposed convolution whose pads leave less than nothing."""
+    return ValueError(f"the pads cut more than the result has on spatial axis {axis}")
+
+
 @operator("ConvTranspose")
 class ConvTranspose(Convolution):
     """The gradient of a convolution with respect to its input: every input element spreads a scaled kernel."""
@@ -218,6 +223,9 @@ class ConvTranspose(Convolution):
         batch, channels, *size = x.shape
         filters, kernel = w.shape[1], w.shape[2:]
         places = [self.place(axis, length, attributes) for axis, length in enumerate(size)]
+        for axis, (_, length) in enumerate(places):
+            if length < 0:
+                raise cut_too_much(axis)
         spread = [
             (length - 1) * s + (k - 1) * d + 1
             for length, s, k, d in zip(size, attributes.strides, kernel, attributes.dilations, strict=True)

@@ -29,6 +29,7 @@ from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Input
+from sardonyx.ops.convolution import cut_too_much
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes, Windows
 
@@ -126,7 +127,7 @@ class TransposedConvolution(NativeKernel):
         for axis, (length, taps) in enumerate(zip(x.shape[2:], w.shape[2:], strict=True)):
             begin, output = self.place(axis, length, attributes)
             if output < 0:
-                raise ValueError(f"the pads cut more than the result has on spatial axis {axis}")
+                raise cut_too_much(axis)
             spreads.append(Spread(length, output, taps, attributes.strides[axis], attributes.dilations[axis], begin))
         return spreads
 
