@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
@@ -180,8 +182,11 @@ class Unique(Operator):
 class _TopK(Operator):
     """The k largest (or smallest) elements along an axis with their places, best first; of equals the first ones."""
 
-    host_reason = "a partition and a sort in NumPy"
     axis: int = -1
+
+    def lowered(self, k: int | None, largest: bool) -> Kernel:
+        """The kernel for k elements, of the number that the second input holds where `k` is None."""
+        return Template("top_k", {"axis": self.axis, "k": k, "largest": largest}, self.run)
 
     def best(self, data: Array, k: int, largest: bool) -> Sequence[Value]:
         axis = axis_of(self.axis, data.ndim)
@@ -223,6 +228,9 @@ class AttributeTopK(_TopK):
     def run(self, data: Array) -> Sequence[Value]:
         return self.best(data, self.k, True)
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lowered(self.k, True)
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return self.inferred(inputs[0] or UNKNOWN, self.k)
 
@@ -235,14 +243,22 @@ class TopK(_TopK):
     sorted: int = 1
 
     def run(self, data: Array, k: Array) -> Sequence[Value]:
-        if k.shape != (1,):
-            raise ValueError(f"k tensor should be a 1D tensor of size 1, not of shape {list(k.shape)}")
-        return self.best(data, int(k[0]), bool(self.largest))
+        return self.best(data, checked_k(k), bool(self.largest))
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lowered(None, bool(self.largest))
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         k = inputs[1] or UNKNOWN
         numbers = k.integers() or k.elements
         return self.inferred(inputs[0] or UNKNOWN, numbers[0] if numbers else unknown_dim())
+
+
+def checked_k(k: Array) -> int:
+    """The number that the second input of TopK holds; ValueError where it is none."""
+    if k.shape != (1,):
+        raise ValueError(f"k tensor should be a 1D tensor of size 1, not of shape {list(k.shape)}")
+    return int(k[0])
 
 
 def _ordered(keys: Array, largest: bool) -> Array:

@@ -1,0 +1,1 @@
+"""The code of kernels that choose elements by value."""

@@ -1,0 +1,102 @@
+"""The best k elements of each row, in order.
+
+Elements that are worse than the k-th best one so far are passed over, a vector at a time; the others are collected,
+and whenever there is no room for more, all but the best k of them are dropped. For k far below the length nearly all
+elements are passed over, whatever their order; the work is linear in the length in any case.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
+from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import I64, U8
+
+
+@dataclass(frozen=True)
+class BestSpec:
+    """What is better."""
+
+    ranking: Ranking
+
+
+def room_for(k: int, size: int, lanes: int) -> int:
+    """Entries that a thread collects at most: those of a vector are added before more room is made."""
+    return min(size, k + max(k, 16)) + lanes
+
+
+def emit_best(target: Target, spec: BestSpec) -> str:
+    """Arguments: data, values, places (int64), rows, rows per chunk, length of a row, k, entries that are collected
+    before all but k are dropped. Scratch: `room_for` entries, and behind them what sorting them takes.
+    """
+    k, words = kernel_frame(target)
+    ranking = spec.ranking
+    data = k.pointer(words.load(0), ranking.stored)
+    values, places = k.pointer(words.load(1), ranking.stored), k.pointer(words.load(2), I64)
+    size, best, most = words.load(5), words.load(6), words.load(7)
+    begin, end = share(k, words.load(3), words.load(4))
+    lanes = target.lanes(ranking.rank)
+    entries = k.pointer("scratch", ranking.entry)
+    sorter = Sorter(k, ranking, entries.offset(most + lanes).cast(U8))
+    with k.loop(begin, end) as row:
+        from_ = data.offset(row * size)
+        collected = _Collected(k, ranking, entries, sorter, best, most)
+        whole = size & -lanes
+        with k.loop(0, whole, lanes) as place:
+            collected.offer(from_.load(place, lanes), place)
+        with k.loop(whole, size) as place:
+            collected.offer(from_.load(place), place)
+        sorter.sort(entries, collected.count.get())
+        to, numbers = values.offset(row * best), places.offset(row * best)
+        with k.loop(0, best) as number:
+            place = ranking.place_in(entries.load(number))
+            numbers.store(place, number)
+            to.store(from_.load(place), number)
+    return k.finish()
+
+
+class _Collected:
+    """The entries of a row that may be among the best, and the rank that an element needs to join them."""
+
+    def __init__(
+        self, k: Function, ranking: Ranking, entries: Pointer, sorter: Sorter, best: Value, most: Value
+    ) -> None:
+        self._k, self._ranking, self._entries, self._sorter = k, ranking, entries, sorter
+        self._best, self._most = best, most
+        self.count: Variable = k.variable(I64, 0)
+        self._least = k.variable(ranking.rank, 0)
+
+    def offer(self, bits: Value, place: Value) -> None:
+        """Collect what is good enough of a vector of elements from a place on, or of one element."""
+        k, ranking = self._k, self._ranking
+        ranks = ranking.of(k, bits)
+        good = ranks >= self._least.get()
+        if bits.type.lanes == 1:
+            with k.when(good):
+                self._add(ranks, place)  # fewer than a vector of them follow the last vector
+            return
+        chosen = lanes_that(k, good)
+        with k.when(chosen.differs(0)):
+            left = k.variable(I64, chosen)
+            with k.loop_while(lambda: left.get().differs(0)):
+                lane = lowest_bit(k, left.get())
+                self._add(ranks.lane(lane), place + lane)
+                left.set(left.get() & (left.get() - 1))
+            self._make_room()
+
+    def _add(self, rank: Value, place: Value) -> None:
+        self._entries.store(self._ranking.entry_of(self._k, rank, place), self.count.get())
+        self.count.set(self.count.get() + 1)
+
+    def _make_room(self) -> None:
+        k, ranking, best = self._k, self._ranking, self._best
+        with k.when(self.count.get() > self._most):
+            self._sorter.sort(self._entries, self.count.get())
+            self.count.set(best)
+            worst = ranking.rank_in(self._entries.load(best - 1))
+            # What follows must be better: of equals the first ones stay.
+            highest = worst.equals(k.constant(ranking.rank, ranking.best))
+            self._least.set(k.select(highest, worst, worst + 1))
