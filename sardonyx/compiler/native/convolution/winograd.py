@@ -86,7 +86,13 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
         x = contiguous(binder, x)
     tile = tile_shape(binder.target)
     spec = WinogradSpec(
-        scheme.stride, scheme.outputs, call.product, tile.rows, tile.vectors, _epilogue(finish.outputs, operands)
+        scheme.stride,
+        scheme.outputs,
+        call.product,
+        tile.rows,
+        tile.vectors,
+        shares_requests=cut.tile_block > cut.tile_rows,
+        epilogue=_epilogue(finish.outputs, operands),
     )
     packed = binder.derived(
         call.w,

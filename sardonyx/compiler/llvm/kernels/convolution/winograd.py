@@ -28,7 +28,7 @@ from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, pl
 from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile, multiply_tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Request, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
@@ -36,6 +36,8 @@ from sardonyx.compiler.llvm.types import F32, I64, PTR, Type
 
 # Elements of the filters between those in use and those that are asked for, at least.
 _LEAST_AHEAD = 4096
+# Bytes of a cache line.
+_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class WinogradSpec:
 
     `stride` is the distance of windows along both dimensions, 1 or 2, and tiles have `outputs` x `outputs` outputs: a
     scheme of `winograd_transforms.SCHEMES`. `stored` names the product whose types image and filters have in memory;
-    all is computed in float32. The micro-kernel has `rows` x `vectors` registers.
+    all is computed in float32. The micro-kernel has `rows` x `vectors` registers. With `shares_requests` it takes
+    several turns for the tiles of a block, which share in asking for filters ahead of time.
     """
 
     stride: int = 1
@@ -52,6 +55,7 @@ class WinogradSpec:
     stored: str = "f32"
     rows: int = 12
     vectors: int = 2
+    shares_requests: bool = True
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
 
@@ -163,11 +167,10 @@ class _Winograd:
             with k.loop(0, channels, given["k_block"]) as channel:
                 elements = minimum(k, channels - channel, given["k_block"])
                 b = filters.offset(channel * self.panel)
-                # Every turn of rows asks for the filters behind these: once is not enough for memory.
-                ahead = k.larger(elements * self.panel, _LEAST_AHEAD)
                 with k.loop(0, tiles, given["tile_rows"]) as row:
                     a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
-                    panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, ahead)
+                    request = self._request(b, elements, row)
+                    panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, request=request)
                     place = Tile(products.offset(row * self.panel), k.constant(I64, self.panel), self.panel)
                     height = minimum(k, tiles - row, given["tile_rows"])
                     for case in k.choose(height, range(1, self.spec.rows + 1)):
@@ -175,3 +178,15 @@ class _Winograd:
                             k, PRODUCTS["f32"], a, panels, case, elements, 1, place, channel.equals(0)
                         )
                         store_tile(place, values)
+
+    def _request(self, b: Pointer, elements: Value, row: Value) -> Request:
+        """What is asked for while the tiles from `row` on are multiplied: the filters behind those in use.
+
+        A core waits for few lines at once, and asks in vain for more: turns share in it, the first takes one half.
+        """
+        k, per_step = self.k, self.panel * F32.nbytes // _LINE
+        lines = max(1, per_step // 2 if self.spec.shares_requests else per_step)
+        ahead = k.larger(elements * self.panel, _LEAST_AHEAD)
+        if self.spec.shares_requests:
+            ahead = ahead + k.select(row.equals(0), 0, elements * (lines * _LINE // F32.nbytes))
+        return Request(b.offset(ahead), lines)

@@ -32,6 +32,14 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Request:
+    """Cache lines that are asked for one after the other from `start` on, `lines` of them in each step of K."""
+
+    start: Pointer
+    lines: int
+
+
+@dataclass(frozen=True)
 class Panels:
     """Panels of B: where word 0 of each is, vectors of each, masks of the vectors (None: whole), and the stride between
     steps of K in words (an int where the panels are packed)."""
@@ -41,6 +49,7 @@ class Panels:
     masks: tuple[Value | None, ...]
     stride: Value | int
     prefetch: Value | None = None  # words ahead of what is read, to be asked for
+    request: Request | None = None  # what else is asked for
     minus: Pointer | None = None  # what is taken from the words of the only panel, and
     kept: Pointer | None = None  # where the differences are written, both laid out as the panel
 
@@ -127,6 +136,7 @@ class _Steps:
             starts = [a.start]
         self.a_pointers = [k.variable(PTR, start.address) for start in starts]
         self.b_pointers = [k.variable(PTR, start.address) for start in b.starts]
+        self.request = None if b.request is None else k.variable(PTR, b.request.start.address)
         beside = [place for place in (b.minus, b.kept) if place is not None]
         self.beside = [k.variable(PTR, place.address) for place in beside]
 
@@ -152,6 +162,9 @@ class _Steps:
                 apart = _LINE if self.rows > _FEWER_REQUESTS else 2 * _LINE
                 for first in range(0, b.vectors * self.lanes * line.scalar.nbytes, apart):
                     ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
+        if b.request is not None and self.request is not None:
+            for line in range(step * b.request.lines, (step + 1) * b.request.lines):
+                k.pointer(k.advance(self.request.get(), line, _LINE), self.product.word).prefetch(level=2)
         if self.beside:
             places = [k.pointer(place.get(), self.product.word) for place in self.beside]
             minus, kept = (place.offset(self._b_offset(step)) for place in places)
@@ -174,3 +187,5 @@ class _Steps:
             variable.set(k.advance(variable.get(), along, word.nbytes))
         for variable in (*self.b_pointers, *self.beside):
             variable.set(k.advance(variable.get(), self._b_offset(steps), word.nbytes))
+        if self.b.request is not None and self.request is not None:
+            self.request.set(k.advance(self.request.get(), steps * self.b.request.lines, _LINE))
