@@ -173,3 +173,14 @@ def test_small_maps_are_copied_channels_last() -> None:
     given = outputs_of(x, w, None, attributes, 64, "", by_channels=False, copied=True)
     assert given is not None
     np.testing.assert_allclose(given[0], reference(x, w, None, attributes, 64), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [200, 512, 531])
+def test_many_channels_are_done_in_blocks(channels: int) -> None:
+    """512 channels lie a power of two apart, so that the input is copied with room between its places."""
+    rng = np.random.default_rng(channels)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, channels, 9, 30), (channels, 1, 5, 5)))
+    attributes = WindowAttributes.of((5, 5), None, None, (2, 2, 2, 2), "NOTSET")
+    given = outputs_of(x, w, None, attributes, channels, "", by_channels=True)
+    assert given is not None
+    np.testing.assert_allclose(given[0], reference(x, w, None, attributes, channels), rtol=1e-5, atol=2e-5)

@@ -258,3 +258,13 @@ def test_pools_with_channels_at_the_end() -> None:
     x = np.random.default_rng(20).integers(-99, 99, (2, 7, 8, 21)).astype(np.int8)
     op = operator("NhwcMaxPool", "com.microsoft", kernel_shape=[3, 2], strides=[2, 1])
     np.testing.assert_array_equal(steps_outputs(kernel_of(op, x.dtype), [x])[0], op.run(x)[0])
+
+
+def test_large_pools_are_cut_into_blocks_and_chunks() -> None:
+    x = np.random.default_rng(21).standard_normal((2, 300, 40, 41)).astype(np.float32)
+    for attributes in ({"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}, {"kernel_shape": [5, 5]}):
+        op = operator("MaxPool", **attributes)
+        (expected,) = op.run(x)
+        for by_channels in (False, True):
+            (found,) = outputs_of(op, x, by_channels=by_channels, chunks=True)
+            np.testing.assert_array_equal(found, expected)
