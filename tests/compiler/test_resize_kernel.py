@@ -219,3 +219,20 @@ def test_lookups_are_for_machines_that_have_them() -> None:
     targets = host_targets()
     assert not has_lookup(targets["portable"]) if "portable" in targets else True
     assert all(has_lookup(target) for name, target in targets.items() if name.startswith("avx"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_scales(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        rank = int(rng.integers(1, 6))
+        shape = tuple(rng.integers(1, 20, rank).tolist())
+        mode = str(rng.choice(["nearest", "linear", "cubic"]))
+        attributes = {"mode": mode, "exclude_outside": int(rng.integers(2))}
+        if mode != "nearest":
+            attributes["antialias"] = int(rng.integers(2))
+        scales = rng.choice([0.4, 1, 1, 1.25, 2, 3, 4], rank).tolist()
+        last = rank > 2 and bool(rng.integers(2))
+        found, expected = resized(random(shape, np.float32), scales, last=last, **attributes)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=0, atol=0 if mode == "nearest" else 3e-3)

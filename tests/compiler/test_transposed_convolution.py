@@ -268,3 +268,31 @@ def test_pads_as_an_input(pads: tuple[int, ...] | None) -> None:
     (expected,) = operator.run(*inputs)
     found = result_of(kernel_of(operator, inputs), inputs)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_attributes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def numbers(lowest: int, highest: int, count: int) -> tuple[int, ...]:
+        return tuple(rng.integers(lowest, highest + 1, count).tolist())
+
+    for _ in range(12):
+        rank = int(rng.integers(1, 4))
+        group, depth, filters = int(rng.choice([1, 1, 2, 3])), *numbers(1, 20, 2)
+        size, kernel, strides, dilations = (numbers(1, most, rank) for most in (9, 5, 3, 2))
+        pads = numbers(0, 2, 2 * rank)
+        attributes = {"strides": strides, "dilations": dilations, "group": group, "pads": pads}
+        operator = operator_of("ConvTranspose", 11, attributes)
+        channels = group * depth
+        inputs = [values((2, channels, *size), np.float32, seed), values((channels, filters, *kernel), np.float32)]
+        kernels, last = kernel_of(operator, inputs), bool(rng.integers(2))
+        try:
+            (expected,) = operator.run(*(array.astype(np.float64) for array in inputs))
+        except ValueError:
+            with pytest.raises(ValueError, match="the pads cut more"):
+                bound(kernels, inputs)
+            continue
+        found = result_of(kernels, inputs, last=last, constants=[1] if last else [])
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * (1 + np.abs(expected).max(initial=0)))
