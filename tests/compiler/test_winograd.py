@@ -417,11 +417,10 @@ def test_sessions_have_the_same_bits_for_any_number_of_threads() -> None:
         assert np.abs(found - meaning).max() <= 5e-6 * np.abs(meaning).max()
 
 
-def test_bfloat16_takes_ordinary_products() -> None:
+def test_sessions_that_allow_bfloat16_may_take_it() -> None:
+    """Fewer exact products or more coarse ones: both are within the bound of the coarse ones."""
     text, x = model((1, 32, 20, 20), 32)
-    entries = [("sardonyx.cpu.precision", "bfloat16")]
-    on, off = (run(text, x, 1, [*entries, ("sardonyx.cpu.winograd", value)]) for value in "10")
-    if host_target().has_bf16_dot:
-        assert np.array_equal(on, off)
-    else:
-        assert np.allclose(on, off, atol=1e-4)
+    meaning = run(text, x, 1, [("sardonyx.cpu.kernels", "numpy")])
+    for value in "10":
+        found = run(text, x, 1, [("sardonyx.cpu.precision", "bfloat16"), ("sardonyx.cpu.winograd", value)])
+        assert np.abs(found - meaning).max() <= 2.0**-7 * np.abs(meaning).max()

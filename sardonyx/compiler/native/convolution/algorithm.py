@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.tuned import tuned
 
@@ -39,9 +39,10 @@ class Rates:
     l3: float = 30.0
     memory: float = 14.0
 
-    def flops(self, target: Target) -> float:
-        """float32 operations a nanosecond at most."""
-        return 4.0 * target.lanes(F32) * self.ghz
+    def flops(self, target: Target, product: str = "f32") -> float:
+        """Operations a nanosecond at most, with an inner product of vectors."""
+        kind = PRODUCTS[product]
+        return 4.0 * target.lanes(kind.word) * kind.depth * self.ghz
 
     def bytes_of(self, target: Target, nbytes: float) -> float:
         """Bytes a nanosecond from where so many of them stay between two uses."""

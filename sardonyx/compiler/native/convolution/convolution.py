@@ -9,6 +9,7 @@ equal ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
@@ -70,7 +71,7 @@ class ConvolutionKernel(NativeKernel):
         if self.channels_last:
             x = _channels_second(x)
         call = self.call(binder, x, w, bias, self._whole_epilogue(x, addend, epilogue))
-        results = choose(binder, call).bind(binder, call)
+        results = convolve(binder, call)
         return [_channels_at_end(tensor) for tensor in results] if self.channels_last else results
 
     def _whole_epilogue(self, x: Tensor, addend: Tensor | None, epilogue: Epilogue | None) -> Epilogue | None:
@@ -113,11 +114,26 @@ class ConvolutionKernel(NativeKernel):
         return ConvolutionCall(x, w, bias, windows, group, epilogue, product)
 
 
-def choose(binder: Binder, call: ConvolutionCall) -> Algorithm:
-    """The algorithm that is predicted to be the fastest for a call."""
-    predicted = [(algorithm.predict(binder, call), algorithm) for algorithm in ALGORITHMS]
-    able = [(time, algorithm) for time, algorithm in predicted if time is not None]
-    return min(able, key=lambda pair: pair[0])[1]
+def convolve(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
+    """Add the steps of a call by the algorithm that is chosen for it, and give the outputs in ONNX's order."""
+    algorithm, chosen = choose(binder, call)
+    return algorithm.bind(binder, chosen)
+
+
+def choose(binder: Binder, call: ConvolutionCall) -> tuple[Algorithm, ConvolutionCall]:
+    """The algorithm that is predicted to be the fastest, and the call as it takes it.
+
+    Where the session allows coarser products than those of the input's type, both are compared: fewer exact products
+    may take less time than more coarse ones.
+    """
+    calls = [call]
+    exact = product_of(call.x.dtype)
+    if exact is not None and exact != call.product:
+        calls.append(replace(call, product=exact))
+    predicted = [(algorithm.predict(binder, one), algorithm, one) for one in calls for algorithm in ALGORITHMS]
+    able = [(time, algorithm, one) for time, algorithm, one in predicted if time is not None]
+    _, algorithm, chosen = min(able, key=lambda candidate: candidate[0])
+    return algorithm, chosen
 
 
 def _with_rank(tensor: Tensor, rank: int) -> Tensor:

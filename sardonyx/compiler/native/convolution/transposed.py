@@ -18,7 +18,7 @@ import numpy as np
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL, OverlapSpec, emit_overlaps
 from sardonyx.compiler.llvm.types import Type, type_of
-from sardonyx.compiler.native.convolution.convolution import choose
+from sardonyx.compiler.native.convolution.convolution import convolve
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import reshaped, transposed
@@ -100,7 +100,7 @@ class TransposedConvolution(NativeKernel):
         turned = _turned(binder, w, self.group, copied=is_convolution)
         call = ConvolutionCall(x, turned, bias, windows, self.group, epilogue, product)
         if is_convolution:
-            return choose(binder, call).bind(binder, call)
+            return convolve(binder, call)
         finish = call.finish(binder)
         results = call.results(binder, finish)
         if x.size == 0:

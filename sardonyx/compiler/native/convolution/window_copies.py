@@ -15,6 +15,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.gemm_choice import Problem, panel_columns
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
@@ -38,7 +39,8 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     rate, target = rates(), binder.target
     filters, panel = max(1, call.filters // call.group), panel_columns(target, call.product)
     rows, k = call.batch * call.places, call.taps * call.w.shape[1]
-    product_ns = call.flops * -(-filters // panel) * panel / filters / (_SHARE_OF_PEAK * rate.flops(target))
+    padded = -(-filters // panel) * panel / filters
+    product_ns = call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, call.product))
     if binder.settings.fast_products and call.has_constant_weights and call.group == 1:
         problem = Problem(m=rows, n=filters, k=k, product=call.product)
         if declined(target, problem) is None:
@@ -48,7 +50,8 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     run = call.w.shape[1] if by_channels else call.windows.kernel[-1]
     runs = copied / (run * call.x.dtype.itemsize)
     order = 0 if call.is_channels_last or not by_channels else call.x.nbytes
-    moved_ns = sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order))
+    words = 1.5 * (copied or call.x.nbytes) if PRODUCTS[call.product].depth > 1 else 0
+    moved_ns = sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order, words))
     return product_ns + moved_ns + runs * _RUN_NS
 
 

@@ -39,11 +39,17 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     panel = panel_columns(target, call.product)
     padded = -(-filters // panel) * panel / filters
     rows = call.batch * call.places * call.group
-    nbytes = rows * call.taps * call.w.shape[1] * call.x.dtype.itemsize
+    copied = rows * call.taps * call.w.shape[1] * call.x.dtype.itemsize
     runs = rows * (call.taps if call.group > 1 else call.taps // call.windows.kernel[-1])
-    weights = call.w.nbytes / rate.l3 if call.w.nbytes > target.caches.l3 / 4 else 0.0  # each block of K comes late
-    order = 0.0 if call.is_channels_last else call.x.nbytes / rate.bytes_of(target, call.x.nbytes)
-    return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target)) + nbytes / rate.l2 + runs * _RUN_NS + weights + order
+    ns = call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, call.product))
+    ns += copied / rate.l2 + runs * _RUN_NS
+    if call.w.nbytes > target.caches.l3 / 4:  # each block of K comes late
+        ns += call.w.nbytes / rate.l3
+    if product.depth > 1:
+        ns += 1.5 * call.x.nbytes / rate.bytes_of(target, call.x.nbytes)
+    if not call.is_channels_last:
+        ns += call.x.nbytes / rate.bytes_of(target, call.x.nbytes)
+    return ns
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
