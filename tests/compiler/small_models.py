@@ -37,6 +37,15 @@ class SmallModel:
             model.graph.initializer.append(numpy_helper.from_array(weight, name))
         return model
 
+    def sized(self, sizes: Mapping[str, int]) -> onnx.ModelProto:
+        """The model for inputs whose symbolic dimensions have these values."""
+        model = self.model
+        for item in model.graph.input:
+            for dim in item.type.tensor_type.shape.dim:
+                if dim.dim_param:
+                    dim.dim_value = sizes[dim.dim_param]
+        return model
+
     def inputs(self, sizes: Mapping[str, int]) -> dict[str, Array]:
         """The inputs of a run with these values of the symbolic dimensions."""
         rng = np.random.default_rng(2)
@@ -54,6 +63,13 @@ class SmallModel:
 
 def _tokens(sizes: Mapping[str, int]) -> Array:
     return np.random.default_rng(3).integers(0, 50, (2, sizes["n"]))
+
+
+def _whole_blocks(sizes: Mapping[str, int]) -> Array:
+    """Rows whose blocks of 16 are exact in bytes: whole numbers up to 127, which comes in each of them."""
+    rows = np.random.default_rng(6).integers(-127, 128, (sizes["n"], 48))
+    rows[:, ::16] = 127
+    return rows.astype(np.float32)
 
 
 SMALL_MODELS: dict[str, SmallModel] = {
@@ -103,6 +119,23 @@ SMALL_MODELS: dict[str, SmallModel] = {
           p = com.microsoft.MatMulNBits<K = 40, N = 18, bits = 4, block_size = 16>(v, packed, scales) }""",
         sizes=({"n": 6},),
         constants={"filters": (7, 5, 3, 3), "weights": (40, 21), "numbers": (18, 3, 8), "scales": (54,)},
+        tolerance=1e-5,
+    ),
+    "quantised products": SmallModel(
+        """products (float[n, 48] x, float[1, 19, m, 7] maps) => (float[n, 18] p, float[n, 18] o, float[1, 19, m, 7] y)
+        { packed = Cast<to = 2>(numbers) zeros = Cast<to = 2>(origins)
+          p = com.microsoft.MatMulNBits<K = 48, N = 18, bits = 4, block_size = 16, accuracy_level = 4>(
+              x, packed, scales)
+          o = com.microsoft.MatMulNBits<K = 48, N = 18, bits = 4, block_size = 16, accuracy_level = 4>(
+              x, packed, scales, zeros)
+          xs = Constant<value_float = 0.03>() ws = Constant<value_float = 0.02>()
+          zero = Constant<value = uint8 {120}>() flat = Constant<value = int8 {0}>()
+          q = QuantizeLinear(maps, xs, zero) k = QuantizeLinear(filters, ws, flat)
+          c = QLinearConv<pads = [1, 1, 1, 1], group = 19>(q, xs, zero, k, ws, flat, xs, zero)
+          y = DequantizeLinear(c, xs, zero) }""",
+        sizes=({"n": 1, "m": 4}, {"n": 6, "m": 5}),
+        constants={"numbers": (18, 3, 8), "scales": (54,), "origins": (36,), "filters": (19, 1, 3, 3)},
+        special={"x": _whole_blocks},
         tolerance=1e-5,
     ),
     "softmax": SmallModel(
@@ -211,11 +244,12 @@ SMALL_MODELS: dict[str, SmallModel] = {
     ),
     "resampling": SmallModel(
         """resampling (float[1, 3, n, 20] x, float[2, 3, n, 20] maps, float[2, 5, 6, 2] grid, float[2, 2, 3] theta)
-            => (float[1, 3, m, 40] a, float[1, 3, m, 40] b, float[1, 3, m, 30] c, float[2, 3, 5, 6] g,
-                float[2, 4, 5, 2] p)
+            => (float[1, 3, m, 40] a, float[1, 3, m, 40] b, float[1, 3, m, 30] c, float[1, 3, m, 30] d,
+                float[2, 3, 5, 6] g, float[2, 4, 5, 2] p)
         { twice = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
           other = Constant<value_floats = [1.0, 1.0, 2.0, 1.5]>()
           a = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , twice)
+          d = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , other)
           b = Resize<mode = "linear">(x, , twice) c = Resize<mode = "cubic">(x, , other)
           size = Constant<value_ints = [2, 3, 4, 5]>() p = AffineGrid(theta, size)
           g = GridSample<padding_mode = "reflection">(maps, grid) }""",
@@ -302,5 +336,21 @@ SMALL_MODELS: dict[str, SmallModel] = {
         sizes=({"n": 1}, {"n": 2}),
         constants={"w1": (22, 22, 1, 1), "w2": (22, 1, 3, 3), "w3": (6, 1, 5)},
         tolerance=1e-5,
+    ),
+    "loops": SmallModel(
+        """loops (float[n, 9] x, float[9] start, bool flag) => (float[9] last, float[r, 9] all, float[9] total,
+                  float[n, 9] sums, float[9] chosen)
+        { most = Constant<value_int = 6>() yes = Constant<value = bool {1}>()
+          last, all = Loop<body = round (int64 i, bool going, float[9] before)
+                  => (bool more, float[9] after, float[9] seen)
+              { f = Cast<to = 1>(i) moved = Add(before, f) after = Tanh(moved) seen = Mul(after, scale)
+                four = Constant<value_int = 4>() more = Less(i, four) }>(most, yes, start)
+          total, sums = Scan<num_scan_inputs = 1, body = item (float[9] so, float[9] row) => (float[9] far, float[9] out)
+              { far = Add(so, row) out = Sigmoid(far) }>(start, x)
+          chosen = If<then_branch = a () => (float[9] y) { y = Exp(start) },
+              else_branch = b () => (float[9] y) { y = Neg(start) }>(flag) }""",
+        sizes=({"n": 1}, {"n": 7}),
+        constants={"scale": (9,)},
+        special={"flag": lambda sizes: np.array(sizes["n"] > 1)},
     ),
 }

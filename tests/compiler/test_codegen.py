@@ -43,7 +43,7 @@ EXECUTED = {*host_targets(), *([] if missing() else ["neon"])}
 
 def templates() -> Iterator[str]:
     """Every function of the kernels' folder that writes a kernel, except what only measures the machine."""
-    for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
+    for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
         if module.name.endswith(".ceilings"):
             continue
         for name, function in inspect.getmembers(importlib.import_module(module.name), inspect.isfunction):
@@ -77,10 +77,12 @@ def kernels_of_sessions(target: Target, monkeypatch: pytest.MonkeyPatch) -> dict
     monkeypatch.setattr(
         "sardonyx.compiler.llvm.library._LIBRARIES", {(purpose, target.key): found for purpose in ("models", "runtime")}
     )
-    for small, precision in itertools.product(SMALL_MODELS.values(), ("float32", "bfloat16")):
-        options = ort.SessionOptions()
-        options.add_session_config_entry("sardonyx.cpu.precision", precision)
-        ort.InferenceSession(small.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    for small in SMALL_MODELS.values():
+        models = [small.model, *map(small.sized, small.sizes)]  # sizes that were guessed do not fit every model
+        for model, precision in itertools.product(models, ("float32", "bfloat16")):
+            options = ort.SessionOptions()
+            options.add_session_config_entry("sardonyx.cpu.precision", precision)
+            ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return found.asked
 
 

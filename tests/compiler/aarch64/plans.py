@@ -9,8 +9,10 @@ import numpy as np
 
 from sardonyx.compiler.binding import Bound
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
+from sardonyx.compiler.llvm.kernels.engine.rounds import emit_rounds
 from sardonyx.runtime.lanes import LINE_WORDS, MOST_PARTS, LaneField
 from sardonyx.runtime.native_plan import NativePlan, PlanField
+from sardonyx.runtime.rounds import MoveColumn, RoundsField
 from sardonyx.runtime.team import TeamField
 from tests.compiler.aarch64.machine import Visit, emulated
 
@@ -34,6 +36,42 @@ def run_plan(bound: Bound, external: Sequence[Array], *, in_team: bool = False, 
         if array.flags.writeable:
             visit.fetch(array)
     return status
+
+
+def run_rounds(
+    bound: Bound, moves: Sequence[int], arrays: Sequence[Array], condition: Array | None, count: int
+) -> tuple[int, int]:
+    """The executor's last answer and how many rounds of `count` were done.
+
+    `moves` has a row of `MoveColumn` for each external address, which lie in `arrays`; their contents are as after the
+    rounds.
+    """
+    plan, visit = bound.plan, emulated().machine.visit()
+    table = np.array(moves, np.int64).reshape(-1, MoveColumn.WORDS)
+    for column in (MoveColumn.EVEN, MoveColumn.ODD):
+        table[:, column] = [_moved(visit, arrays, place) for place in table[:, column].tolist()]
+    words = _room(RoundsField.WORDS)
+    words[RoundsField.RUN] = executor_code(emulated()).run
+    words[RoundsField.PLAN] = _plan_address(visit, plan, _constants(bound))
+    words[RoundsField.LANE] = _lane_address(visit, plan)
+    words[RoundsField.EXTERNALS] = visit.address(_room(plan.base_count))
+    words[RoundsField.MOVES], words[RoundsField.MOVE_COUNT] = visit.address(table), len(table)
+    words[RoundsField.CONDITION] = 0 if condition is None else visit.address(condition)
+    words[RoundsField.COUNT] = count
+    emulated().machine.call(emulated().address(emit_rounds, ()), visit.address(words))
+    for array in (*arrays, words):
+        if array.flags.writeable:
+            visit.fetch(array)
+    return int(words[RoundsField.STATUS]), int(words[RoundsField.DONE])
+
+
+def _moved(visit: Visit, arrays: Sequence[Array], place: int) -> int:
+    """Where an address inside of one of the arrays is in the machine."""
+    for array in arrays:
+        low, high = np.lib.array_utils.byte_bounds(array)
+        if low <= place < max(high, low + 1):
+            return visit.address(array) + place - int(array.__array_interface__["data"][0])
+    raise AssertionError(f"no array lies at {place:#x}")
 
 
 def _room(count: int) -> Array:

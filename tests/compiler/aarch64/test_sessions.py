@@ -7,13 +7,13 @@ import pytest
 import sardonyx as ort
 from sardonyx.compiler import native_steps
 from sardonyx.compiler.llvm import library, target
-from sardonyx.runtime import native_segment
+from sardonyx.runtime import native_segment, rounds
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
 from sardonyx.runtime.team import FINISHED
 from tests.api.test_kernel_variants import by_numpy, check_close
 from tests.compiler.aarch64.machine import emulated, missing, neon
-from tests.compiler.aarch64.plans import run_plan
+from tests.compiler.aarch64.plans import run_plan, run_rounds
 from tests.compiler.small_models import SMALL_MODELS, Array
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}")
@@ -35,21 +35,40 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert run_plan(bound, [arrays[address] for address in addresses]) == FINISHED
         ran.extend(step.kernel for step in bound.steps)
 
+    def repeat(table: rounds._Table, segment: NativeSegment, code: object, context: RunContext) -> rounds.Outcome:
+        assert not table._ready.faults
+        bound = table._ready.source.bound
+        places = [place for pair in table._places for place in pair]
+        status, done = run_rounds(bound, table._moves, [*table._kept, *places], table._condition, table._count)
+        assert status == FINISHED
+        ran.append(f"{done} rounds")
+        return table._outcome(done)
+
     monkeypatch.setattr(target, "host_targets", lambda: {"neon": neon()})
     monkeypatch.setattr(library, "_LIBRARIES", {(purpose, neon().key): emulated() for purpose in ("models", "runtime")})
     monkeypatch.setattr(native_steps, "_result_pool", lambda kernels: None)
     monkeypatch.setattr(native_segment, "address_of", noted)
     monkeypatch.setattr(NativeSegment, "_run", run)
+    monkeypatch.setattr(rounds._Table, "run", repeat)
     return ran
+
+
+def session_of(name: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.enable_cpu_mem_arena = False  # the short ways into native code call it in this process
+    model = SMALL_MODELS[name].model.SerializeToString()
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("name", list(SMALL_MODELS))
 def test_sessions_compute_what_numpy_does(name: str, runs: list[str]) -> None:
-    small = SMALL_MODELS[name]
-    options = ort.SessionOptions()
-    options.enable_cpu_mem_arena = False  # the short ways into native code call it in this process
-    session = ort.InferenceSession(small.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    small, session = SMALL_MODELS[name], session_of(name)
     for sizes, expected in zip(small.sizes, by_numpy(name), strict=True):
         runs.clear()
         check_close(name, session.run(None, small.inputs(sizes)), expected)
         assert runs
+
+
+def test_loops_are_repeated_by_native_code(runs: list[str]) -> None:
+    session_of("loops").run(None, SMALL_MODELS["loops"].inputs({"n": 7}))
+    assert {"5 rounds", "7 rounds"} <= set(runs)
