@@ -40,6 +40,7 @@ SWITCHES = (
     Switch("native kernels", {"sardonyx.cpu.kernels": "numpy"}),
     Switch("instructions beyond AVX2", {"sardonyx.cpu.kernels": "avx2"}),
     Switch("seven products of quarters for eight", {"sardonyx.cpu.fast_products": "0"}),
+    Switch("convolutions by Winograd's algorithm", {"sardonyx.cpu.winograd": "0"}),
     Switch("spinning threads", {"session.intra_op.allow_spinning": "0"}),
     Switch("fused attention", without=("AttentionFusion",)),
     Switch("queries, keys and values in one product", without=("QKVProjectionFusion",)),

@@ -224,7 +224,7 @@ _TABLE = (
         "sardonyx.cpu.winograd",
         "1",
         "works",
-        "convolutions 3x3 of stride 1 take fewer multiplications and round more coarsely",
+        "convolutions 3x3 with constant weights take fewer multiplications and round otherwise",
     ),
     # Compiled models of other providers
     _on_off("ep.context_enable", "0", "accepted", "write a model with compiled parts"),

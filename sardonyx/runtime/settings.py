@@ -16,7 +16,7 @@ class RunSettings:
     steps may run beside each other (1 keeps the order of the graph). `kernels` names an instruction set, or
     ``numpy`` for no native code; empty for the best of this machine. `precision` is ``float32``, or ``bfloat16``
     where products of float32 matrices may be computed in bfloat16. `fast_products` lets large products of float32
-    matrices be computed by fewer multiplications, which rounds more coarsely; `winograd` lets convolutions.
+    matrices be computed by fewer multiplications, which rounds more coarsely, `winograd` convolutions 3x3.
     """
 
     threads: int = 0
