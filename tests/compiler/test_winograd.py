@@ -236,6 +236,26 @@ def test_many_channels_take_blocks_of_them() -> None:
         assert np.abs(found - expected).max() <= 2 * bound(scheme) * np.abs(expected).max()
 
 
+def test_filters_and_image_in_other_orders() -> None:
+    """The image is copied in each run, the filters once; no step but that of the image is added."""
+    x, w = tensors((1, 20, 9, 12), 24)
+    x[0, 3, 4, 5] = np.inf  # the filters themselves are read where it counts
+    apart = np.ascontiguousarray(w.transpose(2, 3, 1, 0)).transpose(3, 2, 0, 1)
+    for scheme in SCHEMES.values():
+        expected = correlated(x, w, (1, 1, 1, 1), scheme.stride)
+        binder, memory = new_binder(), Memory()
+        image = binder.external(0, x.dtype, x.shape)
+        memory.put(image, x)
+        call = call_of(image, binder.constant(apart), None, (1, 1, 1, 1), scheme.stride)
+        cut = cut_of(binder.target, winograd.sizes_of(call), scheme, 5)
+        (y,) = winograd.bind_cut(binder, call, scheme, cut)
+        assert len(binder.steps) == 3
+        memory.run(binder)
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(np.isfinite(memory.read(y)), finite)
+        np.testing.assert_allclose(memory.read(y)[finite], expected[finite], atol=1e-5)
+
+
 def test_negative_padding_cuts() -> None:
     x, w = tensors((1, 20, 11, 12), 24)
     for scheme in SCHEMES.values():

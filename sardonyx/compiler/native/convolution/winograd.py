@@ -99,7 +99,9 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
         ("Winograd's filters", scheme.stride, scheme.outputs),
         lambda array: transformed_filters(binder.library, array, scheme),
     )
-    weights = contiguous(binder, call.w)
+    weights = call.w
+    if not weights.is_contiguous:
+        weights = binder.derived(weights, ("in one piece",), np.ascontiguousarray)
     stamp = binder.new(np.dtype(np.int64), (1,))
     binder.step(emit_stamp, (), [stamp], reads=(), writes=(stamp,))
     windows = call.windows
