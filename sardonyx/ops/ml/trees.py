@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -121,6 +122,30 @@ def _regression(scores: Array, counts: Array, base: Array, transform: str) -> Ar
     return transformed(scores, transform)
 
 
+def _scores_kernel(
+    forest: Callable[[], Forest],
+    targets: int,
+    function: str,
+    base: Array,
+    transform: str,
+    result: Any,
+    run: Callable[..., Sequence[Value]],
+) -> Kernel:
+    """The native kernel of trees for regression; a host step, which raises the error, where attributes are wrong."""
+    wrong = function not in _FUNCTIONS or transform not in TRANSFORMS or base.size not in (0, targets) or targets < 1
+    if wrong:
+        return Host(run, "its attributes contradict each other")
+    parameters = {
+        "forest": forest,
+        "targets": targets,
+        "function": function,
+        "base": base,
+        "transform": transform,
+        "result": result,
+    }
+    return Template("tree_scores", parameters, run)
+
+
 @operator("TreeEnsembleRegressor", domain=DOMAIN)
 class TreeEnsembleRegressor(_Named):
     """(rows, features) to (rows, n_targets): leaves' weights aggregated over the trees, plus base values."""
@@ -133,13 +158,21 @@ class TreeEnsembleRegressor(_Named):
     target_weights: tuple[float, ...] | None = None
     target_weights_as_tensor: ir.TensorProtocol | None = None
 
-    def run(self, data: Array) -> Sequence[Value]:
+    def _trees(self) -> Forest:
+        """The flat trees; ValueError where the attributes contradict each other."""
         if self.aggregate_function not in _FUNCTIONS:
             raise ValueError(f"aggregate_function '{self.aggregate_function}' is none of {', '.join(_FUNCTIONS)}")
         weights = _floats(self.target_weights, self.target_weights_as_tensor)
-        forest = self.forest(self.target_treeids, self.target_nodeids, self.target_ids, weights, self.n_targets)
-        scores, counts = forest.aggregated(self.rows(data), self.n_targets, self.aggregate_function)
+        return self.forest(self.target_treeids, self.target_nodeids, self.target_ids, weights, self.n_targets)
+
+    def run(self, data: Array) -> Sequence[Value]:
+        scores, counts = self._trees().aggregated(self.rows(data), self.n_targets, self.aggregate_function)
         return (_regression(scores, counts, self.base(), self.post_transform).astype(np.float32),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return _scores_kernel(
+            self._trees, self.n_targets, self.aggregate_function, self.base(), self.post_transform, np.float32, self.run
+        )
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return [tensor(ir.DataType.FLOAT, (row_count(inputs[0]), self.n_targets))]
@@ -161,13 +194,36 @@ class TreeEnsembleClassifier(_Named):
     classlabels_int64s: tuple[int, ...] | None = None
     classlabels_strings: tuple[str, ...] | None = None
 
-    def run(self, data: Array) -> Sequence[Value]:
-        labels = labels_of(self.classlabels_int64s, self.classlabels_strings)
-        classes = len(labels)
+    def _labels(self) -> Array:
+        return labels_of(self.classlabels_int64s, self.classlabels_strings)
+
+    def _weights(self) -> Array:
+        return _floats(self.class_weights, self.class_weights_as_tensor)
+
+    def _trees(self) -> Forest:
+        """The flat trees; ValueError where the attributes contradict each other."""
+        classes = len(self._labels())
         if not classes:
             raise ValueError("one of classlabels_int64s and classlabels_strings must be given")
-        weights = _floats(self.class_weights, self.class_weights_as_tensor)
-        forest = self.forest(self.class_treeids, self.class_nodeids, self.class_ids, weights, classes)
+        return self.forest(self.class_treeids, self.class_nodeids, self.class_ids, self._weights(), classes)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if self.classlabels_strings:
+            return Host(self.run, "its labels are strings, which are Python objects")
+        if self.post_transform not in TRANSFORMS:
+            return Host(self.run, "its attributes contradict each other")
+        parameters = {
+            "forest": self._trees,
+            "base": self.base(),
+            "labels": self._labels(),
+            "transform": self.post_transform,
+            "positive": bool((self._weights() >= 0).all()),
+        }
+        return Template("tree_classes", parameters, self.run)
+
+    def run(self, data: Array) -> Sequence[Value]:
+        labels, weights, forest = self._labels(), self._weights(), self._trees()
+        classes = len(labels)
         scores, counts = forest.aggregated(self.rows(data), classes, "SUM")
         base = self.base()
         if base.size > classes:
@@ -254,11 +310,21 @@ class TreeEnsemble(Operator):
             raise ValueError(f"aggregate_function must lie in [0, 3], not {self.aggregate_function}")
         if not 0 <= self.post_transform < len(TRANSFORMS):
             raise ValueError(f"post_transform must lie in [0, 4], not {self.post_transform}")
+        function, transform = _FUNCTIONS[self.aggregate_function], TRANSFORMS[self.post_transform]
+        scores, counts = self._trees().aggregated(rows_of(data), self.n_targets, function)
+        return (_regression(scores, counts, np.zeros(0), transform).astype(data.dtype),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if not (0 <= self.aggregate_function < len(_FUNCTIONS) and 0 <= self.post_transform < len(TRANSFORMS)):
+            return Host(self.run, "its attributes contradict each other")
+        function, transform = _FUNCTIONS[self.aggregate_function], TRANSFORMS[self.post_transform]
+        return _scores_kernel(self._trees, self.n_targets, function, np.zeros(0), transform, None, self.run)
+
+    def _trees(self) -> Forest:
+        """The flat trees, made when they are first needed; ValueError where the attributes contradict each other."""
         if self._forest is None:
             self._forest = self._flat()
-        function, transform = _FUNCTIONS[self.aggregate_function], TRANSFORMS[self.post_transform]
-        scores, counts = self._forest.aggregated(rows_of(data), self.n_targets, function)
-        return (_regression(scores, counts, np.zeros(0), transform).astype(data.dtype),)
+        return self._forest
 
     def _flat(self) -> Forest:
         """Branches first, then the leaves, then the links of membership chains."""

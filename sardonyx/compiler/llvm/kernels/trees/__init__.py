@@ -1,0 +1,1 @@
+"""Decision trees and what models of ai.onnx.ml do around them."""

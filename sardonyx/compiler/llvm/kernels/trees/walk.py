@@ -1,0 +1,292 @@
+"""Walks through decision trees: many at the same time, so that one's waiting for memory is another's work.
+
+The tables are those of `native.trees.packing`. A step reads a node, the key that it asks for and the way to its
+neighbours; a leaf leads back to itself, so that a group of walks goes as deep as its deepest without a branch. Walks
+side by side are `WALKS` rows in one tree, or `WALKS` trees for one row.
+
+Weights meet in double precision: those of `BLOCK` trees one after the other, then the blocks, in the same order
+whichever way the walks are grouped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BOOL, F32, F64, I16, I32, I64, U16, U32, U64, type_of
+
+# Walks that advance side by side; a column of keys has this many rows.
+WALKS = 8
+# Trees whose weights are added up before they are added to those of others.
+BLOCK = 64
+# Groups deeper than this ask now and then whether all their walks have ended.
+_SHALLOW = 12
+_STEPS = 4
+
+
+@dataclass(frozen=True)
+class WalkSpec:
+    """`data`: the rows' dtype. `wide`: nodes of 16 bytes and keys of 64 bits.
+
+    `entries`: leaves name entries of a table; `function` (sum, min, max) says how they meet. Else a leaf has a weight
+    for the only target.
+    """
+
+    data: str
+    wide: bool
+    entries: bool
+    function: str = "sum"
+
+
+def emit_walk_rows(target: Target, spec: WalkSpec) -> str:
+    """Every tree for tiles of rows.
+
+    Arguments: rows, count of rows, features, nodes, roots, trees, columns, high columns, columns in all, scores
+    (rows, targets), how many weights met in each (int64), targets, first, target and weight of entries, rows of a tile
+    (a multiple of `WALKS`). Scratch: keys of a tile (columns + 1, for each group of rows), scores and counts of it.
+    """
+    k, words = kernel_frame(target)
+    walker = _Walker(k, words, spec)
+    rows, trees, tile = words.load(1), words.load(5), words.load(15)
+    targets = words.load(11)
+    scores, met = k.pointer(words.load(9), F64), k.pointer(words.load(10), I64)
+    keys = walker.scratch
+    block_scores = k.pointer(keys.offset(tile * walker.columns).address, F64)
+    block_met = block_scores.offset(tile * targets).cast(I64)
+    with k.loop(k["begin"], k["end"]) as chunk:
+        top = chunk * tile
+        count = k.smaller(tile, rows - top)
+        groups = (count + (WALKS - 1)) // WALKS
+        with k.loop(0, groups) as group:
+            walker.keys_of_rows(keys.offset(group * walker.group_size), top + group * WALKS, rows)
+        total, total_met = scores.offset(top * targets), met.offset(top * targets)
+        walker.clear(total, total_met, count * targets)
+        with k.loop(0, trees, BLOCK) as block:
+            walker.clear(block_scores, block_met, tile * targets)
+            with k.loop(block, k.smaller(block + BLOCK, trees)) as tree:
+                root, depth = walker.root(tree)
+                with k.loop(0, groups) as group:
+                    column = keys.offset(group * walker.group_size)
+                    ends = walker.walk([root] * WALKS, depth, [column.offset(lane) for lane in range(WALKS)])
+                    at = group * (targets * WALKS)
+                    for lane, end in enumerate(ends):
+                        place = at + targets * lane
+                        walker.add_leaf(end, block_scores.offset(place), block_met.offset(place))
+            walker.add_block(total, total_met, block_scores, block_met, count * targets)
+    return k.finish()
+
+
+def emit_walk_trees(target: Target, spec: WalkSpec) -> str:
+    """A block of trees for one row; chunks are rows times blocks.
+
+    Arguments as those of `emit_walk_rows`, but scores and counts are (rows, blocks, targets), and the blocks in place
+    of the rows of a tile.
+    """
+    k, words = kernel_frame(target)
+    walker = _Walker(k, words, spec)
+    rows, trees, targets, blocks = words.load(1), words.load(5), words.load(11), words.load(15)
+    scores, met = k.pointer(words.load(9), F64), k.pointer(words.load(10), I64)
+    keys = walker.scratch
+    prepared = k.variable(I64, -1)
+    with k.loop(k["begin"], k["end"]) as chunk:
+        row = chunk // blocks
+        with k.when(row.differs(prepared.get())):
+            walker.keys_of_row(keys, row)
+            prepared.set(row)
+        first = (chunk - row * blocks) * BLOCK
+        total, total_met = scores.offset(chunk * targets), met.offset(chunk * targets)
+        walker.clear(total, total_met, targets)
+        with k.loop(first, k.smaller(first + BLOCK, trees), WALKS) as group:
+            roots = [walker.root(group + lane) for lane in range(WALKS)]
+            deepest = roots[-1][1]  # trees lie in the order of their depths, padded with some of none
+            for _, depth in roots[:-1]:
+                deepest = k.larger(deepest, depth)
+            for end in walker.walk([root for root, _ in roots], deepest, [keys] * WALKS):
+                walker.add_leaf(end, total, total_met)
+    return k.finish()
+
+
+class _Walker:
+    """The arguments of both kernels, and what they do with nodes."""
+
+    def __init__(self, k: Function, words: Pointer, spec: WalkSpec) -> None:
+        self._k, self._spec = k, spec
+        data = type_of(np.dtype(spec.data))
+        assert data is not None
+        self._rows, self._features = k.pointer(words.load(0), data), words.load(2)
+        self._key = U64 if spec.wide else U32
+        self._float = F64 if spec.wide else F32
+        self._node_bytes = 16 if spec.wide else 8
+        self._nodes, self._roots = k.pointer(words.load(3), self._key), k.pointer(words.load(4), I64)
+        self._names, self._high, self._all = k.pointer(words.load(6), I64), words.load(7), words.load(8)
+        self._targets = words.load(11)
+        self._first, self._target = k.pointer(words.load(12), I32), k.pointer(words.load(13), I32)
+        self._weight = k.pointer(words.load(14), F64)
+        self.columns = self._all + 1
+        self.group_size = self.columns * WALKS
+        self.scratch = k.pointer("scratch", self._key)
+
+    # Keys
+
+    def keys_of_rows(self, keys: Pointer, first: Value, rows: Value) -> None:
+        """The columns of `WALKS` rows from `first` on; behind the last row it counts again."""
+        k = self._k
+        lines = [self._rows.offset(k.smaller(first + lane, rows - 1) * self._features) for lane in range(WALKS)]
+        self._fill_columns(keys, lines)
+
+    def keys_of_row(self, keys: Pointer, row: Value) -> None:
+        """The columns of one row, of which the others are not read."""
+        self._fill_columns(keys, [self._rows.offset(row * self._features)])
+
+    def _fill_columns(self, keys: Pointer, lines: Sequence[Pointer]) -> None:
+        k = self._k
+        highest = k.constant(self._key, -1)
+        for begin, end, of_nan in ((0, self._high, highest), (self._high, self._all, k.constant(self._key, 0))):
+            with k.loop(begin, end) as column:
+                feature = self._names.load(column)
+                for lane, line in enumerate(lines):
+                    keys.store(self._key_of(line.load(feature), of_nan), column * WALKS + lane)
+        for lane in range(len(lines)):
+            keys.store(highest, self._all * WALKS + lane)
+
+    def _key_of(self, value: Value, of_nan: Value) -> Value:
+        """A feature as an unsigned integer of the same order."""
+        k = self._k
+        number = (value.to(F32) if not value.type.is_float or value.type.bits < 32 else value).to(self._float)
+        bits = (number + 0.0).bits_as(self._key)
+        top = k.constant(self._key, 1 << (self._key.bits - 1))
+        key = k.select((bits & top).differs(0), ~bits, bits | top)
+        return k.select(number.differs(number), of_nan, key)
+
+    # Walks
+
+    def root(self, tree: Value) -> tuple[Value, Value]:
+        """The address of a tree's root and the depth of the tree."""
+        place = self._roots.load(tree * 2)
+        return self._nodes.offset(place * (self._node_bytes // self._key.nbytes)).address, self._roots.load(
+            tree * 2 + 1
+        )
+
+    def walk(self, starts: Sequence[Value], depth: Value, columns: Sequence[Pointer]) -> list[Pointer]:
+        """The leaves that walks reach; walk i reads its keys from column i on."""
+        k = self._k
+        places = [k.variable(start.type, start) for start in starts]
+        shallow = depth <= _SHALLOW
+        with k.when(shallow), k.loop(0, depth):
+            self._step(places, columns)
+        with k.otherwise(shallow):
+            going = k.variable(I64, 1)
+            with k.loop_while(lambda: going.get().differs(0)):
+                for _ in range(_STEPS):
+                    ways = self._step(places, columns)
+                moved = ways[0]
+                for way in ways[1:]:
+                    moved = moved | way
+                going.set(moved)
+        return [Pointer(place.get(), self._key) for place in places]
+
+    def _step(self, places: Sequence[object], columns: Sequence[Pointer]) -> list[Value]:
+        """One step of every walk; how many nodes further on each goes."""
+        k = self._k
+        narrow = not self._spec.wide
+        ways = []
+        for place, column in zip(places, columns, strict=True):
+            node = place.get()  # type: ignore[attr-defined]
+            feature = Pointer(node, U16 if narrow else I32).load(0)
+            step = Pointer(node, I16 if narrow else I32).load(1)
+            threshold = Pointer(node, self._key).load(1)
+            below = column.load(feature.to(U64 if narrow else I64)) < threshold
+            way = step.to(I64) + below.to(I64)
+            place.set(k.advance(node, way, self._node_bytes))  # type: ignore[attr-defined]
+            ways.append(way)
+        return ways
+
+    # Scores
+
+    def clear(self, scores: Pointer, met: Pointer, count: Value) -> None:
+        """Scores that nothing has met in yet."""
+        k = self._k
+        start = {"sum": 0.0, "min": np.inf, "max": -np.inf}[self._spec.function]
+        with k.loop(0, count) as place:
+            scores.store(start, place)
+            if self._spec.entries:
+                met.store(0, place)
+
+    def add_leaf(self, leaf: Pointer, scores: Pointer, met: Pointer) -> None:
+        """What a leaf holds, added to a row's scores."""
+        k = self._k
+        held = leaf.load(1)
+        if not self._spec.entries:
+            scores.store(scores.load(0) + held.bits_as(self._float).to(F64), 0)
+            return
+        number = held.to(U64)
+        with k.loop(self._first.load(number).to(I64), self._first.load(number + 1).to(I64)) as entry:
+            target = self._target.load(entry).to(I64)
+            scores.store(self._met(scores.load(target), self._weight.load(entry)), target)
+            met.store(met.load(target) + 1, target)
+
+    def add_block(self, scores: Pointer, met: Pointer, more: Pointer, more_met: Pointer, count: Value) -> None:
+        """What met in a block of trees, added to what met before."""
+        with self._k.loop(0, count) as place:
+            scores.store(self._met(scores.load(place), more.load(place)), place)
+            if self._spec.entries:
+                met.store(met.load(place) + more_met.load(place), place)
+
+    def _met(self, left: Value, right: Value) -> Value:
+        """Two scores of one target."""
+        if self._spec.function == "sum":
+            return left + right
+        return self._k.smaller(left, right) if self._spec.function == "min" else self._k.larger(left, right)
+
+
+@dataclass(frozen=True)
+class TotalSpec:
+    """`result`: the dtype of the results; `counted`: whether some scores may have met no weight, and stay 0."""
+
+    result: str
+    counted: bool
+    function: str
+
+
+def emit_total(target: Target, spec: TotalSpec) -> str:
+    """The scores of all blocks, plus base values.
+
+    Arguments: scores (rows, blocks, targets), counts, rows, blocks, targets, base values (targets), divisor (float64),
+    results (rows, targets), truth values of which are known (rows, targets), rows of a chunk. A score in which no
+    weight met is 0, without its base value.
+    """
+    k, words = kernel_frame(target)
+    result = type_of(np.dtype(spec.result))
+    assert result is not None
+    scores, met = k.pointer(words.load(0), F64), k.pointer(words.load(1), I64)
+    rows, blocks, targets = (words.load(index) for index in range(2, 5))
+    base, divisor = k.pointer(words.load(5), F64), words.load(6).bits_as(F64)
+    results, known = k.pointer(words.load(7), result), k.pointer(words.load(8), BOOL)
+    per_chunk = words.load(9)
+    start = {"sum": 0.0, "min": np.inf, "max": -np.inf}[spec.function]
+    with (
+        k.loop(k["begin"] * per_chunk, k.smaller(k["end"] * per_chunk, rows)) as row,
+        k.loop(0, targets) as place,
+    ):
+        total, count = k.variable(F64, start), k.variable(I64, 0)
+        with k.loop(0, blocks) as block:
+            at = (row * blocks + block) * targets + place
+            part = scores.load(at)
+            if spec.function == "sum":
+                total.set(total.get() + part)
+            else:
+                total.set((k.smaller if spec.function == "min" else k.larger)(total.get(), part))
+            if spec.counted:
+                count.set(count.get() + met.load(at))
+        score = total.get() / divisor + base.load(place)
+        if spec.counted:
+            scored = count.get().differs(0)
+            score = k.select(scored, score, 0.0)
+            known.store(scored, row * targets + place)
+        results.store(score.to(result), row * targets + place)
+    return k.finish()

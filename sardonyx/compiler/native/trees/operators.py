@@ -1,0 +1,168 @@
+"""TreeEnsemble, TreeEnsembleRegressor and TreeEnsembleClassifier: trees, then the rules for their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.native.classic.scores import (
+    F32,
+    I64,
+    as_type,
+    by_elements,
+    by_rows,
+    column,
+    labelled,
+    logistic,
+    probit,
+    rows_of,
+    transform_rows,
+    transformed,
+    transformed_pair,
+    winner,
+    write_pair,
+)
+from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.compiler.native.trees.ensemble import EnsembleWalk
+from sardonyx.kernel.expr import Expr, Input, constant, logical_or, where
+from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.ml.forest import Forest
+
+F64 = np.dtype(np.float64)
+_TRUTH = np.dtype(np.bool_)
+
+
+def _rows(binder: Binder, tensor: Tensor) -> Tensor:
+    """The rows in the precision that they are compared in."""
+    rows = rows_of(tensor)
+    return rows if rows.dtype.kind == "f" or rows.dtype.name == "bfloat16" else as_type(binder, rows, F32)
+
+
+@template("tree_scores")
+class TreeScores(NativeKernel):
+    """Scores of rows (rows, targets) after a post transform.
+
+    Parameters: `forest` (a function that gives it), `targets`, `function`, `base` (float64 numbers, none or one for
+    each target), `transform`.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self._walk: EnsembleWalk | None = None
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        (data,) = inputs
+        assert data is not None
+        targets, transform = self.parameters["targets"], self.parameters["transform"]
+        if self._walk is None:
+            forest: Forest = self.parameters["forest"]()
+            self._walk = EnsembleWalk(forest, targets, self.parameters["function"], self.parameters["base"])
+        result = np.dtype(self.parameters.get("result") or data.dtype)
+        if targets == 1 and transform != "PROBIT":  # one score alone knows PROBIT only
+            transform = "NONE"
+        if transform == "NONE":
+            return [self._walk.bind(binder, _rows(binder, data), result).values]
+        scores = self._walk.bind(binder, _rows(binder, data), F64).values
+        return [transform_rows(binder, scores, transform, result)]
+
+
+@template("tree_classes")
+class TreeClasses(NativeKernel):
+    """Labels (int64) and scores of rows.
+
+    Parameters: `forest`, `base` as above; `labels`; `transform`; `positive`: no weight is negative.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self._walk: EnsembleWalk | None = None
+        self._only: int | None = None  # the one class that has weights
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        return "one class alone has no kernel" if len(self.parameters["labels"]) < 2 else None
+
+    def _forest(self) -> EnsembleWalk:
+        if self._walk is None:
+            forest: Forest = self.parameters["forest"]()
+            classes = len(self.parameters["labels"])
+            given = np.unique(forest.leaves.target)
+            if classes == 2 and len(given) == 1:
+                self._only, classes = int(given[0]), 1
+                forest = replace(forest, leaves=replace(forest.leaves, target=np.zeros_like(forest.leaves.target)))
+            self._walk = EnsembleWalk(forest, classes, "SUM", np.zeros(0))
+        return self._walk
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        (data,) = inputs
+        assert data is not None
+        labels: Array = self.parameters["labels"]
+        base: Array = self.parameters["base"]
+        if base.size > len(labels):
+            raise ValueError(f"base_values has {base.size} entries for {len(labels)} classes")
+        scores = self._forest().bind(binder, _rows(binder, data), F64)
+        if len(labels) == 2:
+            winners, results = self._pair(binder, scores.values, scores.known, base)
+        else:
+            winners, results = self._several(binder, scores.values, scores.known, base)
+        return [labelled(binder, winners, labels), results]
+
+    def _several(self, binder: Binder, values: Tensor, known: Tensor | None, base: Array) -> tuple[Tensor, Tensor]:
+        assert known is not None
+        classes = values.shape[1]
+        more, scored = np.zeros(classes), np.arange(classes) < base.size
+        more[: base.size] = base
+        inputs = [values, known, binder.constant(more), binder.constant(scored)]
+        chosen = where(logical_or(Input(_TRUTH, 1), Input(_TRUTH, 3)), Input(F64, 0) + Input(F64, 2), -np.inf)
+        (winners,) = by_rows(binder, [winner(chosen)], inputs)
+        transform = self.parameters["transform"]
+        run = by_rows if transform.startswith("SOFTMAX") else by_elements
+        root = transformed(Input(F64, 0) + Input(F64, 1), transform).cast(F32)
+        (results,) = run(binder, [root], [values, inputs[2]])
+        return winners.reshaped((values.shape[0],)), results
+
+    def _pair(self, binder: Binder, values: Tensor, known: Tensor | None, base: Array) -> tuple[Tensor, Tensor]:
+        """As the operator's rules for two classes have it."""
+        inputs: list[Tensor] = []
+
+        def read(matrix: Tensor, place: int) -> Expr:
+            inputs.append(column(matrix, place))
+            return Input(matrix.dtype, len(inputs) - 1)
+
+        score: list[Expr] = [constant(0.0, F64), constant(0.0, F64)]
+        scored: list[Expr] = [constant(False, _TRUTH), constant(False, _TRUTH)]
+        for place, target in enumerate((0, 1) if self._only is None else (self._only,)):
+            score[target] = read(values, place)
+            scored[target] = read(known, place) if known is not None else constant(True, _TRUTH)
+        first, second, both = score[0], score[1], scored[1]
+        positive, one_sided = self.parameters["positive"], self._only is not None
+        if base.size == 2:
+            sums = first + base[1].item()
+            first, second = where(both, -sums, first + base[0].item()), where(both, sums, second)
+        elif base.size:
+            first = first + base[0].item()
+        winners = where(where(both, second, first) > (0.5 if one_sided and positive else 0.0), constant(1, I64), 0)
+        pair = transformed_pair(
+            where(scored[0], first, 0.0), where(scored[1], second, 0.0), self.parameters["transform"]
+        )
+        if base.size != 2:
+            alone = self._alone(first, one_sided, positive)
+            pair = (where(both, pair[0], alone[0]), where(both, pair[1], alone[1]))
+        numbers, results = write_pair(binder, winners, pair, inputs)
+        assert numbers is not None
+        return numbers, results
+
+    def _alone(self, score: Expr, one_sided: bool, positive: bool) -> tuple[Expr, Expr]:
+        """Two scores from one class's sum."""
+        transform = self.parameters["transform"]
+        nothing = constant(0.0, F64)
+        if transform == "PROBIT":
+            return probit(score), nothing
+        if not one_sided:
+            return score, nothing
+        if transform == "LOGISTIC":
+            return logistic(-score), logistic(score)
+        return (1 - score if positive else -score), score
