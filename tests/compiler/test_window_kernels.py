@@ -12,6 +12,7 @@ import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.movement.slices import transposed
+from sardonyx.compiler.native.pooling import pool
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, find_template
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Input
@@ -57,14 +58,24 @@ def placed(binder: Binder, memory: Memory, x: Array, *, by_channels: bool) -> Te
 
 
 def outputs_of(
-    op: Operator, x: Array, variant: str = "", *, by_channels: bool = False, epilogue: Any = None, chunks: bool = False
+    op: Operator,
+    x: Array,
+    variant: str = "",
+    *,
+    by_channels: bool = False,
+    epilogue: Any = None,
+    chunks: bool = False,
+    copied: bool = False,
 ) -> list[Array]:
-    """What the operator's kernel gives."""
+    """What the operator's kernel gives; unless it may be `copied`, an input that lies in rows is taken as it lies."""
     binder, memory = new_binder(variant), Memory()
     tensor = placed(binder, memory, x, by_channels=by_channels)
     kernel = kernel_of(op, x.dtype)
     more = {} if epilogue is None else {"epilogue": epilogue(binder, memory)}
-    results = kernel.bind(binder, [tensor], **more)
+    with pytest.MonkeyPatch.context() as patch:
+        if not copied:
+            patch.setattr(pool, "_COPIED", 1e-9)
+        results = kernel.bind(binder, [tensor], **more)
     assert not memory.run(binder, one_by_one=chunks)
     return [memory.read(result).copy() for result in results if result is not None]
 
@@ -268,3 +279,10 @@ def test_large_pools_are_cut_into_blocks_and_chunks() -> None:
         for by_channels in (False, True):
             (found,) = outputs_of(op, x, by_channels=by_channels, chunks=True)
             np.testing.assert_array_equal(found, expected)
+
+
+def test_small_maps_are_copied_channels_last() -> None:
+    x = np.random.default_rng(22).standard_normal((1, 64, 9, 9)).astype(np.float32)
+    op = operator("MaxPool", kernel_shape=[5, 5], pads=[2, 2, 2, 2])
+    (found,) = outputs_of(op, x, copied=True)
+    np.testing.assert_array_equal(found, op.run(x)[0])

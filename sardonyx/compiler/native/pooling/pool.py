@@ -6,6 +6,7 @@ otherwise is copied channels-last.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Locate
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
@@ -136,13 +139,16 @@ def pool(
 ) -> list[Tensor]:
     """The outputs over the combination of windows of `x` [batch, *sizes, channels] and over operands.
 
-    The result has `shape` [batch, *places, channels], and the operands broadcast to it; it lies in memory as `x` does.
+    The result has `shape` [batch, *places, channels], and the operands broadcast to it. It lies in memory as `x` does,
+    unless that is copied because windows over small maps are faster with the channels together.
     """
     taps = sum(windows.kernel)  # the kernels go over rows first, then along them
     operations = float(taps * (1 + weight(fold.element.roots)) + weight(outputs))
     slide = Slide.of(windows)
     steps = slide.each(x.strides[1:-1], 0)
     by_rows = x.strides[-1] != 1 and steps[-1] == 1 and slide.output[-1] > 1
+    if by_rows and x.shape[-1] > 1:
+        by_rows = _ns_by_rows(binder.target, slide, x, shape) <= _ns_by_channels(binder.target, slide, x, shape)
     if not by_rows:
         x = _channels_together(binder, x)
     made = [_like(binder, output.dtype, shape, by_rows=by_rows) for output in outputs]
@@ -153,6 +159,30 @@ def pool(
     call = WindowCall(x, windows, fold, outputs, read, tuple(made), operations)
     (bind_row_windows if by_rows else bind_channel_windows)(binder, call)
     return made
+
+
+# Nanoseconds for a row of windows and for combining two vectors in it; for combining two where channels lie together;
+# bytes a nanosecond that copies move, and that windows read and write.
+_ROW_NS, _IN_ROW_NS, _AMONG_CHANNELS_NS = 5.6, 0.66, 0.3
+_COPIED, _MOVED = 50.0, 60.0
+
+
+def _ns_by_rows(target: Target, slide: Slide, x: Tensor, shape: Sequence[int]) -> float:
+    """How long a pool takes that goes along the rows of maps: a rough figure."""
+    lanes = target.lanes(F32)
+    rows = shape[0] * shape[-1] * math.prod(slide.output[:-1])
+    over, along = -(-slide.size[-1] // lanes), -(-slide.output[-1] // lanes)
+    combined = over * math.prod(slide.kernel[:-1]) + along * slide.kernel[-1]
+    return rows * (_ROW_NS + _IN_ROW_NS * combined)
+
+
+def _ns_by_channels(target: Target, slide: Slide, x: Tensor, shape: Sequence[int]) -> float:
+    """The same with the channels together, what is copied before and perhaps after it included."""
+    lanes = min(target.lanes(F32), 1 << (shape[-1].bit_length() - 1))
+    nbytes = x.nbytes + math.prod(shape) * x.dtype.itemsize
+    columns = slide.stride[-1] * math.prod(slide.kernel[:-1]) + slide.kernel[-1]
+    combining = math.prod(shape) / lanes * columns * _AMONG_CHANNELS_NS
+    return nbytes / _COPIED + max(nbytes / _MOVED, combining)
 
 
 def _channels_together(binder: Binder, x: Tensor) -> Tensor:
