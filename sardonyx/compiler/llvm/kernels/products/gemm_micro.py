@@ -163,8 +163,8 @@ class _Steps:
                 for first in range(0, b.vectors * self.lanes * line.scalar.nbytes, apart):
                     ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
         if b.request is not None and self.request is not None:
-            for line in range(step * b.request.lines, (step + 1) * b.request.lines):
-                k.pointer(k.advance(self.request.get(), line, _LINE), self.product.word).prefetch(level=2)
+            for number in range(step * b.request.lines, (step + 1) * b.request.lines):
+                k.pointer(k.advance(self.request.get(), number, _LINE), self.product.word).prefetch(level=2)
         if self.beside:
             places = [k.pointer(place.get(), self.product.word) for place in self.beside]
             minus, kept = (place.offset(self._b_offset(step)) for place in places)
