@@ -91,3 +91,22 @@ def test_bfloat16_products_of_float32(algorithm: Algorithm, variant: str) -> Non
             wanted, scale = expected(*arrays, case)
             assert (np.abs(found - wanted) <= 2.0**-7 * scale + 1e-30).all(), case
     assert taken > 5
+
+
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [
+        ((0, 3, 8, 8), (4, 3, 3, 3)),
+        ((2, 0, 8, 8), (4, 0, 3, 3)),
+        ((2, 3, 8, 8), (0, 3, 3, 3)),
+        ((1, 3, 0, 8), (4, 3, 1, 1)),
+    ],
+    ids=["no items", "no channels", "no filters", "no places"],
+)
+@pytest.mark.parametrize("constant", [True, False])
+def test_nothing_to_do(x: tuple[int, ...], w: tuple[int, ...], constant: bool) -> None:
+    case = Case(x, w, 1, (1, 1), (1, 1), (0, 0, 0, 0), has_bias=True)
+    arrays = arrays_of(case, np.random.default_rng(17))
+    found = run(new_binder(), None, case, *arrays, constant=constant)
+    assert found is not None
+    check(found, *expected(*arrays, case), case)

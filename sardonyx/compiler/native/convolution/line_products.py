@@ -43,7 +43,7 @@ class _Lines:
 def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     """The product, and copies of the lines for each line of the result."""
     lines, product = _lines_of(call), PRODUCTS[_product(call)]
-    if lines is None or not call.has_constant_weights or math.prod(call.result_shape) == 0:
+    if lines is None or not call.has_constant_weights or 0 in (math.prod(call.result_shape), call.w.size):
         return None
     target = binder.target
     length = call.windows.output[-1] * lines.stride + lines.taps
@@ -54,7 +54,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     panel = panel_columns(target, product.name)
     padded = -(-call.filters // panel) * panel / call.filters
     vectors = copied / lanes + call.batch * call.places * -(-call.filters // lanes)
-    return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target)) + vectors * _VECTOR_NS
+    return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, product.name)) + vectors * _VECTOR_NS
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:

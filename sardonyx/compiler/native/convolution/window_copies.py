@@ -48,7 +48,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     copied = 0 if _is_one_run(call) else rows * call.group * k * call.x.dtype.itemsize
     by_channels = _is_by_channels(call)
     run = call.w.shape[1] if by_channels else call.windows.kernel[-1]
-    runs = copied / (run * call.x.dtype.itemsize)
+    runs = copied / (max(1, run) * call.x.dtype.itemsize)
     order = 0 if call.is_channels_last or not by_channels else call.x.nbytes
     words = 1.5 * (copied or call.x.nbytes) if PRODUCTS[call.product].depth > 1 else 0
     moved_ns = sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order, words))
