@@ -10,51 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Array, Binder, Tensor
-from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL, OverlapSpec, emit_overlaps
-from sardonyx.compiler.llvm.types import Type, type_of
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL
 from sardonyx.compiler.native.convolution.convolution import convolve
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish
+from sardonyx.compiler.native.convolution.overlaps import Spread, add_overlaps, integers, row_steps
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.movement.slices import reshaped, transposed
+from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
 from sardonyx.compiler.native.products.packed_constants import pack_b
-from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.convolution import cut_too_much
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes, Windows
-
-
-@dataclass(frozen=True)
-class Spread:
-    """One spatial dimension: element i adds tap t to place ``i * stride + t * dilation - begin`` of the result."""
-
-    length: int
-    output: int
-    taps: int
-    stride: int
-    dilation: int
-    begin: int
-
-    def entries(self) -> tuple[Array, Array, Array]:
-        """The elements and the taps that fall on the result, by place and then by element; and where those of each
-        place begin, with the end of the last one.
-        """
-        elements, taps = (numbers.ravel() for numbers in np.indices((self.length, self.taps)))
-        places = elements * self.stride + taps * self.dilation - self.begin
-        inside = np.flatnonzero((places >= 0) & (places < self.output))
-        order = inside[np.argsort(places[inside], kind="stable")]
-        counts = np.bincount(places[inside], minlength=self.output)
-        return elements[order], taps[order], np.concatenate([[0], np.cumsum(counts)])
 
 
 @template("transposed_convolution")
@@ -222,8 +197,8 @@ class TransposedConvolution(NativeKernel):
                 [columns.reshaped((1, group, batch * places, width), (0, width, group * width, 1))],
                 call.product,
             )
-        steps = _row_steps(x.shape[1:-1], group * width)
-        read = [(step, 0) for step in steps], [(step, 0) for step in _row_steps(w.shape[2:], filters)]
+        steps = row_steps(x.shape[1:-1], group * width)
+        read = [(step, 0) for step in steps], [(step, 0) for step in row_steps(w.shape[2:], filters)]
         add_overlaps(binder, columns, None, spreads, read, (batch, group, filters), width, finish, results)
 
     def _taps_by_filters(self, binder: Binder, w: Tensor, product: str) -> Tensor | Packed:
@@ -262,18 +237,36 @@ class TransposedConvolution(NativeKernel):
             )
         else:
             scales = contiguous(binder, contiguous(binder, w).reshaped((taps, channels), (1, taps)))
-        elements = [(step, 0) for step in _row_steps(x.shape[1:-1], channels)]
-        read = elements, [(0, step) for step in _row_steps(w.shape[2:], channels)]
+        elements = [(step, 0) for step in row_steps(x.shape[1:-1], channels)]
+        read = elements, [(0, step) for step in row_steps(w.shape[2:], channels)]
         add_overlaps(binder, x, scales, spreads, read, (x.shape[0], 1, channels), 0, finish, results)
+
+
+@template("transposed_convolution_with_pads")
+class TransposedConvolutionWithPads(NativeKernel):
+    """The same with the pads as third input, in front of the bias. Parameter beside the others: `with_pads`, from pads
+    to what has the `attributes` and the `place` for them.
+    """
+
+    takes_epilogue = True
+    known_inputs = (2,)
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        return TransposedConvolution(self.parameters).declines(inputs, outputs)
+
+    def bind(
+        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
+    ) -> Sequence[Tensor | None]:
+        x, w, pads, bias = (*inputs, None, None)[:4]
+        parameters = dict(self.parameters)
+        if pads is not None:
+            known = self.parameters["with_pads"](integers(pads))
+            parameters.update(attributes=known.attributes, place=known.place)
+        return TransposedConvolution(parameters).bind(binder, [x, w, bias], epilogue=epilogue)
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
-def _row_steps(sizes: Sequence[int], innermost: int) -> list[int]:
-    """The steps of dimensions in row-major order, the last of which steps by `innermost` elements."""
-    return [innermost * math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
 def _turned_windows(spreads: Sequence[Spread]) -> Windows:
@@ -337,159 +330,3 @@ def _turned(binder: Binder, w: Tensor, group: int, *, copied: bool) -> Tensor:
         (taps - 1) * w.dtype.itemsize,
     )
     return contiguous(binder, backwards).reshaped(shape)
-
-
-Steps = Sequence[tuple[int, int]]
-
-
-def add_overlaps(
-    binder: Binder,
-    columns: Tensor,
-    weights: Tensor | None,
-    spreads: Sequence[Spread],
-    steps: tuple[Steps, Steps],
-    sizes: tuple[int, int, int],
-    group_step: int,
-    finish: Finish,
-    results: Sequence[Tensor],
-) -> None:
-    """Add the step that sums, for each place of the results, what falls on it.
-
-    `steps` are, for each spatial dimension, those of an element and of a tap: in the columns and in the weights.
-    `sizes` are the batch, the groups and the filters of a group, `group_step` is between groups of the columns.
-    Results are contiguous, [batch, *places, filters of all groups].
-    """
-    batch, groups, filters = sizes
-    whole = SPATIAL - len(spreads)
-    outputs = [1] * whole + [one.output for one in spreads]
-    item, weight_item = columns.dtype.itemsize, 0 if weights is None else weights.dtype.itemsize
-    # Dimensions that are filled up have one place with one entry.
-    starts: list[Array] = [np.tile([0, 1], whole) + np.repeat(np.arange(whole), 2)]
-    entries: list[Array] = [np.zeros((whole, 2), np.int64)]
-    before, reached = whole, 1
-    for one, (element, weight_element), (tap, weight_tap) in zip(spreads, *steps, strict=True):
-        elements, taps, ends = one.entries()
-        read = [elements * element + taps * tap, elements * weight_element + taps * weight_tap]
-        entries.append(np.stack(read, 1) * (item, weight_item))
-        starts.append(ends + before)
-        before += len(elements)
-        reached *= max(1, len(elements) // max(1, one.output))
-    table = binder.constant(np.concatenate([*starts, *(one.ravel() for one in entries)]).astype(np.int64))
-    types = [_type(tensor.dtype) for tensor in finish.operands]
-    spec = OverlapSpec(
-        _type(columns.dtype),
-        None if weights is None else _type(weights.dtype),
-        tuple((type_, tensor.strides[-1] != 0) for type_, tensor in zip(types, finish.operands, strict=True)),
-        canonical(finish.outputs),
-    )
-    rows, width = batch * outputs[0] * outputs[1], outputs[2] * groups * filters
-    nbytes = width * (results[0].dtype.itemsize + reached * item)
-    per_chunk = elements_per_chunk(rows, nbytes, 2 * width * reached)
-    reads = (columns, *(() if weights is None else (weights,)), *finish.operands)
-    binder.step(
-        emit_overlaps,
-        spec,
-        [
-            *(columns, 0 if weights is None else weights, Address(table.buffer), rows, per_chunk, *outputs),
-            *(groups, filters, math.prod(columns.shape[1:]) * item, group_step * item),
-            *(word for tensor in finish.operands for word in _operand_words(tensor, whole, filters)),
-            *results,
-        ],
-        reads=reads,
-        writes=tuple(results),
-        chunks=-(-rows // per_chunk),
-        flops=float(rows * width * reached),
-        detail=f"{rows} rows of {outputs[2]} places, {groups * filters} filters, {reached} terms each",
-    )
-
-
-def _operand_words(tensor: Tensor, whole: int, filters: int) -> list[Any]:
-    """The address and the steps of an operand [batch, *places, filters]: batch, z, y, x, group."""
-    item = tensor.dtype.itemsize
-    batch, *places, last = tensor.strides
-    return [tensor, *(step * item for step in (batch, *(0 for _ in range(whole)), *places, last * filters))]
-
-
-def _type(dtype: np.dtype[Any]) -> Type:
-    found = type_of(dtype)
-    assert found is not None
-    return found
-
-
-@template("transposed_convolution_with_pads")
-class TransposedConvolutionWithPads(NativeKernel):
-    """The same with the pads as third input, in front of the bias. Parameter beside the others: `with_pads`, from pads
-    to what has the `attributes` and the `place` for them.
-    """
-
-    takes_epilogue = True
-    known_inputs = (2,)
-
-    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        return TransposedConvolution(self.parameters).declines(inputs, outputs)
-
-    def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
-    ) -> Sequence[Tensor | None]:
-        x, w, pads, bias = (*inputs, None, None)[:4]
-        parameters = dict(self.parameters)
-        if pads is not None:
-            known = self.parameters["with_pads"](_integers(pads))
-            parameters.update(attributes=known.attributes, place=known.place)
-        return TransposedConvolution(parameters).bind(binder, [x, w, bias], epilogue=epilogue)
-
-
-@template("col2im")
-class Col2Im(NativeKernel):
-    """Blocks put back into an image. Parameter: ``windows``, from the shapes of input, image and block to what the
-    blocks fill. The columns are brought into channels-last order first.
-    """
-
-    known_inputs = (1, 2)
-
-    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        data, _, block = inputs
-        dtype = None if data is None or data.dtype is None else numpy_dtype(data.dtype)
-        if dtype is None or product_of(dtype) is None:
-            return f"no kernel adds up blocks of {dtype}"
-        if block is not None and block.shape is not None and (len(block.shape) != 1 or block.shape[0] not in (1, 2, 3)):
-            return f"more than {SPATIAL} spatial dimensions"
-        return None
-
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        data, image, block = inputs
-        assert data is not None
-        windows: Windows = self.parameters["windows"](data.shape, _integers(image), _integers(block))
-        taps, places = math.prod(windows.kernel), math.prod(windows.output)
-        batch, channels = data.shape[0], data.shape[1] // taps
-        made = binder.new(data.dtype, (batch, *windows.size, channels))
-        result = transposed(made, (0, len(windows.size) + 1, *range(1, len(windows.size) + 1)))
-        if made.size == 0:
-            return [result]
-        by_taps = reshaped(binder, data, (batch, channels, taps, places))
-        columns = contiguous(binder, transposed(by_taps, (0, 3, 2, 1)))
-        spreads = [
-            Spread(length, output, kernel, stride, dilation, begin)
-            for length, output, kernel, stride, dilation, begin in zip(
-                windows.output,
-                windows.size,
-                windows.kernel,
-                windows.strides,
-                windows.dilations,
-                windows.begin,
-                strict=True,
-            )
-        ]
-        steps = (
-            [(step, 0) for step in _row_steps(windows.output, taps * channels)],
-            [(step, 0) for step in _row_steps(windows.kernel, channels)],
-        )
-        finish = Finish((Input(data.dtype, 0),), ())
-        add_overlaps(binder, columns, None, spreads, steps, (batch, 1, channels), 0, finish, [made])
-        return [result]
-
-
-def _integers(tensor: Tensor | None) -> list[int]:
-    assert tensor is not None
-    assert tensor.array is not None
-    return [int(number) for number in tensor.array.ravel()]
