@@ -289,12 +289,12 @@ class _Builder:
         return count / max(1, self.runs)
 
     def _single(self, step: Step, node: ir.Node, body: str) -> None:
-        """A step that runs by itself, through NumPy."""
+        """A step that runs by itself: through NumPy, or natively with results of sizes that the data decide."""
         _, nanoseconds = self.times.steps.get(id(step), (step, []))
         self.rows.append(
             Row(
                 step=len(self.rows),
-                kind="host" if step.kind == "host" else "numpy",
+                kind=step.kind if step.kind in ("host", "native") else "numpy",
                 kernel=f"{'host' if step.kind == 'host' else step.kind} {step.op_type}",
                 nodes=_sources([node], step.name),
                 operators=(step.op_type,),

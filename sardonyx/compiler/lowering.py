@@ -17,7 +17,10 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, Operator
 
-Role = Literal["known", "view", "native", "host"]
+Role = Literal["known", "view", "native", "counted", "host"]
+
+# Steps of their own, with segments between them: on the host, and native ones whose results have sizes from data.
+ALONE: frozenset[Role] = frozenset({"counted", "host"})
 
 # Operators whose result only needs the shape of their input.
 SHAPE_READERS = frozenset({"Shape", "Size", "EyeLike"})
@@ -131,6 +134,8 @@ def _template(
     reason = native.declines(facts, results)
     if reason is not None:
         return Lowered(node, operator, kernel, "host", reason=reason)
+    if native.counted_axes is not None:
+        return Lowered(node, operator, kernel, "counted", native)
     lacks: dict[ir.Value, int] = {}
     for index in native.known_inputs:
         value = node.inputs[index] if index < len(node.inputs) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import onnx_ir as ir
 
 from sardonyx import errors
 from sardonyx.compiler.binding import Array, Bound, Fault
+from sardonyx.compiler.counted import CountedCall, CountedKernel
 from sardonyx.compiler.likely_shapes import likely_shapes
 from sardonyx.compiler.llvm.kernels.engine.call import emit_call
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
@@ -20,6 +22,7 @@ from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure
+from sardonyx.graph.types import numpy_dtype
 from sardonyx.runtime.fast_call import CallCode
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
@@ -120,6 +123,54 @@ class NativeSteps:
             outputs=compilation.slots(segment.outputs),
             call=call,
             node_index=compilation.node_index(first),
+        )
+
+    def counted_step(self, item: Lowered, compilation: Compilation) -> Step:
+        """A step for one node whose results have sizes that its kernel counts; it is compiled here where it can be."""
+        node = item.node
+        given = dict.fromkeys(value for value in node.inputs if value is not None and value.name != "")
+        found = {value: compilation.constant(value) for value in given}
+        constants = {value: array for value, array in found.items() if array is not None}
+        inputs = tuple(value for value in given if value not in constants)
+        kernel = CountedKernel(item, inputs, constants, self.library, self.settings)
+        facts = [compilation.inference.fact(value) for value in inputs]
+        dtypes = [numpy_dtype(fact.dtype) for fact in facts if fact is not None and fact.dtype is not None]
+
+        def make_plan(shapes: Shapes, contents: Sequence[Array]) -> ReadyPlan:
+            try:
+                bound = kernel.bind(dtypes, shapes, contents)
+            except OperationError as error:
+                raise BindingError(error.cause, self._work(error.bound, compilation, {})) from error
+            faults = tuple(_describer(fault) for fault in bound.faults)
+            return ReadyPlan(bound.plan, bound.outputs, {}, list, faults, bound.plan.nanoseconds or 0)
+
+        def whole(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
+            raise NotImplementedError("a counted kernel makes all of its results")
+
+        segment = NativeSegment(
+            make_plan,
+            dtypes,
+            [value.name or "" for value in inputs],
+            kernel.steering_places,
+            self.team,
+            self.lanes,
+            self._call_code,
+            self.results,
+            whole,
+        )
+        if not kernel.steering_places:
+            with contextlib.suppress(errors.OnnxRuntimeError, OperationError):
+                kernel.bind(dtypes, likely_shapes(inputs, compilation.inference), ())
+        wanted = tuple(place for place, value in enumerate(node.outputs) if value.name != "")
+        return Step(
+            name=compilation.node_name(node),
+            op_type=node.op_type,
+            provider=self.provider,
+            kind="native",
+            inputs=compilation.slots(inputs),
+            outputs=compilation.slots(node.outputs),
+            call=CountedCall(segment, wanted, kernel.counted_axes, len(node.outputs)),
+            node_index=compilation.node_index(node),
         )
 
     def _native(self, segment: Segment, compilation: Compilation) -> NativeSegment:

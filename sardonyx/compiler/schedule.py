@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.compiler.lowering import Lowered
+from sardonyx.compiler.lowering import ALONE, Lowered
 
 
 def split(items: Sequence[Lowered], steering: Container[ir.Value] = ()) -> list[list[Lowered]]:
@@ -25,7 +25,7 @@ def split(items: Sequence[Lowered], steering: Container[ir.Value] = ()) -> list[
         rest: list[Lowered] = []
         made: set[ir.Value] = set()
         for item in left:
-            fits = (item.role == "host") is on_host
+            fits = (item.role in ALONE) is on_host
             if fits and not any(value in waiting or value in made for value in needs[item]):
                 turn.append(item)
                 made.update(value for value in item.node.outputs if not on_host and value in steering)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.compiler.lowering import Lowered
+from sardonyx.compiler.lowering import ALONE, Lowered
 from sardonyx.ops.framework.inference import Inference
 
 # A steering value has at most so many elements: all of it is part of the signature of every run.
@@ -51,7 +51,7 @@ def _roots(value: ir.Value, makers: dict[ir.Value, Lowered], inference: Inferenc
     while left:
         one = left.pop()
         item = makers.get(one)
-        if item is None or item.role == "host":
+        if item is None or item.role in ALONE:
             roots[one] = None
             continue
         if item.role == "known":

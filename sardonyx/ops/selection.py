@@ -14,7 +14,7 @@ from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 from sardonyx.ops.shape import axis_of
 
 
@@ -26,7 +26,6 @@ class NonMaxSuppression(Operator):
     the threshold.
     """
 
-    host_reason = "its output's size depends on data"
     center_point_box: int = 0
 
     def run(
@@ -37,10 +36,7 @@ class NonMaxSuppression(Operator):
         iou_threshold: Array | None = None,
         score_threshold: Array | None = None,
     ) -> Sequence[Value]:
-        if boxes.ndim != 3 or boxes.shape[2] != 4 or scores.ndim != 3 or boxes.shape[1] != scores.shape[2]:
-            raise ValueError(
-                f"boxes must be (batch, n, 4) and scores (batch, classes, n), not {boxes.shape} and {scores.shape}"
-            )
+        checked_boxes(boxes.shape, scores.shape)
         limit = 0 if max_output_boxes_per_class is None else int(max_output_boxes_per_class.reshape(-1)[0])
         overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(-1)[0])
         if not 0 <= overlap <= 1:
@@ -62,8 +58,17 @@ class NonMaxSuppression(Operator):
         low = np.minimum(boxes[:, :2], boxes[:, 2:])
         return np.concatenate([low, np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("non_max_suppression", {"centers": bool(self.center_point_box)}, self.run)
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return [tensor(ir.DataType.INT64, (unknown_dim(), 3))]
+
+
+def checked_boxes(boxes: Sequence[int], scores: Sequence[int]) -> None:
+    """ValueError unless the shapes are those of boxes and of their scores."""
+    if len(boxes) != 3 or boxes[2] != 4 or len(scores) != 3 or boxes[1] != scores[2] or boxes[0] != scores[0]:
+        raise ValueError(f"boxes must be (batch, n, 4) and scores (batch, classes, n), not {boxes} and {scores}")
 
 
 def _suppressed(corners: Array, scores: Array, limit: int, overlap: float, least: float | None) -> list[int]:
@@ -88,13 +93,14 @@ def _suppressed(corners: Array, scores: Array, limit: int, overlap: float, least
 class NonZero(Operator):
     """The coordinates of the elements that are not zero, in row order: (rank, count)."""
 
-    host_reason = "its output's size depends on data"
-
     def run(self, data: Array) -> Sequence[Value]:
         if data.ndim == 0:
             # A scalar counts as a vector of one element, as onnxruntime has it.
             return (np.zeros((1, int(np.count_nonzero(data))), np.int64),)
         return (np.stack(np.nonzero(data)).astype(np.int64, copy=False),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("non_zero", {}, self.run, inputs)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         rank = (inputs[0] or UNKNOWN).rank
@@ -109,13 +115,15 @@ class Compress(Operator):
     does, one of another rank is read in row order.
     """
 
-    host_reason = "its output's size depends on data"
     axis: int | None = None
 
     def run(self, data: Array, condition: Array) -> Sequence[Value]:
         source = data.reshape(-1) if self.axis is None else data
         axis = 0 if self.axis is None else axis_of(self.axis, data.ndim)
         return (source.take(np.nonzero(condition.reshape(-1)[: source.shape[axis]])[0], axis),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return template_unless_text("compress", {"axis": self.axis}, self.run, inputs)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
@@ -134,7 +142,6 @@ class Unique(Operator):
     compared element by element in row order.
     """
 
-    host_reason = "its output's size depends on data"
     axis: int | None = None
     sorted: int = 1
 
@@ -162,6 +169,10 @@ class Unique(Operator):
             number[order] = np.arange(order.size)
             first, inverse, counts = first[order], number[inverse], counts[order]
         return source.take(first, axis), *(part.astype(np.int64, copy=False) for part in (first, inverse, counts))
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"axis": self.axis, "sorted": bool(self.sorted)}
+        return template_unless_text("unique", parameters, self.run, inputs)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN

@@ -87,7 +87,10 @@ class CPUExecutionProvider(ExecutionProvider):
             if any(_has_work(item) for item in turn):
                 steps.append(native.step(turn, again, lent, compilation, steering))
             else:
-                steps.extend(self._step(item, compilation) for item in turn)
+                steps.extend(
+                    native.counted_step(item, compilation) if item.role == "counted" else self._step(item, compilation)
+                    for item in turn
+                )
         return steps
 
     def _step(self, item: Lowered, compilation: Compilation) -> Step:

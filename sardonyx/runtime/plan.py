@@ -53,12 +53,13 @@ class Step:
     """One unit of work: `call` reads `inputs` and gives one value for each of `outputs`.
 
     A segment stands for many nodes, in native code; it names the node in its own errors and traces its own steps.
+    A native step is one node whose results have sizes that only its kernel finds out.
     """
 
     name: str  # the node's own name, or <OpType>_<index> where it has none
     op_type: str
     provider: str
-    kind: Literal["kernel", "view", "host", "segment"]
+    kind: Literal["kernel", "view", "host", "segment", "native"]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     call: StepCall

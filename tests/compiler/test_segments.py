@@ -67,7 +67,7 @@ def test_values_that_are_used_late_keep_their_memory(mode: ort.ExecutionMode) ->
     np.testing.assert_allclose(session(text, mode).run(None, {"x": x})[0], expected, atol=1e-6)
 
 
-def test_a_host_step_divides_segments_and_known_values_reach_both() -> None:
+def test_a_step_by_itself_divides_segments_and_known_values_reach_both() -> None:
     text = """(float[n, 8] x) => (float[m, 8] y, float[n, 8] z) {
         [shape] shape = Shape(x)
         [e] e = Exp(x)
@@ -82,7 +82,7 @@ def test_a_host_step_divides_segments_and_known_values_reach_both() -> None:
     made = session(text)
     kinds = [step.kind for step in made._sess._plan.steps]
     assert kinds.count("segment") == 2
-    assert "host" in kinds
+    assert "native" in kinds
     for rows in (3, 5):
         x = random(rows, 8)
         y, z = made.run(None, {"x": x})

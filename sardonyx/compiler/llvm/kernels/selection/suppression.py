@@ -1,0 +1,163 @@
+"""Suppression of boxes that overlap better ones, class by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
+from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
+from sardonyx.compiler.llvm.mathematics import any_lane
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BOOL, F32, I64, U8, U32
+
+# The order of scores: NaN comes last, so opposite numbers are compared.
+SCORES = Ranking(F32, largest=False)
+_SIGN = 0x80000000
+
+
+@dataclass(frozen=True)
+class SuppressionSpec:
+    """Boxes are given by `centers` and sizes, or by two corners; `scored`: there is a least score."""
+
+    centers: bool
+    scored: bool
+
+
+def emit_suppression(target: Target, spec: SuppressionSpec) -> str:
+    """The boxes that are kept, best first, and their number; a chunk is one class of one batch.
+
+    Arguments: boxes, scores, overlap, least score, fault of the overlap, kept boxes (int64, `most` for each class),
+    numbers kept, boxes of a batch, classes, `most`. Scratch: entries of all boxes, four corners and the area of the
+    boxes that are kept, each a vector longer than `most`, and memory to sort the entries.
+    """
+    k, words = kernel_frame(target)
+    all_boxes, all_scores = k.pointer(words.load(0), F32), k.pointer(words.load(1), F32)
+    overlap = k.pointer(words.load(2), F32).load(0)
+    kept_boxes, numbers = k.pointer(words.load(5), I64), k.pointer(words.load(6), I64)
+    count, classes, most = words.load(7), words.load(8), words.load(9)
+    fine = (overlap >= 0.0) & (overlap <= 1.0)
+    with k.otherwise(fine):
+        note(k, k.pointer(words.load(4), U8), k.constant(I64, 0))
+    lanes = target.lanes(F32)
+    entries = k.pointer("scratch", SCORES.entry)
+    boxes = _Kept(k, entries.offset(count + lanes).cast(F32), most + lanes, lanes, overlap)
+    sorter = Sorter(k, SCORES, boxes.end.aligned(64).cast(U8))
+    with k.loop(k["begin"], k["end"]) as chunk:
+        batch = chunk // classes
+        scores = all_scores.offset(chunk * count)
+        candidates = _candidates(k, spec, words.load(3), scores, count, entries)
+        sorter.sort(entries, candidates)
+        result = kept_boxes.offset(chunk * most)
+        number, kept = k.variable(I64, 0), k.variable(I64, 0)
+        with k.loop_while(
+            lambda number=number, kept=kept, last=candidates: (number.get() < last) & (kept.get() < most)
+        ):
+            place = SCORES.place_in(entries.load(number.get()))
+            number.set(number.get() + 1)
+            box = _corners(k, spec, all_boxes.offset((batch * count + place) * 4))
+            with k.otherwise(boxes.suppress(box, kept.get())):
+                boxes.keep(box, kept.get())
+                result.store(place, kept.get())
+                kept.set(kept.get() + 1)
+        numbers.store(kept.get(), chunk)
+    return k.finish()
+
+
+def _candidates(
+    k: Function, spec: SuppressionSpec, least: Value, scores: Pointer, count: Value, entries: Pointer
+) -> Value:
+    """How many boxes have a score that is high enough; their entries are collected."""
+    lanes = k.target.lanes(F32)
+    limit = k.pointer(least, F32).load(0) if spec.scored else None
+    found = k.variable(I64, 0)
+
+    def add(score: Value, place: Value) -> None:
+        entries.store(SCORES.entry_of(k, SCORES.of(k, score.bits_as(U32) ^ _SIGN), place), found.get())
+        found.set(found.get() + 1)
+
+    whole = count & -lanes
+    with k.loop(0, whole, lanes) as first:
+        vector = scores.load(first, lanes)
+        good = vector > limit if limit is not None else k.constant(BOOL.vector(lanes), True)
+        chosen = lanes_that(k, good)
+        with k.when(chosen.differs(0)):
+            left = k.variable(I64, chosen)
+            with k.loop_while(lambda: left.get().differs(0)):
+                lane = lowest_bit(k, left.get())
+                add(vector.lane(lane), first + lane)
+                left.set(left.get() & (left.get() - 1))
+    with k.loop(whole, count) as place:
+        score = scores.load(place)
+        with k.when(score > limit if limit is not None else k.constant(BOOL, True)):
+            add(score, place)
+    return found.get()
+
+
+def _corners(k: Function, spec: SuppressionSpec, box: Pointer) -> list[Value]:
+    """Low and high end of a box on both axes, and its area."""
+    one, two, three, four = (box.load(place) for place in range(4))
+    if spec.centers:  # x, y, width, height
+        low_y, high_y = two - four * 0.5, two + four * 0.5
+        low_x, high_x = one - three * 0.5, one + three * 0.5
+    else:
+        low_y, high_y = k.smaller(one, three), k.larger(one, three)
+        low_x, high_x = k.smaller(two, four), k.larger(two, four)
+    return [low_y, low_x, high_y, high_x, (high_y - low_y) * (high_x - low_x)]
+
+
+class _Kept:
+    """The boxes of a class that are kept so far: a vector of each corner."""
+
+    def __init__(self, k: Function, room: Pointer, stride: Value, lanes: int, overlap: Value) -> None:
+        self._k, self._lanes, self._overlap = k, lanes, overlap
+        self._columns = [room.offset(stride * column) for column in range(5)]
+        self.end = room.offset(stride * 5)
+
+    def keep(self, box: list[Value], number: Value) -> None:
+        for column, value in zip(self._columns, box, strict=True):
+            column.store(value, number)
+
+    def suppress(self, box: list[Value], number: Value) -> Value:
+        """Whether one of the boxes that are kept overlaps a box too much."""
+        k, lanes = self._k, self._lanes
+        at, found = k.variable(I64, 0), k.variable(BOOL, False)
+        spread = [k.splat(value, lanes) for value in box]
+        with k.loop_while(lambda: (at.get() < number) & ~found.get()):
+            first = at.get()
+            low_y, low_x, high_y, high_x, area = (column.load(first, lanes) for column in self._columns)
+            height = k.smaller(high_y, spread[2]) - k.larger(low_y, spread[0])
+            width = k.smaller(high_x, spread[3]) - k.larger(low_x, spread[1])
+            shared = k.larger(height, 0.0) * k.larger(width, 0.0)
+            union = area + spread[4] - shared
+            bad = (union > 0.0) & (shared / union > self._overlap)
+            found.set(any_lane(k, bad & k.lanes_below(number - first, lanes)))
+            at.set(first + lanes)
+        return found.get()
+
+
+@dataclass(frozen=True)
+class TriplesSpec:
+    """Rows of batch, class and box."""
+
+
+def emit_triples(target: Target, spec: TriplesSpec) -> str:
+    """The boxes of all classes one after the other. One chunk.
+
+    Arguments: kept boxes (`most` for each class), numbers kept, rows, their number, classes, all classes of all
+    batches, `most`.
+    """
+    k, words = kernel_frame(target)
+    kept, numbers, rows, total = (k.pointer(words.load(place), I64) for place in range(4))
+    classes, groups, most = words.load(4), words.load(5), words.load(6)
+    to = k.variable(I64, 0)
+    with k.loop(0, groups) as group:
+        batch = group // classes
+        with k.loop(0, numbers.load(group)) as number:
+            row = rows.offset(to.get() * 3)
+            row.store(batch, 0)
+            row.store(group - batch * classes, 1)
+            row.store(kept.load(group * most + number), 2)
+            to.set(to.get() + 1)
+    total.store(to.get())
+    return k.finish()
