@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -35,6 +37,21 @@ class _Linear(Operator):
             raise ValueError(f"intercepts has {offsets.size} entries for {targets} targets")
         return found + offsets if offsets.size else found
 
+    def kernel(self, name: str, targets: int, **more: Any) -> Kernel:
+        """The native kernel called `name`; a host step, which raises the error, where attributes are wrong."""
+        weights, offsets = float_list(self.coefficients), float_list(self.intercepts)
+        fits = targets > 0 and weights.size and weights.size % targets == 0 and offsets.size in (0, targets)
+        if not fits or self.post_transform not in TRANSFORMS:
+            return Host(self.run, "its attributes contradict each other")
+        parameters = {
+            "coefficients": weights,
+            "intercepts": offsets,
+            "targets": targets,
+            "transform": self.post_transform,
+            **more,
+        }
+        return Template(name, parameters, self.run)
+
 
 @operator("LinearRegressor", domain=DOMAIN)
 class LinearRegressor(_Linear):
@@ -49,6 +66,9 @@ class LinearRegressor(_Linear):
         elif scores.size:
             scores = transformed(scores, self.post_transform)
         return (scores.astype(np.float32),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.kernel("linear_scores", self.targets)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return [tensor(ir.DataType.FLOAT, (row_count(inputs[0]), self.targets))]
@@ -92,6 +112,14 @@ class LinearClassifier(_Linear):
         else:
             scores = np.concatenate([1 - scores, scores], axis=1)
         return labels[winners], scores.astype(np.float32)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        labels, classes = labels_of(self.classlabels_ints, self.classlabels_strings), self._classes()
+        if labels.dtype == object:
+            return Host(self.run, "its labels are strings, which are Python objects")
+        if classes > 1 and len(labels) < classes:
+            return Host(self.run, "its attributes contradict each other")
+        return self.kernel("linear_classes", classes, labels=labels)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         rows, classes = row_count(inputs[0]), self._classes()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -34,6 +36,10 @@ def kernel(kind: str, parameters: Sequence[float], rows: Array, vectors: Array) 
     if kind == "SIGMOID":
         return np.asarray(np.tanh(scaled))
     raise ValueError(f"kernel_type '{kind}' is none of LINEAR, POLY, RBF, SIGMOID")
+
+
+_KINDS = ("LINEAR", "POLY", "RBF", "SIGMOID")
+_WRONG = "its attributes contradict each other"
 
 
 @operator("SVMRegressor", domain=DOMAIN)
@@ -76,6 +82,25 @@ class SVMRegressor(Operator):
         if self.one_class:
             scores = np.where(scores > 0, np.float32(1), np.float32(-1))
         return (scores.astype(np.float32, copy=False),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        weights, vectors = float_list(self.coefficients), None
+        if not self.rho or not weights.size or self.kernel_type not in _KINDS:
+            return Host(self.run, _WRONG)
+        if self.n_supports > 0:
+            vectors = float_list(self.support_vectors)
+            if weights.size != self.n_supports or not vectors.size or vectors.size % self.n_supports:
+                return Host(self.run, _WRONG)
+            vectors = vectors.reshape(self.n_supports, -1)
+        parameters = {
+            "kind": self.kernel_type,
+            "parameters": self.kernel_params,
+            "vectors": vectors,
+            "weights": weights[:, None],
+            "offsets": float_list(self.rho[:1]),
+            "one_class": bool(self.one_class),
+        }
+        return Template("svm_scores", parameters, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return [tensor(ir.DataType.FLOAT, (row_count(inputs[0]), 1))]
@@ -192,6 +217,56 @@ class SVMClassifier(Operator):
         for place, (i, j) in enumerate(pairs):
             result[:, place] = near[:, own[i]] @ weights[j - 1, own[i]] + near[:, own[j]] @ weights[i, own[j]]
         return result + float_list(self.rho)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if self.classlabels_strings:
+            return Host(self.run, "its labels are strings, which are Python objects")
+        classes, total = self._classes(), sum(self.vectors_per_class)
+        weights, vectors = float_list(self.coefficients), None
+        pairs = list(combinations(range(classes), 2))
+        known = self.post_transform in TRANSFORMS and self.kernel_type in _KINDS and self.rho and weights.size
+        threshold = None
+        if not known or classes < 1:
+            return Host(self.run, _WRONG)
+        if total > 0:
+            vectors = float_list(self.support_vectors)
+            fits = classes > 1 and len(self.vectors_per_class) == classes and weights.size == (classes - 1) * total
+            if not fits or len(self.rho) != len(pairs) or not vectors.size or vectors.size % total:
+                return Host(self.run, _WRONG)
+            vectors = vectors.reshape(total, -1)
+            weights, offsets = self._pair_weights(weights.reshape(-1, total)), float_list(self.rho)
+        else:
+            if weights.size % classes:
+                return Host(self.run, _WRONG)
+            if classes == 2 and not self.prob_a:
+                threshold = 0.5 if (weights >= 0).all() else 0.0
+            weights = np.ascontiguousarray(weights.reshape(classes, -1).T)
+            offsets = np.repeat(float_list(self.rho[:1]), classes)
+        parameters = {
+            "kind": self.kernel_type,
+            "parameters": self.kernel_params,
+            "vectors": vectors,
+            "weights": weights,
+            "offsets": offsets,
+            "labels": labels_of(self.classlabels_ints, None),
+            "transform": self.post_transform,
+            "voted": total > 0,
+            "coupled": total > 0 and bool(self.prob_a),
+            "threshold": threshold,
+            "reached": threshold == 0.5,
+        }
+        return Template("svm_classes", parameters, self.run)
+
+    def _pair_weights(self, weights: Array) -> Array:
+        """The weights (vectors, pairs) of the vectors for the decision of every two classes, 0 for other classes'."""
+        ends = np.cumsum(self.vectors_per_class).tolist()
+        own = [slice(end - count, end) for end, count in zip(ends, self.vectors_per_class, strict=True)]
+        pairs = list(combinations(range(len(own)), 2))
+        result = np.zeros((weights.shape[1], len(pairs)), np.float32)
+        for place, (i, j) in enumerate(pairs):
+            result[own[i], place] = weights[j - 1, own[i]]
+            result[own[j], place] = weights[i, own[j]]
+        return result
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         classes = self._classes()

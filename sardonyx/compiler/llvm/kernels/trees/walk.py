@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, F32, F64, I16, I32, I64, U16, U32, U64, type_of
@@ -89,7 +89,7 @@ def emit_walk_trees(target: Target, spec: WalkSpec) -> str:
     """
     k, words = kernel_frame(target)
     walker = _Walker(k, words, spec)
-    rows, trees, targets, blocks = words.load(1), words.load(5), words.load(11), words.load(15)
+    trees, targets, blocks = words.load(5), words.load(11), words.load(15)
     scores, met = k.pointer(words.load(9), F64), k.pointer(words.load(10), I64)
     keys = walker.scratch
     prepared = k.variable(I64, -1)
@@ -190,19 +190,19 @@ class _Walker:
                 going.set(moved)
         return [Pointer(place.get(), self._key) for place in places]
 
-    def _step(self, places: Sequence[object], columns: Sequence[Pointer]) -> list[Value]:
+    def _step(self, places: Sequence[Variable], columns: Sequence[Pointer]) -> list[Value]:
         """One step of every walk; how many nodes further on each goes."""
         k = self._k
         narrow = not self._spec.wide
         ways = []
         for place, column in zip(places, columns, strict=True):
-            node = place.get()  # type: ignore[attr-defined]
+            node = place.get()
             feature = Pointer(node, U16 if narrow else I32).load(0)
             step = Pointer(node, I16 if narrow else I32).load(1)
             threshold = Pointer(node, self._key).load(1)
             below = column.load(feature.to(U64 if narrow else I64)) < threshold
             way = step.to(I64) + below.to(I64)
-            place.set(k.advance(node, way, self._node_bytes))  # type: ignore[attr-defined]
+            place.set(k.advance(node, way, self._node_bytes))
             ways.append(way)
         return ways
 

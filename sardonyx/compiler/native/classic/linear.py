@@ -1,0 +1,103 @@
+"""LinearRegressor and LinearClassifier: one product, then the rules for its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.native.classic.scores import (
+    F32,
+    I64,
+    as_type,
+    by_rows,
+    column,
+    labelled,
+    logistic,
+    probit,
+    rows_of,
+    transform_rows,
+    winner,
+    write_pair,
+)
+from sardonyx.compiler.native.products.matmul import MatMulKernel
+from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.kernel.expr import Expr, Input, constant, where
+
+
+class LinearScores:
+    """Rows times coefficients (targets, features), plus intercepts (targets) or none, all float32."""
+
+    def __init__(self, coefficients: Array, intercepts: Array, targets: int) -> None:
+        self._targets = targets
+        self._size = coefficients.size
+        self._weights = np.ascontiguousarray(coefficients.reshape(targets, -1).T)
+        self._offsets = intercepts
+        self._product = MatMulKernel({})
+
+    def bind(self, binder: Binder, data: Tensor) -> Tensor:
+        """The scores (rows, targets) in float32."""
+        rows = as_type(binder, rows_of(data), F32)
+        features = rows.shape[1]
+        if self._size != self._targets * features:
+            raise ValueError(
+                f"coefficients has {self._size} entries for {self._targets} targets of {features} features"
+            )
+        epilogue = None
+        if self._offsets.size:
+            epilogue = Epilogue((Input(F32, 0) + Input(F32, 1),), (binder.constant(self._offsets),))
+        (scores,) = self._product.bind(binder, [rows, binder.constant(self._weights)], epilogue=epilogue)
+        assert scores is not None
+        return scores
+
+
+class _Linear(NativeKernel):
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self._scores = LinearScores(parameters["coefficients"], parameters["intercepts"], parameters["targets"])
+
+
+@template("linear_scores")
+class LinearRegression(_Linear):
+    """Scores after a post transform. Parameters: `coefficients`, `intercepts`, `targets`, `transform`."""
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        (data,) = inputs
+        assert data is not None
+        transform = self.parameters["transform"]
+        if self.parameters["targets"] == 1 and transform != "PROBIT":  # one score alone knows PROBIT only
+            transform = "NONE"
+        return [transform_rows(binder, self._scores.bind(binder, data), transform, F32)]
+
+
+@template("linear_classes")
+class LinearClasses(_Linear):
+    """Labels (int64) and scores. Parameters as above, and `labels`, those of the scores or two for one score."""
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        (data,) = inputs
+        assert data is not None
+        labels, transform = self.parameters["labels"], self.parameters["transform"]
+        scores = self._scores.bind(binder, data)
+        rows = scores.shape[0]
+        if scores.shape[1] > 1:
+            (winners,) = by_rows(binder, [winner(Input(F32, 0))], [scores])
+            return [labelled(binder, winners.reshaped((rows,)), labels), transform_rows(binder, scores, transform, F32)]
+        score = Input(F32, 0)
+        chosen = where(score > 0, constant(1, I64), 0)
+        numbers, pair = write_pair(binder, chosen, _pair(score, transform), [column(scores, 0)])
+        assert numbers is not None
+        if len(labels) == 2:
+            return [labelled(binder, numbers, labels), pair]
+        return [numbers, transform_rows(binder, scores, "PROBIT" if transform == "PROBIT" else "NONE", F32)]
+
+
+def _pair(score: Expr, transform: str) -> tuple[Expr, Expr]:
+    """Two scores from that of the second class."""
+    if transform == "PROBIT":
+        return probit(score), constant(0.0, F32)
+    if transform == "LOGISTIC":
+        return logistic(-score), logistic(score)
+    return 1 - score, score

@@ -1,0 +1,174 @@
+"""SVMRegressor and SVMClassifier: kernels of rows with support vectors, weighted sums of them, votes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.native.classic.scores import (
+    F32,
+    I64,
+    as_type,
+    by_elements,
+    by_rows,
+    column,
+    labelled,
+    logistic,
+    probit,
+    rows_of,
+    transform_rows,
+    winner,
+    write_pair,
+)
+from sardonyx.compiler.native.products.matmul import MatMulKernel
+from sardonyx.compiler.native.rows.reduction import ReductionKernel
+from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.kernel.expr import Expr, Input, constant, exp, power, reduce, tanh, where
+from sardonyx.ops.framework.facts import Fact
+
+
+class SupportVectors:
+    """Weighted sums of the kernels of rows with vectors, plus an offset for each sum.
+
+    `vectors` (vectors, features), `weights` (vectors, sums), `offsets` (sums,), all float32; `parameters` are gamma,
+    coef0 and degree. Without vectors the weights are those of the features.
+    """
+
+    def __init__(self, kind: str, parameters: Sequence[float], vectors: Array | None, weights: Array, offsets: Array):
+        self._kind = kind
+        self._gamma, self._offset, self._degree = (*parameters, 0.0, 0.0, 0.0)[:3]
+        self._vectors = vectors
+        self._columns = None if vectors is None else np.ascontiguousarray(vectors.T)
+        self._weights, self._offsets = np.ascontiguousarray(weights), offsets
+
+    def bind(self, binder: Binder, data: Tensor) -> Tensor:
+        """The sums (rows, sums) in float32."""
+        rows = as_type(binder, rows_of(data), F32)
+        features = len(self._weights) if self._vectors is None else self._vectors.shape[1]
+        if rows.shape[1] != features:
+            what, count = (
+                ("coefficients", self._weights) if self._vectors is None else ("support_vectors", self._vectors)
+            )
+            raise ValueError(f"{what} has {count.size} entries for {rows.shape[1]} features: {features} would fit")
+        near = self._near(binder, rows)
+        offsets = Epilogue((Input(F32, 0) + Input(F32, 1),), (binder.constant(self._offsets),))
+        (sums,) = MatMulKernel({}).bind(binder, [near, binder.constant(self._weights)], epilogue=offsets)
+        assert sums is not None
+        return sums
+
+    def _near(self, binder: Binder, rows: Tensor) -> Tensor:
+        """The kernel of each row with each vector."""
+        if self._vectors is None or self._columns is None:
+            return rows
+        if self._kind == "RBF":
+            # |x - v|² from single differences: the expanded square would lose what is close.
+            away = Input(F32, 0) - Input(F32, 1)
+            near = exp(reduce("sum", away * away) * -self._gamma)
+            count, features = rows.shape
+            across = rows.reshaped((count, 1, features), (rows.strides[0], 0, rows.strides[1]))
+            (result,) = ReductionKernel([near], [F32, F32]).bind(binder, [across, binder.constant(self._vectors)], (2,))
+            return result.reshaped((count, len(self._vectors)))
+        product: Expr = Input(F32, 0)
+        if self._kind != "LINEAR":
+            product = product * self._gamma + self._offset
+        if self._kind == "POLY":
+            product = power(product, self._degree)
+        elif self._kind == "SIGMOID":
+            product = tanh(product)
+        (result,) = MatMulKernel({}).bind(  # type: ignore[assignment]
+            binder, [rows, binder.constant(self._columns)], epilogue=Epilogue((product,), ())
+        )
+        return result
+
+
+class _Vectors(NativeKernel):
+    """Parameters: `kind`, `parameters`, `vectors`, `weights`, `offsets`."""
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        names = ("kind", "parameters", "vectors", "weights", "offsets")
+        self._sums = SupportVectors(*(parameters[name] for name in names))
+
+
+@template("svm_scores")
+class SVMScores(_Vectors):
+    """The one score of each row, or its sign where `one_class` is set."""
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        (data,) = inputs
+        assert data is not None
+        scores = self._sums.bind(binder, data)
+        if self.parameters["one_class"]:
+            sign = where(Input(F32, 0) > 0, constant(1.0, F32), -1.0)
+            return by_elements(binder, [sign], [scores])
+        return [scores]
+
+
+@template("svm_classes")
+class SVMClasses(_Vectors):
+    """Labels (int64) and scores: the decisions of every two classes, whose votes win, or one score for each class.
+
+    Parameters besides: `labels`, `transform`; `voted`: sums are decisions; `threshold`: of two scores the second class
+    wins where the higher one lies above (with `reached`: at) it, None: the greater score wins.
+    """
+
+    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        if self.parameters["coupled"]:
+            return "probabilities are coupled in rounds that differ from row to row"
+        return None
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        (data,) = inputs
+        assert data is not None
+        labels, transform = self.parameters["labels"], self.parameters["transform"]
+        scores = self._sums.bind(binder, data)
+        if self.parameters["voted"]:
+            winners = self._votes(binder, scores, len(labels))
+            if scores.shape[1] == 1:
+                _, results = write_pair(binder, None, _both(Input(F32, 0), transform), [column(scores, 0)])
+            else:
+                results = transform_rows(binder, scores, transform, F32)
+            return [labelled(binder, winners, labels), results]
+        (numbers,) = by_rows(binder, [self._linear_winner()], [scores])
+        if scores.shape[1] == 1 and transform != "PROBIT":
+            transform = "NONE"
+        winners = numbers.reshaped((scores.shape[0],))
+        return [labelled(binder, winners, labels), transform_rows(binder, scores, transform, F32)]
+
+    def _linear_winner(self) -> Expr:
+        score = Input(F32, 0)
+        greatest = winner(score)
+        threshold = self.parameters["threshold"]
+        if threshold is None:
+            return greatest
+        most = reduce("maximum", score)
+        above = most >= threshold if self.parameters["reached"] else most > threshold
+        return where(above, constant(1, I64), greatest)
+
+    def _votes(self, binder: Binder, decisions: Tensor, classes: int) -> Tensor:
+        """The class with the most votes, the first of equal ones: each decision is one for either class."""
+        pairs = list(combinations(range(classes), 2))
+        votes, against = np.zeros((len(pairs), classes), np.float32), np.zeros(classes, np.float32)
+        for place, (first, second) in enumerate(pairs):
+            votes[place, first] = 1
+            votes[place, second] = -1
+            against[second] += 1
+        (held,) = by_elements(binder, [where(Input(F32, 0) > 0, constant(1.0, F32), 0.0)], [decisions])
+        offsets = Epilogue((Input(F32, 0) + Input(F32, 1),), (binder.constant(against),))
+        (counts,) = MatMulKernel({}).bind(binder, [held, binder.constant(votes)], epilogue=offsets)
+        assert counts is not None
+        (numbers,) = by_rows(binder, [winner(Input(F32, 0))], [counts])
+        return numbers.reshaped((decisions.shape[0],))
+
+
+def _both(score: Expr, transform: str) -> tuple[Expr, Expr]:
+    """The scores for the one decision between two classes."""
+    if transform == "PROBIT":
+        return probit(score), constant(0.0, F32)
+    if transform == "LOGISTIC":
+        return logistic(-score), logistic(score)
+    return (-score if transform == "NONE" else 1 - score), score
