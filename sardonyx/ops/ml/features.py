@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.expr import Expr, Input, absolute, reduce, sqrt, where
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -23,6 +25,20 @@ def _looked_up(data: Array, table: dict[Any, Any], default: Any, dtype: Any) -> 
     values = np.empty(distinct.size, dtype)
     values[:] = [table.get(key, default) if key == key else nan for key in distinct.tolist()]
     return values[inverse].reshape(data.shape)
+
+
+def per_feature(
+    run: Callable[..., Sequence[Value]],
+    root: Expr,
+    constants: Sequence[Array] = (),
+    check: Callable[[Sequence[int]], None] = lambda shape: None,
+    *,
+    reduces: bool = False,
+    opens: bool = False,
+) -> Kernel:
+    """The native kernel of an expression over the input and behind it constants; see `native.classic.features`."""
+    parameters = {"root": root, "constants": constants, "check": check, "reduces": reduces, "opens": opens}
+    return Template("per_feature", parameters, run)
 
 
 @operator("LabelEncoder", domain=DOMAIN)
@@ -95,6 +111,25 @@ class LabelEncoder(Operator):
         table = {key: value for key, value in reversed(pairs) if key == key or self.version >= 4}
         return (_looked_up(data, table, default, values.dtype),)
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        keys, (values, default) = self._keys(), self._values()
+        if object in (keys.dtype, values.dtype) or inputs[0] is None or inputs[0].kind == "O":
+            return Host(self.run, "strings are Python objects")
+        if len(keys) != len(values) or not len(keys):
+            return Host(self.run, "its attributes contradict each other")
+        nans = np.nonzero(np.isnan(keys))[0] if keys.dtype.kind == "f" and self.version >= 4 else np.zeros(0, int)
+        distinct, first = np.unique(keys[keys == keys], return_index=True)
+        first = np.nonzero(keys == keys)[0][first]
+        otherwise = np.array([default], values.dtype)
+        of_nan = values[nans[:1]] if nans.size else otherwise
+        parameters = {
+            "keys": distinct.astype(np.float64 if inputs[0].kind == "f" else np.int64),
+            "values": np.concatenate([values[first], otherwise, of_nan]),
+        }
+        if not len(distinct) or keys.dtype.kind != inputs[0].kind:
+            return Host(self.run, "the keys are of another kind than the input")
+        return Template("look_up", parameters, self.run)
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         kind = ir.DataType.INT64
         if self.values_tensor is not None:
@@ -145,6 +180,24 @@ class Normalizer(_ToFloat):
             size = np.sqrt(np.square(rows).sum(axis=-1, keepdims=True))
         return (rows / np.where(size == 0, np.float32(1), size),)
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if inputs[0] is None or self.norm not in ("MAX", "L1", "L2"):
+            return Host(self.run, "its attributes contradict each other")
+        x = Input(inputs[0], 0).cast(np.float32)
+        if self.norm == "MAX":
+            size = reduce("maximum", x)
+        elif self.norm == "L1":
+            size = reduce("sum", absolute(x))
+        else:
+            size = sqrt(reduce("sum", x * x))
+        root = x / where(size.equals(0.0), 1.0, size)
+
+        def check(shape: Sequence[int]) -> None:
+            if len(shape) not in (1, 2):
+                raise ValueError(f"the input must have 1 or 2 dimensions, not {len(shape)}")
+
+        return per_feature(self.run, root, (), check, reduces=True)
+
 
 @operator("Scaler", domain=DOMAIN)
 class Scaler(_ToFloat):
@@ -153,14 +206,26 @@ class Scaler(_ToFloat):
     offset: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
 
-    def run(self, data: Array) -> Sequence[Value]:
-        features = data.shape[-1] if data.ndim else 1
+    def _check(self, shape: Sequence[int]) -> None:
+        """ValueError where offset and scale do not fit an input of this shape."""
+        features = shape[-1] if shape else 1
         offset, scale = float_list(self.offset), float_list(self.scale)
         if offset.size != scale.size or scale.size not in (1, features):
             raise ValueError(
                 f"offset and scale must have 1 or {features} entries each, the features', not {offset.size} "
                 f"and {scale.size}"
             )
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if inputs[0] is None:
+            return Host(self.run, "the type of the input is not known before the run")
+        single = np.dtype(np.float32)
+        root = (Input(inputs[0], 0).cast(single) - Input(single, 1)) * Input(single, 2)
+        return per_feature(self.run, root, (float_list(self.offset), float_list(self.scale)), self._check)
+
+    def run(self, data: Array) -> Sequence[Value]:
+        self._check(data.shape)
+        offset, scale = float_list(self.offset), float_list(self.scale)
         return ((data.astype(np.float32) - offset) * scale,)
 
 
@@ -189,6 +254,11 @@ class FeatureVectorizer(Operator):
             result[:, start : start + rows.shape[1]] = rows
             start += width
         return (result,)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if len(inputs) != len(self.inputdimensions) or None in inputs or min(self.inputdimensions, default=-1) < 0:
+            return Host(self.run, "its attributes contradict each other")
+        return Template("features_side_by_side", {"widths": self.inputdimensions}, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return [tensor(ir.DataType.FLOAT, (row_count(inputs[0]), sum(self.inputdimensions)))]

@@ -1,0 +1,1 @@
+"""What classic models do with single features."""

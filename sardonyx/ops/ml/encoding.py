@@ -1,0 +1,163 @@
+"""Features compared, replaced, picked and encoded: Binarizer, Imputer, ArrayFeatureExtractor, OneHotEncoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.kernel.expr import Input, constant, isnan, logical_and, logical_not, where
+from sardonyx.kernel.program import Host, Kernel, Template
+from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor, unknown_dim
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.ml.features import per_feature
+from sardonyx.ops.ml.scores import DOMAIN
+
+
+@operator("Binarizer", domain=DOMAIN)
+class Binarizer(Operator):
+    """1 where an element is above the threshold, else 0, in the input's type."""
+
+    host_reason = "only floating-point numbers have a kernel"
+    threshold: float = 0.0
+
+    def run(self, data: Array) -> Sequence[Value]:
+        return ((data > data.dtype.type(self.threshold)).astype(data.dtype),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if inputs[0] is None or inputs[0].kind != "f":
+            return Host(self.run, self.host_reason)
+        x = Input(inputs[0], 0)
+        return per_feature(self.run, where(x > self.threshold, constant(1.0, inputs[0]), 0.0))
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        return [inputs[0] or UNKNOWN]
+
+
+@operator("Imputer", domain=DOMAIN)
+class Imputer(Operator):
+    """Elements equal to the replaced value (NaN equals NaN) become their feature's value, or the one for all."""
+
+    host_reason = "its attributes contradict each other"
+    imputed_value_floats: tuple[float, ...] = ()
+    imputed_value_int64s: tuple[int, ...] = ()
+    replaced_value_float: float = 0.0
+    replaced_value_int64: int = 0
+
+    def _values(self, dtype: np.dtype[Any]) -> tuple[Array, Any]:
+        """The features' values and what they replace; ValueError where there are none of the input's kind."""
+        values: Any = self.imputed_value_floats if dtype.kind == "f" else self.imputed_value_int64s
+        replaced = self.replaced_value_float if dtype.kind == "f" else self.replaced_value_int64
+        if not values:
+            name = "imputed_value_floats" if dtype.kind == "f" else "imputed_value_int64s"
+            raise ValueError(f"{name} must have an entry for an input of {dtype}")
+        return np.array(values, dtype), dtype.type(replaced)
+
+    def run(self, data: Array) -> Sequence[Value]:
+        values, replaced = self._values(data.dtype)
+        self._check(data.shape, len(values))
+        found = np.isnan(data) if replaced != replaced else data == replaced
+        return (np.where(found, values, data),)
+
+    @staticmethod
+    def _check(shape: Sequence[int], count: int) -> None:
+        if not shape or count not in (1, shape[-1]):
+            raise ValueError(f"there are {count} imputed values for an input of shape {list(shape)}")
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtype = inputs[0]
+        if dtype is None or dtype.kind not in "fi":
+            return Host(self.run, self.host_reason)
+        try:
+            values, replaced = self._values(dtype)
+        except ValueError:
+            return Host(self.run, self.host_reason)
+        x = Input(dtype, 0)
+        found = isnan(x) if replaced != replaced else x.equals(replaced.item())
+        root = where(found, Input(dtype, 1), x)
+        return per_feature(self.run, root, (values,), lambda shape: self._check(shape, len(values)))
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        return [inputs[0] or UNKNOWN]
+
+
+@operator("ArrayFeatureExtractor", domain=DOMAIN)
+class ArrayFeatureExtractor(Operator):
+    """The features that the indices name, along the last dimension; a vector of data is one row."""
+
+    host_reason = "strings are Python objects"
+
+    def run(self, data: Array, indices: Array) -> Sequence[Value]:
+        if data.ndim == 0:
+            raise ValueError("the data must have at least 1 dimension")
+        flat, size = indices.reshape(-1), data.shape[-1]
+        wrong = flat[(flat < -size) | (flat >= size)]
+        if wrong.size:
+            raise ValueError(f"index {wrong[0]} is none of {size} features")
+        rows = data if data.ndim > 1 else data[None]
+        return (np.take(rows, flat, axis=-1),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if inputs[0] is None or inputs[0].kind == "O":
+            return Host(self.run, self.host_reason)
+        return Template("features_by_index", {}, self.run)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        data, indices = inputs[0] or UNKNOWN, inputs[1] or UNKNOWN
+        if data.shape is None or indices.shape is None:
+            return [Fact(data.type, None)]
+        count: Any = 1
+        for dim in indices.shape:
+            count = count * dim if isinstance(dim, int) and isinstance(count, int) else unknown_dim()
+        if len(indices.shape) == 1:
+            count = indices.shape[0]
+        leading = data.shape[:-1] if len(data.shape) > 1 else (1,)
+        return [Fact(data.type, (*leading, count))]
+
+
+@operator("OneHotEncoder", domain=DOMAIN)
+class OneHotEncoder(Operator):
+    """For each element a row of 0 with 1 at its category; numbers are cut to integers.
+
+    An element of no category gives a row of 0, or with `zeros` = 0 an error.
+    """
+
+    host_reason = "an element of no category must be an error"
+    cats_int64s: tuple[int, ...] = ()
+    cats_strings: tuple[str, ...] = ()
+    zeros: int = 1
+
+    def run(self, data: Array) -> Sequence[Value]:
+        if data.dtype == object:
+            names: Array = np.empty(len(self.cats_strings), object)
+            names[:] = self.cats_strings
+            result = data[..., None] == names
+        else:
+            cut = data if data.dtype.kind != "f" else np.where(np.isfinite(data), data, 0).astype(np.int64)
+            result = cut[..., None] == np.array(self.cats_int64s, np.int64)
+            if data.dtype.kind == "f":
+                result &= np.isfinite(data)[..., None]
+        if not self.zeros and not result.any(axis=-1).all():
+            raise ValueError("an element is of no category, and zeros is 0")
+        return (result.astype(np.float32),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        dtype = inputs[0]
+        if dtype is None or dtype.kind == "O":
+            return Host(self.run, "strings are Python objects")
+        if not self.zeros or not self.cats_int64s:
+            return Host(self.run, self.host_reason)
+        x = Input(dtype, 0)
+        found = x.cast(np.int64).equals(Input(np.dtype(np.int64), 1))
+        if dtype.kind == "f":
+            found = logical_and(found, logical_not(isnan(x)))
+        categories = np.array(self.cats_int64s, np.int64)
+        return per_feature(self.run, found.cast(np.float32), (categories,), opens=True)
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        shape = (inputs[0] or UNKNOWN).shape
+        count = len(self.cats_strings or self.cats_int64s)
+        return [tensor(ir.DataType.FLOAT, None if shape is None else (*shape, count))]
