@@ -40,19 +40,7 @@ class Case:
 
 
 # Taps, stride and dilation along lines, for which some kernels have code of their own: few, or tests would compile.
-LINES = [
-    (1, 1, 1),
-    (1, 2, 1),
-    (2, 1, 3),
-    (3, 1, 1),
-    (3, 2, 1),
-    (3, 3, 2),
-    (4, 2, 1),
-    (5, 1, 2),
-    (6, 2, 1),
-    (7, 2, 1),
-    (7, 1, 3),
-]
+LINES = [(1, 2, 1), (2, 1, 3), (3, 1, 1), (3, 2, 2), (4, 1, 1), (5, 1, 2), (6, 2, 1), (7, 3, 1)]
 
 
 def random_case(random: np.random.Generator, *, dims: int = 0, most_channels: int = 40) -> Case:
@@ -76,9 +64,9 @@ def random_case(random: np.random.Generator, *, dims: int = 0, most_channels: in
         least = 1 if auto_pad.startswith("SAME") else max(1, reach - padding)
         sizes.append(least + int(random.choice([0, 1, 2, 4, 6, 10, 12])))
     group = int(random.choice([1, 1, 1, 2, 3, 4]))
-    each = int(random.choice([1, 2, 3, 5, 8, 13, 16, 17, 24, most_channels]))
+    each = int(random.choice([1, 3, 3, 13, 16, 17, 24, most_channels]))
     filters = int(random.choice([1, 2, 3, 7, 16, 19, 33]))
-    follows = str(random.choice(["", "relu", "residual"]))
+    follows = str(random.choice(["relu", "residual"]))
     return Case(
         x=(int(random.choice([1, 1, 2, 3])), group * each, *sizes),
         w=(group * filters, each, *kernel),
@@ -88,7 +76,7 @@ def random_case(random: np.random.Generator, *, dims: int = 0, most_channels: in
         pads=pads,
         auto_pad=auto_pad,
         channels_last=bool(random.integers(2)),
-        has_bias=follows != "relu",
+        has_bias=follows == "relu",
         follows=follows,
     )
 
