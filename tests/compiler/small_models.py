@@ -84,6 +84,19 @@ SMALL_MODELS: dict[str, SmallModel] = {
           y = Sub(w, v) }""",
         sizes=({"n": 5},),
     ),
+    "mixed types": SmallModel(
+        """mixed (float[n, 21] x, float16[21] h, bfloat16[21] b, double[n, 21] d, bfloat16[37] bias, float16[37] more)
+            => (float[n, 37] y, float16[n, 37] p, bfloat16[n, 37] q, double[n, 21] z, float16[n, 21] f,
+                bfloat16[n, 21] g, float[n] t)
+        { a = Cast<to = 1>(h) c = Cast<to = 1>(b) s = Add(x, a) m = Mul(s, c)
+          o = MatMul(m, w) k = Cast<to = 1>(bias) l = Cast<to = 1>(more) r = Add(o, k) y = Sub(r, l)
+          p = Cast<to = 10>(y) q = Cast<to = 16>(y)
+          e = Cast<to = 11>(h) i = Cast<to = 11>(b) j = Add(e, i) z = Mul(d, j)
+          f = Cast<to = 10>(d) g = Cast<to = 16>(d)
+          u = Cast<to = 1>(f) axes = Constant<value_ints = [1]>() t = ReduceMean<keepdims = 0>(u, axes) }""",
+        sizes=({"n": 1}, {"n": 6}),
+        constants={"w": (21, 37)},
+    ),
     "gemm": SmallModel(
         """gemm (float[n, 70] x) => (float[n, 45] y)
         { h = MatMul(x, w1) a = Add(h, b1) r = Relu(a) y = Gemm(r, w2, b2) }""",
@@ -345,7 +358,8 @@ SMALL_MODELS: dict[str, SmallModel] = {
                   => (bool more, float[9] after, float[9] seen)
               { f = Cast<to = 1>(i) moved = Add(before, f) after = Tanh(moved) seen = Mul(after, scale)
                 four = Constant<value_int = 4>() more = Less(i, four) }>(most, yes, start)
-          total, sums = Scan<num_scan_inputs = 1, body = item (float[9] so, float[9] row) => (float[9] far, float[9] out)
+          total, sums = Scan<num_scan_inputs = 1, body = item (float[9] so, float[9] row)
+                  => (float[9] far, float[9] out)
               { far = Add(so, row) out = Sigmoid(far) }>(start, x)
           chosen = If<then_branch = a () => (float[9] y) { y = Exp(start) },
               else_branch = b () => (float[9] y) { y = Neg(start) }>(flag) }""",

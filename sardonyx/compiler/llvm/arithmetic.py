@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sardonyx.compiler.llvm import narrow_floats
 from sardonyx.compiler.llvm.function_text import FunctionText, literal
-from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, I32, Type
+from sardonyx.compiler.llvm.types import BOOL, I32, Type
 from sardonyx.compiler.llvm.values import Value
 
 
@@ -98,14 +99,14 @@ class Arithmetic(FunctionText):
         source, wanted = value.type, value.type.with_scalar(scalar)
         if source == wanted:
             return value
+        if source.is_narrow_float or scalar.is_narrow_float:
+            return narrow_floats.converted(value, scalar)
         if scalar == BOOL:
             return self.compare("ne", value, self.constant(source, 0))
         if source.scalar == BOOL:
             opcode = "uitofp" if scalar.is_float else "zext"
             return self.emit(wanted, f"{opcode} {source} {value.name} to {wanted}")
         if source.is_float and scalar.is_float:
-            if BF16 in (source.scalar, scalar) or (F16 in (source.scalar, scalar) and not self.target.has_f16_converts):
-                return self._narrow_float(value, scalar)
             opcode = "fptrunc" if scalar.bits < source.bits else "fpext"
             return self.emit(wanted, f"{opcode} {source} {value.name} to {wanted}")
         if source.is_float:
@@ -117,22 +118,6 @@ class Arithmetic(FunctionText):
             return self.named(value.name, wanted)
         opcode = "trunc" if scalar.bits < source.bits else "sext" if source.is_signed else "zext"
         return self.emit(wanted, f"{opcode} {source} {value.name} to {wanted}")
-
-    def _narrow_float(self, value: Value, scalar: Type) -> Value:
-        """Conversions from and to bfloat16, in integer arithmetic: not every target has instructions for them."""
-        source = value.type
-        u16, u32 = Type("u", 16), Type("u", 32)
-        if source.scalar == BF16:
-            wide = (value.bits_as(u16).to(u32) << 16).bits_as(F32)
-            return wide.to(scalar)
-        if scalar == BF16:
-            single = value.to(F32)
-            word = single.bits_as(u32)
-            rounded = (word + ((word >> 16) & 1) + 0x7FFF) >> 16
-            quiet = (word >> 16) | 0x40
-            return self.select(single.differs(single), quiet, rounded).to(u16).bits_as(BF16)
-        opcode = "fptrunc" if scalar.bits < source.bits else "fpext"
-        return self.emit(source.with_scalar(scalar), f"{opcode} {source} {value.name} to {source.with_scalar(scalar)}")
 
     def bitcast(self, value: Value, scalar: Type) -> Value:
         lanes = value.type.lanes * value.type.bits // scalar.bits

@@ -166,9 +166,8 @@ def literal(number: int | float | bool, scalar: Type) -> str:
         if scalar == F32:
             single = struct.unpack(">f", struct.pack(">f", _to_single(float(number))))[0]
             return "0x" + struct.pack(">d", single).hex().upper()
-        if scalar == F16:
-            return "0xH" + struct.pack(">e", float(number)).hex().upper()
-        return "0xR" + struct.pack(">f", float(number))[:2].hex().upper()
+        bits = struct.pack(">e", float(number)) if scalar == F16 else struct.pack(">f", float(number))[:2]
+        return str(int.from_bytes(bits, "big"))
     return str(int(number))
 
 

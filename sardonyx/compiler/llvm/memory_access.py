@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sardonyx.compiler.llvm.function_text import FunctionText
-from sardonyx.compiler.llvm.types import BF16, BOOL, F16, I64, PTR, Type
+from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 from sardonyx.compiler.llvm.values import Pointer, Value
-
-# Floats that are loaded and stored as integers: LLVM calls library functions for masked accesses of them.
-_AS_INTEGERS = (F16, BF16)
 
 
 class MemoryAccess(FunctionText):
@@ -36,8 +33,6 @@ class MemoryAccess(FunctionText):
         scalar = pointer.scalar
         if scalar == BOOL:  # one byte in memory, one bit in registers
             return self.load(pointer.cast(Type("u", 8)), lanes, mask, align).differs(0)
-        if scalar in _AS_INTEGERS:
-            return self.load(pointer.cast(Type("u", 16)), lanes, mask, align).bits_as(scalar)
         wide = scalar.vector(lanes)
         align = align or scalar.nbytes
         if mask is None:
@@ -68,9 +63,6 @@ class MemoryAccess(FunctionText):
             self.store(pointer.cast(Type("u", 8)), value.to(Type("u", 8)), mask, align)
             return
         value = self.coerce(value, scalar.vector(value.type.lanes))
-        if scalar in _AS_INTEGERS:
-            self.store(pointer.cast(Type("u", 16)), value.bits_as(Type("u", 16)), mask, align)
-            return
         align = align or scalar.nbytes
         if mask is None:
             self.line(f"store {value.type} {value.name}, ptr {pointer.address.name}, align {align}")
@@ -81,8 +73,6 @@ class MemoryAccess(FunctionText):
         lanes, scalar = indices.type.lanes, pointer.scalar
         if scalar == BOOL:
             return self.gather(pointer.cast(Type("u", 8)), indices, mask).differs(0)
-        if scalar in _AS_INTEGERS:
-            return self.gather(pointer.cast(Type("u", 16)), indices, mask).bits_as(scalar)
         if lanes == 1:
             return pointer.load(indices)
         wide, flags = scalar.vector(lanes), f"<{lanes} x i1>"

@@ -1,26 +1,37 @@
-"""float16 and bfloat16 from and to the types in which they are computed, on targets with and without instructions."""
+"""float16 and bfloat16 from and to the types in which they are computed, on targets with and without instructions.
+
+LLVM would call library functions for many of its own conversions, which no kernel finds; here are none of these.
+"""
 
 from __future__ import annotations
 
-from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, U16, U32, Type
+from typing import TYPE_CHECKING
+
+from sardonyx.compiler.llvm.types import BF16, F32, F64, HALF, U16, U32, Type
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.llvm.builder import Function, Value
+
+
+def converted(value: Value, scalar: Type) -> Value:
+    """What `Value.to` does from or to float16 and bfloat16: always by way of their neighbour F32 but for F64 to F16,
+    which is rounded once.
+    """
+    source = value.type.scalar
+    if source.is_narrow_float:
+        return from_bits(value.bits_as(U16), source).to(scalar)
+    if source != F64:
+        value = value.to(F32)
+    return to_bits(value.function, value, scalar).bits_as(scalar)
 
 
 def widened(value: Value, wanted: Type) -> Value:
     """A value as `wanted`, its own scalar type or, for float16 and bfloat16, F32."""
-    if value.type.scalar == wanted:
-        return value
-    if value.type.scalar in (F16, BF16):
-        return from_bits(value.bits_as(U16), value.type.scalar).to(wanted)
     return value.to(wanted)
 
 
 def narrowed(k: Function, value: Value, storage: Type) -> Value:
     """A value rounded to `storage`: once for float16, by way of F32 for bfloat16 (as `ml_dtypes` does)."""
-    if value.type.scalar == storage:
-        return value
-    if storage in (F16, BF16):
-        return to_bits(k, value, storage).bits_as(storage)
     return value.to(storage)
 
 
@@ -29,20 +40,21 @@ def from_bits(word: Value, storage: Type) -> Value:
     if storage == BF16:
         return (word.to(U32) << 16).bits_as(F32)
     if word.function.target.has_f16_converts:
-        return word.bits_as(F16).to(F32)
+        half, wide = word.bits_as(HALF), word.type.with_scalar(F32)
+        return word.function.emit(wide, f"fpext {half.type} {half.name} to {wide}")
     return _widened_half(word)
 
 
 def to_bits(k: Function, value: Value, storage: Type) -> Value:
-    """The bits (U16) of a value rounded to float16 or bfloat16.
-
-    Code generators call library functions for values of these types, so as little as possible has them.
-    """
+    """The bits (U16) of a value rounded to float16 or bfloat16."""
     source = value.type.scalar
     if storage == BF16:
         return _narrowed_brain(k, value.to(F32))
     single = _rounded_to_odd(k, value) if source == F64 else value.to(F32)
-    return single.to(F16).bits_as(U16) if k.target.has_f16_converts else _narrowed_half(k, single)
+    if not k.target.has_f16_converts:
+        return _narrowed_half(k, single)
+    half = single.type.with_scalar(HALF)
+    return k.emit(half, f"fptrunc {single.type} {single.name} to {half}").bits_as(U16)
 
 
 def _rounded_to_odd(k: Function, value: Value) -> Value:

@@ -8,14 +8,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-_FLOAT_NAMES = {16: "half", 32: "float", 64: "double"}
+_FLOAT_NAMES = {32: "float", 64: "double"}
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
     """A scalar, or a vector of `lanes` of them; `kind` is ``i`` (signed), ``u``, ``f``, ``bf`` or ``ptr``.
 
-    LLVM's integers have no sign; the kind decides which instruction divides, compares, shifts and widens.
+    LLVM's integers have no sign; the kind decides which instruction divides, compares, shifts and widens. float16 and
+    bfloat16 are words of 16 bits for LLVM, which are moved and converted: it may call library functions wherever a
+    value of its own types for them goes from one block to another. `HALF` and `BRAIN` are these types, for
+    instructions that need them.
     """
 
     kind: str
@@ -27,17 +30,18 @@ class Type:
         return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
 
     def _scalar_name(self) -> str:
-        if self.kind in ("ptr", "void"):
+        if self.kind in ("ptr", "void", "half", "bfloat"):
             return self.kind
-        if self.kind == "f":
-            return _FLOAT_NAMES[self.bits]
-        if self.kind == "bf":
-            return "bfloat"
-        return f"i{self.bits}"
+        return _FLOAT_NAMES[self.bits] if self.is_float and not self.is_narrow_float else f"i{self.bits}"
 
     @property
     def is_float(self) -> bool:
         return self.kind in ("f", "bf")
+
+    @property
+    def is_narrow_float(self) -> bool:
+        """float16 and bfloat16, which are computed in float32."""
+        return self.is_float and self.bits == 16
 
     @property
     def is_signed(self) -> bool:
@@ -55,7 +59,7 @@ class Type:
     @property
     def mangled(self) -> str:
         """How the names of overloaded intrinsics spell the type: ``v16f32``."""
-        letter = {"u": "i", "ptr": "p"}.get(self.kind, self.kind)
+        letter = "i" if self.is_narrow_float else {"u": "i", "ptr": "p"}.get(self.kind, self.kind)
         scalar = "p0" if self.kind == "ptr" else f"{letter}{self.bits}"
         return scalar if self.lanes == 1 else f"v{self.lanes}{scalar}"
 
@@ -71,6 +75,7 @@ BOOL = Type("u", 1)
 I8, I16, I32, I64 = Type("i", 8), Type("i", 16), Type("i", 32), Type("i", 64)
 U8, U16, U32, U64 = Type("u", 8), Type("u", 16), Type("u", 32), Type("u", 64)
 F16, BF16, F32, F64 = Type("f", 16), Type("bf", 16), Type("f", 32), Type("f", 64)
+HALF, BRAIN = Type("half", 16), Type("bfloat", 16)
 PTR = Type("ptr", 64)
 VOID = Type("void", 0)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, configure, release
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I32, I64, PTR, VOID, Type
+from sardonyx.compiler.llvm.types import BF16, BRAIN, F32, F64, I8, I32, I64, PTR, VOID, Type
 
 CHAINS = 12  # more than latency times instructions per cycle on every machine seen (4 x 2), fewer than 16 registers
 STREAM_VECTORS = 4  # vectors that each stream takes in one turn of the loop
@@ -27,7 +27,7 @@ class Arithmetic:
 ARITHMETIC: Mapping[str, Arithmetic] = {
     "f32": Arithmetic(F32, F32, 1),
     "f64": Arithmetic(F64, F64, 1),
-    "bf16": Arithmetic(F32, BF16, 2, "llvm.x86.avx512bf16.dpbf16ps.512"),
+    "bf16": Arithmetic(F32, BRAIN, 2, "llvm.x86.avx512bf16.dpbf16ps.512"),
     "int8": Arithmetic(I32, I8, 4, "llvm.x86.avx512.vpdpbusd.512"),
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.types import BF16, F16, F32, F64, I8, I16, I32, U8, U16, Type
+from sardonyx.compiler.llvm.types import BF16, BRAIN, F16, F32, F64, I8, I16, I32, U8, U16, Type
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Product:
         wide = k.splat(a, lanes)
         bits = lanes * 32
         if self.name == "bf16":
-            left, right = wide.bits_as(BF16), b.bits_as(BF16)
+            left, right = wide.bits_as(BRAIN), b.bits_as(BRAIN)
             return k.call(f"llvm.x86.avx512bf16.dpbf16ps.{bits}", accumulator.type, accumulator, left, right)
         return multiply_bytes(k, wide, b, accumulator)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
+from sardonyx.compiler.llvm.mathematics import rint
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I8, I32, type_of
@@ -95,7 +96,7 @@ def _block(
 
 def _rounded(k: Function, scaled: Value) -> Value:
     """The nearest whole numbers of a byte; 0 for NaN, which the scale holds as well."""
-    limited = k.faster_smaller(k.faster_larger(k.unary("rint", scaled), float(-_HIGHEST)), float(_HIGHEST))
+    limited = k.faster_smaller(k.faster_larger(rint(k, scaled), float(-_HIGHEST)), float(_HIGHEST))
     known = k.select(scaled.differs(scaled), k.constant(scaled.type, 0.0), limited)
     whole = scaled.type.with_scalar(I32)
     return k.emit(whole, f"fptosi {known.type} {known.name} to {whole}")
