@@ -18,6 +18,7 @@ from sardonyx.passes.rules import (
     attention,
     batch_norm,
     casts,
+    class_labels,
     convolution,
     gemm,
     layer_norm,
@@ -65,6 +66,8 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *(rule.as_pass() for rule in projections.RULES),
         *(rule.as_pass() for rule in skip_layer_norm.RULES),
         *(rule.as_pass() for rule in products.RULES),
+        # Classifiers without strings.
+        *(rule.as_pass() for rule in class_labels.RULES),
         # What the others left without readers.
         Pass("RemoveUnused", Level.BASIC, remove_unused),
     )

@@ -34,15 +34,15 @@ def emit_look_up(target: Target, spec: LookUpSpec) -> str:
     count, per_chunk, keys_count = words.load(2), words.load(3), words.load(5)
     keys = k.pointer(words.load(4), F64 if data.is_float else I64)
     values = k.pointer(words.load(6), blob)
+    first, rest = k.variable(I64), k.variable(I64)
     with k.loop(k["begin"] * per_chunk, minimum(k, k["end"] * per_chunk, count)) as place:
         element = elements.load(place)
-        if data.is_float:
-            wanted = element.to(F64) if data.bits >= 32 else element.to(F32).to(F64)
-        else:
-            wanted = element.to(I64)
+        single = element.to(F32) if data.is_float and data.bits < 32 else element
+        wanted = single.to(F64 if data.is_float else I64)
         # The last key that is not above the element lies at `first` or behind it, among `rest` keys.
-        first, rest = k.variable(I64, 0), k.variable(I64, keys_count)
-        with k.loop_while(lambda rest=rest: rest.get() > 1):  # type: ignore[misc]
+        first.set(0)
+        rest.set(keys_count)
+        with k.loop_while(lambda: rest.get() > 1):
             half = rest.get() // 2
             middle = first.get() + half
             first.set(k.select(keys.load(middle) <= wanted, middle, first.get()))
