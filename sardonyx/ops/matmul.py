@@ -198,8 +198,6 @@ class Einsum(Operator):
 
     equation: str
 
-    host_reason = "the Einstein summation of NumPy: no native kernel"
-
     def _terms(self) -> tuple[list[str], str]:
         """The terms of the inputs and that of the output."""
         left, arrow, right = self.equation.replace(" ", "").partition("->")
@@ -237,6 +235,10 @@ class Einsum(Operator):
             raise ValueError(f"the output of '{self.equation}' has a letter that no input has")
         middle = broadcast(spread) if dots else ()
         return [Fact(first.type, (*(dims[c] for c in before), *middle, *(dims[c] for c in after)))]
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        terms, result = self._terms()
+        return Template("einsum", {"terms": tuple(terms), "result": result}, self.run)
 
     def run(self, *inputs: Array) -> Sequence[Value]:
         wide = working_dtype(inputs[0].dtype)
