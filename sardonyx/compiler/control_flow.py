@@ -23,8 +23,9 @@ from sardonyx.runtime.rounds import NativeBody, Outcome, Rounds, RoundsCode
 class ControlFlowCall:
     """Runs the bodies as their operator says; `graphs` and `bodies` by the attributes that hold them.
 
-    The step's inputs are the node's own, `inputs` of them, and then `captured`, the outer values that the bodies read.
-    `native` are the bodies that can be repeated in native code.
+    The step's inputs are the node's own, `inputs` of them, and then `captured`, the outer values that the bodies read;
+    `captures` has the places among them of what each body reads. `native` are the bodies that can be repeated in native
+    code.
     """
 
     operator: ControlFlow
@@ -32,18 +33,18 @@ class ControlFlowCall:
     bodies: Mapping[str, CompiledGraph]
     native: Mapping[str, NativeBody]
     captured: tuple[ir.Value, ...]
+    captures: Mapping[str, tuple[int, ...]]
     inputs: int
 
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> Sequence[Any]:
-        outer = dict(zip(self.captured, inputs[self.inputs :], strict=True))
         runners: dict[str, Callable[..., list[Any]]] = {
-            name: BodyCall(body, self.native.get(name), context, [outer[value] for value in body.captured])
+            name: BodyCall(body, self.native.get(name), context, [inputs[place] for place in self.captures[name]])
             for name, body in self.bodies.items()
         }
         return self.operator.run_bodies(runners, inputs[: self.inputs])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class BodyCall:
     """A body in one run of its node: `captures` are the outer values that it reads."""
 
@@ -77,8 +78,10 @@ def control_flow(operator: Operator, node: ir.Node, compilation: Compilation) ->
     }
     bodies = {name: compilation.compile_graph(graph) for name, graph in graphs.items()}
     captured = tuple(dict.fromkeys(value for body in bodies.values() for value in body.captured))
+    places = {value: len(node.inputs) + index for index, value in enumerate(captured)}
+    captures = {name: tuple(places[value] for value in body.captured) for name, body in bodies.items()}
     native = {name: body for name in bodies if (body := _native(bodies[name], compilation)) is not None}
-    return ControlFlowCall(operator, graphs, bodies, native, captured, len(node.inputs))
+    return ControlFlowCall(operator, graphs, bodies, native, captured, captures, len(node.inputs))
 
 
 def _native(body: CompiledGraph, compilation: Compilation) -> NativeBody | None:

@@ -35,6 +35,8 @@ class Body(Protocol):
 _MOST_ROUNDS = 4096
 # The shapes of carried values often settle with the first round: so often it is tried to do rounds in native code.
 _TRIES = 2
+# So few rounds are done sooner one by one: what they need in common takes as long as some of them.
+_FEW_ROUNDS = 2
 
 # Facts of carried values settle after a few rounds: each round only forgets dimensions.
 _ROUNDS = 4
@@ -172,7 +174,7 @@ class Loop(ControlFlow):
         condition_shape = _declared_scalar_shape(self.body.inputs[1])
         iteration, tries = 0, _TRIES
         while going and (limit is None or iteration < limit):
-            if tries:
+            if tries and (limit is None or limit - iteration > _FEW_ROUNDS):
                 most = _MOST_ROUNDS if limit is None else min(_MOST_ROUNDS, limit - iteration)
                 counters = np.arange(iteration, iteration + most).reshape(most, *counter_shape)
                 conditions = np.ones((most, *condition_shape), np.bool_)
@@ -234,7 +236,7 @@ class Scanning(ControlFlow):
         fronts = [front[::-1] if reverse else front for front, reverse in zip(moved, backwards, strict=True)]
         step, tries = 0, _TRIES
         while step < length:
-            if tries:
+            if tries and length - step > _FEW_ROUNDS:
                 items = [front[step:] for front in fronts]
                 outcome = body.rounds(Rounds(length - step, [], current, items, has_condition=False))
                 if outcome is not None:

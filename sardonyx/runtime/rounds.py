@@ -62,15 +62,18 @@ class MoveColumn(enum.IntEnum):
     WORDS = 4
 
 
-@dataclass(frozen=True)
+_Go = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
 class RoundsCode:
-    """The address of the native code, which takes that of the words of `RoundsField`; `owner` keeps it loaded."""
+    """The native code at an address, which takes the address of the words of `RoundsField`; `owner` keeps it loaded."""
 
-    address: int
-    owner: object
+    def __init__(self, address: int, owner: object) -> None:
+        self.run = _Go(address)
+        self.owner = owner
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Rounds:
     """Up to `count` rounds; items have an axis of so many in front."""
 
@@ -81,7 +84,7 @@ class Rounds:
     has_condition: bool
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Outcome:
     """The rounds that were done, one at least; whether the condition still held; the carried values after them, and
     the collected ones with an axis of the rounds in front."""
@@ -297,7 +300,7 @@ class _Table:
                 team.start()
                 words[RoundsField.TEAM], crew = team.shared_memory
             words[RoundsField.LANE] = lane.address
-            _GO(code.address)(ctypes.addressof(words))
+            code.run(ctypes.addressof(words))
             del crew
         finally:
             lanes.give(lane)
@@ -317,6 +320,3 @@ class _Table:
         # What was made ready for rounds that did not come is given back.
         collected = [items if done == self._count else items[:done].copy() for items in self._collected]
         return Outcome(done, going, carried, collected)
-
-
-_GO = ctypes.CFUNCTYPE(None, ctypes.c_int64)

@@ -93,13 +93,18 @@ def loop_feeds(x: Array, limit: int) -> dict[str, Array]:
     return {"x": x, "m": np.array(limit), "go": np.array(True)}
 
 
+def shares(count: int) -> tuple[int, int]:
+    """How many of so many rounds are done in native code, and one by one: all of them if there are few."""
+    return (0, count) if count <= 2 else (count, 0)
+
+
 X = np.random.default_rng(0).standard_normal(5).astype(np.float32)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
 def test_a_counted_loop(limit: int, watch: Watch) -> None:
     y, s = both_ways(COUNTED, loop_feeds(X, limit), watch)
-    assert (watch.native, watch.single) == (limit, 0)
+    assert (watch.native, watch.single) == shares(limit)
     np.testing.assert_allclose(y, X + sum(range(limit)), rtol=1e-5)
     assert s.shape == (limit, 5)
 
@@ -121,7 +126,7 @@ def test_a_condition_ends_the_loop(watch: Watch) -> None:
 @pytest.mark.parametrize("limit", [1, 2, 7])
 def test_outer_values_and_values_that_stay(limit: int, watch: Watch) -> None:
     both_ways(OUTER, loop_feeds(X, limit), watch)
-    assert (watch.native, watch.single) == (limit, 0)
+    assert (watch.native, watch.single) == shares(limit)
 
 
 def test_values_that_change_places(watch: Watch) -> None:
@@ -156,7 +161,7 @@ def test_a_scan_in_all_directions(length: int, watch: Watch) -> None:
     p = rng.standard_normal((length, 5)).astype(np.float32)
     q = rng.standard_normal((5, length)).astype(np.float32)
     y, s, t = both_ways(SCAN, {"x": X, "p": p, "q": q}, watch)
-    assert (watch.native, watch.single) == (length, 0)
+    assert (watch.native, watch.single) == shares(length)
     state, first, second = X.astype(np.float64), [], []
     for step in range(length):
         state = np.tanh(state + p[step])
