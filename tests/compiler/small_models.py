@@ -249,6 +249,17 @@ SMALL_MODELS: dict[str, SmallModel] = {
             "lengths": lambda sizes: 1 + np.arange(sizes["n"]) % 8,
         },
     ),
+    "selection": SmallModel(
+        """selection (float[n, 37] x) => (float[n, 5] best, int64[n, 5] at)
+        { k = Constant<value_ints = [5]>() best, at = TopK(x, k) }""",
+        sizes=({"n": 1}, {"n": 6}),
+    ),
+    "counted": SmallModel(
+        """counted (float[n, 9] x, bool[n] chosen) => (int64[2, c] places, float[d, 9] kept, float[u] once)
+        { places = NonZero(x) kept = Compress<axis = 0>(x, chosen) once = Unique(x) }""",
+        sizes=({"n": 6},),
+        special={"chosen": lambda sizes: np.arange(sizes["n"]) % 2 == 0},
+    ),
     "rotary heads": SmallModel(
         """rotary (float[2, n, 64] x, int64[2, n] places, float[40, 8] cos, float[40, 8] sin) => (float[2, n, 64] y)
         { y = com.microsoft.RotaryEmbedding<num_heads = 4>(x, places, cos, sin) }""",

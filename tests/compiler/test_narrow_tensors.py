@@ -123,7 +123,7 @@ def options(kernels: str = "") -> ort.SessionOptions:
 def host_steps(session: ort.InferenceSession) -> list[tuple[str, str | None]]:
     """Operators that are done in Python, with the reason, except those with bodies."""
     steps = session._sess._plan.steps
-    found = [(step.op_type, step.reason) for step in steps if step.kind != "segment"]
+    found = [(step.op_type, step.reason) for step in steps if step.kind not in ("segment", "native")]
     return [(name, reason) for name, reason in found if name not in ("If", "Loop", "Scan")]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import sardonyx as ort
 from sardonyx.compiler import native_steps
+from sardonyx.compiler.binding import Binder, Bound
 from sardonyx.compiler.llvm import library, target
 from sardonyx.runtime import native_segment, rounds
 from sardonyx.runtime.context import RunContext
@@ -23,7 +26,15 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulate
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sessions of the test take the emulated machine for this one; the kernels of every plan that was run there."""
     arrays: dict[int, Array] = {}
+    bounds: dict[int, Bound] = {}
     ran: list[str] = []
+    finish = Binder.finish
+
+    def finished(binder: Binder, *arguments: Any) -> Bound:
+        bound = finish(binder, *arguments)
+        bounds[id(bound.plan)] = bound
+        return bound
+
     real = native_segment.address_of
 
     def noted(array: Array) -> int:
@@ -31,13 +42,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return real(array)
 
     def run(segment: NativeSegment, ready: ReadyPlan, addresses: list[int], context: RunContext) -> None:
-        bound = ready.source.bound
+        bound = bounds[id(ready.plan)]
         assert run_plan(bound, [arrays[address] for address in addresses]) == FINISHED
         ran.extend(step.kernel for step in bound.steps)
 
     def repeat(table: rounds._Table, segment: NativeSegment, code: object, context: RunContext) -> rounds.Outcome:
         assert not table._ready.faults
-        bound = table._ready.source.bound
+        bound = bounds[id(table._ready.plan)]
         places = [place for pair in table._places for place in pair]
         status, done = run_rounds(bound, table._moves, [*table._kept, *places], table._condition, table._count)
         assert status == FINISHED
@@ -49,6 +60,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(native_steps, "_result_pool", lambda kernels: None)
     monkeypatch.setattr(native_segment, "address_of", noted)
     monkeypatch.setattr(NativeSegment, "_run", run)
+    monkeypatch.setattr(Binder, "finish", finished)
     monkeypatch.setattr(rounds._Table, "run", repeat)
     return ran
 
