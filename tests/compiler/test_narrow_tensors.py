@@ -107,7 +107,7 @@ def _operators() -> Mapping[str, SmallModel]:
 OPERATORS = _operators()
 # Those which ONNX does not define for a type, of operators and of small models.
 UNDEFINED = {
-    *(("bfloat16", name) for name in ("Shrink", "Einsum", "places")),
+    *(("bfloat16", name) for name in ("Shrink", "Einsum", "places", "counted")),
     *((dtype, name) for dtype in DTYPES for name in ("quantised network", "quantised products")),
 }
 
