@@ -397,6 +397,14 @@ class MeanVarianceNormalization(Normalization):
         return ((centred / (deviation + np.asarray(1e-9, wide.dtype))).astype(x.dtype, copy=False),)
 
 
+def neighbours(size: int, channels: int) -> tuple[int, int]:
+    """How many channels before and behind one `size` neighbouring ones take; no more than there are."""
+    if size < 1:
+        raise ValueError(f"size must be at least 1 channel, not {size}")
+    most = max(channels - 1, 0)
+    return min((size - 1) // 2, most), min(size // 2, most)
+
+
 @operator("LRN")
 class LRN(Normalization):
     """x / (bias + alpha / size * sum of squares of `size` neighbouring channels) ** beta."""
@@ -418,7 +426,8 @@ class LRN(Normalization):
         squares = np.square(wide)
         total = np.zeros_like(wide)
         channels = x.shape[1]
-        for offset in range(-((self.size - 1) // 2), math.ceil((self.size - 1) / 2) + 1):
+        before, behind = neighbours(self.size, channels)
+        for offset in range(-before, behind + 1):
             low, high = max(0, -offset), min(channels, channels - offset)
             if low < high:
                 total[:, low:high] += squares[:, low + offset : high + offset]

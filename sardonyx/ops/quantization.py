@@ -55,7 +55,7 @@ def spread(parameter: Array, shape: Sequence[int], axis: int, block_size: int) -
             raise ValueError(
                 f"blocked quantisation needs a scale of the input's rank {len(shape)}, not {parameter.ndim}"
             )
-        blocks = np.repeat(parameter, block_size, axis=where)
+        blocks = np.repeat(parameter, min(block_size, shape[where]), axis=where)
         return blocks[(slice(None),) * where + (slice(0, shape[where]),)]
     if parameter.ndim == 1:
         if parameter.shape[0] != shape[where]:

@@ -99,6 +99,8 @@ def taps(
 
     Positions outside read the edge, or have no weight if `exclude`; the weights then sum to 1 again.
     """
+    if not places.size:
+        return np.zeros((0, 1), np.intp), np.zeros((0, 1))
     reach = math.floor(-radius / shrink) + 1
     offsets = np.arange(reach, 1 - reach + 1)
     positions = np.floor(places)[:, None] + offsets

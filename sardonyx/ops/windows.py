@@ -13,6 +13,9 @@ from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, known, unknown_dim
 from sardonyx.ops.framework.operator import Array
 
+# Of a padded dimension: what is beyond it is a mistake, and takes long to count.
+_MOST_PLACES = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -110,6 +113,8 @@ class WindowAttributes:
             raise ValueError(f"auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, not '{auto_pad}'")
         steps = or_default(strides, count, 1)
         spread = or_default(dilations, count, 1)
+        if min(kernel, default=0) < 0:
+            raise ValueError(f"the kernel {tuple(kernel)} must not have negative sizes")
         if min((*steps, *spread), default=1) < 1:
             raise ValueError(f"strides {steps} and dilations {spread} must be at least 1")
         around = tuple(pads) if pads else (0,) * (2 * count)
@@ -125,6 +130,13 @@ class WindowAttributes:
         begin, end, output = [], [], []
         for axis, length in enumerate(size):
             before, after = self._padding(axis, length)
+            if min(before, after) < 0:
+                raise ValueError(f"pads {self.pads} must not be negative")
+            if max(before + length + after, self.kernel[axis]) > _MOST_PLACES:
+                raise ValueError(
+                    f"the kernel {self.kernel} or the input {tuple(size)} with pads {self.pads} has more than "
+                    f"{_MOST_PLACES} places along a dimension"
+                )
             windows = self._output(axis, length, before, after)
             assert isinstance(windows, int)
             if windows < 0 or (windows == 0 and length > 0):

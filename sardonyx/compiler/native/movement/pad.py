@@ -81,12 +81,23 @@ def _grown(binder: Binder, result: Tensor, places: Sequence[tuple[int, int]], ax
             copy_into(binder, part_of(core, axis, last - 1, behind, -1), part_of(core, axis, last + 1, behind))
         else:
             # Whole periods and the rest of one; all of them are read from the data itself.
-            for end in range(first, 0, -size):
-                count = min(size, end)
-                copy_into(binder, part_of(core, axis, last + 1 - count, count), part_of(core, axis, end - count, count))
-            for start in range(last + 1, last + 1 + behind, size):
-                count = min(size, last + 1 + behind - start)
-                copy_into(binder, part_of(core, axis, first, count), part_of(core, axis, start, count))
+            data = part_of(core, axis, first, size)
+            rest, whole = first % size, first - first % size
+            _repeated(binder, data, part_of(core, axis, rest, whole), axis)
+            copy_into(binder, part_of(core, axis, last + 1 - rest, rest), part_of(core, axis, 0, rest))
+            rest, whole = behind % size, behind - behind % size
+            _repeated(binder, data, part_of(core, axis, last + 1, whole), axis)
+            copy_into(binder, part_of(core, axis, first, rest), part_of(core, axis, last + 1 + whole, rest))
+
+
+def _repeated(binder: Binder, data: Tensor, room: Tensor, axis: int) -> None:
+    """The data copied along an axis as often as it fits the room."""
+    size, step = data.shape[axis], data.strides[axis]
+    before, after = data.shape[:axis], data.shape[axis + 1 :]
+    shape = (*before, room.shape[axis] // size, size, *after)
+    around, behind = data.strides[:axis], data.strides[axis + 1 :]
+    source = data.reshaped(shape, (*around, 0, step, *behind))
+    copy_into(binder, source, room.reshaped(shape, (*around, size * step, step, *behind)))
 
 
 @template("pad")

@@ -16,6 +16,7 @@ from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.normalization import neighbours
 from sardonyx.ops.windows import Windows
 
 
@@ -33,8 +34,8 @@ class LocalResponseKernel(NativeKernel):
         x = inputs[0]
         assert x is not None
         rank, channels = len(x.shape), x.shape[1]
-        size: int = self.parameters["size"]
-        before = (size - 1) // 2
+        before, behind = neighbours(self.parameters["size"], channels)
+        size = before + 1 + behind
         last = transposed(x, (0, *range(2, rank), 1))
         if last.is_contiguous and channels > 1:
             places = x.size // channels

@@ -107,7 +107,7 @@ class _Samples:
         k = self._k
         place = self._first + (sample.to(F64) + 0.5) / self.count.to(F64) * self._size
         inside = (place >= -1.0) & (place <= (self._last + 1).to(F64))
-        place = k.faster_larger(place, 0.0)
+        place = k.smaller(k.faster_larger(place, 0.0), (self._last + 1).to(F64))  # regions may lie anywhere
         low = k.smaller(place.to(I64), self._last)
         fraction = k.select(low >= self._last, k.constant(F64, 0.0), place - low.to(F64))
         zero = k.constant(F64, 0.0)
