@@ -33,7 +33,7 @@ class _Named(Operator):
     Splits and weights are of single precision, or of double where the tensor attributes are.
     """
 
-    host_reason = "trees are walked in NumPy, many rows at once"
+    host_reason = "these trees have no native walk; NumPy walks many rows at once"
     base_values: tuple[float, ...] | None = None
     base_values_as_tensor: ir.TensorProtocol | None = None
     nodes_falsenodeids: tuple[int, ...] = ()
@@ -287,7 +287,7 @@ class TreeEnsemble(Operator):
     A membership branch holds where the feature equals one of its values; it is walked as a chain of comparisons.
     """
 
-    host_reason = "trees are walked in NumPy, many rows at once"
+    host_reason = "these trees have no native walk; NumPy walks many rows at once"
     aggregate_function: int = 1
     leaf_targetids: tuple[int, ...]
     leaf_weights: ir.TensorProtocol
