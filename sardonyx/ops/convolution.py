@@ -93,6 +93,8 @@ class Convolution(Operator):
     strides: tuple[int, ...] | None = None
 
     def attributes(self, kernel: Sequence[int]) -> WindowAttributes:
+        if self.group < 1:
+            raise ValueError(f"group must be at least 1, not {self.group}")
         if self.kernel_shape is not None and tuple(self.kernel_shape) != tuple(kernel):
             raise ValueError(f"kernel_shape {self.kernel_shape} is not that of the weights, {tuple(kernel)}")
         return WindowAttributes.of(kernel, self.strides, self.dilations, self.pads, self.auto_pad)
