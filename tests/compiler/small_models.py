@@ -12,7 +12,7 @@ from onnx import numpy_helper, parser
 
 Array = np.ndarray[Any, Any]
 
-_OPSETS = '<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1]>'
+_OPSETS = '<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1, "ai.onnx.ml": 3]>'
 
 
 @dataclass(frozen=True)
@@ -377,5 +377,32 @@ SMALL_MODELS: dict[str, SmallModel] = {
         sizes=({"n": 1}, {"n": 7}),
         constants={"scale": (9,)},
         special={"flag": lambda sizes: np.array(sizes["n"] > 1)},
+    ),
+    "rows of windows": SmallModel(
+        """rows (float[n, 1, 33, 40] x, float[n, 2, 61] s) => (float[n, 1, 17, 20] m, float[n, 2, 61] z)
+        { m = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x)
+          z = Conv<group = 2, pads = [3, 3]>(s, w) }""",
+        sizes=({"n": 1}, {"n": 3}),
+        constants={"w": (2, 1, 7)},
+        tolerance=1e-5,
+    ),
+    "suppression": SmallModel(
+        """suppression (float[1, n, 4] boxes, float[1, 2, n] scores) => (int64[k, 3] y)
+        { most = Constant<value_ints = [3]>() over = Constant<value_floats = [0.3]>()
+          y = NonMaxSuppression(boxes, scores, most, over) }""",
+        sizes=({"n": 12}, {"n": 40}),
+    ),
+    "classic": SmallModel(
+        """classic (float[n, 3] x) => (float[n, 1] t, float[n, 3] e)
+        { t = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1, nodes_treeids = [0, 0, 0, 0, 0],
+                nodes_nodeids = [0, 1, 2, 3, 4], nodes_featureids = [0, 1, 0, 0, 0],
+                nodes_values = [0.1, -0.2, 0.0, 0.0, 0.0], nodes_truenodeids = [1, 3, 0, 0, 0],
+                nodes_modes = ["BRANCH_LEQ", "BRANCH_LT", "LEAF", "LEAF", "LEAF"],
+                nodes_falsenodeids = [2, 4, 0, 0, 0], target_treeids = [0, 0, 0], target_nodeids = [2, 3, 4],
+                target_ids = [0, 0, 0], target_weights = [1.5, 2.5, -3.0]>(x)
+          r = Round(x)
+          e = ai.onnx.ml.LabelEncoder<keys_floats = [0.0, 1.0, -1.0], values_floats = [5.0, 6.0, 7.0],
+                default_float = 9.0>(r) }""",
+        sizes=({"n": 3}, {"n": 40}),
     ),
 }
