@@ -14,6 +14,9 @@ from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 
+# Samples along a bin, however long it is.
+MOST_SAMPLES = 1024
+
 
 def _pooled(inputs: Sequence[Fact | None], height: int, width: int) -> Sequence[Fact]:
     """The fact of (regions, channels, height, width)."""
@@ -49,13 +52,21 @@ class RegionAlign(Operator):
             "scale": self.spatial_scale,
             "maximum": self.mode == "max",
             "half_pixel": self.half_pixel(),
-            "samples": max(0, self.sampling_ratio),
+            "samples": self._ratio(),
         }
         return Template("roi_align", parameters, self.run)
 
     def _check_mode(self) -> None:
         if self.mode not in ("avg", "max"):
             raise ValueError(f"mode must be avg or max, not '{self.mode}'")
+
+    def _ratio(self) -> int:
+        """Samples along a bin; 0 for as many as it is long."""
+        if self.sampling_ratio > MOST_SAMPLES:
+            raise ValueError(
+                f"sampling_ratio {self.sampling_ratio} is more than {MOST_SAMPLES}, the most that is taken"
+            )
+        return max(0, self.sampling_ratio)
 
     def half_pixel(self) -> bool:
         """Whether coordinates are those of pixel centres."""
@@ -88,7 +99,8 @@ class RegionAlign(Operator):
 
     def _samples(self, start: float, extent: float, bins: int, length: int) -> tuple[Array, ...] | None:
         """The two neighbours of every sample along one axis and their weights, (bins * samples,) each."""
-        count = self.sampling_ratio if self.sampling_ratio > 0 else math.ceil(extent / bins)
+        long = extent / bins if extent > 0 else 0.0  # 0 for NaN, too
+        count = self._ratio() or math.ceil(min(long, MOST_SAMPLES))
         if count <= 0:
             return None
         places = start + (np.arange(bins * count) // count + (np.arange(bins * count) % count + 0.5) / count) * (

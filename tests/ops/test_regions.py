@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sardonyx import errors
 from tests.ops.single_node import assert_same, ours, theirs
 
 
@@ -43,3 +44,14 @@ def test_an_item_outside_the_batch_is_an_error() -> None:
     x = np.zeros((1, 1, 4, 4), np.float32)
     with pytest.raises(Exception, match="a region is of item"):
         ours("RoiAlign", x, np.zeros((1, 4), np.float32), np.array([3], np.int64))
+
+
+def test_endless_regions_and_sampling_end() -> None:
+    maps = np.random.default_rng(9).random((1, 3, 8, 8), np.float32)
+    regions = np.array([[0, 0, 1e30, 1e30], [np.nan, 0, 4, 4], [1, 1, 6, 6], [-1e30, 2, 5, 1e9]], np.float32)
+    inputs = (maps, regions, np.zeros(4, np.int64))
+    (y,) = ours("RoiAlign", *inputs, opset=16, output_height=2, output_width=2)
+    assert np.isfinite(y[[0, 2, 3]]).all()
+    assert (y[2] > 0).all()
+    with pytest.raises(errors.OnnxRuntimeError, match="sampling_ratio 4294967296"):
+        ours("RoiAlign", *inputs, opset=16, sampling_ratio=1 << 32)

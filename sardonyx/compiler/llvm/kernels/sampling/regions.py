@@ -10,6 +10,7 @@ from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_l
 from sardonyx.compiler.llvm.mathematics import absolute, ceil, copy_sign, floor
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, U8, U64, Type
+from sardonyx.ops.regions import MOST_SAMPLES
 
 # Registers of channels that are computed at once.
 _UNROLL = 4
@@ -99,7 +100,9 @@ class _Samples:
             extent = k.larger(extent, 1.0)
         self._size = extent / bins.to(F64)
         self._first = start + place.to(F64) * self._size
-        self.count = k.select(samples > 0, samples, k.larger(ceil(k, self._size).to(I64), 0))
+        long = k.select(self._size > 0.0, self._size, k.constant(F64, 0.0))  # 0 for NaN, too
+        long = k.select(long < float(MOST_SAMPLES), long, k.constant(F64, float(MOST_SAMPLES)))
+        self.count = k.select(samples > 0, samples, ceil(k, long).to(I64))
         self._last = length - 1
 
     def neighbours(self, sample: Value) -> list[tuple[Value, Value]]:
