@@ -306,6 +306,8 @@ def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, errors.OnnxRuntimeError):
         kind, text = type(error), error.message
+    elif isinstance(error, OverflowError):
+        text = f"a size that follows from its shapes and attributes exceeds 64 bits ({text})"
     elif isinstance(error, MemoryError):
         text = f"Failed to allocate memory for requested buffer: {text}"
     return kind(
