@@ -6,6 +6,7 @@ tensors that have shapes and no contents, computes what follows from shapes alon
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -306,7 +307,7 @@ def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, errors.OnnxRuntimeError):
         kind, text = type(error), error.message
-    elif isinstance(error, OverflowError):
+    elif isinstance(error, OverflowError | struct.error):
         text = f"a size that follows from its shapes and attributes exceeds 64 bits ({text})"
     elif isinstance(error, MemoryError):
         text = f"Failed to allocate memory for requested buffer: {text}"
