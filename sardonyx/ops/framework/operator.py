@@ -52,7 +52,7 @@ class Operator:
     fields: ClassVar[dict[str, Any]] = {}
 
     # Why nodes of this operator run on the host.
-    host_reason: ClassVar[str] = "no kernel for this operator yet"
+    host_reason: ClassVar[str] = "no kernel for this operator"
 
     def __init__(self, node: ir.Node, version: int) -> None:
         self.node = node
