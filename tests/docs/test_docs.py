@@ -11,6 +11,9 @@ import onnx
 import onnx.parser
 import pytest
 
+from sardonyx.passes.base import Level
+from sardonyx.passes.pipeline import passes_up_to
+
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = {".venv", "build", "dist", ".git"}
 PAGES = sorted(
@@ -84,3 +87,8 @@ def test_commands_exist(page: Path) -> None:
         for command in _COMMAND.findall(block):
             file = ROOT / "sardonyx" / "cli" / f"{command.replace('-', '_')}.py"
             assert file.exists(), f"there is no command sardonyx {command}"
+
+
+def test_every_pass_is_described() -> None:
+    text = (ROOT / "docs" / "rewrites.md").read_text(encoding="utf-8")
+    assert [one.name for one in passes_up_to(Level.ALL) if one.name not in text] == []
