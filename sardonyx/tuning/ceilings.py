@@ -35,7 +35,7 @@ from sardonyx.compiler.llvm.kernels.engine.ceilings import (
 )
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I32
+from sardonyx.compiler.llvm.types import BRAIN, F32, F64, I8, I32
 from sardonyx.runtime.machine_file import machine_key, read_sections, write_section
 from sardonyx.runtime.memory import available_bytes
 
@@ -162,7 +162,7 @@ def product_arrays(name: str, target: Target) -> tuple[Array, Array, Array]:
     """Accumulators and factors whose results are exact: floats approach 2 by halves, the others count products."""
     kind = ARITHMETIC[name]
     lanes = target.lanes(kind.accumulator)
-    dtypes: dict[Any, Any] = {F32: np.float32, F64: np.float64, BF16: ml_dtypes.bfloat16, I8: np.int8, I32: np.int32}
+    dtypes: dict[Any, Any] = {F32: np.float32, F64: np.float64, BRAIN: ml_dtypes.bfloat16, I8: np.int8, I32: np.int32}
     start = np.arange(CHAINS * lanes).astype(dtypes[kind.accumulator])
     x = np.full(lanes * kind.products, 1 if kind.intrinsic else 0.5, dtypes[kind.factor])
     return start, x, np.ones(lanes * kind.products, dtypes[kind.factor])
