@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sardonyx import errors
-from sardonyx.api import collector, environment, provider_choice
+from sardonyx.api import environment, provider_choice
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.enums import OrtAllocatorType, OrtMemType
@@ -16,6 +16,7 @@ from sardonyx.api.io_binding import IOBinding
 from sardonyx.api.memory_info import OrtMemoryInfo
 from sardonyx.api.ort_value import OrtValue
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.runtime import collector
 
 if TYPE_CHECKING:
     from onnx import ModelProto

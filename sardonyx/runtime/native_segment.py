@@ -15,6 +15,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.runtime import memory
 from sardonyx.runtime.array_address import address_of
+from sardonyx.runtime.collector import paused
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.fast_call import RELEASE_NS, CallCode, FastCall
@@ -118,7 +119,8 @@ class NativeSegment:
             signature = shapes, tuple([array.tobytes() for array in contents])
         ready = self._plans.get(signature)
         if ready is None:
-            ready = self._make_plan(shapes, [array.copy() for array in contents])
+            with paused():
+                ready = self._make_plan(shapes, [array.copy() for array in contents])
             with self._lock:
                 self._plans[signature] = ready
                 while len(self._plans) > (MOST_STEERED_PLANS if self.steering_places else MOST_PLANS):

@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, while a session is made."""
+"""Python's cyclic garbage collector, while a session or a plan is made."""
 
 from __future__ import annotations
 
