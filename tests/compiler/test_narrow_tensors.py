@@ -159,8 +159,12 @@ def check_rounded(found: Array, exact: Array, dtype: str) -> None:
     np.testing.assert_array_less(np.abs(found.astype(np.float64) - exact), half_step * 1.001 + noise + 1e-30)
 
 
+# Models of operators that ONNX defines for no narrow floats.
+FLOAT32_ALONE = {"classic", "suppression"}
+
+
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("name", list(SMALL_MODELS))
+@pytest.mark.parametrize("name", [name for name in SMALL_MODELS if name not in FLOAT32_ALONE])
 def test_small_models_leave_nothing_to_the_host(name: str, dtype: str) -> None:
     model = typed(SMALL_MODELS[name].model, dtype).SerializeToString()
     if (dtype, name) in UNDEFINED:

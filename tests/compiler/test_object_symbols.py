@@ -69,7 +69,7 @@ def test_kernels_of_every_type_call_only_what_is_there(name: str, monkeypatch: p
         for dtype in ("float32", "float16", "bfloat16", "float64"):
             try:
                 ort.InferenceSession(typed(small.model, dtype).SerializeToString(), providers=["CPUExecutionProvider"])
-            except errors.InvalidGraph:
+            except (errors.InvalidGraph, errors.Fail):
                 assert dtype != "float32"  # ONNX has some operators for fewer types
     assert {key: kernel for key, kernel in found.calls.items() if key not in ALLOWED} == {}
     assert found.calls
