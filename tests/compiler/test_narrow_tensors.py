@@ -106,10 +106,7 @@ def _operators() -> Mapping[str, SmallModel]:
 
 OPERATORS = _operators()
 # Those which ONNX does not define for a type, of operators and of small models.
-UNDEFINED = {
-    *(("bfloat16", name) for name in ("Shrink", "Einsum", "places", "counted")),
-    *((dtype, name) for dtype in DTYPES for name in ("quantised network", "quantised products")),
-}
+UNDEFINED = {("bfloat16", name) for name in ("Shrink", "Einsum", "places", "counted")}
 
 
 def options(kernels: str = "") -> ort.SessionOptions:
@@ -159,12 +156,8 @@ def check_rounded(found: Array, exact: Array, dtype: str) -> None:
     np.testing.assert_array_less(np.abs(found.astype(np.float64) - exact), half_step * 1.001 + noise + 1e-30)
 
 
-# Models of operators that ONNX defines for no narrow floats.
-FLOAT32_ALONE = {"classic", "suppression"}
-
-
 @pytest.mark.parametrize("dtype", list(DTYPES))
-@pytest.mark.parametrize("name", [name for name in SMALL_MODELS if name not in FLOAT32_ALONE])
+@pytest.mark.parametrize("name", [name for name, small in SMALL_MODELS.items() if not small.float32_alone])
 def test_small_models_leave_nothing_to_the_host(name: str, dtype: str) -> None:
     model = typed(SMALL_MODELS[name].model, dtype).SerializeToString()
     if (dtype, name) in UNDEFINED:

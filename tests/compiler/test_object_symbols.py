@@ -66,10 +66,10 @@ def scanned(target: Target, monkeypatch: pytest.MonkeyPatch) -> Scanned:
 def test_kernels_of_every_type_call_only_what_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = scanned(TARGETS[name], monkeypatch)
     for small in SMALL_MODELS.values():
-        for dtype in ("float32", "float16", "bfloat16", "float64"):
+        for dtype in ("float32",) if small.float32_alone else ("float32", "float16", "bfloat16", "float64"):
             try:
                 ort.InferenceSession(typed(small.model, dtype).SerializeToString(), providers=["CPUExecutionProvider"])
-            except (errors.InvalidGraph, errors.Fail):
+            except errors.InvalidGraph:
                 assert dtype != "float32"  # ONNX has some operators for fewer types
     assert {key: kernel for key, kernel in found.calls.items() if key not in ALLOWED} == {}
     assert found.calls
