@@ -21,7 +21,7 @@ _MOST_PLACES = 2**31 - 1
 class Windows:
     """The windows of one run: everything is known, and `output` counts the windows along each dimension.
 
-    `end` is the padding that the attributes state; windows of `ceil_mode` may reach beyond it.
+    No padding is negative. `end` is the one that the attributes state; windows of `ceil_mode` may reach beyond it.
     """
 
     size: tuple[int, ...]
@@ -45,18 +45,20 @@ class Windows:
         index: tuple[Any, ...] = (..., *places)
         return np.asarray(padded[index])
 
-    def pad(self, x: Array, fill: Any) -> Array:
-        """`x` with its padding, and as much more at the end as the last window needs; `x` itself if none."""
+    def read_behind(self) -> tuple[int, ...]:
+        """Places behind the input that the last windows reach into."""
         reach = [
             (n - 1) * s + (k - 1) * d + 1
             for n, s, k, d in zip(self.output, self.strides, self.kernel, self.dilations, strict=True)
         ]
-        behind = [max(e, r - n - b) for e, r, n, b in zip(self.end, reach, self.size, self.begin, strict=True)]
+        return tuple(max(0, r - n - b) for r, n, b in zip(reach, self.size, self.begin, strict=True))
+
+    def pad(self, x: Array, fill: Any) -> Array:
+        """`x` with the padding that windows read; `x` itself if there is none."""
+        behind = self.read_behind()
         if not any(self.begin) and not any(behind):
             return x
-        inner: tuple[Any, ...] = tuple(
-            slice(max(b, 0), max(b, 0) + n) for b, n in zip(self.begin, self.size, strict=True)
-        )
+        inner: tuple[Any, ...] = tuple(slice(b, b + n) for b, n in zip(self.begin, self.size, strict=True))
         shape = x.shape[: x.ndim - len(self.size)] + tuple(
             b + n + e for b, n, e in zip(self.begin, self.size, behind, strict=True)
         )
@@ -107,7 +109,7 @@ class WindowAttributes:
         auto_pad: str,
         ceil_mode: int = 0,
     ) -> WindowAttributes:
-        """Defaults filled in; ValueError for counts that do not fit, zero strides or an unknown `auto_pad`."""
+        """Defaults filled in; ValueError for counts that do not fit, what is too small, or an unknown `auto_pad`."""
         count = len(kernel)
         if auto_pad not in ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"):
             raise ValueError(f"auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, not '{auto_pad}'")
@@ -120,6 +122,8 @@ class WindowAttributes:
         around = tuple(pads) if pads else (0,) * (2 * count)
         if len(around) != 2 * count:
             raise ValueError(f"pads has {len(around)} numbers, expected {2 * count} for {count} spatial dimensions")
+        if min(around, default=0) < 0:
+            raise ValueError(f"pads {around} must not be negative")
         return cls(tuple(kernel), steps, spread, around, auto_pad or "NOTSET", bool(ceil_mode))
 
     def windows(self, size: Sequence[int]) -> Windows:
@@ -130,8 +134,6 @@ class WindowAttributes:
         begin, end, output = [], [], []
         for axis, length in enumerate(size):
             before, after = self._padding(axis, length)
-            if min(before, after) < 0:
-                raise ValueError(f"pads {self.pads} must not be negative")
             if max(before + length + after, self.kernel[axis]) > _MOST_PLACES:
                 raise ValueError(
                     f"the kernel {self.kernel} or the input {tuple(size)} with pads {self.pads} has more than "

@@ -125,21 +125,10 @@ def _is_one_run(call: ConvolutionCall) -> bool:
 
 
 def _padded(binder: Binder, x: Tensor, windows: Windows) -> Tensor:
-    """A channels-last input with zeros around it; negative padding cuts."""
-    reach = [
-        (count - 1) * stride + (kernel - 1) * dilation + 1
-        for count, stride, kernel, dilation in zip(
-            windows.output, windows.strides, windows.kernel, windows.dilations, strict=True
-        )
-    ]
-    behind = [
-        max(0, end, needed - size - begin)
-        for end, needed, size, begin in zip(windows.end, reach, windows.size, windows.begin, strict=True)
-    ]
-    cut = tuple((max(0, -begin), max(0, -end)) for begin, end in zip(windows.begin, windows.end, strict=True))
-    added = tuple((max(0, begin), end) for begin, end in zip(windows.begin, behind, strict=True))
-    none = ((0, 0),)
-    return framed(binder, x, Frame((*none, *cut, *none), (*none, *added, *none)), "constant", None)
+    """A channels-last input with as many zeros around it as windows read."""
+    none = (0, 0)
+    added = (none, *zip(windows.begin, windows.read_behind(), strict=True), none)
+    return framed(binder, x, Frame((none,) * len(added), added), "constant", None)
 
 
 def _rows_by_channels(binder: Binder, call: ConvolutionCall) -> Tensor:

@@ -34,7 +34,7 @@ def framed(binder: Binder, data: Tensor, frame: Frame, mode: str, value: Tensor 
     places = [(before, size) for size, (before, _) in zip(inner.shape, frame.added, strict=True)]
     result = binder.new(data.dtype, [size + sum(added) for size, added in zip(inner.shape, frame.added, strict=True)])
     if mode == "constant":
-        _constant(binder, inner, places, result, value)
+        surround(binder, inner, places, result, value)
     else:
         copy_into(binder, inner, inside(result, places))
         for axis in range(len(places)):
@@ -50,10 +50,13 @@ def _framed_as_stored(binder: Binder, data: Tensor, frame: Frame, mode: str, val
     return transposed(result, [order.index(axis) for axis in range(len(order))])
 
 
-def _constant(
+def surround(
     binder: Binder, inner: Tensor, places: Sequence[tuple[int, int]], result: Tensor, value: Tensor | None
 ) -> None:
-    """The slabs before and behind the data on each axis, all of them disjoint."""
+    """The data into the ranges `places` (first, size) of the result, and one value, or zero, around it.
+
+    The slabs before and behind the data on each axis are all disjoint.
+    """
     if value is None:
         value = binder.constant(np.zeros((), result.dtype))
     with binder.together():

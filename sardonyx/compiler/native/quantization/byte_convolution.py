@@ -23,8 +23,8 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_depthwise import ByteDepth
 from sardonyx.compiler.llvm.kernels.quantization.byte_depthwise import argument_names as depthwise_names
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
-from sardonyx.compiler.native.movement.copy import contiguous, copy_into
-from sardonyx.compiler.native.movement.slices import inside, part_of, spread
+from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.pad import surround
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.kernel.expr import Expr, Input, bitwise_xor, substitute
@@ -240,30 +240,14 @@ def _padded(binder: Binder, call: ConvolutionCall, padding: Tensor, slack: int) 
     """The image in channels-last order with its padding; `slack` bytes behind the last one may be read."""
     windows = call.windows
     x = unsigned_image(binder, call.channels_last)
-    cuts = [(max(0, -before), max(0, -after)) for before, after in zip(windows.begin, windows.end, strict=True)]
-    ranges = [(before, size - before - after) for size, (before, after) in zip(windows.size, cuts, strict=True)]
-    inner = inside(x, [(0, call.batch), *ranges, (0, call.channels)])
-    reach = [
-        (count - 1) * stride + (kernel - 1) * dilation + 1
-        for count, stride, kernel, dilation in zip(
-            windows.output, windows.strides, windows.kernel, windows.dilations, strict=True
-        )
-    ]
-    places = [(max(0, before), size) for before, size in zip(windows.begin, inner.shape[1:-1], strict=True)]
-    whole = [max(first + size, needed) for (first, size), needed in zip(places, reach, strict=True)]
-    grows = tuple(whole) != inner.shape[1:-1] or any(first for first, _ in places)
-    if not grows and not slack and inner.strides[-1] == 1:
-        return inner
-    shape = (call.batch, *whole, call.channels)
+    behind = windows.read_behind()
+    if not any((*windows.begin, *behind)) and not slack and x.strides[-1] == 1:
+        return x
+    places = [(0, call.batch), *zip(windows.begin, windows.size, strict=True), (0, call.channels)]
+    grown = (first + size + more for first, size, more in zip(windows.begin, windows.size, behind, strict=True))
+    shape = (call.batch, *grown, call.channels)
     result = Tensor(_U8, shape, row_major(shape), Buffer(math.prod(shape) + slack))
-    with binder.together():
-        kept = [(0, call.batch), *places, (0, call.channels)]
-        copy_into(binder, inner, inside(result, kept))
-        for axis, (first, size) in enumerate(kept):
-            core = inside(result, [*kept[:axis], *((0, full) for full in shape[axis:])])
-            for start, count in ((0, first), (first + size, shape[axis] - first - size)):
-                room = part_of(core, axis, start, count)
-                copy_into(binder, spread(padding, room.shape), room)
+    surround(binder, x, places, result, padding)
     return result
 
 
