@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from sardonyx.passes.base import Level, is_named
 from sardonyx.passes.rule import Match, Rule, op
+from sardonyx.runtime.mapped_pages import release_pages
 
 
 class FoldBatchNormalizationIntoConvolution(Rule):
@@ -42,6 +43,9 @@ class FoldBatchNormalizationIntoConvolution(Rule):
         assert dtype is not None
         kind = dtype.numpy()
         folded = m.initializer((weight * factor.reshape(-1, *[1] * (weight.ndim - 1))).astype(kind), "weight")
+        original = m.constant("weight")
+        assert original is not None
+        release_pages(original)  # the model goes on without it
         shifted = m.initializer(((offset - mean) * factor + bias).astype(kind), "bias")
         convolution = m.node("Conv")
         node = m.new_node("Conv", [m.value("x"), folded, shifted], version=convolution.version)
