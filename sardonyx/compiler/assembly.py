@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sardonyx.compiler.bound_step import Array, BoundStep, Buffer, TensorForm
+from sardonyx.compiler.bound_step import Array, BoundStep, Buffer
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import NativePlan, StepFlag
 
@@ -78,25 +78,22 @@ def _lay_out(steps: Sequence[BoundStep]) -> tuple[dict[Buffer, int], int]:
     begins: list[list[Buffer]] = [[] for _ in steps]
     ends: list[list[Buffer]] = [[] for _ in steps]
     for index, step in enumerate(steps):
-        buffers = step.buffers
-        for ref in step.form.touched:
+        buffers, form, new = step.buffers, step.form, begins[index]
+        for ref in (*form.read_refs, *form.written_refs):
             buffer = buffers[ref]
-            if buffer.kind in _GIVEN:
-                continue
             if buffer.home is not None:
                 buffer, _ = buffer.settled()
             if buffer.kind == "arena":
                 if buffer not in last:
-                    begins[index].append(buffer)
+                    new.append(buffer)
                 last[buffer] = index
     for buffer, index in last.items():
         ends[index].append(buffer)
     arena = _Arena()
-    for index in range(len(steps)):
-        new = begins[index]
+    for new, old in zip(begins, ends, strict=True):
         for buffer in sorted(new, key=_negative_size) if len(new) > 1 else new:
             arena.place(buffer)
-        for buffer in ends[index]:
+        for buffer in old:
             arena.free(buffer)
     return arena.offsets, arena.total
 
@@ -152,7 +149,7 @@ class _Arena:
         insort(gaps, (start, end))
 
 
-# A range of memory (space, start, end) that a step touched, whether the caller does it alone, and its group.
+# A range of memory that a step touched: its space, start and end, whether the caller did it alone, and its group.
 _Touch = tuple[int, int, int, bool, int]
 
 
@@ -162,46 +159,50 @@ def _barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> list[bo
     Steps that the caller does alone are done in order, so they need no meeting among themselves. Inputs and constants
     are only read, so nobody waits for them.
     """
-    found: dict[Buffer, tuple[int, int, int] | None] = {}
+    ranges: dict[Buffer, tuple[int, int, int]] = {}
 
-    def interval(buffer: Buffer) -> tuple[int, int, int] | None:
-        root, start = buffer.settled()
-        if root.kind == "arena":
-            return 0, start + offsets[root], start + offsets[root] + max(1, buffer.nbytes)
-        return (1 + root.index, start, start + max(1, buffer.nbytes)) if root.kind == "output" else None
-
-    def intervals(forms: Sequence[TensorForm], buffers: Sequence[Buffer]) -> list[tuple[int, int, int]]:
-        places = []
-        for tensor in forms:
-            buffer = buffers[tensor.ref]
+    def touches(refs: Sequence[int], step: BoundStep) -> list[_Touch]:
+        buffers, alone, group = step.buffers, step.form.alone, step.group
+        found: list[_Touch] = []
+        for ref in refs:
+            buffer = buffers[ref]
             if buffer.kind not in _GIVEN:
-                place = found[buffer] if buffer in found else found.setdefault(buffer, interval(buffer))
-                if place is not None:
-                    places.append(place)
-        return places
+                place = ranges.get(buffer)
+                if place is None:
+                    place = ranges[buffer] = _range(buffer, offsets)
+                if place[0] >= 0:
+                    found.append((*place, alone, group))
+        return found
 
     result: list[bool] = []
     read: list[_Touch] = []
     written: list[_Touch] = []
     for step in steps:
-        buffers, form, group = step.buffers, step.form, step.group
-        alone = form.alone
-        reads, writes = intervals(form.reads, buffers), intervals(form.writes, buffers)
-        clash = _meet(written, reads, alone, group) or _meet(written, writes, alone, group)
-        if clash or _meet(read, writes, alone, group):
-            clash = True
-            read, written = [], []
+        reads, writes = touches(step.form.read_refs, step), touches(step.form.written_refs, step)
+        clash = _meet(written, reads) or _meet(written, writes) or _meet(read, writes)
         result.append(clash)
-        read += [(*one, alone, group) for one in reads]
-        written += [(*one, alone, group) for one in writes]
+        if clash:
+            read, written = reads, writes
+        else:
+            read += reads
+            written += writes
     return result
 
 
-def _meet(before: Sequence[_Touch], now: Sequence[tuple[int, int, int]], alone: bool, group: int) -> bool:
+def _range(buffer: Buffer, offsets: dict[Buffer, int]) -> tuple[int, int, int]:
+    """The space in which a buffer lies, 0 for the arena and more for an output, its start and its end; -1: nowhere."""
+    root, start = buffer.settled()
+    if root.kind == "arena":
+        start += offsets[root]
+        return 0, start, start + max(1, buffer.nbytes)
+    return (1 + root.index, start, start + max(1, buffer.nbytes)) if root.kind == "output" else (-1, 0, 0)
+
+
+def _meet(before: Sequence[_Touch], now: Sequence[_Touch]) -> bool:
     """Whether a step touches what another thread may have touched before it."""
-    for space, start, end in now:
+    for space, start, end, alone, group in now:
         for other, begin, stop, was_alone, other_group in before:
-            is_apart = other != space or begin >= end or start >= stop
-            if not (is_apart or (alone and was_alone) or (group and group == other_group)):
+            is_shared = other == space and begin < end and start < stop
+            if is_shared and not ((alone and was_alone) or (group and group == other_group)):
                 return True
     return False

@@ -25,7 +25,6 @@ from sardonyx.compiler.bound_step import (
     Detail,
     StepForm,
     Tensor,
-    TensorForm,
     float_word,
     row_major,
 )
@@ -50,7 +49,6 @@ __all__ = [
     "Fault",
     "StepForm",
     "Tensor",
-    "TensorForm",
     "float_word",
     "row_major",
 ]
@@ -68,6 +66,11 @@ class Fault:
 
     origin: Any
     describe: Callable[[int], Exception]
+
+
+# A step that can be done again over other buffers: its label ("": that of the operation it is replayed for), the step,
+# the numbers of its buffers, and its group, 0 or counted from 1 on.
+RecordedStep = tuple[str, StepForm, Sequence[int], int]
 
 
 @dataclass
@@ -161,10 +164,8 @@ class Binder:
             )
         )
 
-    def replay_steps(
-        self, steps: Sequence[tuple[str, StepForm, int]], buffers: Sequence[Buffer], groups: int, scratch: int
-    ) -> None:
-        """Add steps that were recorded, over these buffers: their labels ("": that of now), forms and groups.
+    def replay_steps(self, steps: Sequence[RecordedStep], buffers: Sequence[Buffer], groups: int, scratch: int) -> None:
+        """Add steps that were recorded, over these buffers.
 
         Their groups count from 1 to `groups`; `scratch` is what the largest needs.
         """
@@ -172,8 +173,8 @@ class Binder:
         self.groups += groups
         self.scratch_bytes = max(self.scratch_bytes, scratch)
         self.steps += [
-            BoundStep(label or self.label, form, buffers, origin, group and group + before)
-            for label, form, group in steps
+            BoundStep(label or self.label, form, [buffers[ref] for ref in refs], origin, group and group + before)
+            for label, form, refs, group in steps
         ]
 
     def derived(self, source: Tensor, key: Hashable, make: Callable[[Array], Array]) -> Tensor:

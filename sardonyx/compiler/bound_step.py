@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+# How a tensor looks: its dtype, shape, strides and offset.
+Look = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(eq=False, slots=True)
@@ -47,11 +49,12 @@ class Buffer:
         return buffer, start
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Tensor:
     """A value for given shapes: `strides` count elements, `offset` bytes from the start of the buffer.
 
-    `array` holds the contents where they are known while binding: constants, and what follows from shapes alone.
+    Nobody changes one: it is not frozen because that makes its construction three times as dear. `array` holds the
+    contents where they are known while binding: constants, and what follows from shapes alone.
     """
 
     dtype: np.dtype[Any]
@@ -60,6 +63,11 @@ class Tensor:
     buffer: Buffer
     offset: int = 0
     array: Array | None = None
+
+    @property
+    def look(self) -> Look:
+        """What there is to know of it but its buffer and its contents."""
+        return self.dtype, self.shape, self.strides, self.offset
 
     @property
     def size(self) -> int:
@@ -113,30 +121,13 @@ Detail = str | Callable[[], str]
 SMALL_STEP_NS = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class TensorForm:
-    """A tensor over a numbered buffer."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    ref: int
-    offset: int
-
-    def over_number(self, ref: int) -> TensorForm:
-        """The same over another buffer."""
-        return TensorForm(self.dtype, self.shape, self.strides, ref, self.offset)
-
-    def over(self, buffers: Sequence[Buffer]) -> Tensor:
-        return Tensor(self.dtype, self.shape, self.strides, buffers[self.ref], self.offset)
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class StepForm:
     """A step without its buffers, which it knows by number: the same for every layer that does the same.
 
     `words` are the arguments, int64, with 0 where an address goes; `places` says where those go: the word, the number
-    of the buffer and the offset in bytes.
+    of the buffer and the offset in bytes. `reads` and `writes` say how the tensors look that it touches, `read_refs`
+    and `written_refs` in which buffers they lie.
     """
 
     function: int
@@ -144,43 +135,16 @@ class StepForm:
     places: tuple[tuple[int, int, int], ...]
     chunks: int
     claim: int
-    reads: tuple[TensorForm, ...]
-    writes: tuple[TensorForm, ...]
+    reads: tuple[Look, ...]
+    writes: tuple[Look, ...]
+    read_refs: tuple[int, ...]
+    written_refs: tuple[int, ...]
     flops: float = 0.0
     nbytes: float = 0.0
     alone: bool = False  # the thread that called does it, in order with others like it
     kernel: str = ""  # which kernel it is
     detail: Detail = ""  # how that works here, in words
     arithmetic: str = ""  # the machine's inner product that bounds it; empty: multiply-adds of its results' type
-
-    @functools.cached_property
-    def touched(self) -> tuple[int, ...]:
-        """The numbers of the buffers that are read or written."""
-        return tuple(dict.fromkeys([one.ref for one in (*self.reads, *self.writes)]))
-
-    def renumbered(self, refs: Sequence[int]) -> StepForm:
-        """The same with buffer `i` called ``refs[i]``."""
-        places = tuple([(word, refs[ref], offset) for word, ref, offset in self.places])
-        reads, writes = (tuple([one.over_number(refs[one.ref]) for one in some]) for some in (self.reads, self.writes))
-        return replace(self, places=places, reads=reads, writes=writes)
-
-
-class _Numbers:
-    """Numbers buffers in the order in which they are met."""
-
-    def __init__(self) -> None:
-        self.buffers: list[Buffer] = []
-        self._known: dict[Buffer, int] = {}
-
-    def of(self, buffer: Buffer) -> int:
-        known = self._known.get(buffer)
-        if known is None:
-            known = self._known[buffer] = len(self.buffers)
-            self.buffers.append(buffer)
-        return known
-
-    def form(self, tensor: Tensor) -> TensorForm:
-        return TensorForm(tensor.dtype, tensor.shape, tensor.strides, self.of(tensor.buffer), tensor.offset)
 
 
 @dataclass(slots=True)
@@ -205,12 +169,12 @@ class BoundStep:
         **others: Any,
     ) -> BoundStep:
         """A step with these arguments; `others` are fields of `StepForm`."""
-        numbers = _Numbers()
+        refs: dict[Buffer, int] = {}
         words: list[int] = []
         places: list[tuple[int, int, int]] = []
         for argument in arguments:
             if isinstance(argument, Tensor | Address):
-                places.append((len(words), numbers.of(argument.buffer), argument.offset))
+                places.append((len(words), refs.setdefault(argument.buffer, len(refs)), argument.offset))
                 words.append(0)
             else:
                 words.append(argument)
@@ -218,11 +182,13 @@ class BoundStep:
             function,
             struct.pack(f"{len(words)}q", *words),
             tuple(places),
-            reads=tuple(map(numbers.form, reads)),
-            writes=tuple(map(numbers.form, writes)),
+            reads=tuple([one.look for one in reads]),
+            writes=tuple([one.look for one in writes]),
+            read_refs=tuple([refs.setdefault(one.buffer, len(refs)) for one in reads]),
+            written_refs=tuple([refs.setdefault(one.buffer, len(refs)) for one in writes]),
             **others,
         )
-        return BoundStep(label, form, numbers.buffers, origin, group)
+        return BoundStep(label, form, list(refs), origin, group)
 
     @property
     def function(self) -> int:
@@ -245,19 +211,19 @@ class BoundStep:
 
     @property
     def reads(self) -> list[Tensor]:
-        return [one.over(self.buffers) for one in self.form.reads]
+        return list(map(tensor_over, self.read_buffers, self.form.reads))
 
     @property
     def writes(self) -> list[Tensor]:
-        return [one.over(self.buffers) for one in self.form.writes]
+        return list(map(tensor_over, self.written_buffers, self.form.writes))
 
     @property
     def read_buffers(self) -> list[Buffer]:
-        return [self.buffers[one.ref] for one in self.form.reads]
+        return [self.buffers[ref] for ref in self.form.read_refs]
 
     @property
     def written_buffers(self) -> list[Buffer]:
-        return [self.buffers[one.ref] for one in self.form.writes]
+        return [self.buffers[ref] for ref in self.form.written_refs]
 
     @property
     def flops(self) -> float:
@@ -282,6 +248,12 @@ class BoundStep:
     @property
     def arithmetic(self) -> str:
         return self.form.arithmetic
+
+
+def tensor_over(buffer: Buffer, look: Look, array: Array | None = None) -> Tensor:
+    """A tensor of this look over `buffer`."""
+    dtype, shape, strides, offset = look
+    return Tensor(dtype, shape, strides, buffer, offset, array)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -19,7 +19,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.compiler.binding import Array, Binder, BoundStep, Buffer, StepForm, Tensor, TensorForm
+from sardonyx.compiler.binding import Array, Binder, Buffer, RecordedStep, Tensor
+from sardonyx.compiler.bound_step import Look, tensor_over
 from sardonyx.compiler.fusion import Group
 from sardonyx.kernel.canonical import canonical
 
@@ -44,14 +45,16 @@ class _Watched(Tensor):
     seen: set[int]
 
     def __init__(self, given: Tensor, place: int, seen: set[int]) -> None:
-        put = object.__setattr__
-        for name in ("dtype", "shape", "strides", "buffer", "offset"):
-            put(self, name, getattr(given, name))
-        put(self, "given", given)
-        put(self, "place", place)
-        put(self, "seen", seen)
+        self.dtype = given.dtype
+        self.shape = given.shape
+        self.strides = given.strides
+        self.buffer = given.buffer
+        self.offset = given.offset
+        self.given = given
+        self.place = place
+        self.seen = seen
 
-    @property
+    @property  # type: ignore[misc]
     def array(self) -> Array | None:
         self.seen.add(self.place)
         return self.given.array
@@ -77,10 +80,11 @@ class _Derived:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """An output: the input at place `given`, or a tensor over a buffer, perhaps with known contents."""
+    """An output: the input at place `given`, or a tensor over the buffer `ref`, perhaps with known contents."""
 
     given: int = -1
-    form: TensorForm | None = None
+    ref: int = -1
+    look: Look | None = None
     array: Array | None = None
 
 
@@ -96,9 +100,7 @@ class Recording:
     arena: tuple[tuple[int, int], ...]  # numbers of new buffers, and their bytes
     derived: tuple[_Derived, ...]
     buffers: tuple[Buffer | None, ...]
-    steps: tuple[
-        tuple[str, StepForm, int], ...
-    ]  # the label, "" for the operation's own; the step; its group, from 1 on
+    steps: tuple[RecordedStep, ...]
     groups: int
     scratch_bytes: int
     constants: tuple[Array, ...]
@@ -119,13 +121,12 @@ class Recording:
         for output in self.outputs:
             if output is None:
                 outputs.append(None)
-            elif output.form is None:
+            elif output.look is None:
                 outputs.append(inputs[output.given])
             else:
-                form = output.form
-                buffer = buffers[form.ref]
+                buffer = buffers[output.ref]
                 assert buffer is not None
-                outputs.append(Tensor(form.dtype, form.shape, form.strides, buffer, form.offset, output.array))
+                outputs.append(tensor_over(buffer, output.look, output.array))
         return outputs
 
 
@@ -134,8 +135,9 @@ class Replays:
 
     def __init__(self, lasting: Sequence[Array]) -> None:
         self.lasting = frozenset(map(id, lasting))
-        self._noted: dict[Hashable, tuple[int, ...]] = {}
-        self._recordings: dict[Hashable, Recording] = {}
+        # For each look of the inputs: the places whose contents were read, and the recordings by those contents.
+        self._known: dict[Hashable, tuple[tuple[int, ...], dict[Hashable, Recording]]] = {}
+        self._count = 0
         self._notes_faults: set[Hashable] = set()
         self._lock = threading.Lock()
 
@@ -147,28 +149,32 @@ class Replays:
         if structure in self._notes_faults:
             return bind(binder, inputs)
         look = structure, binder.rehearses, _look(inputs)
-        noted = self._noted.get(look)
-        if noted is not None:
-            recording = self._recordings.get((look, tuple([_contents(inputs[place]) for place in noted])))
+        known = self._known.get(look)
+        if known is not None:
+            places, recordings = known
+            recording = recordings.get(tuple([_contents(inputs[place]) for place in places]))
             if recording is not None:
                 return recording.replay(binder, inputs)
         seen: set[int] = set()
         faults = len(binder.faults)
-        found = _record(bind, binder, inputs, seen, self.lasting)
-        if isinstance(found, Recording):
+        outputs, found = _record(bind, binder, inputs, seen, self.lasting)
+        if found is not None:
             self._keep(look, seen, inputs, found)
-            return found.replay(binder, inputs)
-        if len(binder.faults) > faults:
+        elif len(binder.faults) > faults:
             self._notes_faults.add(structure)
-        return found
+        return outputs
 
     def _keep(self, look: Hashable, seen: set[int], inputs: Tensors, recording: Recording) -> None:
         with self._lock:
-            if len(self._recordings) >= MOST_RECORDINGS:
-                self._recordings.clear()
-                self._noted.clear()
-            noted = self._noted[look] = tuple(sorted(seen.union(self._noted.get(look, ()))))
-            self._recordings[look, tuple([_contents(inputs[place]) for place in noted])] = recording
+            if self._count >= MOST_RECORDINGS:
+                self._known.clear()
+                self._count = 0
+            self._count += 1
+            known = self._known.get(look)
+            places = tuple(sorted(seen if known is None else seen.union(known[0])))
+            if known is None or places != known[0]:
+                known = self._known[look] = places, {}
+            known[1][tuple([_contents(inputs[place]) for place in places])] = recording
 
 
 def _look(inputs: Tensors) -> Hashable:
@@ -211,48 +217,42 @@ def _contents(tensor: Tensor | None) -> Hashable:
 
 def _record(
     bind: Bind, binder: Binder, inputs: Tensors, seen: set[int], lasting: Container[int]
-) -> Recording | Tensors:
-    """Bind with watched inputs: what it did, with the binder as it was before; where that cannot be replayed, the
-    outputs, with the steps added.
-    """
+) -> tuple[Tensors, Recording | None]:
+    """Bind with watched inputs: the outputs, and what was done, where that can be replayed."""
     watched = [None if one is None else _Watched(one, place, seen) for place, one in enumerate(inputs)]
-    given = {one.buffer for one in inputs if one is not None}
-    homes = {buffer: buffer.home for buffer in given}
+    homes = [(one.buffer, one.buffer.home) for one in inputs if one is not None]
     steps, constants, derived = len(binder.steps), len(binder.constants), len(binder.derivations)
     faults, scratch, groups = len(binder.faults), binder.scratch_bytes, binder.groups
     binder.scratch_bytes = 0
-    made = list(bind(binder, watched))
+    made = bind(binder, watched)
     own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
     outputs = [one.given if isinstance(one, _Watched) else one for one in made]
+    if len(binder.faults) > faults or any(buffer.home is not home for buffer, home in homes):
+        return outputs, None
     recorder = _Recorder(inputs)
     recorder.derive(binder.derivations[derived:])
-    forms = []
+    ref = recorder.ref
+    recorded: list[RecordedStep] = []
     for step in binder.steps[steps:]:
         label = "" if step.label == binder.label else step.label
-        forms.append((label, recorder.step(step), step.group and step.group - groups))
-    described = tuple(recorder.output(one) for one in outputs)
+        recorded.append((label, step.form, tuple(map(ref, step.buffers)), step.group and step.group - groups))
+    described = tuple(map(recorder.output, outputs))
     kept = _owners(inputs, seen, lasting)
-    new_constants = binder.constants[constants:]
-    moved = any(buffer.home is not home for buffer, home in homes.items())
-    own_constants = tuple([one for one in new_constants if not recorder.is_derived(one)])
-    is_large = sum([one.nbytes for one in own_constants]) > _KEPT_BYTES
-    if len(binder.faults) > faults or moved or recorder.is_foreign or kept is None or is_large:
-        return outputs
-    recording = Recording(
+    own_constants = tuple([one for one in binder.constants[constants:] if not recorder.is_derived(one)])
+    if recorder.is_foreign or kept is None or sum([one.nbytes for one in own_constants]) > _KEPT_BYTES:
+        return outputs, None
+    return outputs, Recording(
         kept,
         recorder.input_refs,
         tuple(recorder.arena),
         tuple(recorder.derived),
         tuple(recorder.buffers),
-        tuple(forms),
+        tuple(recorded),
         binder.groups - groups,
         own_scratch,
         own_constants,
         described,
     )
-    del binder.steps[steps:], binder.constants[constants:], binder.derivations[derived:]
-    binder.groups, binder.scratch_bytes = groups, scratch
-    return recording
 
 
 def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[Array, ...] | None:
@@ -320,18 +320,13 @@ class _Recorder:
         self.arena.append((number, buffer.nbytes))
         return number
 
-    def step(self, step: BoundStep) -> StepForm:
-        return step.form.renumbered([self.ref(buffer) for buffer in step.buffers])
-
     def output(self, tensor: Tensor | None) -> _Output | None:
         if tensor is None:
             return None
         place = self._places.get(id(tensor))
         if place is not None:
             return _Output(place)
-        ref = self.ref(tensor.buffer)
-        form = TensorForm(tensor.dtype, tensor.shape, tensor.strides, ref, tensor.offset)
-        return _Output(-1, form, tensor.array)
+        return _Output(-1, self.ref(tensor.buffer), tensor.look, tensor.array)
 
 
 def structure_of(group: Group) -> Hashable | None:
