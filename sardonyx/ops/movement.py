@@ -247,7 +247,7 @@ class Split(Splitting):
     def run(self, data: Array, sizes: Array | None = None) -> Sequence[Value]:
         if sizes is not None:
             return self.parts(data, sizes.ravel().tolist())
-        count = self.num_outputs or len(self.node.outputs)
+        count = self._count()
         size = data.shape[axis_of(self.axis, data.ndim)]
         if self.version < 18 and size % count:
             raise ValueError(f"dimension {self.axis} of size {size} does not split into {count} equal parts")
@@ -258,12 +258,18 @@ class Split(Splitting):
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
-        count = self.num_outputs or len(self.node.outputs)
+        count = self._count()
         if len(inputs) < 2 or inputs[1] is None:
             return self.inferred(data, None, count)
         if inputs[1].elements is not None:
             return self.inferred(data, inputs[1].elements, count)
         return self.inferred(data, [unknown_dim()] * count, count)
+
+    def _count(self) -> int:
+        count = len(self.node.outputs)
+        if self.num_outputs not in (None, count):
+            raise ValueError(f"num_outputs is {self.num_outputs}, but the node has {count} outputs")
+        return count
 
 
 class Concatenation(Operator):

@@ -201,6 +201,7 @@ class Resampling(Operator):
     def resample(self, x: Array, plan: Sequence[AxisResize]) -> Array:
         """`x` with each axis resized as `plan` says."""
         rule = self.rule
+        check_has_elements(x.shape, [resize.output for resize in plan])
         result = x if rule.mode == "nearest" else x.astype(_interpolated(x.dtype), copy=False)
         outside: list[tuple[int, Array]] = []
         for axis, resize in enumerate(plan):
@@ -218,6 +219,12 @@ class Resampling(Operator):
             result = np.clip(result, limits.min, limits.max)
         result = result.astype(x.dtype, copy=False)
         return result.copy() if np.may_share_memory(result, x) else result
+
+
+def check_has_elements(shape: tuple[int, ...], output: Sequence[int]) -> None:
+    """ValueError where something shall be made from nothing."""
+    if 0 in shape and 0 not in output:
+        raise ValueError(f"a tensor of the shape {shape} cannot be resized to {tuple(output)}: it has no elements")
 
 
 def _resampled(x: Array, axis: int, rule: ResampleRule, resize: AxisResize) -> Array:

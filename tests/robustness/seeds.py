@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.compiler.small_models import SMALL_MODELS, SmallModel
+
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 node = helper.make_node
 
@@ -283,4 +285,19 @@ SEEDS: dict[str, Callable[[], onnx.ModelProto]] = {
     "external": external,
     "encoder": encoder,
     "movement": movement,
+}
+
+
+def _family(small: SmallModel) -> Callable[[], onnx.ModelProto]:
+    return lambda: small.model
+
+
+# Small models of families of kernels that the seeds above leave out.
+FAMILIES: dict[str, Callable[[], onnx.ModelProto]] = {
+    name: _family(SMALL_MODELS[name])
+    for name in (
+        *("windows", "transposed convolution", "pools", "resampling", "regions", "recurrent layers"),
+        *("places", "indices", "selection", "counted", "suppression", "classic", "loops"),
+        *("quantised network", "quantised products", "cached attention", "padded attention", "rotary heads"),
+    )
 }

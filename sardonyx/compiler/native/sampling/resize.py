@@ -32,7 +32,7 @@ from sardonyx.compiler.native.rows.rows import elements_per_chunk, laid_out
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.ops.resize import AxisResize, Plan, ResampleRule
+from sardonyx.ops.resize import AxisResize, Plan, ResampleRule, check_has_elements
 
 # Factors of enlargement for which lines are made in phases.
 _PHASES = (2, 4)
@@ -71,8 +71,7 @@ class Resize(NativeKernel):
         shape = [resize.output for resize in plan]
         if all(map(self.rule.keeps, plan)):
             return [x]
-        if x.size == 0 and 0 not in shape:
-            raise ValueError(f"a tensor of the shape {x.shape} cannot be resized to {tuple(shape)}: it has no elements")
+        check_has_elements(x.shape, shape)
         order = stored_order(x)
         result = laid_out(binder, x.dtype, shape, order)
         if result.size:
