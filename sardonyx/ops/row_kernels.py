@@ -29,8 +29,9 @@ def rows_template(
 
     `operands` are the dtypes of the node's inputs that the kernel reads, None for one that is absent or not read:
     ``Input(i)`` in `outputs` is the i-th of those that are given. `outputs` are the node's, None for one that is not
-    wanted. `arrange` gets the shapes and the known contents of all inputs of the node. The contents of the inputs
-    `known` decide about the shapes.
+    wanted; one that shall be a value of each row reads inputs within a `Reduce` alone, scalars too (`is_row_value`).
+    `arrange` gets the shapes and the known contents of all inputs of the node. The contents of the inputs `known`
+    decide about the shapes.
     """
     positions = tuple(index for index, dtype in enumerate(operands) if dtype is not None)
     wanted = tuple(index for index, expr in enumerate(outputs) if expr is not None)

@@ -9,12 +9,14 @@ import pytest
 
 from sardonyx.compiler.native.rows.reduction import ReductionTemplate
 from sardonyx.compiler.native.template import Epilogue
+from sardonyx.errors import EngineError
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.evaluate import evaluate_reduction
 from sardonyx.kernel.expr import Input
-from sardonyx.kernel.program import Template
+from sardonyx.kernel.program import Arrangement, Template
 from sardonyx.ops.framework.operator import find_class
 from sardonyx.ops.framework.registry import load_families
+from sardonyx.ops.row_kernels import rows_template
 from tests.compiler.steps import Memory, new_binder
 from tests.compiler.test_pointwise_kernel import random, tensor_like
 from tests.compiler.vector_calls import VARIANTS
@@ -312,3 +314,28 @@ def test_shapes_that_break_the_rule(op_type, arrays, attributes, message):
     kernel = operator.lower([value.dtype for value in values])
     with pytest.raises(ValueError, match=message):
         ReductionTemplate(kernel.parameters).bind(new_binder(), [tensor_like(value) for value in values])
+
+
+def test_a_value_of_the_row_that_reads_a_scalar_beside_its_sum():
+    """Such an expression has an element for each of the space; to arrange it as one of each row is a fault."""
+    x, scale = random((3, 5), 1), np.asarray(2, np.float32)
+    total = e.reduce("sum", Input(x.dtype, 0))
+    beside = total * Input(scale.dtype, 1)
+    within = e.reduce("sum", Input(x.dtype, 0) * Input(scale.dtype, 1))
+
+    def arrange(shapes, contents):
+        return Arrangement(tuple(shapes), (1,), ((3,),))
+
+    def bound(result):
+        kernel = rows_template([x.dtype, scale.dtype], [result], arrange, lambda *_: ())
+        binder, memory = new_binder(), Memory()
+        tensors = [tensor_like(x), tensor_like(scale)]
+        for tensor, value in zip(tensors, (x, scale), strict=True):
+            memory.put(tensor, value)
+        (made,) = ReductionTemplate(kernel.parameters).bind(binder, tensors)
+        memory.run(binder)
+        return memory.read(made)
+
+    np.testing.assert_allclose(bound(within), (x * scale).sum(1), rtol=2e-5, atol=2e-5)
+    with pytest.raises(EngineError, match=r"output 0 of a reduction has the shape \(3, 5\), arranged as \(3,\)"):
+        bound(beside)

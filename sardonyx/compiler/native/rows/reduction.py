@@ -32,6 +32,7 @@ from sardonyx.compiler.native.rows.rows import (
     table_words,
 )
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.errors import EngineError
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, Reduce, RowLength, substitute, walk
@@ -90,6 +91,7 @@ class ReductionTemplate(NativeKernel):
         made = self._run(binder, read, arrangement.axes, roots, dtypes)
         results: list[Tensor | None] = [None] * (max(self.positions) + 1)
         for position, tensor, shape in zip(self.positions, made, arrangement.outputs, strict=True):
+            _check_elements(position, tensor, shape)
             results[position] = read_as(binder, tensor, shape)
         if epilogue is None:
             return results
@@ -134,6 +136,18 @@ class ReductionTemplate(NativeKernel):
         if isinstance(kernel, PointwiseKernel):
             return kernel.bind(binder, inputs)
         return kernel.bind(binder, inputs, axes)
+
+
+def _check_elements(position: int, made: Tensor, shape: tuple[int, ...]) -> None:
+    """EngineError where an operator arranges another number of elements than its expression has.
+
+    An expression that reads an input outside a `Reduce` is an element of the space, even if the input is a scalar.
+    """
+    if made.size != math.prod(shape):
+        raise EngineError(
+            f"output {position} of a reduction has the shape {made.shape}, arranged as {shape}: "
+            "what shall be one value for a row must read its inputs within a Reduce"
+        )
 
 
 def read_as(binder: Binder, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
