@@ -8,7 +8,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +32,9 @@ KERNEL = "kernel"
 
 # Shares of a kernel's chunks for each thread that helps with it: who is late finds less left.
 _SHARES = 8
+
+# Specifications whose kernels are found without their text; beyond, all are forgotten.
+_MOST_RECENT = 4096
 
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
@@ -57,6 +60,7 @@ class KernelLibrary:
 
     def __post_init__(self) -> None:
         self._addresses: dict[str, int] = {}
+        self._recent: dict[tuple[Emit, Hashable], int] = {}  # spares the text; expressions are told apart by identity
         self._lock = threading.RLock()
         self._loader: Loader | None = None
         self._helpers = threading.local()
@@ -66,14 +70,17 @@ class KernelLibrary:
 
         A kernel has the signature ``void kernel(i64 *arguments, i64 begin, i64 end, i8 *scratch)``.
         """
-        key = f"{emit.__module__}.{emit.__qualname__}({spec!r})"
-        known = self._addresses.get(key)
+        known = self._recent.get((emit, spec))
         if known is not None:
             return known
+        key = f"{emit.__module__}.{emit.__qualname__}({spec!r})"
         with self._lock:
             if key not in self._addresses:
                 self._addresses[key] = self._make(key, emit, spec)
-            return self._addresses[key]
+            if len(self._recent) >= _MOST_RECENT:
+                self._recent.clear()
+            address = self._recent[emit, spec] = self._addresses[key]
+            return address
 
     def run(self, emit: Emit, spec: Any, arguments: Sequence[int | Array], chunks: int, threads: int = 1) -> None:
         """Do all chunks of a kernel that needs no scratch memory now; an array as argument stands for its address."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 
+DType = np.dtype[Any]
+
 
 class ProductKernel(NativeKernel):
     """alpha * A x B, an addend if there is a third input, an activation, and an epilogue.
@@ -24,6 +28,10 @@ class ProductKernel(NativeKernel):
     """
 
     takes_epilogue = True
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self._results: dict[tuple[DType, tuple[tuple[float, DType], ...]], Expr] = {}
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         for fact in inputs[:2]:
@@ -52,21 +60,28 @@ class ProductKernel(NativeKernel):
         for_b = bool(get("transB", 0)), bool(get("transBatchB", 0))
         left, right = as_matrix(_oriented(a, *for_a), vector="row"), as_matrix(_oriented(b, *for_b), vector="column")
         shape = product_shape(a, b, left, right)
-        dtype = a.dtype
-        result: Expr = Input(dtype, 0)
-        alpha = float(get("alpha", 1.0))
-        if alpha != 1.0:
-            result = result * alpha
-        operands: list[Tensor] = []
-        for factor, tensor in addends:
-            operands.append(widened(tensor, shape))
-            addend: Expr = Input(tensor.dtype, len(operands))
-            result = result + (addend if factor == 1.0 else addend * factor)
-        result = get("activation", lambda x: x)(result)
-        product = product_of(dtype, binder.target, binder.settings.precision)
+        result = self._result(a.dtype, tuple([(factor, tensor.dtype) for factor, tensor in addends]))
+        operands = [widened(tensor, shape) for _, tensor in addends]
+        product = product_of(a.dtype, binder.target, binder.settings.precision)
         assert product is not None
         second = self._right(binder, b, right, for_b, product)
         return add_product(binder, shape, left, second, result, operands, epilogue, product)
+
+    def _result(self, dtype: DType, addends: tuple[tuple[float, DType], ...]) -> Expr:
+        """The result over the product and addends with factors: the same expression each time, so that kernels are
+        known again by it.
+        """
+        known = self._results.get((dtype, addends))
+        if known is None:
+            result: Expr = Input(dtype, 0)
+            alpha = float(self.parameters.get("alpha", 1.0))
+            if alpha != 1.0:
+                result = result * alpha
+            for index, (factor, other) in enumerate(addends, 1):
+                addend: Expr = Input(other, index)
+                result = result + (addend if factor == 1.0 else addend * factor)
+            known = self._results[dtype, addends] = self.parameters.get("activation", lambda x: x)(result)
+        return known
 
     def _right(
         self, binder: Binder, given: Tensor, right: Tensor, orientation: tuple[bool, bool], product: str
@@ -145,18 +160,23 @@ def add_product(
     outputs: tuple[Expr, ...] = (result,)
     taken = list(operands)
     if epilogue is not None:
-        first = len(taken)
-
-        def replaced(leaf: Input) -> Expr:
-            return result if leaf.index == 0 else Input(leaf.dtype, leaf.index + first)
-
-        outputs = tuple(substitute(epilogue.outputs, replaced))
+        outputs = _applied(epilogue.outputs, result, len(taken))
         taken.extend(widened(operand, shape) for operand in epilogue.operands)
     matrix = (*shape.batch, shape.rows, shape.columns)
     results = [binder.new(output.dtype, shape.result) for output in outputs]
     places = [tensor.reshaped(matrix) for tensor in results]
     multiply(binder, left, right, outputs, taken, places, product)
     return results
+
+
+@functools.lru_cache(maxsize=1024)
+def _applied(outputs: tuple[Expr, ...], result: Expr, operands: int) -> tuple[Expr, ...]:
+    """The outputs of an epilogue over a result that has so many operands of its own."""
+
+    def replaced(leaf: Input) -> Expr:
+        return result if leaf.index == 0 else Input(leaf.dtype, leaf.index + operands)
+
+    return tuple(substitute(outputs, replaced))
 
 
 def _oriented(x: Tensor, swap: bool, rows_first: bool) -> Tensor:
