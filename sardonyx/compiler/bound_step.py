@@ -98,7 +98,11 @@ class Tensor:
         return True
 
     def reshaped(self, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0) -> Tensor:
-        """The same memory under another shape, row-major unless strides are given; `offset` bytes further on."""
+        """The same memory under another shape, row-major unless strides are given; `offset` bytes further on.
+
+        The contents of a known tensor stay behind: whoever needs them asks that tensor, and so depends on them, while
+        what only moves a constant is bound in the same way whatever is in it.
+        """
         shape = tuple(shape)
         chosen = row_major(shape) if strides is None else tuple(strides)
         return Tensor(self.dtype, shape, chosen, self.buffer, self.offset + offset)

@@ -213,6 +213,28 @@ def test_contents_count_where_they_were_read() -> None:
     assert calls == [3, 4]
 
 
+def test_another_shape_of_a_constant_reads_nothing_of_it() -> None:
+    """One binding serves constants of other contents, and each replay reads its own."""
+    binder, replays = new_binder(), Replays([])
+    calls = []
+
+    def bind(binder: Binder, inputs: Any) -> list[Tensor]:
+        calls.append(inputs[0].is_known)
+        row = inputs[0].reshaped((3,), None, 12)
+        assert not row.is_known
+        result = binder.new(row.dtype, row.shape)
+        binder.step(_nothing, "", [row, result], reads=(row,), writes=(result,))
+        return [result]
+
+    constants = [binder.constant(np.full((2, 3), number, np.float32)) for number in range(3)]
+    for constant in constants:
+        bound_by(replays, binder, bind, constant)
+    assert calls == [True]
+    for step, constant in zip(binder.steps, constants, strict=True):
+        (row,) = step.reads
+        assert (row.buffer, row.offset, row.shape, row.strides) == (constant.buffer, 12, (3,), (1,))
+
+
 def test_what_is_made_of_a_constant_follows_the_constant() -> None:
     binder, replays = new_binder(), Replays([])
     made = []
