@@ -54,6 +54,31 @@ def test_best_of_rows(variant: str) -> None:
             _check(outputs_of(kernel, [data], variant), data, k, bool(size % 2), 1)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_few_best_of_many_rows(variant: str) -> None:
+    """Of rows with and without whole vectors: one best element, and as many as a vector has lanes or one more."""
+    rng = np.random.default_rng(4)
+    for dtype in (np.float32, np.float16, np.int64, np.uint8):
+        for size in (1, 2, 15, 16, 17, 80, 1100):
+            for k in sorted({1, min(2, size), min(16, size), min(17, size)}):
+                data = _numbers(rng, (5, size), dtype)
+                kernel = TopK({"axis": 1, "k": k, "largest": bool(size % 2)})
+                _check(outputs_of(kernel, [data], variant), data, k, bool(size % 2), 1)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("largest", [True, False])
+def test_best_where_ranks_are_extreme(k: int, largest: bool) -> None:
+    """The least and the greatest rank that there is, in rows full of them."""
+    for dtype in (np.int32, np.uint32, np.int64):
+        limits = np.iinfo(dtype)
+        for value in (limits.min, limits.max):
+            data = np.full((2, 35), value, dtype)
+            _check(outputs_of(TopK({"axis": 1, "k": k, "largest": largest}), [data]), data, k, largest, 1)
+    data = np.full((2, 35), np.nan, np.float32)
+    _check(outputs_of(TopK({"axis": 1, "k": k, "largest": largest}), [data]), data, k, largest, 1)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_best_of_every_type(dtype: Any) -> None:
     rng = np.random.default_rng(2)

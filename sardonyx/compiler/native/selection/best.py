@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.llvm.kernels.selection.best import BestSpec, emit_best, room_for
+from sardonyx.compiler.llvm.kernels.selection.best import BestSpec, emit_best, emit_single_best, room_for
 from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous
@@ -62,14 +62,27 @@ def _select(binder: Binder, rows: Tensor, values: Tensor, places: Tensor, larges
     assert type_ is not None
     ranking = Ranking(type_, largest)
     size, best = rows.shape[-1], values.shape[-1]
-    lanes = binder.target.lanes(ranking.rank)
-    room = room_for(best, size, lanes)
     count = math.prod(rows.shape[:-1])
     per_chunk = max(1, CHUNK_BYTES // (size * rows.dtype.itemsize))
+    operands = [rows, values, places, count, per_chunk, size]
+    if best == 1:
+        binder.step(
+            emit_single_best,
+            BestSpec(ranking),
+            operands,
+            reads=(rows,),
+            writes=(values, places),
+            chunks=-(-count // per_chunk),
+            flops=float(rows.size),
+            detail=f"{count} x {size}, the best one",
+        )
+        return
+    lanes = binder.target.lanes(ranking.rank)
+    room = room_for(best, size, lanes)
     binder.step(
         emit_best,
         BestSpec(ranking),
-        [rows, values, places, count, per_chunk, size, best, room - lanes],
+        [*operands, best, room - lanes],
         reads=(rows,),
         writes=(values, places),
         chunks=-(-count // per_chunk),

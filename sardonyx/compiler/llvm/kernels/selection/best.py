@@ -3,6 +3,10 @@
 Elements that are worse than the k-th best one so far are passed over, a vector at a time; the others are collected,
 and whenever there is no room for more, all but the best k of them are dropped. For k far below the length nearly all
 elements are passed over, whatever their order; the work is linear in the length in any case.
+
+For a k that a vector has lanes for, the best element of each lane over the first part of a row tells beforehand how
+good an element must be: the k-th best of those is no better than the k-th best of the row. A single best element needs
+no collecting: each lane keeps its best one, and the first of the best lanes wins.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, U8
+from sardonyx.compiler.llvm.types import I64, U8, U64
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,59 @@ class BestSpec:
     """What is better."""
 
     ranking: Ranking
+
+
+# Vectors at the beginning of a row that tell how good an element must be: enough to pass most of the others over, few
+# enough to stay in the nearest cache until they are read again.
+_FIRST_VECTORS = 64
+
+
+def emit_single_best(target: Target, spec: BestSpec) -> str:
+    """The best element of each row. Arguments: data, values, places (int64), rows, rows per chunk, length of a row."""
+    k, words = kernel_frame(target)
+    ranking = spec.ranking
+    data = k.pointer(words.load(0), ranking.stored)
+    values, places = k.pointer(words.load(1), ranking.stored), k.pointer(words.load(2), I64)
+    size, lanes = words.load(5), target.lanes(ranking.rank)
+    begin, end = share(k, words.load(3), words.load(4))
+    vectors = size >= lanes
+    with k.loop(begin, end) as row:
+        from_ = data.offset(row * size)
+        place = k.variable(I64, 0)
+        with k.when(vectors):
+            place.set(_best_in_lanes(k, ranking, from_, size, lanes))
+        with k.otherwise(vectors):
+            rank = k.variable(ranking.rank, ranking.of(k, from_.load(0)))
+            with k.loop(1, size) as other:
+                offered = ranking.of(k, from_.load(other))
+                with k.when(offered > rank.get()):
+                    rank.set(offered)
+                    place.set(other)
+        places.store(place.get(), row)
+        values.store(from_.load(place.get()), row)
+    return k.finish()
+
+
+def _best_in_lanes(k: Function, ranking: Ranking, row: Pointer, size: Value, lanes: int) -> Value:
+    """The first place of the best of at least a vector of elements."""
+    numbers = k.iota(ranking.rank, lanes)
+    ranks = k.variable(numbers.type, ranking.of(k, row.load(0, lanes)))
+    places = k.variable(numbers.type, numbers)
+
+    def offer(place: Value) -> None:
+        offered = ranking.of(k, row.load(place, lanes))
+        here = numbers + k.splat(place.bits_as(U64).to(ranking.rank), lanes)
+        places.set(k.select(offered > ranks.get(), here, places.get()))
+        ranks.set(k.larger(offered, ranks.get()))
+
+    whole = size & -lanes
+    with k.loop(lanes, whole, lanes) as place:
+        offer(place)
+    with k.when(whole < size):
+        offer(size - lanes)  # some elements come twice, at the same place
+    top = k.splat(k.horizontal("max", ranks.get()), lanes)
+    first = k.select(ranks.get().equals(top), places.get(), k.splat(k.constant(ranking.rank, ranking.best), lanes))
+    return k.horizontal("min", first).to(U64).bits_as(I64)
 
 
 def room_for(k: int, size: int, lanes: int) -> int:
@@ -45,6 +102,8 @@ def emit_best(target: Target, spec: BestSpec) -> str:
         from_ = data.offset(row * size)
         collected = _Collected(k, ranking, entries, sorter, best, most)
         whole = size & -lanes
+        with k.when(best <= lanes):
+            collected.expect(from_, k.smaller(whole, _FIRST_VECTORS * lanes), lanes)
         with k.loop(0, whole, lanes) as place:
             collected.offer(from_.load(place, lanes), place)
         with k.loop(whole, size) as place:
@@ -68,6 +127,17 @@ class _Collected:
         self._best, self._most = best, most
         self.count: Variable = k.variable(I64, 0)
         self._least = k.variable(ranking.rank, 0)
+
+    def expect(self, row: Pointer, sample: Value, lanes: int) -> None:
+        """Learn from the first `sample` elements, whole vectors, how good one must be; k is at most `lanes`."""
+        k, ranking = self._k, self._ranking
+        tops = k.variable(ranking.rank.vector(lanes), 0)
+        with k.loop(0, sample, lanes) as place:
+            tops.set(k.larger(tops.get(), ranking.of(k, row.load(place, lanes))))
+        self._least.set(k.horizontal("max", tops.get()))
+        with k.loop(1, self._best):
+            tops.set(k.select(tops.get() >= self._least.get(), 0, tops.get()))
+            self._least.set(k.horizontal("max", tops.get()))
 
     def offer(self, bits: Value, place: Value) -> None:
         """Collect what is good enough of a vector of elements from a place on, or of one element."""
