@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ def _trees(name: str, rows: int) -> Model:
     )
 
 
-def _registry() -> dict[str, Model]:
-    row = (1, 16)
-    models = [
+def _transformers() -> list[Model]:
+    """Encoders and decoders of text, images and speech."""
+    return [
         _encoder("bert-base", "bert_base", 768, opset=17, types=True, pooled=True),
         _encoder("distilbert", "distilbert", 768, opset=14, types=False, pooled=False),
         _encoder("minilm-l6", "minilm_l6", 384, opset=14, types=True, pooled=False),
@@ -207,6 +207,12 @@ def _registry() -> dict[str, Model]:
             {B: 2, S: 3, P: 5, f"encoder_{S}_out": 11},
             "speech.whisper_small_decoder_step",
         ),
+    ]
+
+
+def _vision() -> list[Model]:
+    """Images in: classes, boxes, masks."""
+    return [
         _image("resnet50", "resnet50", 224, keep_batch_norm=True),
         _image("mobilenetv2", "mobilenetv2", 224, opset=13),
         _image("efficientnet-b0", "efficientnet_b0", 224, keep_batch_norm=True),
@@ -243,6 +249,12 @@ def _registry() -> dict[str, Model]:
             {B: 2, "height": 96, "width": 128},
             "vision.unet",
         ),
+    ]
+
+
+def _sequences() -> list[Model]:
+    """A recurrent text model, and a speech model that labels frames."""
+    return [
         Model(
             "lstm-text",
             "torchscript",
@@ -263,32 +275,49 @@ def _registry() -> dict[str, Model]:
             {B: 2, "samples": 16000},
             "speech.wav2vec2_base",
         ),
-        _trees("trees-500", 1),
-        _trees("trees-500-rows", 10_000),
+    ]
+
+
+def _dynamo_exports() -> list[Model]:
+    """Models from above as the newer exporter writes them."""
+    return [
         _image("resnet50-dynamo", "resnet50", 224, maker="dynamo", opset=20),
         _encoder("bert-base-dynamo", "bert_base", 768, maker="dynamo", opset=20, types=True, pooled=True),
         _encoder("minilm-l6-dynamo", "minilm_l6", 384, maker="dynamo", opset=18, types=True, pooled=False),
+    ]
+
+
+def _tiny() -> list[Model]:
+    """So small that a run is all overhead."""
+    row = (1, 16)
+    return [
         Model("one-add", "onnx.helper", 17, (Tensor("x", row), Tensor("y", row)), (Tensor("sum", row),)),
         Model("chain-100-add", "onnx.helper", 17, (Tensor("x", row), Tensor("y", row)), (Tensor("sum", row),)),
     ]
-    floats = {model.name: model for model in models}
+
+
+def _quantised(floats: Mapping[str, Model]) -> list[Model]:
+    """Models made from others of the zoo."""
     bert = floats["bert-base"]
-    quantised = [
-        Model(
-            "bert-base-int8-dynamic",
-            "quantize_dynamic",
-            bert.opset,
-            bert.inputs,
-            bert.outputs,
-            bert.sizes,
-            bert.other_sizes,
-            bert.architecture,
-            bert.name,
-        ),
+    return [
+        replace(bert, name="bert-base-int8-dynamic", maker="quantize_dynamic", source=bert.name),
         _image("resnet50-int8-qdq", "resnet50", 224, maker="quantize_static", source="resnet50"),
         _gpt2_decode("gpt2-decode-int4", "matmul_nbits", "gpt2-decode"),
     ]
-    return floats | {model.name: model for model in quantised}
+
+
+def _registry() -> dict[str, Model]:
+    models = [
+        *_transformers(),
+        *_vision(),
+        *_sequences(),
+        _trees("trees-500", 1),
+        _trees("trees-500-rows", 10_000),
+        *_dynamo_exports(),
+        *_tiny(),
+    ]
+    floats = {model.name: model for model in models}
+    return floats | {model.name: model for model in _quantised(floats)}
 
 
 MODELS: Mapping[str, Model] = _registry()
