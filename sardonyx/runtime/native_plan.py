@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sardonyx.runtime.array_address import address_of
-
 Words = NDArray[np.int64]
 
 
@@ -128,14 +126,14 @@ class NativePlan:
         fixups = np.ascontiguousarray(fixups[np.argsort(fixups[:, 1] != 0, kind="stable")])
         phases = _phases(steps)
         header = np.zeros(PlanField.COUNT, np.int64)
-        header[PlanField.WORDS] = address_of(words)
+        header[PlanField.WORDS] = words.ctypes.data
         header[PlanField.WORD_COUNT] = len(words)
-        header[PlanField.FIXUPS] = address_of(fixups)
+        header[PlanField.FIXUPS] = fixups.ctypes.data
         header[PlanField.ARENA_FIXUPS] = int((fixups[:, 1] == 0).sum())
         header[PlanField.FIXUP_COUNT] = len(fixups)
-        header[PlanField.STEPS] = address_of(steps)
+        header[PlanField.STEPS] = steps.ctypes.data
         header[PlanField.STEP_COUNT] = len(steps)
-        header[PlanField.PHASES] = address_of(phases)
+        header[PlanField.PHASES] = phases.ctypes.data
         header[PlanField.PHASE_COUNT] = len(phases)
         header[PlanField.EXTERNALS] = self.base_count - 1
         header[PlanField.WIDTH] = _width(steps, phases)
@@ -152,7 +150,7 @@ class NativePlan:
         put(self, "width", int(header[PlanField.WIDTH]))
         put(self, "owners", (*self.owners, phases))
         put(self, "header", header)
-        put(self, "address", address_of(header))
+        put(self, "address", int(header.ctypes.data))
         put(self, "pack", struct.Struct(f"{self.base_count - 1}q").pack)
 
     def _check(self, words: Words, fixups: Words, steps: Words) -> None:
