@@ -192,6 +192,12 @@ def test_shapes_that_do_not_fit() -> None:
         ((12,), (3,), {}, 10),
         ((8, 8), (4, 4), {"strides": (4, 4)}, 4),
         ((5, 6, 7), (2, 2, 3), {"dilations": (2, 1, 2)}, 3 * 5 * 3),
+        ((4, 6, 6), (2, 3, 2), {"strides": (2, 3, 2)}, 2 * 2 * 3),
+        ((11, 9), (5, 3), {"strides": (5, 3)}, 2 * 3),
+        ((5, 70), (2, 5), {"pads": (0, 2, 1, 3)}, 5 * 71),
+        ((150,), (9,), {"dilations": (3,), "pads": (30, 1)}, 157),
+        ((2, 3), (2, 7), {"pads": (1, 5, 1, 5)}, 3 * 7),
+        ((3,), (2,), {"dilations": (9,), "pads": (4, 4)}, 2),
     ],
 )
 def test_blocks_put_back(
@@ -204,6 +210,19 @@ def test_blocks_put_back(
     np.testing.assert_allclose(result_of(kernel_of(operator, inputs), inputs, variant), expected, rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match="does not hold blocks"):
         bound(kernel_of(operator, inputs), [data[:, :, :-1], *inputs[1:]])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_blocks_of_other_types_put_back(dtype: Any) -> None:
+    for image, block, attributes, places in (
+        ((9, 20), (3, 3), {"pads": (1, 1, 1, 1)}, 9 * 20),
+        ((6, 8), (3, 2), {"strides": (3, 2)}, 8),
+    ):
+        operator = operator_of("Col2Im", 18, attributes)
+        inputs = [values((1, 3 * int(np.prod(block)), places), dtype), np.array(image), np.array(block)]
+        (expected,) = operator.run(inputs[0].astype(np.float64), *inputs[1:])
+        found = result_of(kernel_of(operator, inputs), inputs, VARIANTS[0])
+        np.testing.assert_allclose(found.astype(np.float64), expected, rtol=np.finfo(dtype).eps, atol=1e-14)
 
 
 def test_blocks_put_back_are_those_of_torch() -> None:

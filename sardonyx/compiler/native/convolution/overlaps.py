@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.sampling.elements import working_type
+from sardonyx.compiler.llvm.kernels.sampling.line_overlaps import MOST_VECTORS, LineOverlapSpec, emit_line_overlaps
 from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL, OverlapSpec, emit_overlaps
 from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.compiler.native.convolution.convolution_call import Finish
@@ -133,7 +135,8 @@ def _type(dtype: np.dtype[Any]) -> Type:
 @template("col2im")
 class Col2Im(NativeKernel):
     """Blocks put back into an image. Parameter: ``windows``, from the shapes of input, image and block to what the
-    blocks fill. The columns are brought into channels-last order first.
+    blocks fill. Blocks side by side are copied; where they move by single steps along the last dimension, whole lines
+    are added; otherwise the columns are brought into channels-last order first.
     """
 
     known_inputs = (1, 2)
@@ -153,12 +156,6 @@ class Col2Im(NativeKernel):
         windows: Windows = self.parameters["windows"](data.shape, integers(image), integers(block))
         taps, places = math.prod(windows.kernel), math.prod(windows.output)
         batch, channels = data.shape[0], data.shape[1] // taps
-        made = binder.new(data.dtype, (batch, *windows.size, channels))
-        result = transposed(made, (0, len(windows.size) + 1, *range(1, len(windows.size) + 1)))
-        if made.size == 0:
-            return [result]
-        by_taps = reshaped(binder, data, (batch, channels, taps, places))
-        columns = contiguous(binder, transposed(by_taps, (0, 3, 2, 1)))
         spreads = [
             Spread(length, output, kernel, stride, dilation, begin)
             for length, output, kernel, stride, dilation, begin in zip(
@@ -171,13 +168,81 @@ class Col2Im(NativeKernel):
                 strict=True,
             )
         ]
+        shape = (batch, channels, *windows.size)
+        if math.prod(shape) == 0:
+            return [binder.new(data.dtype, shape)]
+        if is_tiling(spreads):
+            return [_tiles(binder, data, shape, windows)]
+        if spreads[-1].stride == 1 and places:
+            return [_added_lines(binder, data, shape, spreads)]
+        made = binder.new(data.dtype, (batch, *windows.size, channels))
+        by_taps = reshaped(binder, data, (batch, channels, taps, places))
+        columns = contiguous(binder, transposed(by_taps, (0, 3, 2, 1)))
         steps = (
             [(step, 0) for step in row_steps(windows.output, taps * channels)],
             [(step, 0) for step in row_steps(windows.kernel, channels)],
         )
         finish = Finish((Input(data.dtype, 0),), ())
         add_overlaps(binder, columns, None, spreads, steps, (batch, 1, channels), 0, finish, [made])
-        return [result]
+        return [transposed(made, (0, len(windows.size) + 1, *range(1, len(windows.size) + 1)))]
+
+
+def is_tiling(spreads: Sequence[Spread]) -> bool:
+    """Whether every place of the result belongs to one element and one tap."""
+    return all(
+        one.taps == one.stride
+        and one.begin == 0
+        and one.output == one.length * one.stride
+        and (one.dilation == 1 or one.taps == 1)
+        for one in spreads
+    )
+
+
+def _tiles(binder: Binder, data: Tensor, shape: Sequence[int], windows: Windows) -> Tensor:
+    """Blocks side by side: elements in another order."""
+    rank = len(windows.size)
+    parts = reshaped(binder, data, (*shape[:2], *windows.kernel, *windows.output))
+    pairs = (place for axis in range(rank) for place in (2 + rank + axis, 2 + axis))
+    return contiguous(binder, transposed(parts, (0, 1, *pairs))).reshaped(tuple(shape))
+
+
+def _added_lines(binder: Binder, data: Tensor, shape: Sequence[int], spreads: Sequence[Spread]) -> Tensor:
+    """The result where windows move by single steps along the last dimension: whole lines are added."""
+    data, result = contiguous(binder, data), binder.new(data.dtype, tuple(shape))
+    item, whole = data.dtype.itemsize, SPATIAL - len(spreads)
+    lengths, kernel = [one.length for one in spreads], [one.taps for one in spreads]
+    places = math.prod(lengths)
+    *elements, _ = row_steps(lengths, item)
+    *taps, last_tap = row_steps(kernel, places * item)
+    # Dimensions that are filled up have one place with one entry.
+    starts: list[Array] = [np.tile([0, 1], whole) + np.repeat(np.arange(whole), 2)]
+    entries: list[Array] = [np.zeros(whole, np.int64)]
+    before, reached = whole, kernel[-1]
+    for one, element, tap in zip(spreads[:-1], elements, taps, strict=True):
+        numbers, tap_numbers, ends = one.entries()
+        entries.append(numbers * element + tap_numbers * tap)
+        starts.append(ends + before)
+        before += len(numbers)
+        reached *= max(1, len(numbers) // one.output)
+    table = binder.constant(np.concatenate([*starts, *entries]).astype(np.int64))
+    line, width = spreads[-1], shape[-1]
+    lines = result.size // width
+    per_chunk = elements_per_chunk(lines, width * item * (1 + reached), width * reached)
+    lanes = binder.target.lanes(working_type(_type(data.dtype)))
+    binder.step(
+        emit_line_overlaps,
+        LineOverlapSpec(_type(data.dtype), min(MOST_VECTORS, -(-width // lanes))),
+        [
+            *(data, Address(table.buffer), result, lines, per_chunk, *([1] * whole), *shape[2:]),
+            *(line.length, line.taps, line.dilation, line.begin, last_tap, math.prod(kernel) * places * item),
+        ],
+        reads=(data,),
+        writes=(result,),
+        chunks=-(-lines // per_chunk),
+        flops=float(result.size * reached),
+        detail=f"{lines} lines of {width}, {reached} terms each",
+    )
+    return result
 
 
 def integers(tensor: Tensor | None) -> list[int]:

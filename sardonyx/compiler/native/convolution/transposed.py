@@ -19,7 +19,7 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL
 from sardonyx.compiler.native.convolution.convolution import convolve
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish
-from sardonyx.compiler.native.convolution.overlaps import Spread, add_overlaps, integers, row_steps
+from sardonyx.compiler.native.convolution.overlaps import Spread, add_overlaps, integers, is_tiling, row_steps
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
@@ -81,7 +81,7 @@ class TransposedConvolution(NativeKernel):
         if x.size == 0:
             spreads = [replace(one, length=0) for one in spreads]
         if results[0].size:
-            if self.group == 1 and x.size and _is_tiling(spreads):
+            if self.group == 1 and x.size and len(spreads) <= 2 and is_tiling(spreads):
                 self._write_tiles(binder, call, w, spreads, finish, results)
             elif w.shape[0] == self.group and w.shape[1] == 1 and self.group > 1:
                 self._gather_scaled(binder, call, w, spreads, finish, results)
@@ -292,17 +292,6 @@ def _turned_windows(spreads: Sequence[Spread]) -> Windows:
 def _is_convolution(spreads: Sequence[Spread], windows: Windows) -> bool:
     """Whether the windows are those of the input itself, with padding that is none or more."""
     return all(one.stride == 1 for one in spreads) and min(*windows.begin, *windows.end, *windows.output) >= 0
-
-
-def _is_tiling(spreads: Sequence[Spread]) -> bool:
-    """Whether every place of the result belongs to one element and one tap, in one dimension or two."""
-    return len(spreads) <= 2 and all(
-        one.taps == one.stride
-        and one.begin == 0
-        and one.output == one.length * one.stride
-        and (one.dilation == 1 or one.taps == 1)
-        for one in spreads
-    )
 
 
 def _turned(binder: Binder, w: Tensor, group: int, *, copied: bool) -> Tensor:
