@@ -359,6 +359,56 @@ def test_shapes_that_contradict_each_other(inputs: list[Array | None], words: st
         run_native(native, inputs, "", (), apart=False)
 
 
+def grouped(**changed: Array | None) -> list[Array | None]:
+    """The inputs of GroupQueryAttention with 4 heads of 16 channels, which share 2; some of them replaced."""
+    heads, shared, size, room = 4, 2, 16, 12
+    inputs: dict[str, Array | None] = {
+        "query": normal(B, 2, heads * size),
+        "key": normal(B, 2, shared * size),
+        "value": normal(B, 2, shared * size),
+        "past_key": normal(B, shared, room, size),
+        "past_value": normal(B, shared, room, size),
+        "seqlens_k": np.array([6, 8], np.int32),
+        "total": np.array(9, np.int32),
+        "cos": None,
+        "sin": None,
+        "positions": None,
+        "bias": None,
+        "sink": None,
+    }
+    return list((inputs | changed).values())
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"key": normal(B + 1, 2, 32)}, "keys of batch 3 and length 2, values of batch 2 and length 2 do not fit"),
+        ({"value": normal(B + 5, 2, 32)}, "values of batch 7 and length 2 do not fit"),
+        ({"key": normal(B, 9, 32), "value": normal(B, 9, 32)}, "keys of batch 2 and length 9"),
+        ({"cos": normal(12, 8), "sin": normal(12, 7)}, "cannot be turned by caches"),
+        ({"cos": normal(12, 9), "sin": normal(12, 9)}, "cannot be turned by caches"),
+        ({"sink": normal(1)}, "not one for each of 4 heads"),
+        ({"seqlens_k": np.array([8], np.int32)}, "do not fit batch 2"),
+    ],
+    ids=["key", "value", "rows", "sine", "cosine", "sink", "lengths"],
+)
+def test_grouped_inputs_that_contradict_each_other(changed: dict[str, Array], words: str) -> None:
+    """None of them may be read or written beyond its end."""
+    inputs, attributes = grouped(**changed), {"num_heads": 4, "kv_num_heads": 2, "do_rotary": int("cos" in changed)}
+    native = native_of(operator_of("GroupQueryAttention", inputs, attributes, MICROSOFT, THREE), inputs, THREE)
+    assert isinstance(native, NativeKernel)
+    with pytest.raises(ValueError, match=words):
+        run_native(native, inputs, "", (6,), apart=False)
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_other_batches_of_keys_and_values_are_refused_on_the_host_too(name: str) -> None:
+    inputs = grouped(**{name: normal(B + 1, 2, 32)})
+    operator = operator_of("GroupQueryAttention", inputs, {"num_heads": 4, "kv_num_heads": 2}, MICROSOFT, THREE)
+    with pytest.raises(ValueError, match="do not fit together"):
+        operator.run(*inputs)
+
+
 def session_outputs(model: bytes, feeds: Mapping[str, Array], threads: int) -> list[Array]:
     import sardonyx
 

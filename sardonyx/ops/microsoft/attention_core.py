@@ -36,6 +36,16 @@ def split_heads(x: Array, heads: int, name: str = "query") -> Array:
     return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(0, 2, 1, 3)
 
 
+def check_new_rows(sizes: Sequence[tuple[int, int]]) -> None:
+    """ValueError where queries, keys and values (batch, length) that belong to one another have different sizes."""
+    if len(set(sizes)) > 1:
+        words = ", ".join(
+            f"{name} of batch {batch} and length {length}"
+            for name, (batch, length) in zip(("queries", "keys", "values"), sizes, strict=True)
+        )
+        raise ValueError(f"{words} do not fit together")
+
+
 def grouped_heads(
     query: Array, key: Array | None, value: Array | None, num_heads: int, kv_num_heads: int
 ) -> tuple[Array, Array, Array]:

@@ -14,6 +14,7 @@ from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.attention_core import (
     attend,
     attention_cost,
+    check_new_rows,
     default_scale,
     grouped_heads,
     merge_heads,
@@ -123,6 +124,7 @@ class GroupQueryAttention(Operator):
         cos, sin, positions, bias, sink, k_scale, v_scale, q_norm, k_norm = given[7:]
         self.check(past_k)
         q, k, v = grouped_heads(query, key, value, self.num_heads, self.kv_num_heads)
+        check_new_rows([(one.shape[0], one.shape[2]) for one in (q, k, v)])
         if q_norm is not None and k_norm is not None:
             q = normalized(q, 1, self.qk_norm_epsilon, centred=False)[0] * wide(q_norm)
             k = normalized(k, 1, self.qk_norm_epsilon, centred=False)[0] * wide(k_norm)

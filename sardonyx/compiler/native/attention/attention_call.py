@@ -205,6 +205,10 @@ class Attention:
             raise ValueError(f"queries of {query.size} channels, keys of {key.size}")
         if not query.batch == key.batch == value.batch:
             raise ValueError(f"batches of {query.batch} queries, {key.batch} keys and {value.batch} values")
+        if self.lengths is not None and self.lengths.size != query.batch:
+            raise ValueError(f"lengths of shape {self.lengths.shape} are not one for each of {query.batch} entries")
+        if self.sink is not None and self.sink.size != query.heads:
+            raise ValueError(f"a sink of shape {self.sink.shape} is not one for each of {query.heads} heads")
         wanted = (query.batch, query.heads, query.rows, key.rows)
         for bias in self.biases:
             if len(bias.tensor.shape) != 4 or any(

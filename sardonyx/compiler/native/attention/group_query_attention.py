@@ -15,6 +15,7 @@ from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.microsoft.attention_core import check_new_rows
 
 # An entry whose past begins this far before its end starts at 0.
 _FROM_THE_START = 1 << 40
@@ -51,6 +52,7 @@ class GroupQueryAttentionKernel(NativeKernel):
         assert total.array is not None
         longest = int(total.array.reshape(()))
         q, k, v = self._operands(packed_last(binder, query), key, value, binder)
+        check_new_rows([(one.batch, one.rows) for one in (q, k, v)])
         if lengths.size != q.batch or q.rows > longest:
             raise ValueError(
                 f"'seqlens_k' of {lengths.size} elements and total length {longest} do not fit batch {q.batch} and "
@@ -60,7 +62,7 @@ class GroupQueryAttentionKernel(NativeKernel):
         is_first = q.rows == longest
         lengths = contiguous(binder, lengths)
         start = Start(lengths, 1, _FROM_THE_START if is_first else q.rows, capacity - q.rows, longest)
-        rotary = self._rotary(binder, given, q.batch, q.rows)
+        rotary = self._rotary(binder, given, q, k)
         if rotary is not None:
             turned = new_heads(binder, q)
             turn(binder, q, turned, rotary=rotary, start=start)
@@ -115,14 +117,19 @@ class GroupQueryAttentionKernel(NativeKernel):
             heads_of_rows(query, shared, "query", (heads + shared) * size, size),
         )
 
-    def _rotary(self, binder: Binder, given: Sequence[Tensor | None], batch: int, rows: int) -> Rotary | None:
+    def _rotary(self, binder: Binder, given: Sequence[Tensor | None], q: Heads, k: Heads) -> Rotary | None:
         if not self.parameters["do_rotary"]:
             return None
         cosine, sine, positions = given[7], given[8], given[9]
         assert cosine is not None
         assert sine is not None
-        if positions is not None and positions.shape != (batch, rows):
+        if positions is not None and positions.shape != (q.batch, q.rows):
             positions = None if positions.size == 0 else positions.reshaped((1,), (1,))
+        half, size = cosine.shape[-1], min(q.size, k.size)
+        if sine.shape != cosine.shape or size < 2 * half:
+            raise ValueError(
+                f"heads of {size} channels cannot be turned by caches of shapes {cosine.shape} and {sine.shape}"
+            )
         interleaved = bool(self.parameters["rotary_interleaved"])
         return Rotary(contiguous(binder, cosine), contiguous(binder, sine), interleaved, positions)
 
