@@ -183,7 +183,7 @@ class Swish(Elementwise):
     alpha: float = 1.0
 
     def scalar(self, x: Expr) -> Expr:
-        return x * sigmoid(self.alpha * x)
+        return x / (1 + k.exp(-self.alpha * x))
 
 
 @operator("SwiGLU")

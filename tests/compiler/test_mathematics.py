@@ -148,3 +148,23 @@ def test_only_floats_and_doubles_are_accepted():
     with pytest.raises(TypeError, match="no mathematics for"):
         run_vectors(VARIANTS[0], lambda k, args: [mathematics.exp(k, args[0])], [np.ones(4, np.int32)],
                     [np.dtype(np.int32)])  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_silu_of_any_number(dtype, variant):
+    """x / (1 + exp(-x)) from its largest values down to where it vanishes, and beyond."""
+    emit = lambda k, args: [args[0] / (mathematics.exp(k, -args[0]) + 1.0)]  # noqa: E731
+    x = np.concatenate([np.linspace(-80, 80, 20_001).astype(dtype), samples(np.dtype(dtype), 2000)])
+    x = x[~(x < -80)]
+    (result,) = run_vectors(variant, emit, [x], [np.dtype(dtype)])
+    with np.errstate(all="ignore"):
+        wide = x.astype(WIDER[np.dtype(dtype)])
+        error = ulps(result, wide / (1 + np.exp(-wide)), dtype)
+    worst = int(error.argmax())
+    assert error[worst] <= 4, (x[worst], result[worst])
+    edges = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, -1e3, -1e10, -3e38, 1e10, 3e38], dtype)
+    (result,) = run_vectors(variant, emit, [edges], [np.dtype(dtype)])
+    expected = [np.nan, np.inf, np.nan, 0.0, -0.0, -0.0, -0.0, -0.0, edges[8], edges[9]]
+    np.testing.assert_array_equal(result, np.array(expected, dtype))
+    np.testing.assert_array_equal(np.signbit(result[3:8]), [False, True, True, True, True])

@@ -12,6 +12,16 @@ EXP_32 = (
     0.008363247,
     0.0013926268,
 )
+
+# exp(r) itself, as few terms as 2 units in the last place allow: least error in such units, exactly 1 at 0.
+WHOLE_EXP_32 = (
+    1.0,
+    0.99999946,
+    0.49999145,
+    0.16668174,
+    0.04189856,
+    0.008262666,
+)
 EXP_64 = (
     0.5000000000000001,
     0.16666666666666669,

@@ -143,6 +143,34 @@ def trunc(k: Function, x: Value) -> Value:
     return copy_sign(k, k.select(nearest > magnitude, nearest - 1.0, nearest), x)
 
 
+# Instructions of AVX-512 that other machines have none for
+
+
+_LESSER_MAGNITUDE = 2  # the mode of `range` that takes the operand nearer to zero, with the first one's sign
+
+
+def _has_avx512(k: Function, x: Value) -> bool:
+    """Whether the target has AVX-512's instructions for values of this type."""
+    bits = x.type.lanes * x.type.bits
+    return "avx512vl" in k.target.features and (bits in (128, 256) or bits % 512 == 0)
+
+
+def _by_avx512(k: Function, name: str, operands: Sequence[Value], *modes: int) -> Value:
+    """An instruction's result, by halves where the vectors are wider than a register."""
+    type_ = operands[0].type
+    lanes, bits = type_.lanes, type_.lanes * type_.bits
+    if bits > 512:
+        halves = [range(lanes // 2), range(lanes // 2, lanes)]
+        low, high = (_by_avx512(k, name, [k.shuffle(one, None, half) for one in operands], *modes) for half in halves)
+        return k.shuffle(low, high, range(lanes))
+    letter = "s" if type_.bits == 32 else "d"
+    mask = Type("i", max(8, lanes))
+    arguments = [*operands, *(k.constant(I32, mode) for mode in modes), operands[0], k.constant(mask, -1)]
+    if bits == 512:
+        arguments.append(k.constant(I32, 4))  # round as the processor is set to
+    return k.call(f"llvm.x86.avx512.mask.{name}.p{letter}.{bits}", type_, *arguments)
+
+
 # Exponentials
 
 
@@ -153,9 +181,9 @@ def _clamped(k: Function, x: Value, lowest: float, highest: float) -> Value:
 
 
 class _Reduced(NamedTuple):
-    """exp(x) = 2^n (1 + fraction) with n an integer; `shifted` is n with the format's magic number added."""
+    """exp(x) = 2^n exp(remainder) with n an integer; `shifted` is n with the format's magic number added."""
 
-    fraction: Value
+    remainder: Value
     n: Value
     shifted: Value
 
@@ -167,31 +195,26 @@ def _reduce_exponent(k: Function, x: Value, low: Value | None = None) -> _Reduce
     n = shifted - of.magic
     r = k.fma(n, k.constant(x.type, -of.ln2_high), x)
     r = k.fma(n, k.constant(x.type, -of.ln2_low), r)
-    if low is not None:
-        r = r + low
-    tail = polynomial(k, r, table("EXP", x))
-    return _Reduced(k.fma(r * r, tail, r), n, shifted)
+    return _Reduced(r if low is None else r + low, n, shifted)
+
+
+def _fraction(k: Function, r: Value) -> Value:
+    """exp(r) - 1, accurate near 0, for the remainder of a reduction."""
+    return k.fma(r * r, polynomial(k, r, table("EXP", r)), r)
+
+
+def _exp_of_remainder(k: Function, r: Value) -> Value:
+    """exp(r), in float32 by as few terms as its bound allows where no product is rounded before its sum."""
+    if r.type.bits == 32 and k.target.has_fma:
+        return polynomial(k, r, coefficients.WHOLE_EXP_32)
+    return _fraction(k, r) + 1.0
 
 
 def _scaled(k: Function, p: Value, reduced: _Reduced, adjust: int = 0) -> Value:
     """p * 2^(n + adjust) with one rounding, also where that is infinite or denormal."""
     of = format_of(p)
-    lanes, bits = p.type.lanes, p.type.lanes * p.type.bits
-    if "avx512vl" in k.target.features and bits > 512:
-        halves = [range(lanes // 2), range(lanes // 2, lanes)]
-        low, high = (
-            _scaled(k, k.shuffle(p, None, half), _Reduced(*(k.shuffle(one, None, half) for one in reduced)), adjust)
-            for half in halves
-        )
-        return k.shuffle(low, high, range(lanes))
-    if "avx512vl" in k.target.features and bits in (128, 256, 512):
-        n = reduced.n + float(adjust) if adjust else reduced.n
-        letter = "s" if p.type.bits == 32 else "d"
-        mask = Type("i", max(8, lanes))
-        arguments = [p, n, p, k.constant(mask, -1)]
-        if bits == 512:
-            arguments.append(k.constant(I32, 4))  # round as the processor is set to
-        return k.call(f"llvm.x86.avx512.mask.scalef.p{letter}.{bits}", p.type, *arguments)
+    if _has_avx512(k, p):
+        return _by_avx512(k, "scalef", [p, reduced.n + float(adjust) if adjust else reduced.n])
     integer = of.integer
     base = k.constant(p.type, of.magic).bits_as(integer)
     n = reduced.shifted.bits_as(integer) - base + adjust
@@ -209,20 +232,27 @@ def exp(k: Function, x: Value) -> Value:
 def _exp(k: Function, x: Value, adjust: int) -> Value:
     """e^x * 2^adjust, which overflows only where the product does."""
     of = format_of(x)
-    reduced = _reduce_exponent(k, _clamped(k, x, of.exp_lowest, of.exp_highest))
-    return _scaled(k, reduced.fraction + 1.0, reduced, adjust)
+    if _has_avx512(k, x):
+        # Where x is infinite, NaN or far outside, so is n, which then decides alone, as the remainder's bound sees to.
+        reduced = _reduce_exponent(k, x)
+        r = _by_avx512(k, "range", [reduced.remainder, k.constant(x.type, 0.5)], _LESSER_MAGNITUDE)
+    else:
+        reduced = _reduce_exponent(k, _clamped(k, x, of.exp_lowest, of.exp_highest))
+        r = reduced.remainder
+    return _scaled(k, _exp_of_remainder(k, r), reduced, adjust)
 
 
 def expm1(k: Function, x: Value) -> Value:
     """e^x - 1, accurate near 0."""
     of = format_of(x)
     reduced = _reduce_exponent(k, _clamped(k, x, -0.75 * (of.mantissa_bits + 4), of.exp_infinite))
+    fraction = _fraction(k, reduced.remainder)
     # 2^(n-1) is a normal number over the whole range; the doubling at the end overflows where the result does.
     integer = of.integer
     n = reduced.shifted.bits_as(integer) - k.constant(x.type, of.magic).bits_as(integer)
     half = ((n + (of.bias - 1)) << of.mantissa_bits).bits_as(x.type.scalar)
-    result = k.fma(reduced.fraction, half, half - 0.5) * 2.0
-    result = k.select(reduced.n.equals(0.0), reduced.fraction, result)
+    result = k.fma(fraction, half, half - 0.5) * 2.0
+    result = k.select(reduced.n.equals(0.0), fraction, result)
     return copy_sign(k, result, x)
 
 
@@ -469,7 +499,7 @@ def _positive_power(k: Function, base: Value, exponent: Value, precise: bool) ->
     product = k.select(ordinary, product, edge)
     product = k.select(base.equals(1.0), k.constant(base.type, 0.0), product)
     reduced = _reduce_exponent(k, _clamped(k, product, of.exp_lowest, of.exp_highest), error)
-    return _scaled(k, reduced.fraction + 1.0, reduced)
+    return _scaled(k, _fraction(k, reduced.remainder) + 1.0, reduced)
 
 
 # Remainders

@@ -84,7 +84,7 @@ class QuickGelu(Elementwise):
 
     def scalar(self, *inputs: Expr) -> Expr:
         (x,) = inputs
-        return x * sigmoid(x if self.alpha == 1.0 else self.alpha * x)
+        return x / (1.0 + exp(-x if self.alpha == 1.0 else -self.alpha * x))
 
 
 @operator("ScaledSiLU", domain=DOMAIN)
