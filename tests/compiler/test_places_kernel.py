@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -59,8 +60,30 @@ def test_what_one_hot_refuses() -> None:
         with pytest.raises(ValueError, match=message):
             bind(kernel, [indices, depth, others], known=[1])
     single = tensor(ir.DataType.FLOAT, [3])
-    assert "neither int32 nor int64" in str(kernel.declines([single], [single]))
+    for dtype in (ir.DataType.UINT64, ir.DataType.BOOL, ir.DataType.FLOAT8E5M2):
+        assert "whole numbers of 64 bits" in str(kernel.declines([tensor(dtype, [3])], [single]))
     assert kernel.declines([tensor(ir.DataType.INT32, [3])], [single]) is None
+    assert kernel.declines([single], [single]) is None
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_one_hot_of_floating_point_indices(dtype: Any, variant: str) -> None:
+    """Those with a fraction, NaN, and infinities leave their rows off; negative ones count from the end."""
+    numbers = [0, 1, 5, -1, -6, -7, 6, 0.5, -0.5, -0.0, 3.75, np.nan, np.inf, -np.inf, 60000, -60000]
+    indices, depth, values = np.array(numbers).astype(dtype), np.array(6), np.array([2, 7], np.int32)
+    (found,) = outputs_of(OneHot({"axis": 0}), [indices, depth, values], variant, known=[1])
+    on = {place: number % 6 for place, number in enumerate([0, 1, 5, -1, -6])} | {9: 0}
+    for place in range(len(numbers)):
+        assert np.flatnonzero(found[:, place] == 7).tolist() == ([on[place]] if place in on else [])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32])
+def test_one_hot_of_other_integers(dtype: Any) -> None:
+    indices = np.random.default_rng(3).integers(0, 9, (5, 3)).astype(dtype)
+    depth, values = np.array(6), np.array([0, 1], np.float32)
+    (found,) = outputs_of(OneHot({"axis": 1}), [indices, depth, values], known=[1])
+    np.testing.assert_array_equal(found, expected("OneHot", 11, {"axis": 1}, indices, depth, values))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

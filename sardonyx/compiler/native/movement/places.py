@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import onnx_ir as ir
+import numpy as np
 
 from sardonyx.compiler.binding import Address, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.movement.places import (
@@ -16,10 +16,16 @@ from sardonyx.compiler.llvm.kernels.movement.places import (
     emit_reverse,
     emit_triangle,
 )
+from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy_into
 from sardonyx.compiler.native.movement.gather import BLOBS, rows_per_chunk
 from sardonyx.compiler.native.movement.slices import part_of, spread
+from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.graph.types import numpy_dtype
+from sardonyx.kernel import expr as k
+from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.rearrange import length_out_of_range, sequence_axes
 from sardonyx.ops.shape import axis_of
@@ -68,8 +74,9 @@ class OneHot(NativeKernel):
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         indices = inputs[0]
-        if indices is None or indices.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
-            return "the indices are neither int32 nor int64"
+        dtype = None if indices is None or indices.dtype is None else numpy_dtype(indices.dtype)
+        if dtype is None or type_of(dtype) is None or dtype in _NO_INDICES:
+            return f"indices of {dtype} are not compared with whole numbers of 64 bits"
         return None
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -86,7 +93,7 @@ class OneHot(NativeKernel):
         if size <= 0:
             raise ValueError(f"depth must be positive, not {size}")
         axis = axis_of(self.parameters["axis"], len(indices.shape) + 1)
-        indices = contiguous(binder, indices)
+        indices = contiguous(binder, _whole(binder, indices, size))
         result = binder.new(values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
         copy_into(binder, spread(part_of(values, 0, 0, 1), result.shape), result)
         item = values.dtype.itemsize
@@ -103,6 +110,23 @@ class OneHot(NativeKernel):
             detail=f"{indices.size} of {result.size} elements",
         )
         return [result]
+
+
+# Whole numbers of 64 bits do not hold all of their values, or they are none.
+_NO_INDICES = frozenset({np.dtype(np.uint64), np.dtype(np.bool_)})
+
+
+def _whole(binder: Binder, indices: Tensor, size: int) -> Tensor:
+    """Indices as int32 or int64; `size`, which is out of range, in place of those with a fraction and of NaN."""
+    dtype = indices.dtype
+    if dtype in (np.int32, np.int64):
+        return indices
+    x: Expr = Input(dtype, 0)
+    whole = x.cast(np.dtype(np.int64))
+    if dtype.kind not in "iu":
+        x = x.cast(working_dtype(dtype))
+        whole = k.where(k.floor(x).equals(x), x.cast(np.dtype(np.int64)), size)
+    return PointwiseKernel([whole], [dtype]).bind(binder, [indices])[0]
 
 
 @template("reverse_sequence")
