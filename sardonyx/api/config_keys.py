@@ -226,6 +226,14 @@ _TABLE = (
         "works",
         "convolutions 3x3 with constant weights take fewer multiplications and round otherwise",
     ),
+    ConfigKey(
+        "sardonyx.cpu.batch_items",
+        "text",
+        "auto",
+        "works",
+        "how many items of a batch go through independent layers at a time: auto, a number, or 0 for all",
+        pattern=r"auto|\d{1,6}",
+    ),
     # Compiled models of other providers
     _on_off("ep.context_enable", "0", "accepted", "write a model with compiled parts"),
     _text("ep.context_file_path", "", "accepted", "where to write it"),

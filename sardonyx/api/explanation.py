@@ -31,7 +31,7 @@ from sardonyx.runtime.step_times import StepTimes
 
 if TYPE_CHECKING:
     from sardonyx.api.session import InferenceSession
-    from sardonyx.compiler.binding import BoundStep
+    from sardonyx.compiler.binding import Bound, BoundStep
     from sardonyx.compiler.fusion import Group
     from sardonyx.compiler.segment import BoundOperation
     from sardonyx.tuning.ceilings import Ceilings
@@ -329,8 +329,8 @@ class _Builder:
         footprint = _Footprint(bound.steps, ready.plan.arena_bytes)
         for index, one in enumerate(bound.steps):
             is_last = index + 1 == len(bound.steps) or bound.steps[index + 1].origin is not one.origin
-            took = None if measured is None else float(measured[index])
-            row = self._row(one, took, footprint, is_last)
+            took = None if measured is None else float(measured[index :: len(bound.steps)].sum())
+            row = _of_rounds(self._row(one, took, footprint, is_last), bound)
             self.rows.append(replace(row, body=body, executions=executions))
 
     def _row(self, step: BoundStep, measured: float | None, footprint: _Footprint, is_last: bool) -> Row:
@@ -400,6 +400,16 @@ def _arithmetic(step: BoundStep, ceilings: Ceilings) -> str:
     if any(step.arithmetic in rates for rates in ceilings.compute.values()):
         return step.arithmetic
     return "f64" if any(tensor.dtype == np.float64 for tensor in step.writes) else "f32"
+
+
+def _of_rounds(row: Row, bound: Bound) -> Row:
+    """The row of a step with what it does in all rounds of a batch, and why there are so many."""
+    if not bound.reason:
+        return row
+    detail = f"{row.detail}; {bound.reason}" if row.detail else bound.reason
+    times = bound.rounds
+    predicted = None if row.predicted_us is None else row.predicted_us * times
+    return replace(row, detail=detail, flops=row.flops * times, bytes=row.bytes * times, predicted_us=predicted)
 
 
 def _kernel(step: BoundStep, group: Group | None) -> str:

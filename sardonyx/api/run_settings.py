@@ -15,6 +15,7 @@ PRECISION = "sardonyx.cpu.precision"
 AFFINITIES = "session.intra_op_thread_affinities"
 FAST_PRODUCTS = "sardonyx.cpu.fast_products"
 WINOGRAD = "sardonyx.cpu.winograd"
+BATCH_ITEMS = "sardonyx.cpu.batch_items"
 
 
 def run_settings(options: SessionOptions) -> RunSettings:
@@ -42,9 +43,15 @@ def run_settings(options: SessionOptions) -> RunSettings:
         precision=config.get(PRECISION, config_keys.CONFIG_KEYS[PRECISION].default),
         fast_products=is_on(config, FAST_PRODUCTS),
         winograd=is_on(config, WINOGRAD),
+        batch_items=_number(config.get(BATCH_ITEMS, config_keys.CONFIG_KEYS[BATCH_ITEMS].default)),
         keeps_arena=bool(options.enable_cpu_mem_arena),
         flush_denormals=is_on(config, "session.set_denormal_as_zero"),
     )
+
+
+def _number(text: str) -> int | None:
+    """A number of items; None where it is left to the engine."""
+    return int(text) if text.isdigit() else None
 
 
 def _affinities(text: str, threads: int) -> str:

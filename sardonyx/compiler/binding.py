@@ -277,10 +277,13 @@ class Bound:
     """A native plan and what its outputs look like; the steps are kept for those who ask.
 
     Where there are `faults`, the plan has one output more, behind the others: `FAULT_BYTES` for each of them, 0 before
-    a run.
+    a run. The plan does all `steps` in each of its `rounds`, every one for as many items of a batch; `reason` tells why
+    there are so many.
     """
 
     plan: NativePlan
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     steps: tuple[BoundStep, ...]
     faults: tuple[Fault, ...] = ()
+    rounds: int = 1
+    reason: str = ""

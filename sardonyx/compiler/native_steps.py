@@ -187,7 +187,7 @@ class NativeSteps:
                 known,
                 lambda: [
                     self._work(step.origin, compilation, {"kernel": step.label, "flops": step.flops})
-                    for step in bound.steps
+                    for step in bound.steps * bound.rounds
                 ],
                 tuple(_describer(fault) for fault in bound.faults),
                 bound.plan.nanoseconds or 0,

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.compiler.batch_items import NotSeparableError, check, in_rounds, items_at_a_time
 from sardonyx.compiler.binding import Array, Binder, Bound, Tensor
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
@@ -102,16 +103,43 @@ class Segment:
 
         `contents` are those of the inputs at `steering_places`. With `rehearses`, the shapes are guessed, and kernels
         for others are made ready as well. OperationError where the shapes break the rule of a node.
+
+        A batch may be done in rounds of fewer items, see `batch_items`.
         """
+        bound, known, operations = self.bind_whole(shapes, contents, rehearses=rehearses)
+        if not (known or self.steering_places):
+            bound = self._in_rounds(bound, operations, shapes)
+        return bound, known
+
+    def _in_rounds(self, whole: Bound, operations: Sequence[BoundOperation], shapes: Sequence[Sequence[int]]) -> Bound:
+        """The plan `whole`, of these operations, or one that does the batch in rounds where that is right and pays."""
+        few = items_at_a_time(whole, shapes, self.settings, self.library.target.caches)
+        if not few:
+            return whole
+        try:
+            part, known, parts = self.bind_whole([(few, *shape[1:]) for shape in shapes])
+            if known or part.faults:
+                raise NotSeparableError("its size decides an output")
+            check(operations, parts, self._numbers_of(self.inputs), self._numbers_of(self.outputs))
+        except (NotSeparableError, OperationError) as error:
+            return replace(whole, reason=f"all items at a time: {error}")
+        return in_rounds(whole, part, list(zip(self.input_dtypes, shapes, strict=True)), few)
+
+    def bind_whole(
+        self, shapes: Sequence[Sequence[int]], contents: Sequence[Array] = (), *, rehearses: bool = False
+    ) -> tuple[Bound, dict[int, Array], list[BoundOperation]]:
+        """What `bind` gives for all items at once, and the operations in order with their values."""
         binder = Binder(self.library, self.settings, rehearses, lasting=self._replays.lasting, prepared=self._prepared)
         values: dict[int, Tensor | None] = dict(self._constants)
         for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
             values[self._numbers[value]] = binder.external(index, dtype, shape)
         for place, array in zip(self.steering_places, contents, strict=True):
             values[self._numbers[self.inputs[place]]] = binder.constant(array)
+        operations: list[BoundOperation] = []
         for operation in self.operations:
             given = [None if number < 0 else values[number] for number in operation.inputs]
             bound = BoundOperation(operation, given)
+            operations.append(bound)
             binder.label, binder.origin = operation.label, bound
             try:
                 made = bound.outputs = self._replays.bind(operation.structure, operation.bind, binder, given)
@@ -128,9 +156,13 @@ class Segment:
             else:
                 results.append(tensor)
         try:
-            return binder.finish(results, len(self.inputs), copy), known
+            return binder.finish(results, len(self.inputs), copy), known, operations
         except OverflowError as error:
             raise errors.Fail("Failed to allocate memory for requested buffer: a size exceeds 64 bits") from error
+
+    def _numbers_of(self, values: Sequence[ir.Value]) -> list[int]:
+        """The numbers of values that cross its border."""
+        return [self._numbers[value] for value in values]
 
     def restricted(self, places: Sequence[int]) -> Segment:
         """The segment that makes only the outputs at these places, with the same kernels."""
@@ -267,7 +299,7 @@ def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:
         def read_shape(binder: Binder, inputs: Tensors) -> Tensors:
             (tensor,) = inputs
             assert tensor is not None
-            stand_in = np.broadcast_to(np.zeros((), tensor.dtype), tensor.shape)
+            stand_in = np.ndarray(tensor.shape, tensor.dtype, np.zeros((), tensor.dtype), 0, (0,) * len(tensor.shape))
             return [binder.constant(np.asarray(result)) for result in run(stand_in)]
 
         return read_shape

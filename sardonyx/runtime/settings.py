@@ -17,6 +17,8 @@ class RunSettings:
     ``numpy`` for no native code; empty for the best of this machine. `precision` is ``float32``, or ``bfloat16``
     where products of float32 matrices may be computed in bfloat16. `fast_products` lets large products of float32
     matrices be computed by fewer multiplications, which rounds more coarsely, `winograd` convolutions 3x3.
+    `batch_items` of a batch go through a segment at a time where they are independent of each other (0: all of them;
+    None: as many as caches suggest).
     """
 
     threads: int = 0
@@ -29,6 +31,7 @@ class RunSettings:
     precision: str = "float32"
     fast_products: bool = True
     winograd: bool = True
+    batch_items: int | None = None
     keeps_arena: bool = True
     flush_denormals: bool = False
 

@@ -186,9 +186,11 @@ def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixt
     }
     for key in CONFIG_KEYS.values():
         if key.name not in left_out:
-            value = {"session.intra_op_thread_affinities": "1,2;3-4", "session.max_shape_override": "x:[8,3]"}.get(
-                key.name, key.choices[-1] if key.choices else good.get(key.kind, "text")
-            )
+            value = {
+                "session.intra_op_thread_affinities": "1,2;3-4",
+                "session.max_shape_override": "x:[8,3]",
+                "sardonyx.cpu.batch_items": "4",
+            }.get(key.name, key.choices[-1] if key.choices else good.get(key.kind, "text"))
             options.add_session_config_entry(key.name, value)
     session = ort.InferenceSession(ADD, options)
     np.testing.assert_array_equal(session.run(None, {"x": ZERO, "y": ZERO})[0], ZERO)
