@@ -9,6 +9,7 @@ smaller than the least payload are never opened, so the scan touches little more
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 
 from sardonyx import errors
@@ -28,6 +29,17 @@ _MESSAGES: dict[str, dict[int, str]] = {
 }
 _RAW_DATA = 9
 _VARINT, _FIXED64, _BYTES, _GROUP_START, _GROUP_END, _FIXED32 = range(6)
+
+
+def _tags(wire: int) -> bytes:
+    """A pattern for the tags of one byte of a wire type."""
+    return b"[%s]" % b"".join(b"\\x%02x" % (number << 3 | wire) for number in range(1, 16))
+
+
+# Numbers one after the other, such as those of a long attribute.
+_NUMBERS = re.compile(
+    rb"(?>%s[\x80-\xff]*+[\x00-\x7f]|%s.{4}|%s.{8})++" % (_tags(_VARINT), _tags(_FIXED32), _tags(_FIXED64)), re.DOTALL
+)
 
 
 class MalformedError(ValueError):
@@ -133,6 +145,8 @@ def _rewrite(data: memoryview, payloads: Payloads) -> list[bytes | memoryview]:
                 continue
             message.append(data[message.copied : start])
             stack.append(_Message(inner, position + length, bytes(data[start : _skip(data, start)]), position))
+        elif (numbers := _NUMBERS.match(data, start, message.end)) is not None:
+            position = numbers.end()
         elif wire == _VARINT:
             position = _skip(data, position)
         elif wire == _FIXED32:

@@ -77,6 +77,27 @@ def test_what_is_left_for_protobuf_is_small_and_complete() -> None:
     assert parsed == proto
 
 
+def test_long_attributes_of_numbers_are_passed_over_whole() -> None:
+    """Numbers of every length before and after a large tensor; the last one must end where its message does."""
+    integers = [0, 1, -1, 127, 128, 2**31, -(2**63), 2**63 - 1] * 300
+    floats = np.linspace(-1e30, 1e30, 2000, dtype=np.float32).tolist()
+    large = numpy_helper.from_array(np.ones(1000, np.float32), "large")
+    attributes = {"a": integers, "b": floats, "t": large, "z": integers}
+    proto = model([helper.make_node("Op", ["x"], ["y"], domain="test", **attributes)])
+    small, payloads = wire_format.split(memoryview(proto.SerializeToString()))
+    assert len(payloads.views) == 1
+    left = {one.name: one for one in onnx.ModelProto.FromString(small).graph.node[0].attribute}
+    assert list(left["a"].ints) == list(left["z"].ints) == integers
+    assert list(left["b"].floats) == floats
+    for last in (b"\x40\x80", b"\x40", b"\x3d123", b"\x39"):
+        message = b"\x40\x01" * 1000 + last
+        for field in (5, 1, 7):  # an attribute in a node in a graph in a model
+            size = len(message)
+            message = bytes([field << 3 | 2, size & 127 | 128, size >> 7]) + message
+        with pytest.raises(errors.InvalidProtobuf):
+            wire_format.split(memoryview(message))
+
+
 @pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT16", "INT8", "UINT16", "BOOL"])
 @pytest.mark.parametrize("raw", [True, False])
 def test_element_types(kind: str, raw: bool) -> None:
