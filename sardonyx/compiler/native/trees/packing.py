@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,8 +85,7 @@ def _check_ends(forest: Forest) -> None:
     raise ValueError("the nodes of a tree form a circle")
 
 
-@dataclass(frozen=True)
-class _Split:
+class _Split(NamedTuple):
     """A branch of the packed form; `low` and `high` are splits, or numbers of the forest's nodes."""
 
     column: tuple[int, bool]  # the feature, and whether NaN is the lowest
@@ -99,14 +99,7 @@ class _Packing:
 
     def __init__(self, forest: Forest, *, wide: bool, entries: bool) -> None:
         self._wide, self._entries, self._forest = wide, entries, forest
-        numbers = forest.value.astype(np.float64 if wide else np.float32)
-        self._keys: list[int] = keys_of(numbers).tolist()
-        self._no_key: list[bool] = np.isnan(numbers).tolist()
-        self._mode: list[int] = forest.mode.tolist()
-        self._feature: list[int] = forest.feature.tolist()
-        self._missing: list[bool] = forest.missing.tolist()
-        self._children: list[int] = forest.children.tolist()
-        self._ceiling = (1 << (64 if wide else 32)) - 1
+        self._splits = _splits(forest, wide=wide)
         self._in_line = _LINE // 2 if wide else _LINE
         # The packed nodes, as parallel lists: a column, how far the first neighbour is, the threshold, and of which
         # node of the forest it is the leaf (-1: of none).
@@ -236,25 +229,37 @@ class _Packing:
 
     def _expanded(self, node: int | _Split) -> _Split | None:
         """The branch that stands for a node; None for a leaf."""
-        if isinstance(node, _Split):
-            return node
-        mode = self._mode[node]
-        if mode == LEAF:
-            return None
-        key, (no, yes) = self._keys[node], self._children[2 * node : 2 * node + 2]
-        feature, missing, never = self._feature[node], self._missing[node], self._no_key[node]
-        name = MODES[mode]
-        if name in ("BRANCH_LEQ", "BRANCH_LT"):
-            bound = 1 if never else key + (name == "BRANCH_LEQ")
-            return _Split((feature, missing), bound, no, yes)
-        if name in ("BRANCH_GT", "BRANCH_GTE"):
-            bound = self._ceiling if never else key + (name == "BRANCH_GT")
-            return _Split((feature, not missing), bound, yes, no)
-        if name == "BRANCH_NEQ":
-            no, yes, missing = yes, no, False
-        if never:
-            return _Split((feature, missing), 1, no, yes)
-        equal = _Split((feature, False), key + 1, no, _Split((feature, False), key, yes, no))
-        if missing:  # the lowest key is that of NaN, which goes where equal ones go
-            return _Split((feature, True), 1, equal, yes)
-        return equal
+        return self._splits[node] if isinstance(node, int) else node
+
+
+def _splits(forest: Forest, *, wide: bool) -> list[_Split | None]:
+    """The branch that stands for each node; None for a leaf."""
+    numbers = forest.value.astype(np.float64 if wide else np.float32)
+    keys, never = keys_of(numbers), np.isnan(numbers)
+    no, yes = forest.children.reshape(-1, 2).T
+    # Greater than a number is not below its successor: what holds follows where the key is high.
+    above = np.isin(forest.mode, [MODES.index("BRANCH_GT"), MODES.index("BRANCH_GTE")])
+    beyond = np.isin(forest.mode, [MODES.index("BRANCH_LEQ"), MODES.index("BRANCH_GT")])
+    bound = np.where(never, np.where(above, np.iinfo(keys.dtype).max, 1).astype(keys.dtype), keys + beyond)
+    columns = zip(forest.feature.tolist(), (forest.missing ^ above).tolist(), strict=True)
+    highs, lows = np.where(above, yes, no).tolist(), np.where(above, no, yes).tolist()
+    splits: list[_Split | None] = list(map(_Split, columns, bound.tolist(), highs, lows))
+    for leaf in np.flatnonzero(forest.mode == LEAF).tolist():
+        splits[leaf] = None
+    for node in np.flatnonzero(np.isin(forest.mode, [MODES.index("BRANCH_EQ"), MODES.index("BRANCH_NEQ")])).tolist():
+        feature, missing = int(forest.feature[node]), bool(forest.missing[node])
+        equal, other = int(yes[node]), int(no[node])
+        if MODES[forest.mode[node]] == "BRANCH_NEQ":
+            equal, other, missing = other, equal, False
+        splits[node] = _equality(feature, missing, None if never[node] else int(keys[node]), equal, other)
+    return splits
+
+
+def _equality(feature: int, missing: bool, key: int | None, equal: int, other: int) -> _Split:
+    """A branch to `equal` where a feature has a key, which NaN has where `missing`; no number has the key None."""
+    if key is None:
+        return _Split((feature, missing), 1, other, equal)
+    split = _Split((feature, False), key + 1, other, _Split((feature, False), key, equal, other))
+    if missing:  # the lowest key is that of NaN, which goes where equal ones go
+        return _Split((feature, True), 1, split, equal)
+    return split
