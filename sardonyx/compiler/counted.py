@@ -99,7 +99,8 @@ class CountedCall:
     outputs: int
 
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> list[Array | None]:
-        *rooms, count = self.segment(replace(context, trace=None), inputs)
+        untraced = context if context.trace is None else replace(context, trace=None)
+        *rooms, count = self.segment(untraced, inputs)
         results: list[Array | None] = [None] * self.outputs
         for place, axis, room in zip(self.places, self.axes, rooms, strict=True):
             results[place] = room if axis is None else _written(room, axis, int(count[0]))
