@@ -26,7 +26,7 @@ ALONE: frozenset[Role] = frozenset({"counted", "host"})
 SHAPE_READERS = frozenset({"Shape", "Size", "EyeLike"})
 
 # Operators whose result is decided by a few numbers, which make its size too.
-_FROM_NUMBERS = frozenset({"Range", "ConstantOfShape"})
+_FROM_NUMBERS = frozenset({"Range", "ConstantOfShape", "MelWeightMatrix"})
 
 # Views whose other inputs are places, which may be others in every run.
 _MOVING_VIEWS = frozenset({"Slice"})
