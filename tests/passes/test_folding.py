@@ -42,6 +42,18 @@ def test_shape_arithmetic_of_known_dimensions_is_folded() -> None:
     assert operators(unknown) == ["Shape", "Gather", "Concat", "Reshape"]
 
 
+def test_numbers_that_a_narrower_type_does_not_hold_wrap_around() -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["wide"], value_ints=[21, 2**62 + 5, -(2**31) - 1]),
+        helper.make_node("Cast", ["wide"], ["narrow"], to=TensorProto.INT32),
+        helper.make_node("Cast", ["narrow"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "real"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": [2, 3]}, ["y"])
+    after, _ = rewritten(model)
+    assert_same_meaning(model, after, {"x": X})
+
+
 def test_an_initializer_that_callers_can_override_is_not_folded() -> None:
     nodes = [helper.make_node("Neg", ["offset"], ["negative"]), helper.make_node("Add", ["x", "negative"], ["y"])]
     model = make_model(nodes, {"x": [2, 3], "offset": [3]}, ["y"], {"offset": np.ones(3, np.float32)})

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 SECONDS_EACH = 5.0
+# The first model pays for the imports, and any for kernels that no cache has yet.
+SECONDS_TO_PREPARE = 30.0
 MEMORY_BYTES = 3 << 30
 
 
@@ -112,16 +114,14 @@ class Sandbox:
         self._process = context.Process(target=_worker, args=(other, self.folder), daemon=True)
         self._process.start()
         other.close()
-        self._fresh = True
 
     def run(self, data: bytes, kernels: str = "") -> Outcome:
-        patience = SECONDS_EACH + (30.0 if self._fresh else 0.0)  # the first one pays for the imports
-        self._fresh = False
+        patience = SECONDS_EACH + SECONDS_TO_PREPARE
         self._pipe.send((data, kernels))
         if not self._pipe.poll(patience):
             self.close()
             self._start()
-            return Outcome(f"hang: more than {SECONDS_EACH} seconds", False)
+            return Outcome(f"hang: more than {patience} seconds", False)
         try:
             found: Outcome = self._pipe.recv()
         except EOFError:
