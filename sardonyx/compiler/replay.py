@@ -54,8 +54,8 @@ class _Watched(Tensor):
         self.place = place
         self.seen = seen
 
-    @property  # type: ignore[misc]
-    def array(self) -> Array | None:
+    @property
+    def array(self) -> Array | None:  # type: ignore[override]
         self.seen.add(self.place)
         return self.given.array
 

@@ -253,8 +253,9 @@ SMALL_MODELS: dict[str, SmallModel] = {
         },
     ),
     "selection": SmallModel(
-        """selection (float[n, 37] x) => (float[n, 5] best, int64[n, 5] at)
-        { k = Constant<value_ints = [5]>() best, at = TopK(x, k) }""",
+        """selection (float[n, 37] x) => (float[n, 5] best, int64[n, 5] at, float[n, 1] first, int64[n, 1] there)
+        { k = Constant<value_ints = [5]>() best, at = TopK(x, k)
+          one = Constant<value_ints = [1]>() first, there = TopK(x, one) }""",
         sizes=({"n": 1}, {"n": 6}),
     ),
     "counted": SmallModel(
@@ -304,6 +305,13 @@ SMALL_MODELS: dict[str, SmallModel] = {
           d = DeformConv<pads = [1, 1, 1, 1]>(x, wd, moves) }""",
         sizes=({"n": 6, "m": 12},),
         constants={"wa": (18, 5, 4, 4), "ba": (5,), "wb": (18, 21, 3, 3), "wc": (18, 1, 4, 4), "wd": (6, 18, 3, 3)},
+        tolerance=1e-5,
+    ),
+    "overlaps": SmallModel(
+        """overlaps (float[n, 18, 35] x) => (float[n, 2, 5, 7] y)
+        { size = Constant<value_ints = [5, 7]>() block = Constant<value_ints = [3, 3]>()
+          y = Col2Im<pads = [1, 1, 1, 1]>(x, size, block) }""",
+        sizes=({"n": 1}, {"n": 4}),
         tolerance=1e-5,
     ),
     "recurrent layers": SmallModel(
@@ -387,6 +395,13 @@ SMALL_MODELS: dict[str, SmallModel] = {
           z = Conv<group = 2, pads = [3, 3]>(s, w) }""",
         sizes=({"n": 1}, {"n": 3}),
         constants={"w": (2, 1, 7)},
+        tolerance=1e-5,
+    ),
+    "spectra": SmallModel(
+        """spectra (float[n, 60, 1] x, float[n, 97, 1] s) => (float[n, 31, 2] y, float[n, 97, 2] z)
+        { one = Constant<value_int = 1>() short = Constant<value_int = 60>() prime = Constant<value_int = 97>()
+          y = DFT<onesided = 1>(x, short, one) z = DFT(s, prime, one) }""",
+        sizes=({"n": 1}, {"n": 19}),
         tolerance=1e-5,
     ),
     "suppression": SmallModel(

@@ -233,7 +233,10 @@ def _added_lines(binder: Binder, data: Tensor, shape: Sequence[int], spreads: Se
         emit_line_overlaps,
         LineOverlapSpec(_type(data.dtype), min(MOST_VECTORS, -(-width // lanes))),
         [
-            *(data, Address(table.buffer), result, lines, per_chunk, *([1] * whole), *shape[2:]),
+            data,
+            Address(table.buffer),
+            result,
+            *(lines, per_chunk, *([1] * whole), *shape[2:]),
             *(line.length, line.taps, line.dilation, line.begin, last_tap, math.prod(kernel) * places * item),
         ],
         reads=(data,),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.binding import Argument, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.selection.best import BestSpec, emit_best, emit_single_best, room_for
 from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking
 from sardonyx.compiler.llvm.types import type_of
@@ -64,7 +64,7 @@ def _select(binder: Binder, rows: Tensor, values: Tensor, places: Tensor, larges
     size, best = rows.shape[-1], values.shape[-1]
     count = math.prod(rows.shape[:-1])
     per_chunk = max(1, CHUNK_BYTES // (size * rows.dtype.itemsize))
-    operands = [rows, values, places, count, per_chunk, size]
+    operands: list[Argument] = [rows, values, places, count, per_chunk, size]
     if best == 1:
         binder.step(
             emit_single_best,
