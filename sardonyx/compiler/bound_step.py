@@ -121,9 +121,6 @@ Argument = int | Tensor | Address
 # What a kernel tells of itself where somebody asks: its sizes, its tile, how the work is cut.
 Detail = str | Callable[[], str]
 
-# Steps whose kernels take less than this many nanoseconds are not worth a second thread.
-SMALL_STEP_NS = 2000
-
 
 @dataclass(eq=False, slots=True)
 class StepForm:
