@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -96,6 +97,48 @@ def _spans(binder: Binder, mask: Tensor, batch: int, keys: int, masked: float, *
 
 
 @dataclass(frozen=True)
+class Masks:
+    """What com.microsoft masks scores by: a padding mask, the input called `name`, and a tensor that is added."""
+
+    name: str
+    padding: Tensor | None
+    added: Tensor | None
+
+
+def attended(
+    binder: Binder,
+    parameters: Mapping[str, Any],
+    operands: tuple[Heads, Heads, Heads],
+    masks: Masks,
+    *,
+    offset: int,
+    append: Append | None = None,
+) -> Tensor:
+    """Add the attention of queries, keys and values as com.microsoft has it; the output is (batch, rows, width).
+
+    Parameters: `scale` (0: 1 / sqrt(size)), `mask_filter_value`, `unidirectional`.
+    """
+    q, k, v = operands
+    output = binder.new(q.tensor.dtype, (q.batch, q.rows, q.heads * v.size))
+    filtered = float(parameters["mask_filter_value"])
+    biases = padding_bias(binder, masks.padding, q.batch, q.rows, k.rows, filtered, masks.name)
+    if masks.added is not None:
+        biases.append(mask_rows(packed_last(binder, masks.added), 0.0))
+    Attention(
+        q,
+        k,
+        v,
+        heads_of_rows(output, q.heads, "output"),
+        float(parameters["scale"]) or 1.0 / math.sqrt(q.size),
+        biases,
+        right=0 if parameters["unidirectional"] else None,
+        offset=offset,
+        append=append,
+    ).bind(binder)
+    return output
+
+
+@dataclass(frozen=True)
 class _Operands:
     """Queries, keys and values; whether the keys and values already are a cache."""
 
@@ -137,22 +180,8 @@ class MultiHeadAttentionKernel(NativeKernel):
         if past_k is not None and past_v is not None and not operands.from_cache:
             before = past_k.shape[2]
         q, k, v = operands.query, operands.key, operands.value
-        output = binder.new(query.dtype, (q.batch, q.rows, heads * v.size))
-        filtered = float(self.parameters["mask_filter_value"])
-        biases = padding_bias(binder, mask, q.batch, q.rows, k.rows, filtered, "key_padding_mask")
-        if added is not None:
-            biases.append(mask_rows(packed_last(binder, added), 0.0))
-        Attention(
-            q,
-            k,
-            v,
-            heads_of_rows(output, heads, "output"),
-            float(self.parameters["scale"]) or 1.0 / math.sqrt(q.size),
-            biases,
-            right=0 if self.parameters["unidirectional"] else None,
-            offset=before,
-            append=append,
-        ).bind(binder)
+        masks = Masks("key_padding_mask", mask, added)
+        output = attended(binder, self.parameters, (q, k, v), masks, offset=before, append=append)
         wanted_k, wanted_v = self.parameters["presents"]
         return output, k.as_tensor() if wanted_k else None, v.as_tensor() if wanted_v else None
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.attention.attention import (
+    Masks,
     Tensors,
+    attended,
     dtype_reason,
-    mask_rows,
-    packed_last,
     padded,
-    padding_bias,
 )
-from sardonyx.compiler.native.attention.attention_call import Attention, Heads, heads_of_cache, heads_of_rows
+from sardonyx.compiler.native.attention.attention_call import Heads, heads_of_cache, heads_of_rows
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
@@ -71,21 +69,8 @@ class ProjectedAttentionKernel(NativeKernel):
             for first, width in zip(starts, widths, strict=True)
         )
         present, k, v, before = self._cached(binder, k, v, past)
-        output = binder.new(projected.dtype, (q.batch, q.rows, heads * v.size))
-        filtered = float(self.parameters["mask_filter_value"])
-        biases = padding_bias(binder, mask, q.batch, q.rows, k.rows, filtered, "mask_index")
-        if added is not None:
-            biases.append(mask_rows(packed_last(binder, added), 0.0))
-        Attention(
-            q,
-            k,
-            v,
-            heads_of_rows(output, heads, "output"),
-            float(self.parameters["scale"]) or 1.0 / math.sqrt(q.size),
-            biases,
-            right=0 if self.parameters["unidirectional"] else None,
-            offset=before,
-        ).bind(binder)
+        masks = Masks("mask_index", mask, added)
+        output = attended(binder, self.parameters, (q, k, v), masks, offset=before)
         return output, present
 
     def _cached(
