@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
+from sardonyx.compiler.binding import Argument, Binder, Tensor
 from sardonyx.compiler.gemm_choice import Problem
 from sardonyx.compiler.llvm.kernels.products.gemm_dots import DotsSpec, argument_names, emit_dots, scratch_bytes
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.native.products.sides import Sides, side_arguments
 
 _PRODUCTS = ("f32", "f64")
 # Rows of a tile at most: enough sums to hide the latency of an addition, and few enough pointers for their registers.
@@ -46,8 +46,8 @@ def takes_dots(
     a: Tensor,
     b: Tensor,
     epilogue: TileEpilogue,
-    operands: Sequence[tuple[Tensor, int]],
-    results: Sequence[tuple[Tensor, int]],
+    operands: Sides,
+    results: Sides,
 ) -> bool:
     """Whether a product is computed by dot products; if so its step is added.
 
@@ -62,11 +62,7 @@ def takes_dots(
     row_block = _row_block(problem, PRODUCTS[problem.product].word.nbytes, rows)
     values: dict[str, Argument] = {"m": problem.m, "k": problem.k, "row_block": row_block, "a": a, "b": b}
     values |= {"a_stride": a.strides[0], "b_stride": b.strides[1]}
-    for kind, matrices in (("operand", operands), ("output", results)):
-        for index, (tensor, step) in enumerate(matrices):
-            values[f"{kind}{index}"] = Address(tensor.buffer, tensor.offset)
-            values[f"{kind}{index}_stride"] = step
-            values.update((f"{kind}{index}_batch{axis}", 0) for axis in range(BATCH_DIMS))
+    values |= side_arguments(operands, results)
     binder.step(
         emit_dots,
         spec,

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
+from sardonyx.compiler.binding import Argument, Binder, Tensor
 from sardonyx.compiler.gemm_choice import Problem, tile_shape
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_strassen import (
     StrassenSpec,
     argument_names,
     emit_stamp,
     emit_strassen,
 )
+from sardonyx.compiler.native.products.sides import Sides, side_arguments
 from sardonyx.compiler.strassen_choice import Cut, choose_cut, declined
 
 # Rows that are enough for every product that may take quarters.
@@ -29,8 +29,8 @@ def takes_quarters(
     a: Tensor,
     b: Tensor,
     epilogue: TileEpilogue,
-    operands: Sequence[tuple[Tensor, int]],
-    results: Sequence[tuple[Tensor, int]],
+    operands: Sides,
+    results: Sides,
 ) -> bool:
     """Whether a product is computed by quarters; if so its steps are added, by `multiply_quarters`.
 
@@ -50,8 +50,8 @@ def multiply_quarters(
     a: Tensor,
     b: Tensor,
     epilogue: TileEpilogue,
-    operands: Sequence[tuple[Tensor, int]],
-    results: Sequence[tuple[Tensor, int]],
+    operands: Sides,
+    results: Sides,
 ) -> None:
     """Add the steps of results = epilogue(A x B, operands).
 
@@ -65,11 +65,7 @@ def multiply_quarters(
     tile = tile_shape(binder.target)
     spec = StrassenSpec("f32", tile.rows, tile.vectors, epilogue)
     values: dict[str, Argument] = {**vars(cut), "a": a, "b": b, "stamp": stamp, "m": m, "a_stride": a_stride}
-    for kind, matrices in (("operand", operands), ("output", results)):
-        for index, (tensor, step) in enumerate(matrices):
-            values[f"{kind}{index}"] = Address(tensor.buffer, tensor.offset)
-            values[f"{kind}{index}_stride"] = step
-            values.update((f"{kind}{index}_batch{axis}", 0) for axis in range(BATCH_DIMS))
+    values |= side_arguments(operands, results)
     binder.step(
         emit_strassen,
         spec,
