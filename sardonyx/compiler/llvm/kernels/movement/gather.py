@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -115,22 +117,39 @@ class ElementsSpec:
 def emit_gather_elements(target: Target, spec: ElementsSpec) -> str:
     """For each index the element of the data at its place, the coordinate on one axis replaced.
 
-    Arguments: data, indices, output, fault, rows of indices, rows per chunk, indices of a row, bytes between the
-    elements of the data along a row (0 where the index replaces that coordinate), size and stride of the axis, rank
-    and table (size, data stride) of the dimensions over rows.
+    Arguments: those of `IndexedElements`, the other tensor being the output.
     """
     k, words = kernel_frame(target)
-    data, output = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
-    indices, fault = k.pointer(words.load(1), Type("i", spec.index)), k.pointer(words.load(3), U8)
-    count, step = words.load(6), words.load(7)
-    addressed = Addressed(k, words.offset(8), fault, 1)
-    begin, end = share(k, words.load(4), words.load(5))
-    with k.loop(begin, end) as row:
-        (start,) = places(k, row, words.offset(11), words.load(10), 1)
-        from_, read = data.offset(start), indices.offset(row * count)
-        to = output.offset(row * count * spec.blob)
-        with k.loop(0, count) as column:
-            offset, good = addressed.place(read.offset(column))
-            with k.when(good):
-                copy_blob(from_.offset(column * step + offset), to.offset(column * spec.blob), spec.blob)
+    with IndexedElements(k, words, spec.index).each(spec.blob) as (element, other):
+        copy_blob(element, other, spec.blob)
     return k.finish()
+
+
+class IndexedElements:
+    """Elements of the data that indices name one by one, beside the tensor of the indices' shape that they go with.
+
+    Arguments: data, indices, the other tensor, fault, rows of indices, rows per chunk, indices of a row, bytes between
+    the elements of the data along a row (0 where the index replaces that coordinate), size and stride of the axis,
+    rank and table (size, data stride) of the dimensions over rows.
+    """
+
+    def __init__(self, k: Function, words: Pointer, index: int) -> None:
+        self._k, self._words = k, words
+        self._data, self._other = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
+        self._indices, fault = k.pointer(words.load(1), Type("i", index)), k.pointer(words.load(3), U8)
+        self._count, self._step = words.load(6), words.load(7)
+        self._addressed = Addressed(k, words.offset(8), fault, 1)
+
+    @contextmanager
+    def each(self, blob: int) -> Iterator[tuple[Pointer, Pointer]]:
+        """A block for each index that is in bounds: its element of the data, and that of the other tensor."""
+        k, words, count = self._k, self._words, self._count
+        begin, end = share(k, words.load(4), words.load(5))
+        with k.loop(begin, end) as row:
+            (start,) = places(k, row, words.offset(11), words.load(10), 1)
+            data, indices = self._data.offset(start), self._indices.offset(row * count)
+            other = self._other.offset(row * count * blob)
+            with k.loop(0, count) as column:
+                offset, good = self._addressed.place(indices.offset(column))
+                with k.when(good):
+                    yield data.offset(column * self._step + offset), other.offset(column * blob)

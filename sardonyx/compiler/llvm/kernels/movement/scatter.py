@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.gather import Addressed
-from sardonyx.compiler.llvm.kernels.movement.walk import Row, copy_blob, kernel_frame, places, share
+from sardonyx.compiler.llvm.kernels.movement.gather import Addressed, IndexedElements
+from sardonyx.compiler.llvm.kernels.movement.walk import Row, copy_blob, kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
 
@@ -64,26 +64,13 @@ def emit_scatter(target: Target, spec: ScatterSpec) -> str:
 def emit_scatter_elements(target: Target, spec: ScatterSpec) -> str:
     """Elements of updates onto the elements of the data at their place, the coordinate on one axis replaced.
 
-    Arguments: data, indices, updates, fault, rows of indices, rows per chunk, indices of a row, bytes between the
-    elements of the data along a row (0 where the index replaces that coordinate), size and stride of the axis, rank
-    and table (size, data stride) of the dimensions over rows.
+    Arguments: those of `IndexedElements`, the other tensor being the updates.
     """
     k, words = kernel_frame(target)
-    data, updates = k.pointer(words.load(0), U8), k.pointer(words.load(2), U8)
-    indices, fault = k.pointer(words.load(1), Type("i", spec.index)), k.pointer(words.load(3), U8)
-    count, step = words.load(6), words.load(7)
-    addressed = Addressed(k, words.offset(8), fault, 1)
     blob = spec.update.blob
-    element = _Updated(k, spec.update, k.constant(I64, blob))
-    begin, end = share(k, words.load(4), words.load(5))
-    with k.loop(begin, end) as row:
-        (start,) = places(k, row, words.offset(11), words.load(10), 1)
-        to, read = data.offset(start), indices.offset(row * count)
-        from_ = updates.offset(row * count * blob)
-        with k.loop(0, count) as column:
-            offset, good = addressed.place(read.offset(column))
-            with k.when(good):
-                element.apply(from_.offset(column * blob), to.offset(column * step + offset))
+    updated = _Updated(k, spec.update, k.constant(I64, blob))
+    with IndexedElements(k, words, spec.index).each(blob) as (element, update):
+        updated.apply(update, element)
     return k.finish()
 
 
