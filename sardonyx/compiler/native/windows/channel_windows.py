@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
-
 from sardonyx.compiler.binding import Argument, Binder
-from sardonyx.compiler.llvm.kernels.rows.row_access import lanes_for, types_within
 from sardonyx.compiler.llvm.kernels.windows.channels import ChannelSpec, emit_channel_windows
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Fold, Locate, holds_weights
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, type_of
 from sardonyx.compiler.native.movement.copy import copy_into
-from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall, written_out
 from sardonyx.kernel.canonical import canonical
 
@@ -54,10 +49,7 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     sure = (0, 0) if in_turns else _sure_columns(slide, along)
     spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, Finish(canonical(call.outputs), forms), in_turns, sure)
     words: dict[str, Argument] = {**slide.words(kernel // taps), **slide.taps(binder)}
-    named = {"x": call.x}
-    named |= {f"operand{index}": operand for index, operand in enumerate(call.operands)}
-    named |= {f"output{index}": result for index, result in enumerate(call.results)}
-    for name, tensor in named.items():
+    for name, tensor in ({"x": call.x} | call.written).items():
         words |= {name: tensor, **slide.strides(name, tensor)}
         words[f"{name}_step"] = words[f"{name}_w"]
     if call.weights is not None:
@@ -68,9 +60,7 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     block = _block(target, slide, channels, lanes, call.x.dtype.itemsize)
     blocks = -(-channels // block)
     rows = first.shape[0] * output_rows(slide)
-    moved = (call.x.nbytes + sum(result.nbytes for result in call.results)) / first.size
-    wanted = elements_per_chunk(first.size, moved, call.operations)
-    per_chunk = max(1, wanted // max(1, output * min(block, channels)))
+    per_chunk = max(1, call.elements_per_chunk // max(1, output * min(block, channels)))
     items = rows * blocks
     words |= {"items": items, "per_chunk": per_chunk, "blocks": blocks, "block": block, "channels": channels}
     binder.step(
@@ -108,11 +98,7 @@ def output_rows(slide: Slide) -> int:
 
 def lanes_of(target: Target, call: WindowCall) -> int:
     """Channels of a vector: those of a register, or fewer where there are not as many."""
-    types = [type_of(np.dtype(one.dtype)) for one in (call.x, *call.operands)]
-    named = [one for one in (*types, *types_within(call.outputs)) if one is not None]
-    full = target.lanes(F32) if isinstance(call.fold, Locate) else lanes_for(target, named)
-    channels = call.results[0].shape[-1]
-    return min(full, 1 << (channels.bit_length() - 1))
+    return call.lanes(target, call.results[0].shape[-1])
 
 
 def tile(target: Target, fold: Fold, row: tuple[int, int, int], output: int, *, in_turns: bool) -> Along:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from sardonyx.compiler.binding import Argument, Binder
-from sardonyx.compiler.llvm.kernels.rows.row_access import lanes_for, types_within
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
 from sardonyx.compiler.llvm.kernels.windows.folds import Correlate, Locate
 from sardonyx.compiler.llvm.kernels.windows.rows import RowSpec, emit_row_windows
-from sardonyx.compiler.llvm.types import type_of
-from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
 from sardonyx.kernel.canonical import canonical
 
@@ -40,9 +35,7 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
     kernel, stride, dilation = slide.kernel[-1], slide.stride[-1], slide.dilation[-1]
     pieces = -(-output[-1] // _MOST_PLACES)
     piece = -(-output[-1] // pieces)
-    named = [type_of(np.dtype(one.dtype)) for one in (call.x, *call.operands)]
-    full = lanes_for(binder.target, [one for one in (*named, *types_within(call.outputs)) if one is not None])
-    lanes = min(full, 1 << (piece.bit_length() - 1))
+    lanes = call.lanes(binder.target, piece)
     vectors = 1 << (max(1, min(MOST_VECTORS, piece // lanes)).bit_length() - 1)
     forms = tuple(
         OperandForm(operand.dtype.name, slide.strides("", operand)["_w"] != 0, operand.strides[-1] != 0)
@@ -51,8 +44,7 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
     spec = RowSpec(call.x.dtype.name, lanes, vectors, stride, fold, Finish(canonical(call.outputs), forms))
     length = (piece - 1) * stride + (kernel - 1) * dilation + 1
     part = -(-length // (stride * _MULTIPLE)) * _MULTIPLE + _MULTIPLE
-    moved = (call.x.nbytes + sum(result.nbytes for result in call.results)) / first.size
-    wanted = elements_per_chunk(first.size, moved, call.operations)
+    wanted = call.elements_per_chunk
     row = stride * part * _BYTES
     room = binder.target.caches.l1 // row
     if isinstance(fold, Correlate):
@@ -64,8 +56,7 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
     words: dict[str, Argument] = {**slide.words(kernel), **slide.taps(binder), "x": call.x}
     words |= slide.strides("x", call.x)
     words["x_c"] = call.x.strides[-1] * call.x.dtype.itemsize
-    operands = {f"operand{index}": operand for index, operand in enumerate(call.operands)}
-    for name, tensor in (operands | {f"output{index}": one for index, one in enumerate(call.results)}).items():
+    for name, tensor in call.written.items():
         words |= {name: tensor, **slide.strides(name, tensor)}
         words[f"{name}_step"] = tensor.strides[-1] * tensor.dtype.itemsize
     if call.weights is not None:

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Binder, Tensor
-from sardonyx.compiler.llvm.kernels.windows.folds import Fold
+from sardonyx.compiler.llvm.kernels.rows.row_access import lanes_for, types_within
+from sardonyx.compiler.llvm.kernels.windows.folds import Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import DIMENSIONS
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32, type_of
+from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.windows import Windows
 
@@ -41,6 +45,26 @@ class WindowCall:
     @property
     def taps(self) -> int:
         return math.prod(self.windows.kernel)
+
+    @property
+    def written(self) -> dict[str, Tensor]:
+        """The operands and the results by the names that the kernels' arguments have."""
+        operands = {f"operand{index}": operand for index, operand in enumerate(self.operands)}
+        return operands | {f"output{index}": result for index, result in enumerate(self.results)}
+
+    @property
+    def elements_per_chunk(self) -> int:
+        """Elements of the result that are worth a claim."""
+        first = self.results[0]
+        moved = (self.x.nbytes + sum(result.nbytes for result in self.results)) / first.size
+        return elements_per_chunk(first.size, moved, self.operations)
+
+    def lanes(self, target: Target, count: int) -> int:
+        """Elements of a vector: those of a register, or fewer where there are not `count` along it."""
+        types = [type_of(np.dtype(one.dtype)) for one in (self.x, *self.operands)]
+        named = [one for one in (*types, *types_within(self.outputs)) if one is not None]
+        full = target.lanes(F32) if isinstance(self.fold, Locate) else lanes_for(target, named)
+        return min(full, 1 << (count.bit_length() - 1))
 
 
 @dataclass(frozen=True)
