@@ -21,9 +21,8 @@ from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.compiler.native.convolution.winograd import WINOGRAD
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.products.gemm_step import product_of
+from sardonyx.compiler.native.products.gemm_step import product_of, products_reason
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
-from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
@@ -51,12 +50,7 @@ class ConvolutionKernel(NativeKernel):
             self.known_inputs = (1,)
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        for fact in inputs[:2]:
-            if fact is None or fact.dtype is None:
-                return "the type of the input or of the weights is not known before the run"
-            if product_of(numpy_dtype(fact.dtype)) is None:
-                return f"no kernel for products of {numpy_dtype(fact.dtype)}"
-        return None
+        return products_reason(inputs[:2])
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None

@@ -22,10 +22,9 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.convolution.overlaps import Spread, add_overlaps, integers, is_tiling, row_steps
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
+from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
-from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.convolution import cut_too_much
 from sardonyx.ops.framework.facts import Fact
@@ -47,14 +46,12 @@ class TransposedConvolution(NativeKernel):
         self.place: Callable[[int, int, WindowAttributes], tuple[int, int]] = parameters["place"]
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        for fact in inputs[:2]:
-            if fact is None or fact.dtype is None:
-                return "the type of the input or of the weights is not known before the run"
-            if product_of(numpy_dtype(fact.dtype)) is None:
-                return f"no kernel for products of {numpy_dtype(fact.dtype)}"
-            if fact.rank is None or fact.rank > SPATIAL + 2:
-                return f"more than {SPATIAL} spatial dimensions"
-        return None
+        reason = products_reason(inputs[:2])
+        if reason is not None:
+            return reason
+        ranks = [fact.rank for fact in inputs[:2] if fact is not None]
+        fits = all(rank is not None and rank <= SPATIAL + 2 for rank in ranks)
+        return None if fits else f"more than {SPATIAL} spatial dimensions"
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None

@@ -31,7 +31,9 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
 from sardonyx.compiler.native.products.strassen_step import takes_quarters
+from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr
+from sardonyx.ops.framework.facts import Fact
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,3 +346,13 @@ def product_of(dtype: np.dtype[np.generic], target: Target | None = None, precis
         if faster is not None:
             return faster
     return _PRODUCTS_OF.get(dtype.name)
+
+
+def products_reason(operands: Sequence[Fact | None]) -> str | None:
+    """Why there is no inner product of operands of these types; None where there is one."""
+    for fact in operands:
+        if fact is None or fact.dtype is None:
+            return "the type of an operand is not known before the run"
+        if product_of(numpy_dtype(fact.dtype)) is None:
+            return f"no kernel for products of {numpy_dtype(fact.dtype)}"
+    return None

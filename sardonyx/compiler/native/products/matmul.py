@@ -11,10 +11,9 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.products.dots_step import suits_dots
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
+from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
-from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 
@@ -34,13 +33,7 @@ class ProductKernel(NativeKernel):
         self._results: dict[tuple[DType, tuple[tuple[float, DType], ...]], Expr] = {}
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        for fact in inputs[:2]:
-            if fact is None or fact.dtype is None:
-                return "the type of an operand is not known before the run"
-            dtype = numpy_dtype(fact.dtype)
-            if product_of(dtype) is None:
-                return f"no kernel for products of {dtype}"
-        return None
+        return products_reason(inputs[:2])
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
