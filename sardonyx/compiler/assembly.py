@@ -28,7 +28,8 @@ def assemble(
 ) -> NativePlan:
     """The plan of these steps, for so many inputs and outputs; `owners` live as long as it does."""
     offsets, arena_bytes = _lay_out(steps)
-    fixups: list[int] = []
+    fixups: list[int] = []  # those of the arena, and then of what the caller gives
+    externals: list[int] = []
     constant_words: list[int] = []
     addresses: list[int] = []
     table: list[int] = []
@@ -49,13 +50,13 @@ def assemble(
                 constant_words.append(first + word)
                 addresses.append(buffer.address + offset)
             else:
-                fixups += (first + word, (1 if kind == "input" else 1 + inputs) + buffer.index, offset)
+                externals += (first + word, (1 if kind == "input" else 1 + inputs) + buffer.index, offset)
         first += len(form.words) // 8
     words = np.frombuffer(bytearray(b"".join([step.form.words for step in steps])), np.int64)
     words[constant_words] = addresses
     return NativePlan(
         words=words,
-        fixups=np.array(fixups, np.int64).reshape(-1, 3),
+        fixups=np.array(fixups + externals, np.int64).reshape(-1, 3),
         steps=np.array(table, np.int64).reshape(-1, 8),
         arena_bytes=arena_bytes,
         scratch_bytes=scratch_bytes,

@@ -54,7 +54,8 @@ class Tensor:
     """A value for given shapes: `strides` count elements, `offset` bytes from the start of the buffer.
 
     Nobody changes one: it is not frozen because that makes its construction three times as dear. `array` holds the
-    contents where they are known while binding: constants, and what follows from shapes alone.
+    contents where they are known while binding: constants, and what follows from shapes alone. `number` is for
+    `replay.Looks`: 0, or the same for tensors that look the same.
     """
 
     dtype: np.dtype[Any]
@@ -63,6 +64,7 @@ class Tensor:
     buffer: Buffer
     offset: int = 0
     array: Array | None = None
+    number: int = 0
 
     @property
     def look(self) -> Look:
@@ -251,10 +253,10 @@ class BoundStep:
         return self.form.arithmetic
 
 
-def tensor_over(buffer: Buffer, look: Look, array: Array | None = None) -> Tensor:
+def tensor_over(buffer: Buffer, look: Look, array: Array | None = None, number: int = 0) -> Tensor:
     """A tensor of this look over `buffer`."""
     dtype, shape, strides, offset = look
-    return Tensor(dtype, shape, strides, buffer, offset, array)
+    return Tensor(dtype, shape, strides, buffer, offset, array, number)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ for. A binding that notes faults or decides where a buffer of another kernel lie
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ Bind = Callable[[Binder, Tensors], Tensors]
 
 # Recordings of a segment; beyond, all are dropped. Each takes a few kilobytes.
 MOST_RECORDINGS = 4096
+# Looks of tensors that are numbered; beyond, they get new numbers.
+MOST_LOOKS = 65536
 # Contents of up to so many bytes are compared, larger ones must be the same array.
 _COMPARED_BYTES = 256
 # A recording does not keep arrays alive that are larger than this, unless they are the model's constants.
@@ -50,6 +53,7 @@ class _Watched(Tensor):
         self.strides = given.strides
         self.buffer = given.buffer
         self.offset = given.offset
+        self.number = given.number
         self.given = given
         self.place = place
         self.seen = seen
@@ -66,6 +70,49 @@ class _Watched(Tensor):
     @property
     def unwatched(self) -> Tensor:
         return self.given
+
+
+class Looks:
+    """Numbers for all that a kernel can see of a tensor but its contents: equal ones for tensors that look the same.
+
+    No number is given twice, so that those that were forgotten mean nothing else later.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._next = itertools.count(1).__next__
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of a tensor, which keeps it: its buffer's kind and size do not change while anybody asks."""
+        buffer = tensor.buffer
+        known = tensor.array is not None
+        look = buffer.kind, buffer.nbytes, tensor.dtype, tensor.shape, tensor.strides, tensor.offset, known
+        number = self._numbers.get(look)
+        if number is None:
+            if len(self._numbers) >= MOST_LOOKS:
+                self._numbers.clear()
+            number = self._numbers[look] = self._next()
+        tensor.number = number
+        return number
+
+    def of(self, inputs: Tensors) -> Hashable:
+        """All that a kernel can see of its inputs but their contents; which of them share a buffer, too."""
+        places: dict[Buffer, int] = {}
+        look: list[Hashable] = []
+        for tensor in inputs:
+            if tensor is None:
+                look.append(None)
+                continue
+            buffer = tensor.buffer
+            place = places.get(buffer)
+            if place is None:
+                place = places[buffer] = len(places)
+                if buffer.home is not None:
+                    root, start = buffer.settled()
+                    look.append((places.setdefault(root, len(places)), root.kind, root.nbytes, start))
+            look.append(place)
+            look.append(tensor.number or self.number(tensor))
+        return tuple(look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +133,7 @@ class _Output:
     ref: int = -1
     look: Look | None = None
     array: Array | None = None
+    number: int = 0  # that of its look
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +174,19 @@ class Recording:
             else:
                 buffer = buffers[output.ref]
                 assert buffer is not None
-                outputs.append(tensor_over(buffer, output.look, output.array))
+                outputs.append(tensor_over(buffer, output.look, output.array, output.number))
         return outputs
 
 
 class Replays:
-    """The recordings of one segment; `lasting` are constants that live as long as it does."""
+    """The recordings of one segment; `lasting` are constants that live as long as it does.
 
-    def __init__(self, lasting: Sequence[Array]) -> None:
+    Segments that share tensors share their `looks`.
+    """
+
+    def __init__(self, lasting: Sequence[Array], looks: Looks) -> None:
         self.lasting = frozenset(map(id, lasting))
+        self._looks = looks
         # For each look of the inputs: the places whose contents were read, and the recordings by those contents.
         self._known: dict[Hashable, tuple[tuple[int, ...], dict[Hashable, Recording]]] = {}
         self._count = 0
@@ -148,7 +200,7 @@ class Replays:
         """
         if structure in self._notes_faults:
             return bind(binder, inputs)
-        look = structure, binder.rehearses, _look(inputs)
+        look = structure, binder.rehearses, self._looks.of(inputs)
         known = self._known.get(look)
         if known is not None:
             places, recordings = known
@@ -157,7 +209,7 @@ class Replays:
                 return recording.replay(binder, inputs)
         seen: set[int] = set()
         faults = len(binder.faults)
-        outputs, found = _record(bind, binder, inputs, seen, self.lasting)
+        outputs, found = _record(bind, binder, inputs, seen, self.lasting, self._looks)
         if found is not None:
             self._keep(look, seen, inputs, found)
         elif len(binder.faults) > faults:
@@ -177,36 +229,6 @@ class Replays:
             known[1][tuple([_contents(inputs[place]) for place in places])] = recording
 
 
-def _look(inputs: Tensors) -> Hashable:
-    """All that a kernel can see of its inputs but their contents; which of them share a buffer, too."""
-    numbers: dict[Buffer, int] = {}
-    look: list[Any] = []
-    for tensor in inputs:
-        if tensor is None:
-            look.append(None)
-            continue
-        buffer = tensor.buffer
-        number = numbers.get(buffer)
-        if number is None:
-            number = numbers[buffer] = len(numbers)
-            root, start = buffer.settled()
-            if root is not buffer:
-                look.append((numbers.setdefault(root, len(numbers)), root.kind, root.nbytes, start))
-        look.append(
-            (
-                number,
-                buffer.kind,
-                buffer.nbytes,
-                tensor.dtype,
-                tensor.shape,
-                tensor.strides,
-                tensor.offset,
-                tensor.array is not None,
-            )
-        )
-    return tuple(look)
-
-
 def _contents(tensor: Tensor | None) -> Hashable:
     """The contents of an input for comparison: themselves where they are few, else which array it is."""
     array = None if tensor is None else tensor.array
@@ -216,7 +238,7 @@ def _contents(tensor: Tensor | None) -> Hashable:
 
 
 def _record(
-    bind: Bind, binder: Binder, inputs: Tensors, seen: set[int], lasting: Container[int]
+    bind: Bind, binder: Binder, inputs: Tensors, seen: set[int], lasting: Container[int], looks: Looks
 ) -> tuple[Tensors, Recording | None]:
     """Bind with watched inputs: the outputs, and what was done, where that can be replayed."""
     watched = [None if one is None else _Watched(one, place, seen) for place, one in enumerate(inputs)]
@@ -236,7 +258,7 @@ def _record(
     for step in binder.steps[steps:]:
         label = "" if step.label == binder.label else step.label
         recorded.append((label, step.form, tuple(map(ref, step.buffers)), step.group and step.group - groups))
-    described = tuple(map(recorder.output, outputs))
+    described = tuple([recorder.output(one, looks) for one in outputs])
     kept = _owners(inputs, seen, lasting)
     own_constants = tuple([one for one in binder.constants[constants:] if not recorder.is_derived(one)])
     if recorder.is_foreign or kept is None or sum([one.nbytes for one in own_constants]) > _KEPT_BYTES:
@@ -320,13 +342,13 @@ class _Recorder:
         self.arena.append((number, buffer.nbytes))
         return number
 
-    def output(self, tensor: Tensor | None) -> _Output | None:
+    def output(self, tensor: Tensor | None, looks: Looks) -> _Output | None:
         if tensor is None:
             return None
         place = self._places.get(id(tensor))
         if place is not None:
             return _Output(place)
-        return _Output(-1, self.ref(tensor.buffer), tensor.look, tensor.array)
+        return _Output(-1, self.ref(tensor.buffer), tensor.look, tensor.array, looks.number(tensor))
 
 
 def structure_of(group: Group) -> Hashable | None:
@@ -341,8 +363,6 @@ def structure_of(group: Group) -> Hashable | None:
         return "loop", exprs, dtypes
     item = group.anchor
     node = item.node
-    if item.role == "known":
-        return None
     attributes = _plain(node.attributes)
     if attributes is None:
         return None

@@ -26,7 +26,7 @@ from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue
-from sardonyx.compiler.replay import Replays, structure_of
+from sardonyx.compiler.replay import Looks, Replays, structure_of
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
 from sardonyx.ops.framework.facts import Dims
@@ -48,7 +48,7 @@ class Operation:
     outputs: tuple[int, ...]
     bind: Callable[[Binder, Tensors], Tensors]
     label: str
-    structure: int  # the same for operations that bind alike
+    structure: int | None  # the same for operations that bind alike; None: quicker done again than replayed
 
 
 @dataclass(eq=False, slots=True)
@@ -87,9 +87,11 @@ class Segment:
     settings: RunSettings = DEFAULT
     steering: frozenset[ir.Value] = frozenset()
     _prepared: dict[tuple[int, Hashable], tuple[Array, Tensor]] = field(default_factory=dict)
+    _looks: Looks = field(default_factory=Looks)
 
     def __post_init__(self) -> None:
-        self._replays = Replays([one.array for one in self._constants.values() if one.array is not None])
+        constants = [one.array for one in self._constants.values() if one.array is not None]
+        self._replays = Replays(constants, self._looks)
 
     @property
     def steering_places(self) -> tuple[int, ...]:
@@ -142,7 +144,11 @@ class Segment:
             operations.append(bound)
             binder.label, binder.origin = operation.label, bound
             try:
-                made = bound.outputs = self._replays.bind(operation.structure, operation.bind, binder, given)
+                if operation.structure is None:
+                    made = operation.bind(binder, given)
+                else:
+                    made = self._replays.bind(operation.structure, operation.bind, binder, given)
+                bound.outputs = made
             except Exception as error:
                 raise OperationError(failure(operation, error), bound) from error
             values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
@@ -240,6 +246,9 @@ def build_segment(
         else:
             read = [*group.anchor.node.inputs, *group.operands]
             written = group.outputs if group.values else list(group.anchor.node.outputs)
+        structure = None
+        if group.anchor is None or group.anchor.role != "known":
+            structure = structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations))
         operations.append(
             Operation(
                 group,
@@ -247,7 +256,7 @@ def build_segment(
                 tuple(map(number, written)),
                 _binding(group, dtype_of),
                 _label(group),
-                structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations)),
+                structure,
             )
         )
     outputs = tuple(value for value in made if outer[value])

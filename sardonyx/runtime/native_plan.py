@@ -123,34 +123,38 @@ class NativePlan:
         fixups = np.ascontiguousarray(self.fixups, np.int64).reshape(-1, FIXUP_WORDS)
         steps = np.array(self.steps, np.int64, order="C").reshape(-1, STEP_WORDS)
         self._check(words, fixups, steps)
-        fixups = np.ascontiguousarray(fixups[np.argsort(fixups[:, 1] != 0, kind="stable")])
-        phases = _phases(steps)
+        bases = fixups[:, 1].tolist()
+        in_arena = bases.count(0)
+        if any(bases[:in_arena]):
+            fixups = np.ascontiguousarray(fixups[np.argsort(fixups[:, 1] != 0, kind="stable")])
+        phases, width = _phases(steps)
         header = np.zeros(PlanField.COUNT, np.int64)
-        header[PlanField.WORDS] = words.ctypes.data
-        header[PlanField.WORD_COUNT] = len(words)
-        header[PlanField.FIXUPS] = fixups.ctypes.data
-        header[PlanField.ARENA_FIXUPS] = int((fixups[:, 1] == 0).sum())
-        header[PlanField.FIXUP_COUNT] = len(fixups)
-        header[PlanField.STEPS] = steps.ctypes.data
-        header[PlanField.STEP_COUNT] = len(steps)
-        header[PlanField.PHASES] = phases.ctypes.data
-        header[PlanField.PHASE_COUNT] = len(phases)
-        header[PlanField.EXTERNALS] = self.base_count - 1
-        header[PlanField.WIDTH] = _width(steps, phases)
-        header[PlanField.SERIAL] = next(_SERIALS)
-        header[PlanField.FLUSH_DENORMALS] = int(self.flush_denormals)
-        if self.nanoseconds is not None and self.nanoseconds < _WORTH_WAKING:
-            header[PlanField.WAKE_AFTER] = _WAKE_NANOSECONDS
+        header[: PlanField.FLUSH_DENORMALS + 1] = (
+            _address(words),
+            len(words),
+            _address(fixups),
+            in_arena,
+            len(fixups),
+            _address(steps),
+            len(steps),
+            _address(phases),
+            len(phases),
+            self.base_count - 1,
+            width,
+            next(_SERIALS),
+            _WAKE_NANOSECONDS if self.nanoseconds is not None and self.nanoseconds < _WORTH_WAKING else 0,
+            int(self.flush_denormals),
+        )
         for array in (words, fixups, steps, phases, header):
             array.flags.writeable = False
         put = object.__setattr__
         put(self, "words", words)
         put(self, "fixups", fixups)
         put(self, "steps", steps)
-        put(self, "width", int(header[PlanField.WIDTH]))
+        put(self, "width", width)
         put(self, "owners", (*self.owners, phases))
         put(self, "header", header)
-        put(self, "address", int(header.ctypes.data))
+        put(self, "address", _address(header))
         put(self, "pack", struct.Struct(f"{self.base_count - 1}q").pack)
 
     def _check(self, words: Words, fixups: Words, steps: Words) -> None:
@@ -161,52 +165,61 @@ class NativePlan:
             raise ValueError(f"sizes are not negative: arena {self.arena_bytes}, scratch {self.scratch_bytes}")
         if len(self.labels) != len(steps):
             raise ValueError(f"{len(steps)} steps with {len(self.labels)} labels")
-        _in_range("a fixup's word", fixups[:, 0], len(words))
-        _in_range("a fixup's base", fixups[:, 1], self.base_count)
-        _in_range("a step's first argument", steps[:, StepColumn.ARGUMENTS], len(words) + 1)
-        if (steps[:, StepColumn.FUNCTION] == 0).any():
-            raise ValueError("a step without a function")
-        if (steps[:, StepColumn.CHUNKS] < 0).any() or (steps[:, StepColumn.CLAIM] < 1).any():
-            raise ValueError("a step has at least 0 chunks, of which a thread claims at least 1")
+        if len(fixups):
+            lowest, highest = fixups.min(axis=0).tolist(), fixups.max(axis=0).tolist()
+            _in_range("a fixup's word", lowest[0], highest[0], len(words))
+            _in_range("a fixup's base", lowest[1], highest[1], self.base_count)
+        if len(steps):
+            lowest, highest = steps.min(axis=0).tolist(), steps.max(axis=0).tolist()
+            place = StepColumn.ARGUMENTS
+            _in_range("a step's first argument", lowest[place], highest[place], len(words) + 1)
+            if 0 in steps[:, StepColumn.FUNCTION].tolist():
+                raise ValueError("a step without a function")
+            if lowest[StepColumn.CHUNKS] < 0 or lowest[StepColumn.CLAIM] < 1:
+                raise ValueError("a step has at least 0 chunks, of which a thread claims at least 1")
 
 
 _SERIALS = itertools.count(1)
 
 
-def _in_range(what: str, indices: Words, bound: int) -> None:
-    if len(indices) and not (indices.min() >= 0 and indices.max() < bound):
-        raise ValueError(f"{what} lies outside [0, {bound}): {int(indices.min())} to {int(indices.max())}")
+def _address(array: Words) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
-def _phases(steps: Words) -> Words:
-    """The table of phases, which completes the table of steps.
+def _in_range(what: str, lowest: int, highest: int, bound: int) -> None:
+    if lowest < 0 or highest >= bound:
+        raise ValueError(f"{what} lies outside [0, {bound}): {lowest} to {highest}")
+
+
+_BARRIER, _CALLER = int(StepFlag.BARRIER), int(StepFlag.CALLER)
+
+
+def _phases(steps: Words) -> tuple[Words, int]:
+    """The table of phases, which completes the table of steps, and how many threads find work in the widest at once.
 
     The caller gets the steps that have a phase to themselves and only one claim, and those that are left out: a phase
     is then never done before the one in front of it is, which is what lets a thread wait for the last phase only.
+    In the width, the caller's own steps count as one.
     """
-    flags = steps[:, StepColumn.FLAGS]
-    steps[:, StepColumn.TARGET] = np.maximum(steps[:, StepColumn.CHUNKS], 1)
-    steps[:, StepColumn.CLAIMS] = -(-steps[:, StepColumn.CHUNKS] // steps[:, StepColumn.CLAIM])
-    flags[steps[:, StepColumn.CHUNKS] == 0] |= int(StepFlag.CALLER)
-    begins = (flags & int(StepFlag.BARRIER)) != 0
-    begins[:1] = True
-    first = np.flatnonzero(begins)
-    phases = np.zeros((len(first), PHASE_WORDS), np.int64)
-    phases[:, PhaseColumn.FIRST] = first
-    phases[:, PhaseColumn.END] = np.append(first[1:], len(steps))
-    single = (phases[:, PhaseColumn.END] - first == 1) & (steps[first, StepColumn.CLAIMS] <= 1)
-    flags[first[single]] |= int(StepFlag.CALLER)
-    shared = (flags & int(StepFlag.CALLER)) == 0
-    if len(first):
-        phases[:, PhaseColumn.SHARED] = np.logical_or.reduceat(shared, first)
-    return phases
-
-
-def _width(steps: Words, phases: Words) -> int:
-    """The largest sum of claims over the shared steps of a phase, the caller's own steps counting as one."""
-    if not len(phases):
-        return 1
-    own = (steps[:, StepColumn.FLAGS] & int(StepFlag.CALLER)) != 0
-    first = phases[:, PhaseColumn.FIRST]
-    shared = np.add.reduceat(np.where(own, 0, steps[:, StepColumn.CLAIMS]), first)
-    return max(1, int((shared + np.logical_or.reduceat(own, first)).max()))
+    chunks = steps[:, StepColumn.CHUNKS].tolist()
+    flags = steps[:, StepColumn.FLAGS].tolist()
+    claims = [-(-count // claim) for count, claim in zip(chunks, steps[:, StepColumn.CLAIM].tolist(), strict=True)]
+    begins = [index for index, flag in enumerate(flags) if flag & _BARRIER or index == 0]
+    phases: list[tuple[int, int, int, int]] = []
+    width = 1
+    for first, end in zip(begins, [*begins[1:], len(flags)], strict=False):
+        is_single = end - first == 1 and claims[first] <= 1
+        shared = own = 0
+        for index in range(first, end):
+            if is_single or chunks[index] == 0:
+                flags[index] |= _CALLER
+            if flags[index] & _CALLER:
+                own = 1
+            else:
+                shared += claims[index]
+        phases.append((first, end, int(shared > 0), 0))  # as in `PhaseColumn`
+        width = max(width, shared + own)
+    steps[:, StepColumn.FLAGS] = flags
+    steps[:, StepColumn.TARGET] = [count or 1 for count in chunks]
+    steps[:, StepColumn.CLAIMS] = claims
+    return np.array(phases, np.int64).reshape(-1, PHASE_WORDS), width

@@ -16,7 +16,7 @@ import sardonyx as ort
 from sardonyx.compiler import replay as replaying
 from sardonyx.compiler.binding import Binder, Bound, Tensor
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.compiler.replay import Replays
+from sardonyx.compiler.replay import Looks, Replays
 from sardonyx.compiler.segment import Segment
 from sardonyx.runtime.native_segment import NativeSegment
 from tests.compiler.steps import new_binder
@@ -100,7 +100,7 @@ def shapes_of(session: ort.InferenceSession, b: int, n: int, p: int) -> Shapes:
 
 def fresh(segment: Segment, shapes: Shapes) -> Bound:
     """The plan without anything recorded."""
-    recorded, segment._replays = segment._replays, Replays([])
+    recorded, segment._replays = segment._replays, Replays([], Looks())
     try:
         operations = segment.operations
         segment.operations = tuple(_alone(operation, index) for index, operation in enumerate(operations))
@@ -191,7 +191,7 @@ def bound_by(replays: Replays, binder: Binder, bind: Any, *inputs: Tensor) -> li
 
 def test_contents_count_where_they_were_read() -> None:
     """Two constants alike in all but their contents: one that is read, and one that is not."""
-    binder, replays = new_binder(), Replays([])
+    binder, replays = new_binder(), Replays([], Looks())
     calls = []
 
     def bind(binder: Binder, inputs: Any) -> list[Tensor]:
@@ -215,7 +215,7 @@ def test_contents_count_where_they_were_read() -> None:
 
 def test_another_shape_of_a_constant_reads_nothing_of_it() -> None:
     """One binding serves constants of other contents, and each replay reads its own."""
-    binder, replays = new_binder(), Replays([])
+    binder, replays = new_binder(), Replays([], Looks())
     calls = []
 
     def bind(binder: Binder, inputs: Any) -> list[Tensor]:
@@ -236,7 +236,7 @@ def test_another_shape_of_a_constant_reads_nothing_of_it() -> None:
 
 
 def test_what_is_made_of_a_constant_follows_the_constant() -> None:
-    binder, replays = new_binder(), Replays([])
+    binder, replays = new_binder(), Replays([], Looks())
     made = []
 
     def doubled(array: Array) -> Array:
@@ -290,7 +290,7 @@ def _nothing(target: Any, spec: str) -> str:
 
 
 def test_which_inputs_share_memory_counts() -> None:
-    binder, replays = new_binder(), Replays([])
+    binder, replays = new_binder(), Replays([], Looks())
     calls = []
 
     def bind(binder: Binder, inputs: Any) -> list[Tensor]:
