@@ -11,20 +11,20 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.classic.scores import (
     F32,
     I64,
+    alone,
     as_type,
+    both_scores,
     by_rows,
     column,
     labelled,
-    logistic,
-    probit,
     rows_of,
     transform_rows,
+    weighted_sums,
     winner,
     write_pair,
 )
-from sardonyx.compiler.native.products.matmul import MatMulKernel
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
-from sardonyx.kernel.expr import Expr, Input, constant, where
+from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.kernel.expr import Input, constant, where
 
 
 class LinearScores:
@@ -35,7 +35,6 @@ class LinearScores:
         self._size = coefficients.size
         self._weights = np.ascontiguousarray(coefficients.reshape(targets, -1).T)
         self._offsets = intercepts
-        self._product = MatMulKernel({})
 
     def bind(self, binder: Binder, data: Tensor) -> Tensor:
         """The scores (rows, targets) in float32."""
@@ -45,12 +44,7 @@ class LinearScores:
             raise ValueError(
                 f"coefficients has {self._size} entries for {self._targets} targets of {features} features"
             )
-        epilogue = None
-        if self._offsets.size:
-            epilogue = Epilogue((Input(F32, 0) + Input(F32, 1),), (binder.constant(self._offsets),))
-        (scores,) = self._product.bind(binder, [rows, binder.constant(self._weights)], epilogue=epilogue)
-        assert scores is not None
-        return scores
+        return weighted_sums(binder, rows, self._weights, self._offsets)
 
 
 class _Linear(NativeKernel):
@@ -67,8 +61,8 @@ class LinearRegression(_Linear):
         (data,) = inputs
         assert data is not None
         transform = self.parameters["transform"]
-        if self.parameters["targets"] == 1 and transform != "PROBIT":  # one score alone knows PROBIT only
-            transform = "NONE"
+        if self.parameters["targets"] == 1:
+            transform = alone(transform)
         return [transform_rows(binder, self._scores.bind(binder, data), transform, F32)]
 
 
@@ -87,17 +81,8 @@ class LinearClasses(_Linear):
             return [labelled(binder, winners.reshaped((rows,)), labels), transform_rows(binder, scores, transform, F32)]
         score = Input(F32, 0)
         chosen = where(score > 0, constant(1, I64), 0)
-        numbers, pair = write_pair(binder, chosen, _pair(score, transform), [column(scores, 0)])
+        numbers, pair = write_pair(binder, chosen, both_scores(score, transform, 1 - score), [column(scores, 0)])
         assert numbers is not None
         if len(labels) == 2:
             return [labelled(binder, numbers, labels), pair]
-        return [numbers, transform_rows(binder, scores, "PROBIT" if transform == "PROBIT" else "NONE", F32)]
-
-
-def _pair(score: Expr, transform: str) -> tuple[Expr, Expr]:
-    """Two scores from that of the second class."""
-    if transform == "PROBIT":
-        return probit(score), constant(0.0, F32)
-    if transform == "LOGISTIC":
-        return logistic(-score), logistic(score)
-    return 1 - score, score
+        return [numbers, transform_rows(binder, scores, alone(transform), F32)]

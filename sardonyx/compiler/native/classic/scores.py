@@ -13,12 +13,15 @@ import numpy as np
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.movement.gather import Gather
 from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
+from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import (
     Expr,
     Input,
     RowIndex,
     absolute,
+    constant,
     exp,
     isnan,
     log,
@@ -87,6 +90,20 @@ def transformed_pair(first: Expr, second: Expr, transform: str) -> tuple[Expr, E
     return powers[0] / total, powers[1] / total
 
 
+def alone(transform: str) -> str:
+    """The post transform of one score by itself, which knows PROBIT only."""
+    return transform if transform == "PROBIT" else "NONE"
+
+
+def both_scores(score: Expr, transform: str, first: Expr) -> tuple[Expr, Expr]:
+    """The scores of two classes from that of the second; `first` is the other one where no transform makes it."""
+    if transform == "PROBIT":
+        return probit(score), constant(0.0, score.dtype)
+    if transform == "LOGISTIC":
+        return logistic(-score), logistic(score)
+    return first, score
+
+
 def winner(score: Expr) -> Expr:
     """The number of the greatest score of a row, the first of equal ones; the first NaN where there is one."""
     index = RowIndex(I64)
@@ -102,6 +119,16 @@ def by_rows(binder: Binder, roots: Sequence[Expr], inputs: Sequence[Tensor]) -> 
 def by_elements(binder: Binder, roots: Sequence[Expr], inputs: Sequence[Tensor]) -> list[Tensor]:
     """Expressions over elements."""
     return PointwiseKernel(roots, [tensor.dtype for tensor in inputs]).bind(binder, inputs)
+
+
+def weighted_sums(binder: Binder, rows: Tensor, weights: Array, offsets: Array) -> Tensor:
+    """rows @ weights + offsets, all float32; no offsets are none at all."""
+    epilogue = None
+    if offsets.size:
+        epilogue = Epilogue((Input(F32, 0) + Input(F32, 1),), (binder.constant(offsets),))
+    (sums,) = MatMulKernel({}).bind(binder, [rows, binder.constant(weights)], epilogue=epilogue)
+    assert sums is not None
+    return sums
 
 
 def as_type(binder: Binder, tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:

@@ -12,15 +12,16 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.classic.scores import (
     F32,
     I64,
+    alone,
     as_type,
+    both_scores,
     by_elements,
     by_rows,
     column,
     labelled,
-    logistic,
-    probit,
     rows_of,
     transform_rows,
+    weighted_sums,
     winner,
     write_pair,
 )
@@ -55,10 +56,7 @@ class SupportVectors:
             )
             raise ValueError(f"{what} has {count.size} entries for {rows.shape[1]} features: {features} would fit")
         near = self._near(binder, rows)
-        offsets = Epilogue((Input(F32, 0) + Input(F32, 1),), (binder.constant(self._offsets),))
-        (sums,) = MatMulKernel({}).bind(binder, [near, binder.constant(self._weights)], epilogue=offsets)
-        assert sums is not None
-        return sums
+        return weighted_sums(binder, near, self._weights, self._offsets)
 
     def _near(self, binder: Binder, rows: Tensor) -> Tensor:
         """The kernel of each row with each vector."""
@@ -129,13 +127,15 @@ class SVMClasses(_Vectors):
         if self.parameters["voted"]:
             winners = self._votes(binder, scores, len(labels))
             if scores.shape[1] == 1:
-                _, results = write_pair(binder, None, _both(Input(F32, 0), transform), [column(scores, 0)])
+                score = Input(F32, 0)
+                pair = both_scores(score, transform, -score if transform == "NONE" else 1 - score)
+                _, results = write_pair(binder, None, pair, [column(scores, 0)])
             else:
                 results = transform_rows(binder, scores, transform, F32)
             return [labelled(binder, winners, labels), results]
         (numbers,) = by_rows(binder, [self._linear_winner()], [scores])
-        if scores.shape[1] == 1 and transform != "PROBIT":
-            transform = "NONE"
+        if scores.shape[1] == 1:
+            transform = alone(transform)
         winners = numbers.reshaped((scores.shape[0],))
         return [labelled(binder, winners, labels), transform_rows(binder, scores, transform, F32)]
 
@@ -158,17 +158,6 @@ class SVMClasses(_Vectors):
             votes[place, second] = -1
             against[second] += 1
         (held,) = by_elements(binder, [where(Input(F32, 0) > 0, constant(1.0, F32), 0.0)], [decisions])
-        offsets = Epilogue((Input(F32, 0) + Input(F32, 1),), (binder.constant(against),))
-        (counts,) = MatMulKernel({}).bind(binder, [held, binder.constant(votes)], epilogue=offsets)
-        assert counts is not None
+        counts = weighted_sums(binder, held, votes, against)
         (numbers,) = by_rows(binder, [winner(Input(F32, 0))], [counts])
         return numbers.reshaped((decisions.shape[0],))
-
-
-def _both(score: Expr, transform: str) -> tuple[Expr, Expr]:
-    """The scores for the one decision between two classes."""
-    if transform == "PROBIT":
-        return probit(score), constant(0.0, F32)
-    if transform == "LOGISTIC":
-        return logistic(-score), logistic(score)
-    return (-score if transform == "NONE" else 1 - score), score

@@ -12,13 +12,13 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.classic.scores import (
     F32,
     I64,
+    alone,
     as_type,
+    both_scores,
     by_elements,
     by_rows,
     column,
     labelled,
-    logistic,
-    probit,
     rows_of,
     transform_rows,
     transformed,
@@ -62,8 +62,8 @@ class TreeScores(NativeKernel):
             forest: Forest = self.parameters["forest"]()
             self._walk = EnsembleWalk(forest, targets, self.parameters["function"], self.parameters["base"])
         result = np.dtype(self.parameters.get("result") or data.dtype)
-        if targets == 1 and transform != "PROBIT":  # one score alone knows PROBIT only
-            transform = "NONE"
+        if targets == 1:
+            transform = alone(transform)
         if transform == "NONE":
             return [self._walk.bind(binder, _rows(binder, data), result).values]
         scores = self._walk.bind(binder, _rows(binder, data), F64).values
@@ -158,11 +158,6 @@ class TreeClasses(NativeKernel):
     def _alone(self, score: Expr, one_sided: bool, positive: bool) -> tuple[Expr, Expr]:
         """Two scores from one class's sum."""
         transform = self.parameters["transform"]
-        nothing = constant(0.0, F64)
-        if transform == "PROBIT":
-            return probit(score), nothing
-        if not one_sided:
-            return score, nothing
-        if transform == "LOGISTIC":
-            return logistic(-score), logistic(score)
-        return (1 - score if positive else -score), score
+        if not one_sided and transform != "PROBIT":
+            return score, constant(0.0, F64)
+        return both_scores(score, transform, 1 - score if positive else -score)
