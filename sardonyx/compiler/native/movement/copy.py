@@ -15,8 +15,7 @@ from sardonyx.compiler.llvm.kernels.movement.copy import (
     emit_pieces,
     emit_rows,
 )
-from sardonyx.compiler.llvm.kernels.movement.transpose import StagedSpec, emit_staged_transpose
-from sardonyx.compiler.llvm.kernels.products.interleave import (
+from sardonyx.compiler.llvm.kernels.movement.interleave import (
     COUNTS,
     STEPS,
     StridedSpec,
@@ -24,6 +23,7 @@ from sardonyx.compiler.llvm.kernels.products.interleave import (
     emit_strided,
     emit_zip,
 )
+from sardonyx.compiler.llvm.kernels.movement.transpose import StagedSpec, emit_staged_transpose
 from sardonyx.compiler.llvm.library import Emit
 
 # Bytes that one chunk of the grid moves: a few microseconds of work.

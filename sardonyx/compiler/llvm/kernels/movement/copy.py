@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.transpose import transpose_tile
-from sardonyx.compiler.llvm.kernels.movement.walk import Axis, Row, copy_blob, kernel_frame, places, runs, share
+from sardonyx.compiler.llvm.kernels.movement.walk import Row, blocks, copy_blob, kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import U8, Type
 
@@ -123,31 +123,22 @@ class BlockSpec:
 def emit_blocks(target: Target, spec: BlockSpec) -> str:
     """Blocks of two dimensions a and b, b the faster one of the destination.
 
-    Arguments: source, destination, items (outer places times blocks), items per chunk; size, source stride,
-    destination stride and block of a, the same of b; blocks along a, blocks along b; rank and table of the outer
-    dimensions. With tiles, elements are contiguous along a in the source and along b in the destination, and no
-    size is below the tile's.
+    Arguments: source, destination, and those of `blocks`. With tiles, elements are contiguous along a in the source
+    and along b in the destination, and no size is below the tile's.
     """
     k, words = kernel_frame(target)
     source, destination = k.pointer(words.load(0), U8), k.pointer(words.load(1), U8)
-    a, b = Axis(words, 4), Axis(words, 8)
-    a_blocks, b_blocks = words.load(12), words.load(13)
-    begin, end = share(k, words.load(2), words.load(3))
-    with k.loop(begin, end) as item:
-        above = item // b_blocks
-        b_first = (item - above * b_blocks) * b.block
-        place = above // a_blocks
-        a_first = (above - place * a_blocks) * a.block
-        read, written = places(k, place, words.offset(15), words.load(14), 2)
-        from_, to = source.offset(read), destination.offset(written)
-        a_last, b_last = k.smaller(a.size, a_first + a.block), k.smaller(b.size, b_first + b.block)
+    with blocks(k, words) as block:
+        a, b = block.a, block.b
+        from_, to = source.offset(block.read), destination.offset(block.written)
         if spec.tile == 1:
-            with k.loop(a_first, a_last) as i:
+            with k.loop(block.a_first, block.a_last) as i:
                 row_from, row_to = from_.offset(i * a.read_step), to.offset(i * a.written_step)
-                with k.loop(b_first, b_last) as j:
+                with k.loop(block.b_first, block.b_last) as j:
                     copy_blob(row_from.offset(j * b.read_step), row_to.offset(j * b.written_step), spec.blob)
         else:
-            with k.loop(a_first, a_last, spec.tile) as i, k.loop(b_first, b_last, spec.tile) as j:
+            rows, columns = (block.a_first, block.a_last, spec.tile), (block.b_first, block.b_last, spec.tile)
+            with k.loop(*rows) as i, k.loop(*columns) as j:
                 # The last tiles are moved back inside and copy some elements once more.
                 i, j = k.smaller(i, a.size - spec.tile), k.smaller(j, b.size - spec.tile)
                 corner_from = from_.offset(i * spec.blob + j * b.read_step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.library import KERNEL
@@ -60,6 +61,41 @@ class Axis:
 
     def __init__(self, words: Pointer, at: int) -> None:
         self.size, self.read_step, self.written_step, self.block = (words.load(at + i) for i in range(4))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of two dimensions a and b that are copied: their ends, and the byte offsets of where both begin."""
+
+    a: Axis
+    b: Axis
+    a_first: Value
+    a_last: Value
+    b_first: Value
+    b_last: Value
+    read: Value
+    written: Value
+
+
+@contextmanager
+def blocks(k: Function, words: Pointer) -> Iterator[Block]:
+    """Blocks of two dimensions, one after another.
+
+    Argument words from the third on: items (outer places times blocks), items per chunk; size, source stride,
+    destination stride and block of a, the same of b; blocks along a, blocks along b; rank and table of the outer
+    dimensions.
+    """
+    a, b = Axis(words, 4), Axis(words, 8)
+    a_blocks, b_blocks = words.load(12), words.load(13)
+    begin, end = share(k, words.load(2), words.load(3))
+    with k.loop(begin, end) as item:
+        above = item // b_blocks
+        b_first = (item - above * b_blocks) * b.block
+        place = above // a_blocks
+        a_first = (above - place * a_blocks) * a.block
+        read, written = places(k, place, words.offset(15), words.load(14), 2)
+        a_last, b_last = k.smaller(a.size, a_first + a.block), k.smaller(b.size, b_first + b.block)
+        yield Block(a, b, a_first, a_last, b_first, b_last, read, written)
 
 
 class Row:

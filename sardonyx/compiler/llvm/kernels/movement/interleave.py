@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import Axis, copy_blob, kernel_frame, places, share
+from sardonyx.compiler.llvm.kernels.movement.walk import Axis, blocks, copy_blob, kernel_frame, places, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
 
@@ -29,23 +29,15 @@ def emit_strided(target: Target, spec: StridedSpec) -> str:
     """
     k, words = kernel_frame(target)
     source, destination = k.pointer(words.load(0), U8), k.pointer(words.load(1), U8)
-    a, b = Axis(words, 4), Axis(words, 8)
-    a_blocks, b_blocks = words.load(12), words.load(13)
-    begin, end = share(k, words.load(2), words.load(3))
     scalar = Type("u", 8 * spec.blob)
     lanes = target.lanes(scalar)
-    with k.loop(begin, end) as item:
-        above = item // b_blocks
-        b_first = (item - above * b_blocks) * b.block
-        place = above // a_blocks
-        a_first = (above - place * a_blocks) * a.block
-        read, written = places(k, place, words.offset(15), words.load(14), 2)
-        from_, to = source.offset(read).cast(scalar), destination.offset(written).cast(scalar)
-        a_last, b_last = k.smaller(a.size, a_first + a.block), k.smaller(b.size, b_first + b.block)
+    with blocks(k, words) as block:
+        a, b, b_first, b_last = block.a, block.b, block.b_first, block.b_last
+        from_, to = source.offset(block.read).cast(scalar), destination.offset(block.written).cast(scalar)
         # Behind the last element there may be no memory: whole vectors end before it.
         room = k.larger(k.smaller(b_last, b.size - 1) - b_first, 0)
         whole = b_first + (room & -lanes)
-        with k.loop(a_first, a_last) as i:
+        with k.loop(block.a_first, block.a_last) as i:
             row_from = Pointer(k.advance(from_.address, i * a.read_step, 1), scalar)
             row_to = Pointer(k.advance(to.address, i * a.written_step, 1), scalar)
             with k.loop(b_first, whole, lanes) as j:
