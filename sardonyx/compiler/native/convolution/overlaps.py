@@ -135,8 +135,8 @@ def _type(dtype: np.dtype[Any]) -> Type:
 @template("col2im")
 class Col2Im(NativeKernel):
     """Blocks put back into an image. Parameter: ``windows``, from the shapes of input, image and block to what the
-    blocks fill. Blocks side by side are copied; where they move by single steps along the last dimension, whole lines
-    are added; otherwise the columns are brought into channels-last order first.
+    blocks fill. Where blocks move by few steps along the last dimension, whole lines are added; blocks side by side are
+    copied; otherwise the columns are brought into channels-last order first.
     """
 
     known_inputs = (1, 2)
@@ -171,10 +171,13 @@ class Col2Im(NativeKernel):
         shape = (batch, channels, *windows.size)
         if math.prod(shape) == 0:
             return [binder.new(data.dtype, shape)]
+        finish = Finish((Input(data.dtype, 0),), ())
+        if has_line_sums(spreads) and places:
+            made = binder.new(data.dtype, shape)
+            add_lines(binder, contiguous(binder, data), spreads, channels, finish, [made])
+            return [made]
         if is_tiling(spreads):
             return [_tiles(binder, data, shape, windows)]
-        if spreads[-1].stride == 1 and places:
-            return [_added_lines(binder, data, shape, spreads)]
         made = binder.new(data.dtype, (batch, *windows.size, channels))
         by_taps = reshaped(binder, data, (batch, channels, taps, places))
         columns = contiguous(binder, transposed(by_taps, (0, 3, 2, 1)))
@@ -182,7 +185,6 @@ class Col2Im(NativeKernel):
             [(step, 0) for step in row_steps(windows.output, taps * channels)],
             [(step, 0) for step in row_steps(windows.kernel, channels)],
         )
-        finish = Finish((Input(data.dtype, 0),), ())
         add_overlaps(binder, columns, None, spreads, steps, (batch, 1, channels), 0, finish, [made])
         return [transposed(made, (0, len(windows.size) + 1, *range(1, len(windows.size) + 1)))]
 
@@ -206,46 +208,105 @@ def _tiles(binder: Binder, data: Tensor, shape: Sequence[int], windows: Windows)
     return contiguous(binder, transposed(parts, (0, 1, *pairs))).reshaped(tuple(shape))
 
 
-def _added_lines(binder: Binder, data: Tensor, shape: Sequence[int], spreads: Sequence[Spread]) -> Tensor:
-    """The result where windows move by single steps along the last dimension: whole lines are added."""
-    data, result = contiguous(binder, data), binder.new(data.dtype, tuple(shape))
-    item, whole = data.dtype.itemsize, SPATIAL - len(spreads)
-    lengths, kernel = [one.length for one in spreads], [one.taps for one in spreads]
-    places = math.prod(lengths)
+def has_line_sums(spreads: Sequence[Spread]) -> bool:
+    """Whether `add_lines` takes windows that move like this along the last dimension."""
+    return spreads[-1].stride in (1, 2, MOST_VECTORS) and spreads[-1].length > 0
+
+
+def add_lines(
+    binder: Binder,
+    columns: Tensor,
+    spreads: Sequence[Spread],
+    filters: int,
+    finish: Finish,
+    results: Sequence[Tensor],
+) -> None:
+    """Add the step that sums columns [batch, filters, *taps, *places], contiguous, line by line.
+
+    Results are contiguous, [batch, filters, *places].
+    """
+    item, whole = columns.dtype.itemsize, SPATIAL - len(spreads)
+    lengths, kernel, outputs = zip(*((one.length, one.taps, one.output) for one in spreads), strict=True)
     *elements, _ = row_steps(lengths, item)
-    *taps, last_tap = row_steps(kernel, places * item)
-    # Dimensions that are filled up have one place with one entry.
-    starts: list[Array] = [np.tile([0, 1], whole) + np.repeat(np.arange(whole), 2)]
-    entries: list[Array] = [np.zeros(whole, np.int64)]
-    before, reached = whole, kernel[-1]
+    *taps, tap_step = row_steps(kernel, math.prod(lengths) * item)
+    line = spreads[-1]
+    shifts = _phase_shifts(line)
+    # Starts of the phases, then those of the places along z and y: dimensions that are filled up have one place with
+    # one entry.
+    starts: list[Array] = [np.cumsum([0, *(2 * len(phase) for phase in shifts)])]
+    entries: list[Array] = [
+        np.array([word for phase in shifts for shift, tap in phase for word in (shift, tap * tap_step)], np.int64),
+        np.zeros(whole, np.int64),
+    ]
+    before = len(entries[0])
+    for _ in range(whole):
+        starts.append(np.array([before, before + 1]))
+        before += 1
+    reached = line.taps / line.stride
     for one, element, tap in zip(spreads[:-1], elements, taps, strict=True):
-        numbers, tap_numbers, ends = one.entries()
-        entries.append(numbers * element + tap_numbers * tap)
+        places, tap_numbers, ends = one.entries()
+        entries.append(places * element + tap_numbers * tap)
         starts.append(ends + before)
-        before += len(numbers)
-        reached *= max(1, len(numbers) // one.output)
+        before += len(places)
+        reached *= max(1, len(places) / max(1, one.output))
     table = binder.constant(np.concatenate([*starts, *entries]).astype(np.int64))
-    line, width = spreads[-1], shape[-1]
-    lines = result.size // width
-    per_chunk = elements_per_chunk(lines, width * item * (1 + reached), width * reached)
-    lanes = binder.target.lanes(working_type(_type(data.dtype)))
+    width = line.output
+    lines = results[0].size // width
+    per_chunk = elements_per_chunk(lines, int(width * item * (1 + reached)), int(width * reached))
+    least, most = (pick((shift for phase in shifts for shift, _ in phase), default=0) for pick in (min, max))
+    first = min(max(0, -least), width // line.stride)
+    operands = [_by_filters(binder, tensor) for tensor in finish.operands]
+    lanes = binder.target.lanes(working_type(_type(columns.dtype)))
+    vectors = min(MOST_VECTORS // line.stride, -(-width // (line.stride * lanes)))
     binder.step(
         emit_line_overlaps,
-        LineOverlapSpec(_type(data.dtype), min(MOST_VECTORS, -(-width // lanes))),
+        LineOverlapSpec(
+            _type(columns.dtype),
+            max(1, vectors),
+            line.stride,
+            tuple((_type(tensor.dtype), tensor.strides[-1] != 0) for tensor in operands),
+            canonical(finish.outputs),
+        ),
         [
-            data,
-            Address(table.buffer),
-            result,
-            *(lines, per_chunk, *([1] * whole), *shape[2:]),
-            *(line.length, line.taps, line.dilation, line.begin, last_tap, math.prod(kernel) * places * item),
+            *(columns, Address(table.buffer), lines, per_chunk, *([1] * whole), *outputs, filters),
+            *(line.length, math.prod(kernel) * math.prod(lengths) * item),
+            *(first, max(first, min(line.length - most, width // line.stride))),
+            *(word for tensor in operands for word in _line_words(tensor, whole)),
+            *results,
         ],
-        reads=(data,),
-        writes=(result,),
+        reads=(columns, *operands),
+        writes=tuple(results),
         chunks=-(-lines // per_chunk),
-        flops=float(result.size * reached),
-        detail=f"{lines} lines of {width}, {reached} terms each",
+        flops=float(results[0].size * reached),
+        detail=f"{lines} lines of {width}, {reached:g} terms each",
     )
-    return result
+
+
+def _phase_shifts(line: Spread) -> list[list[tuple[int, int]]]:
+    """For each place of the first ones, a stride long: the taps that reach it, and the element that does, which may lie
+    outside."""
+    return [
+        [
+            ((place + line.begin - tap * line.dilation) // line.stride, tap)
+            for tap in range(line.taps)
+            if (place + line.begin - tap * line.dilation) % line.stride == 0
+        ]
+        for place in range(line.stride)
+    ]
+
+
+def _by_filters(binder: Binder, operand: Tensor) -> Tensor:
+    """An operand [batch, *places, filters] as [batch, filters, *places], which steps by one element along lines."""
+    rank = len(operand.shape)
+    by_filters = transposed(operand, (0, rank - 1, *range(1, rank - 1)))
+    return by_filters if by_filters.strides[-1] in (0, 1) else contiguous(binder, by_filters)
+
+
+def _line_words(tensor: Tensor, whole: int) -> list[Any]:
+    """The address and the steps of an operand [batch, filters, *places]: batch, filter, z, y."""
+    item = tensor.dtype.itemsize
+    batch, filters, *places = tensor.strides
+    return [tensor, *(step * item for step in (batch, filters, *(0 for _ in range(whole)), *places[:-1]))]
 
 
 def integers(tensor: Tensor | None) -> list[int]:

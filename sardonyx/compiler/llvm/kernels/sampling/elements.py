@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -78,4 +78,15 @@ def blocked_loop(
     vector_loop(k, count - blocks, lanes, lambda at, width, mask: body(blocks + at, 1, width, mask))
 
 
-__all__ = ["Elements", "blocked_loop", "stored", "vector_loop", "working_type"]
+def interleaved(k: Function, vectors: Sequence[Value]) -> list[Value]:
+    """The elements of a power of two of vectors: the first ones of all, the second ones, and so on."""
+    if len(vectors) == 1:
+        return list(vectors)
+    lanes = vectors[0].type.lanes
+    low = [lane // 2 + lane % 2 * lanes for lane in range(lanes)]
+    high = [lane + lanes // 2 for lane in low]
+    pairs = zip(interleaved(k, vectors[::2]), interleaved(k, vectors[1::2]), strict=True)
+    return [k.shuffle(even, odd, half) for even, odd in pairs for half in (low, high)]
+
+
+__all__ = ["Elements", "blocked_loop", "interleaved", "stored", "vector_loop", "working_type"]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
-from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, vector_loop, working_type
+from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, interleaved, vector_loop, working_type
 from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, Type
@@ -257,19 +257,8 @@ def _across_phases(k: Function, spec: ResampleSpec, taps: _Taps, line: Elements,
                 return near[phase[tap]], k.splat(own[tap], width)
 
             made.append(_summed(k, taps, spec.working.vector(width), term))
-        for index, vector in enumerate(_interleaved(k, made) if width > 1 else made):
+        for index, vector in enumerate(interleaved(k, made) if width > 1 else made):
             place = at * count + index * width
             to.store(vector, place, None if mask is None else k.lanes_below(size * count - place, width))
 
     vector_loop(k, size, lanes, body)
-
-
-def _interleaved(k: Function, vectors: Sequence[Value]) -> list[Value]:
-    """The elements of a power of two of vectors: the first ones of all, the second ones, and so on."""
-    if len(vectors) == 1:
-        return list(vectors)
-    lanes = vectors[0].type.lanes
-    low = [lane // 2 + lane % 2 * lanes for lane in range(lanes)]
-    high = [lane + lanes // 2 for lane in low]
-    pairs = zip(_interleaved(k, vectors[::2]), _interleaved(k, vectors[1::2]), strict=True)
-    return [k.shuffle(even, odd, half) for even, odd in pairs for half in (low, high)]
