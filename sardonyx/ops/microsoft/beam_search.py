@@ -73,17 +73,6 @@ class Beams(Generation):
             raise ValueError(f"input 'decoder_input_ids' must be ({len(features)}, length), got shape {start.shape}")
         return self.encoder_decoder(bodies, {"encoder_input_ids": features}, start, beams)
 
-    def rules(self, inputs: Sequence[Array | None]) -> LogitsRules:
-        """The rules that the inputs both operators share ask for."""
-        return LogitsRules(
-            end_token=self.eos_token_id,
-            repetition_penalty=number(inputs[6], 1.0),
-            ngram_size=self.no_repeat_ngram_size,
-            allowed=inputs[7],
-            first_allowed=inputs[8],
-            min_length=int(number(inputs[2], 0)),
-        )
-
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         self.infer_bodies(inference)
         batch, limit = dim(inputs[0], 0), known_limit(inputs)
@@ -124,7 +113,7 @@ class BeamSearch(Beams):
             model = self.model(bodies, inputs[0], inputs[9], beams)
         penalty = number(inputs[5], 1.0)
         limit = int(number(inputs[1], 0))
-        sequences, *scores, _ = self.search(model, self.rules(inputs), limit, beams, returned, penalty)
+        sequences, *scores, _ = self.search(model, self.rules(inputs[2], *inputs[6:9]), limit, beams, returned, penalty)
         kind = given_type(inputs[5:7])
         return sequences, *(score.astype(kind, copy=False) for score in scores)
 

@@ -60,6 +60,19 @@ class Generation(ControlFlow):
         """A copy of the logits of the words of the vocabulary, where `vocab_size` is smaller than that of the model."""
         return logits[:, : self.vocab_size if self.vocab_size > 0 else None].copy()
 
+    def rules(
+        self, shortest: Array | None, penalty: Array | None, allowed: Array | None, first_allowed: Array | None
+    ) -> LogitsRules:
+        """The rules of the attributes, and of the inputs from min_length and repetition_penalty to the two masks."""
+        return LogitsRules(
+            end_token=self.eos_token_id,
+            repetition_penalty=number(penalty, 1.0),
+            ngram_size=self.no_repeat_ngram_size,
+            allowed=allowed,
+            first_allowed=first_allowed,
+            min_length=int(number(shortest, 0)),
+        )
+
     def infer_bodies(self, inference: Inference) -> None:
         for graph in (self.decoder, self.encoder, self.init_decoder):
             if graph is not None:
@@ -105,14 +118,7 @@ class GreedySearch(TokenByToken):
 
     def run_bodies(self, bodies: Bodies, inputs: Sequence[Any]) -> Sequence[Any]:
         ids, longest, shortest, penalty, allowed, first_allowed, mask = padded(inputs, 7)
-        rules = LogitsRules(
-            end_token=self.eos_token_id,
-            repetition_penalty=number(penalty, 1.0),
-            ngram_size=self.no_repeat_ngram_size,
-            allowed=allowed,
-            first_allowed=first_allowed,
-            min_length=int(number(shortest, 0)),
-        )
+        rules = self.rules(shortest, penalty, allowed, first_allowed)
         model = self.model(bodies, ids, mask)
         return (self.generate(model, rules, int(number(longest, 0)), lambda scores: scores.argmax(axis=1)),)
 

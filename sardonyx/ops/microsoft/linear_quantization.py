@@ -118,12 +118,6 @@ def broadcast_fact(kind: Any, facts: Sequence[Fact | None]) -> Fact:
     return Fact(kind, broadcast(known) if len(known) == len(shapes) else None)
 
 
-def check_size(dim: Dim, expected: Dim, name: str) -> None:
-    """ValueError where both sizes are known and differ."""
-    if isinstance(dim, int) and isinstance(expected, int) and dim != expected:
-        raise ValueError(f"input '{name}' is expected to have size {expected}, got {dim}")
-
-
 def merged(dims: Sequence[Dim]) -> Dim:
     """One dimension from several that are equal: a number if there is one, else their common name."""
     for dim in dims:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,6 @@ from sardonyx.ops.framework.operator import operator
 from sardonyx.ops.microsoft.generation import TokenByToken, number
 from sardonyx.ops.microsoft.generation_models import Bodies
 from sardonyx.ops.microsoft.linear_quantization import padded
-from sardonyx.ops.microsoft.logits_rules import LogitsRules
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim
 from sardonyx.runtime.random_state import Stream
 
@@ -70,13 +70,8 @@ class Sampling(TokenByToken):
 
     def run_bodies(self, bodies: Bodies, inputs: Sequence[Any]) -> Sequence[Any]:
         ids, longest, shortest, penalty, allowed, first_allowed, mask, presence, seed = padded(inputs, 9)
-        rules = LogitsRules(
-            end_token=self.eos_token_id,
-            repetition_penalty=number(penalty, 1.0),
-            ngram_size=self.no_repeat_ngram_size,
-            allowed=allowed,
-            first_allowed=first_allowed,
-            min_length=int(number(shortest, 0)),
+        rules = replace(
+            self.rules(shortest, penalty, allowed, first_allowed),
             temperature=self.temperature,
             presence=presence,
             presence_penalty=self.presence_penalty,

@@ -50,7 +50,7 @@ class WhisperBeamSearch(Beams):
         features, start, processor, temperature = inputs[0], inputs[10], inputs[11], inputs[14]
         if self.decoder_output_cross_qk or self.has_output(3) or inputs[13] is not None:
             raise errors.NotImplemented("WhisperBeamSearch does not collect the scores of cross-attention")
-        rules = replace(self.rules(inputs), temperature=number(temperature, 1.0))
+        rules = replace(self.rules(inputs[2], *inputs[6:9]), temperature=number(temperature, 1.0))
         if int(number(processor, 0)) == 1:
             rules = replace(rules, last=self.timestamps())
         beams, returned = int(number(inputs[3], 1)), int(number(inputs[4], 1))

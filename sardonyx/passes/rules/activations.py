@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -55,40 +56,40 @@ def _reason(m: Match) -> str | None:
     )
 
 
-class FuseGelu(AnchoredRule):
+class _FuseParts(AnchoredRule):
+    """A form of GELU: ONNX's operator with `attributes` from opset 20 on, `earlier` of com.microsoft before."""
+
+    level = Level.EXTENDED
+    reach = 3
+    attributes: ClassVar[dict[str, str]] = {}
+    earlier: ClassVar[str]
+
+    def check(self, m: Match) -> str | None:
+        return _reason(m)
+
+    def rewrite(self, m: Match) -> ir.Node:
+        if m.context.model.opset_imports.get("", 1) >= 20:
+            return m.new_node("Gelu", [m.value("x")], self.attributes, version=20)
+        return m.new_node(self.earlier, [m.value("x")], domain="com.microsoft", version=1)
+
+
+class FuseGelu(_FuseParts):
     """The parts of GELU become one node: ONNX's from opset 20 on, that of com.microsoft before."""
 
     name = "GeluFusionL2"
-    level = Level.EXTENDED
     patterns = _erf_patterns()
     anchor = "Erf"
-    reach = 3
-
-    def check(self, m: Match) -> str | None:
-        return _reason(m)
-
-    def rewrite(self, m: Match) -> ir.Node:
-        if m.context.model.opset_imports.get("", 1) >= 20:
-            return m.new_node("Gelu", [m.value("x")], version=20)
-        return m.new_node("Gelu", [m.value("x")], domain="com.microsoft", version=1)
+    earlier = "Gelu"
 
 
-class FuseTanhGelu(AnchoredRule):
+class FuseTanhGelu(_FuseParts):
     """The parts of the tanh form of GELU become one node: ONNX's from opset 20 on, FastGelu before."""
 
     name = "FastGeluFusion"
-    level = Level.EXTENDED
     patterns = _tanh_patterns()
     anchor = "Tanh"
-    reach = 3
-
-    def check(self, m: Match) -> str | None:
-        return _reason(m)
-
-    def rewrite(self, m: Match) -> ir.Node:
-        if m.context.model.opset_imports.get("", 1) >= 20:
-            return m.new_node("Gelu", [m.value("x")], {"approximate": "tanh"}, version=20)
-        return m.new_node("FastGelu", [m.value("x")], domain="com.microsoft", version=1)
+    attributes = {"approximate": "tanh"}
+    earlier = "FastGelu"
 
 
 class FuseQuickGelu(AnchoredRule):

@@ -26,9 +26,9 @@ class LocalResponseKernel(NativeKernel):
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         x = inputs[0]
-        if x is None or x.dtype is None or x.rank is None or x.rank < 2:
+        if x is None or x.dtype is None or x.rank is None:
             return "the type or the rank of the input is not known before the run"
-        return None
+        return "an input without channels" if x.rank < 2 else None
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         x = inputs[0]

@@ -15,6 +15,7 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Locate
+from sardonyx.compiler.llvm.kernels.windows.frame import DIMENSIONS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
@@ -31,8 +32,17 @@ from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes, Windows
 
+# Dimensions that kernels slide windows over at most.
+_MOST_SLID = len(DIMENSIONS)
 # From the total of a window, how many elements it has and the node's further inputs to the result.
 Result = Callable[..., Expr]
+
+
+def _input_reason(x: Fact | None) -> str | None:
+    """Why an input of this type and rank has no kernel."""
+    if x is None or x.dtype is None or x.rank is None:
+        return "the type or the rank of the input is not known before the run"
+    return f"windows over more than {_MOST_SLID} dimensions" if x.rank > 2 + _MOST_SLID else None
 
 
 @template("pool")
@@ -57,12 +67,7 @@ class PoolKernel(NativeKernel):
         self.channels_last: bool = parameters["channels_last"]
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        x = inputs[0]
-        if x is None or x.dtype is None or x.rank is None:
-            return "the type or the rank of the input is not known before the run"
-        if x.rank > 5:
-            return "windows over more than three dimensions have no kernel"
-        return supported([self.element])
+        return _input_reason(inputs[0]) or supported([self.element])
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
@@ -98,12 +103,7 @@ class LocatedPoolKernel(NativeKernel):
     """MaxPool with the places of the maxima: parameters are the `attributes` of the windows and `storage_order`."""
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        x = inputs[0]
-        if x is None or x.dtype is None or x.rank is None:
-            return "the type or the rank of the input is not known before the run"
-        if x.rank > 5:
-            return "windows over more than three dimensions have no kernel"
-        return None
+        return _input_reason(inputs[0])
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         x = inputs[0]

@@ -9,7 +9,7 @@ to the next.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
@@ -198,9 +198,3 @@ class _Places:
             self.at[dim].set(k.select(over, 0, moved))
             carry = k.select(over, k.constant(I64, 1), k.constant(I64, 0))
         self.item.set(self.item.get() + carry)
-
-
-def geometry_words(geometry: WindowGeometry, names: Sequence[str] = NAMES) -> list[int]:
-    """The arguments of a geometry in order, with the table behind them."""
-    values = geometry.arguments()
-    return [*(values[name] for name in names), *geometry.table()]
