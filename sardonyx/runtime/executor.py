@@ -84,7 +84,7 @@ def _failure(
     A name that an inner step (of a subgraph) put in front stays: the message then leads from the outer node to the
     inner one. A run that was terminated keeps its plain message.
     """
-    typed = _typed(step, error)
+    typed = _typed(error)
     if typed.message == TERMINATED:
         return typed
     if step.kind == "segment":
@@ -100,7 +100,7 @@ def _failure(
     return type(typed)(text)
 
 
-def _typed(step: Step, error: Exception) -> errors.OnnxRuntimeError:
+def _typed(error: Exception) -> errors.OnnxRuntimeError:
     """The typed form of whatever a step's function raised."""
     if isinstance(error, errors.OnnxRuntimeError):
         return error

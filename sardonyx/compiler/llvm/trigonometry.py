@@ -73,15 +73,15 @@ def _with_library(k: Function, name: str, x: Value, result: Value) -> Value:
     return k.select(nowhere.differs(nowhere), nowhere, place.get())
 
 
-def _odd(k: Function, quadrant: Value, bit: int) -> Value:
+def _odd(quadrant: Value, bit: int) -> Value:
     return (quadrant & bit).differs(0)
 
 
 def sin(k: Function, x: Value) -> Value:
     """The sine of an angle in radians."""
     sine, cosine, quadrant = _sine_and_cosine(k, x)
-    result = k.select(_odd(k, quadrant, 1), cosine, sine)
-    result = k.select(_odd(k, quadrant, 2), -result, result)
+    result = k.select(_odd(quadrant, 1), cosine, sine)
+    result = k.select(_odd(quadrant, 2), -result, result)
     # The reduction loses the sign of zero.
     result = k.select(x.equals(0.0), x, result)
     return _with_library(k, "sin", x, result)
@@ -90,14 +90,14 @@ def sin(k: Function, x: Value) -> Value:
 def cos(k: Function, x: Value) -> Value:
     """The cosine of an angle in radians."""
     sine, cosine, quadrant = _sine_and_cosine(k, x)
-    result = k.select(_odd(k, quadrant, 1), sine, cosine)
-    return _with_library(k, "cos", x, k.select(_odd(k, quadrant + 1, 2), -result, result))
+    result = k.select(_odd(quadrant, 1), sine, cosine)
+    return _with_library(k, "cos", x, k.select(_odd(quadrant + 1, 2), -result, result))
 
 
 def tan(k: Function, x: Value) -> Value:
     """The tangent of an angle in radians."""
     sine, cosine, quadrant = _sine_and_cosine(k, x)
-    odd = _odd(k, quadrant, 1)
+    odd = _odd(quadrant, 1)
     result = k.select(odd, -cosine, sine) / k.select(odd, sine, cosine)
     return _with_library(k, "tan", x, k.select(x.equals(0.0), x, result))
 

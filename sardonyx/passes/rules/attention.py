@@ -139,7 +139,7 @@ class FuseAttention(Rule):
         shape = shape_of(scores.product.outputs[0], context)
         if shape is None or len(shape) != 4:
             raise NearMissError(f"the scores are {text(shape)}, not (batch, heads, queries, keys)")
-        yield AttentionMatch(node, scores, Weighted(_guard(node)[0], product, *_merge(product, context)), context)
+        yield AttentionMatch(node, scores, Weighted(_guard(node)[0], product, *_merge(product)), context)
 
     def check(self, m: Match) -> str | None:
         assert isinstance(m, AttentionMatch)
@@ -280,7 +280,7 @@ def _weighted_product(softmax: ir.Node) -> ir.Node | None:
     return next((node for node in _readers(weights, "MatMul") if node.inputs[0] is weights), None)
 
 
-def _merge(product: ir.Node, context: Context) -> tuple[ir.Node, ir.Node]:
+def _merge(product: ir.Node) -> tuple[ir.Node, ir.Node]:
     """The Transpose and the Reshape that merge the heads of a product."""
     result = product.outputs[0]
     transpose = next(iter(_readers(result, "Transpose")), None)
@@ -353,7 +353,7 @@ def _masks_reason(m: AttentionMatch) -> str | None:
         wanted = m.shape[4 - len(shape) :]
         if not all(dim == 1 or fits(dim, want) for dim, want in zip(shape, wanted, strict=True)):
             return f"its mask {text(shape)} is not known to broadcast to the scores {text(m.shape)}"
-        if not m.weighted.guard and may_hide_all(as_filled(mask, m.context)):
+        if not m.weighted.guard and may_hide_all(as_filled(mask)):
             return "a query from which its mask hides every key gives NaN, with MultiHeadAttention zeros"
     if m.scores.masks and not any(_spans_keys(mask, m) for mask in m.scores.masks):
         return "its mask is the same for all keys"
@@ -413,7 +413,7 @@ def _bias(m: AttentionMatch, nodes: list[ir.Node]) -> ir.Value | None:
         return None
     (bias, shape), *others = parts
     for other, other_shape in others:
-        shape = _broadcast(shape, other_shape, m)
+        shape = _broadcast(shape, other_shape)
         bias = _helper(m, nodes, "Add", [bias, other], "bias")
     if len(shape) < 4:
         missing = 4 - len(shape)
@@ -421,7 +421,7 @@ def _bias(m: AttentionMatch, nodes: list[ir.Node]) -> ir.Value | None:
     return bias if fits(shape[2], m.shape[2]) else _expanded(bias, shape, m, nodes)
 
 
-def _broadcast(a: Dims, b: Dims, m: AttentionMatch) -> Dims:
+def _broadcast(a: Dims, b: Dims) -> Dims:
     """The shape of two masks that are added: each dimension is 1 or that of the scores."""
     rank = max(len(a), len(b))
     both = [(1,) * (rank - len(shape)) + shape for shape in (a, b)]

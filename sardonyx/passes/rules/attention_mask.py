@@ -51,7 +51,7 @@ def fits(dim: Dim, size: Dim) -> bool:
     return any(limit > 1 and same(dim, minimum(limit, size)) for limit in limits)
 
 
-def as_filled(mask: Mask, context: Context) -> Mask:
+def as_filled(mask: Mask) -> Mask:
     """An added Where(condition, 0, filler) as a mask that fills; any other mask as it is."""
     where = producer(mask.value, "Where") if mask.filler is None else None
     if where is None or where.inputs[0] is None:
@@ -86,7 +86,7 @@ def is_causal(mask: Mask, shape: Dims, past: Dim, context: Context) -> bool:
     Known forms: a constant or the beginning of one; a triangle; a comparison of the positions of the keys with those
     of the queries, each a Range; the latter two possibly joined by And with masks that hide nothing.
     """
-    mask = as_filled(mask, context)
+    mask = as_filled(mask)
     if is_constant(mask.value):
         return _is_causal_array(mask, shape, past)
     value = _unviewed(mask.value, context)

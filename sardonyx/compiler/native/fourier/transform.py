@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -130,12 +129,12 @@ def _short_form(target: Target, rows: Rows, asked: Transform) -> _Form | None:
     else:
         taken = min(rows.length, length) * rows.parts
         form = _Form(length, "", "", taken, 3 - rows.parts, 2 * length, 1, half, asked.scale)
-    if form.length > _longest(target, rows.tensor.dtype) or radices(form.length) is None:
+    if form.length > _longest(target) or radices(form.length) is None:
         return None
     return form
 
 
-def _longest(target: Target, dtype: np.dtype[Any]) -> int:
+def _longest(target: Target) -> int:
     """Elements of the longest rows of which a vector's lanes, read and written, fit into the second cache."""
     return max(64, target.caches.l2 // (4 * target.vector_bits // 8))
 
@@ -235,7 +234,7 @@ def _complex_transform(binder: Binder, x: Tensor, inverse: bool) -> Tensor:
     """The transform of complex rows [rows, length, 2] of any length, not scaled."""
     length = x.shape[1]
     found = radices(length)
-    longest = _longest(binder.target, x.dtype)
+    longest = _longest(binder.target)
     asked = Transform(length, inverse)
     if found is not None and length <= longest:
         form = _short_form(binder.target, Rows.of(x), asked)

@@ -148,7 +148,7 @@ def pool(
     steps = slide.each(x.strides[1:-1], 0)
     by_rows = x.strides[-1] != 1 and steps[-1] == 1 and slide.output[-1] > 1
     if by_rows and x.shape[-1] > 1:
-        by_rows = _ns_by_rows(binder.target, slide, x, shape) <= _ns_by_channels(binder.target, slide, x, shape)
+        by_rows = _ns_by_rows(binder.target, slide, shape) <= _ns_by_channels(binder.target, slide, x, shape)
     if not by_rows:
         x = _channels_together(binder, x)
     made = [_like(binder, output.dtype, shape, by_rows=by_rows) for output in outputs]
@@ -167,7 +167,7 @@ _ROW_NS, _IN_ROW_NS, _AMONG_CHANNELS_NS = 5.6, 0.66, 0.3
 _COPIED, _MOVED = 50.0, 60.0
 
 
-def _ns_by_rows(target: Target, slide: Slide, x: Tensor, shape: Sequence[int]) -> float:
+def _ns_by_rows(target: Target, slide: Slide, shape: Sequence[int]) -> float:
     """How long a pool takes that goes along the rows of maps: a rough figure."""
     lanes = target.lanes(F32)
     rows = shape[0] * shape[-1] * math.prod(slide.output[:-1])

@@ -95,7 +95,7 @@ def multiply(
         words = packed_words(binder.target, product, size_k, size_n)
         strides = [words * math.prod(b.shape[axis + 1 : -2]) for axis in range(len(b.shape) - 2)]
         b_steps = _steps(b.shape[:-2], strides, shape[:-2])
-    operands = [_readable(binder, operand, size_n) for operand in operands]
+    operands = [_readable(binder, operand) for operand in operands]
     along_m = [_steps(operand.shape[:-1], operand.strides[:-1], shape[:-1]) for operand in operands]
     along_n = [_steps(operand.shape[-1:], operand.strides[-1:], shape[-1:])[0] for operand in operands]
     a_steps = _steps(a.shape[:-1], a.strides[:-1], shape[:-1])
@@ -290,7 +290,7 @@ def _laid_out(binder: Binder, matrix: Tensor) -> tuple[Tensor, Layout]:
     return contiguous(binder, matrix), "rows"
 
 
-def _readable(binder: Binder, operand: Tensor, columns: int) -> Tensor:
+def _readable(binder: Binder, operand: Tensor) -> Tensor:
     """The operand with stride 1 along columns, unless it is one column."""
     if operand.shape and operand.shape[-1] != 1 and operand.strides[-1] not in (0, 1):
         return contiguous(binder, operand)

@@ -33,14 +33,14 @@ def emit_result_pool(target: Target, spec: tuple[str]) -> str:
     return {"take": _emit_take, "give": _emit_give, "release": _emit_release}[spec[0]](target)
 
 
-def _rows(k: Function, pool: Pointer) -> Pointer:
+def _rows(pool: Pointer) -> Pointer:
     return pool.offset(HEADER_WORDS)
 
 
 def _emit_take(target: Target) -> str:
     k = Function(KERNEL, target, [("pool", PTR), ("nbytes", I64)], returns=I64)
     pool = k.pointer("pool", I64)
-    rows = _rows(k, pool)
+    rows = _rows(pool)
     nbytes = k["nbytes"]
     found = k.variable(I64, -1)
     spare = k.variable(I64, -1)  # a row without a block, or else one whose block is free and has another size
