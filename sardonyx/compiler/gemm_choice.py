@@ -142,7 +142,8 @@ class Tuning:
     chunk_flops        work of a chunk: the least and the most that is wished for
     chunk_bytes        bytes of B of a chunk that is bound by memory
     bad_stride         A is copied where its rows are a multiple of so many bytes apart; 0 for never
-    prefetch           bytes ahead that a product of few rows asks for; twice as many where memory is far
+    prefetch           bytes ahead that a product of few rows, or one that is swept, asks for; twice as many where memory
+                       is far
     """
 
     panel_l1: float = 5.0
@@ -224,10 +225,13 @@ class _Choice:
         )
 
     def _prefetch(self, few: bool, swept: bool) -> int:
-        """Words ahead: a fixed distance where B is read once, the next panel where tiles of rows share one."""
-        if few:
+        """Words ahead: a fixed distance where B is read line after line, the next panel where tiles of rows share one.
+
+        What is swept comes from afar for the first tile of rows only, but asking again costs nothing.
+        """
+        if few or swept:
             return self.tuning.prefetch // self.word * (2 if self.is_far else 1)
-        return 0 if swept else self.panel * self.product.words(self.problem.k)
+        return self.panel * self.product.words(self.problem.k)
 
     def _copies_b(self) -> bool:
         """Whether panels of a row-major B are worth copying: many rows read them, or their lines collide in caches."""

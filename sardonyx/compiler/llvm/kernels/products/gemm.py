@@ -270,8 +270,7 @@ class _Gemm:
         if self.product.in_tiles or self.spec.b != "packed" or not fits_registers(self.spec.epilogue):
             self._tiles(chunk, block, begin, end)
             return
-        is_tile = (end - begin).equals(self.spec.rows) & block.fresh & block.final
-        swept = is_tile & self.given["prefetch"].equals(0)  # panels that are asked for ahead of time are read once
+        swept = (end - begin).equals(self.spec.rows) & block.fresh & block.final
         with k.when(swept):
             self._sweep(chunk, block, begin)
         with k.otherwise(swept):
@@ -313,7 +312,9 @@ class _Gemm:
         """The product of `rows` and some vectors of a panel, of which `left` columns exist (None: all)."""
         k, product, spec = self.k, self.product, self.spec
         start = chunk.b.offset(panel * self._words(self.given["k"]) * self.panel)
-        b = Panels((start,), vectors, (None,) * vectors, self.panel)
+        # A vector alone is bound by what it loads, and of so few columns B is small.
+        ahead = self.given["prefetch"] if vectors == spec.vectors else None
+        b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead)
         with k.when(self.given["far"].differs(0)):
             self._writer(chunk, panel * self.panel, [None] * vectors).ask_ahead(
                 chunk.row_start, k.constant(I64, spec.rows)
