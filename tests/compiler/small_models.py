@@ -298,19 +298,30 @@ SMALL_MODELS: dict[str, SmallModel] = {
     ),
     "transposed convolution": SmallModel(
         """transposed (float[1, 18, n, 7] x, float[1, 18, n, 7] moves) => (float[1, 5, m, 14] a, float[1, 21, n, 7] b,
-                  float[1, 18, m, 14] c, float[1, 6, n, 7] d)
+                  float[1, 18, m, 14] c, float[1, 6, n, 7] d, float[1, 2, k, 16] e, float[1, 1, k, 16] f)
         { r = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1]>(x, wa, ba) a = Relu(r)
           b = ConvTranspose<pads = [1, 1, 1, 1]>(x, wb)
           c = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1], group = 18>(x, wc)
-          d = DeformConv<pads = [1, 1, 1, 1]>(x, wd, moves) }""",
-        sizes=({"n": 6, "m": 12},),
-        constants={"wa": (18, 5, 4, 4), "ba": (5,), "wb": (18, 21, 3, 3), "wc": (18, 1, 4, 4), "wd": (6, 18, 3, 3)},
+          d = DeformConv<pads = [1, 1, 1, 1]>(x, wd, moves)
+          s = ConvTranspose<strides = [2, 2]>(x, we, be) e = Tanh(s) f = Conv<pads = [1, 1, 1, 1]>(e, wf) }""",
+        sizes=({"n": 6, "m": 12, "k": 14},),
+        constants={
+            "wa": (18, 5, 4, 4),
+            "ba": (5,),
+            "wb": (18, 21, 3, 3),
+            "wc": (18, 1, 4, 4),
+            "wd": (6, 18, 3, 3),
+            "we": (18, 2, 4, 4),
+            "be": (2,),
+            "wf": (1, 2, 3, 3),
+        },
         tolerance=1e-5,
     ),
     "overlaps": SmallModel(
-        """overlaps (float[n, 18, 35] x) => (float[n, 2, 5, 7] y)
+        """overlaps (float[n, 18, 35] x, float[n, 18, 12] w) => (float[n, 2, 5, 7] y, float[n, 2, 5, 7] z)
         { size = Constant<value_ints = [5, 7]>() block = Constant<value_ints = [3, 3]>()
-          y = Col2Im<pads = [1, 1, 1, 1]>(x, size, block) }""",
+          y = Col2Im<pads = [1, 1, 1, 1]>(x, size, block)
+          z = Col2Im<pads = [1, 1, 1, 1], strides = [2, 2]>(w, size, block) }""",
         sizes=({"n": 1}, {"n": 4}),
         tolerance=1e-5,
     ),

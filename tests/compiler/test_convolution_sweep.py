@@ -13,12 +13,14 @@ from sardonyx.compiler.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
+from sardonyx.compiler.native.convolution.line_sums import LINE_SUMS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.runtime.settings import RunSettings
 from tests.compiler.convolution_cases import Array, Case, arrays_of, expected, random_case, run
 from tests.compiler.steps import VARIANTS, new_binder
 
+EXACT = (WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS, LINE_SUMS)
 ROUNDING = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -44,13 +46,13 @@ def sweep(algorithm: Algorithm | None, variant: str, seed: int, count: int, dtyp
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS], ids=lambda one: one.name)
+@pytest.mark.parametrize("algorithm", EXACT, ids=lambda one: one.name)
 def test_an_algorithm_is_right_for_any_attributes(algorithm: Algorithm, variant: str) -> None:
-    assert sweep(algorithm, variant, 11, 20 if variant == "neon" else 100) > 3
+    assert sweep(algorithm, variant, 11, 25 if variant == "neon" else 100) > 3
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=str)
-@pytest.mark.parametrize("algorithm", [WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS], ids=lambda one: one.name)
+@pytest.mark.parametrize("algorithm", EXACT, ids=lambda one: one.name)
 def test_every_type_of_data(algorithm: Algorithm, dtype: Any) -> None:
     assert sweep(algorithm, "", 12, 40, dtype) > 3
 

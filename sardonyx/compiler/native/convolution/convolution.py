@@ -17,6 +17,7 @@ from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
+from sardonyx.compiler.native.convolution.line_sums import LINE_SUMS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.compiler.native.convolution.winograd import WINOGRAD
@@ -27,7 +28,7 @@ from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
 
-ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS, WINOGRAD, DEPTHWISE)
+ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS, LINE_SUMS, WINOGRAD, DEPTHWISE)
 
 
 @template("convolution")

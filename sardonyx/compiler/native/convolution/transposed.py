@@ -17,14 +17,12 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL
-from sardonyx.compiler.llvm.types import F32, F64
 from sardonyx.compiler.native.convolution.convolution import convolve
-from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish, evenly_spaced
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish
+from sardonyx.compiler.native.convolution.line_sums import fills_lines, sum_lines
 from sardonyx.compiler.native.convolution.overlaps import (
     Spread,
-    add_lines,
     add_overlaps,
-    has_line_sums,
     integers,
     is_tiling,
     row_steps,
@@ -80,10 +78,10 @@ class TransposedConvolution(NativeKernel):
         is_convolution = min(x.size, w.size) > 0 and _is_convolution(spreads, windows)
         turned = _turned(binder, w, self.group, copied=is_convolution)
         call = ConvolutionCall(x, turned, bias, windows, self.group, epilogue, product)
-        if _is_narrow(binder, call, spreads):
-            return self._add_lines(binder, call, w, spreads)
         if is_convolution:
             return convolve(binder, call)
+        if fills_lines(binder, call, spreads):
+            return sum_lines(binder, call, _taps_as_rows(binder, w), spreads)
         finish = call.finish(binder)
         results = call.results(binder, finish)
         if x.size == 0:
@@ -181,42 +179,6 @@ class TransposedConvolution(NativeKernel):
             return Packed(binder.derived(w, ("panels of rows of taps", product), panels), shape)
         by_rows = transposed(contiguous(binder, w).reshaped((channels, filters, rows, across)), (2, 0, 3, 1))
         return contiguous(binder, by_rows).reshaped(shape)
-
-    def _add_lines(
-        self, binder: Binder, call: ConvolutionCall, w: Tensor, spreads: Sequence[Spread]
-    ) -> Sequence[Tensor]:
-        """The product of all taps with the input's elements, [batch, filters, taps, places], and its sums by lines."""
-        x, finish = call.x, call.finish(binder)
-        channels, filters, taps = w.shape[0], w.shape[1], math.prod(w.shape[2:])
-        step = evenly_spaced(x.shape[2:], x.strides[2:])
-        if step is None:
-            x, step = contiguous(binder, x), 1
-        places = math.prod(x.shape[2:])
-        columns = binder.new(_wide(x.dtype), (x.shape[0], filters * taps, places))
-        product = product_of(x.dtype)
-        assert product is not None
-        multiply(
-            binder,
-            self._taps_as_rows(binder, w),
-            x.reshaped((x.shape[0], channels, places), (*x.strides[:2], step)),
-            (Input(x.dtype, 0).cast(columns.dtype),),
-            (),
-            [columns],
-            product,
-        )
-        results = [binder.new(output.dtype, call.result_shape) for output in finish.outputs]
-        add_lines(binder, columns, spreads, filters, finish, results)
-        return results
-
-    @staticmethod
-    def _taps_as_rows(binder: Binder, w: Tensor) -> Tensor:
-        """The weights as [filters * taps, channels]."""
-        channels, rows = w.shape[0], math.prod(w.shape[1:])
-        if w.is_known and w.buffer.kind == "constant":
-            return binder.derived(
-                w, "taps as rows", lambda array: np.ascontiguousarray(array.reshape(channels, rows).T)
-            )
-        return contiguous(binder, transposed(contiguous(binder, w).reshaped((channels, rows)), (1, 0)))
 
     def _gather_products(
         self,
@@ -341,15 +303,12 @@ def _is_convolution(spreads: Sequence[Spread], windows: Windows) -> bool:
     return all(one.stride == 1 for one in spreads) and min(*windows.begin, *windows.end, *windows.output) >= 0
 
 
-def _is_narrow(binder: Binder, call: ConvolutionCall, spreads: Sequence[Spread]) -> bool:
-    """Whether vectors of filters would be half empty at least, while the lines of the result fill vectors."""
-    lanes = binder.target.lanes(F64 if call.x.dtype == np.float64 else F32)
-    return (
-        call.group == 1
-        and min(call.x.size, call.w.size, math.prod(call.result_shape)) > 0
-        and 2 * call.filters <= lanes <= spreads[-1].output
-        and has_line_sums(spreads)
-    )
+def _taps_as_rows(binder: Binder, w: Tensor) -> Tensor:
+    """The weights as [filters * taps, channels]."""
+    channels, rows = w.shape[0], math.prod(w.shape[1:])
+    if w.is_known and w.buffer.kind == "constant":
+        return binder.derived(w, "taps as rows", lambda array: np.ascontiguousarray(array.reshape(channels, rows).T))
+    return contiguous(binder, transposed(contiguous(binder, w).reshaped((channels, rows)), (1, 0)))
 
 
 def _turned(binder: Binder, w: Tensor, group: int, *, copied: bool) -> Tensor:
