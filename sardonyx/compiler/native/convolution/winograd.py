@@ -115,6 +115,8 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
         "packed": packed,
         "weights": weights,
         "stamp": stamp,
+        "x_ahead": _rows_ahead(binder, (x,), scheme.size * cut.tile_block, scheme.points * cut.group),
+        "y_ahead": _rows_ahead(binder, (*finish.operands, *results), scheme.outputs * cut.tile_block, scheme.points),
         "channels": call.channels,
         "filters": call.filters,
     }
@@ -148,6 +150,11 @@ def transformed_filters(library: KernelLibrary, array: Array, scheme: Scheme) ->
     threads = min(os.cpu_count() or 1, panels * blocks) if packed.nbytes > _SMALL else 1
     library.run(emit_winograd_filters, spec, words, panels * blocks, threads)
     return packed
+
+
+def _rows_ahead(binder: Binder, tensors: Sequence[Tensor], rows: int, turns: int) -> int:
+    """Rows to ask for in each of so many turns; none where the second cache may hold the tensors."""
+    return -(-rows // turns) if sum(tensor.nbytes for tensor in tensors) > binder.target.caches.l2 else 0
 
 
 # Whether an operand has rows (places) and columns (filters) of its own.

@@ -21,9 +21,11 @@ whatever the blocks, so that results have the same bits for every cut into chunk
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Requests
 from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, place_of
 from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES
@@ -76,11 +78,13 @@ def argument_names(spec: WinogradSpec) -> tuple[str, ...]:
     m_apart, o_apart              elements between the products of two points, and between two lines of outputs
     v_scratch, m_scratch, o_scratch, mark_scratch
                                   byte offsets in scratch of these and of two words; a pixel of zeros lies at 0
+    x_ahead, y_ahead              rows of tiles that are asked for at each point: of the image for the next block, and
+                                  of what the epilogue reads and writes; 0 where caches hold them
     """
     names = ["x", "packed", "weights", "stamp", "x_batch", "x_row", "x_column", "channels", "filters"]
     names += ["height", "width", "top", "left", "out_height", "out_width", "all_tiles", "tiles", "tiles_across"]
     names += ["tile_block", "group", "groups", "tile_rows", "k_block", "v_stride", "v_apart", "m_apart", "o_apart"]
-    names += ["v_scratch", "m_scratch", "o_scratch", "mark_scratch"]
+    names += ["v_scratch", "m_scratch", "o_scratch", "mark_scratch", "x_ahead", "y_ahead"]
     return (*names, *spec.epilogue.argument_names())
 
 
@@ -123,8 +127,16 @@ class _Winograd:
             first_tile = block * given["tile_block"]
             tiles = minimum(k, given["all_tiles"] - first_tile, given["tile_block"])
             self._transform_tiles(block, first_tile, tiles)
+            end = first_tile + tiles
+            last_of_block = first_panel + given["group"] >= panels
+            following = k.select(last_of_block, minimum(k, given["all_tiles"] - end, given["tile_block"]), 0)
+            inputs = Requests(k, self.pixels.squares(), end, end + following)
             with k.loop(first_panel, minimum(k, first_panel + given["group"], panels)) as panel:
-                self._multiply(panel, tiles)
+                results = [
+                    Requests(k, squares, first_tile, end)
+                    for squares in self.writer.squares(panel * self.panel, self.panel)
+                ]
+                self._multiply(panel, tiles, inputs, results)
                 self.writer.write(
                     Sums(
                         self.products,
@@ -151,13 +163,16 @@ class _Winograd:
             self.mark.store(stamp, 0)
             self.mark.store(block, 1)
 
-    def _multiply(self, panel: Value, tiles: Value) -> None:
-        """The products of the block's tiles with a panel of filters, at every point."""
+    def _multiply(self, panel: Value, tiles: Value, inputs: Requests, results: Sequence[Requests]) -> None:
+        """The products of the block's tiles with a panel of filters, at every point; meanwhile some requests."""
         k, given = self.k, self.given
         channels = given["channels"]
         scheme = self.scheme
         stream = k.pointer(given["packed"], F32).offset(panel * channels * (scheme.filters * self.panel))
         with k.loop(0, scheme.points) as point:
+            inputs.ask(given["x_ahead"])
+            for requests in results:
+                requests.ask(given["y_ahead"])
             number = point if scheme.filters == scheme.points else self.filter_numbers.load(point)
             filters = stream.offset(number * channels * self.panel)
             rows, products = (

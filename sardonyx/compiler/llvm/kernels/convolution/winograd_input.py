@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import Scheme
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
@@ -44,9 +45,8 @@ class Pixels:
     def enter(self, tile: TilePlace) -> None:
         """Let the table be that of a tile."""
         k, given, scheme = self.k, self.given, self.scheme
-        y, x = tile.y * scheme.stride - given["top"], tile.x * scheme.stride - given["left"]
-        start = k.pointer(given["x"], self.stored).offset(tile.image * given["x_batch"])
-        start = start.offset(y * given["x_row"]).offset(x * given["x_column"])
+        y, x = self._first(tile)
+        start = self._corner(tile, y, x)
         inside = (y >= 0) & (y + scheme.size <= given["height"]) & (x >= 0) & (x + scheme.size <= given["width"])
         with k.when(inside):
             self._enter(start, None, None)
@@ -56,6 +56,28 @@ class Pixels:
                 for first, size in ((y, "height"), (x, "width"))
             )
             self._enter(start, rows, columns)
+
+    def squares(self) -> Squares:
+        """What is asked for ahead of time: the pixels of tiles, without those of the next tile of the line."""
+        given, scheme = self.given, self.scheme
+
+        def corner(number: Value) -> Pointer:
+            tile = place_of(scheme, given, number)
+            return self._corner(tile, *self._first(tile))
+
+        nbytes = given["channels"] * self.stored.nbytes
+        across = scheme.outputs * scheme.stride
+        return Squares(corner, self.stored, scheme.size, across, given["x_row"], given["x_column"], nbytes)
+
+    def _first(self, tile: TilePlace) -> tuple[Value, Value]:
+        """The line and the column of the image in which a tile begins: before the first ones where there is padding."""
+        stride = self.scheme.stride
+        return tile.y * stride - self.given["top"], tile.x * stride - self.given["left"]
+
+    def _corner(self, tile: TilePlace, y: Value, x: Value) -> Pointer:
+        given = self.given
+        start = self.k.pointer(given["x"], self.stored).offset(tile.image * given["x_batch"])
+        return start.offset(y * given["x_row"]).offset(x * given["x_column"])
 
     def _enter(self, start: Pointer, rows: Sequence[Value] | None, columns: Sequence[Value] | None) -> None:
         """Write the addresses of the pixels from `start` on; of rows and columns that are not there, the zeros'."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
 from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, TilePlace, place_of
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
@@ -54,6 +55,22 @@ class OutputWriter:
             self._finish(sums, k.constant(I64, 0), [None] * (sums.panel // self.lanes))
         with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
             self._finish(sums, column, [k.lanes_below(left - column, self.lanes)])
+
+    def squares(self, first_filter: Value, panel: int) -> Iterator[Squares]:
+        """What is asked for ahead of time: the places of tiles in the outputs, and in operands as large."""
+        k, given, epilogue = self.k, self.given, self.epilogue
+        types = {f"operand{i}": one.type for i, one in enumerate(epilogue.operands) if one.addressing == "full"}
+        types |= {f"output{i}": epilogue.output_type(i, F32) for i in range(max(1, len(epilogue.outputs)))}
+        for name, scalar in types.items():
+            step, outputs = given[f"{name}_stride"], self.scheme.outputs
+
+            def corner(number: Value, name: str = name, step: Value = step, scalar: Type = scalar) -> Pointer:
+                tile = place_of(self.scheme, given, number)
+                start = k.pointer(given[name], scalar).offset(tile.image * given[f"{name}_batch0"])
+                return start.offset((tile.y * given["out_width"] + tile.x) * step).offset(first_filter)
+
+            nbytes = k.constant(I64, panel * scalar.nbytes)
+            yield Squares(corner, scalar, outputs, outputs, given["out_width"] * step, step, nbytes)
 
     def _outputs(self, sums: Sums) -> Value:
         """Interpolate the outputs of all tiles; whether one of them is not finite."""
