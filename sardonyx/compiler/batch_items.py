@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.compiler.binding import Bound, BoundStep, Tensor
+from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.llvm.target import Caches
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.ops.framework.operator import Elementwise
@@ -144,19 +145,30 @@ def _reads_alike(one: BoundOperation, other: BoundOperation, batched: Sequence[b
 
 def _is_listed(bound: BoundOperation, batched: Sequence[bool]) -> bool:
     """Whether an operation makes item n of item n, by its operators and the ranks of what it reads."""
-    group = bound.operation.group
-    anchor = group.anchor
+    return _is_group_listed(bound.operation.group, bound.inputs, bound.outputs, batched)
+
+
+def _is_group_listed(group: Group, inputs: Tensors, outputs: Tensors, batched: Sequence[bool]) -> bool:
+    anchor, before = group.anchor, group.before
     rest = [item for item in group.nodes if item is not anchor]
-    result = bound.outputs[0] if bound.outputs else None
+    if before is not None:
+        # What is between two templates is of the batch as the first one's input is, and has its rank.
+        assert before.anchor is not None
+        count = len(before.anchor.node.inputs) + len(before.operands)
+        if not _is_group_listed(before, inputs[:count], inputs[:1], batched[:count]):
+            return False
+        inputs, batched = [inputs[0], *inputs[count:]], [batched[0], *batched[count:]]
+        rest = [item for item in rest if item not in before.nodes]
+    result = outputs[0] if outputs else None
     if result is None or not all(isinstance(item.operator, Elementwise) for item in rest):
         return False
     own = 0
     if anchor is not None:
         own = len(anchor.node.inputs)
         rule = None if anchor.node.domain not in ("", "ai.onnx") else _RULES.get(anchor.node.op_type)
-        if rule is None or not rule(_Call(anchor, bound.inputs[:own], batched[:own], bound.outputs)):
+        if rule is None or not rule(_Call(anchor, inputs[:own], batched[:own], outputs)):
             return False
-    operands = list(zip(bound.inputs[own:], batched[own:], strict=True))
+    operands = list(zip(inputs[own:], batched[own:], strict=True))
     return all(_is_aligned(tensor, flag, len(result.shape)) for tensor, flag in operands)
 
 

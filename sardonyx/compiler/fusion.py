@@ -31,7 +31,8 @@ class Group:
 
     `values` gives, for each value that the group computes pointwise, its expression; the result of `anchor`, the
     template that leads the group, is an `Input` there. Once grouping is over, `Input(i)` stands for `operands[i]` in
-    a loop, and in a template for the result (0) or `operands[i - 1]`.
+    a loop, and in a template for the result (0) or `operands[i - 1]`. A kernel of two templates is led by the second
+    one, and `before` is the group of the first.
     """
 
     nodes: list[Lowered]
@@ -40,6 +41,7 @@ class Group:
     anchor: Lowered | None = None
     operands: list[ir.Value] = field(default_factory=list)
     outputs: list[ir.Value] = field(default_factory=list)  # those that somebody outside reads
+    before: Group | None = None
 
     @property
     def takes_pointwise(self) -> bool:

@@ -10,7 +10,7 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.kernel.expr import Expr
@@ -61,6 +61,36 @@ class NativeKernel:
         An output may be a view of an input. errors.* or ValueError where the shapes contradict the operator.
         """
         raise NotImplementedError
+
+    def after(self, earlier: NativeKernel, made: Sequence[Expr], outputs: Sequence[Expr]) -> JointKernel | None:
+        """A kernel that does what `earlier` does and then this one, which alone reads what the other makes, first.
+
+        `made` and `outputs` are the expressions of both epilogues. None where there is no such kernel.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one of two kernels in one is given; the first input of the second is None."""
+
+    inputs: Sequence[Tensor | None]
+    epilogue: Epilogue | None = None
+
+
+class JointKernel(Protocol):
+    """Two kernels in one, the second of which reads what the first one makes."""
+
+    def pays(self, binder: Binder, first: Part, second: Part) -> bool:
+        """Whether it can do it for these shapes, and in less time than both by themselves; adds no steps.
+
+        The second epilogue is not known yet. The answer does not depend on how many items a batch has.
+        """
+        ...
+
+    def bind(self, binder: Binder, first: Part, second: Part) -> Sequence[Tensor | None]:
+        """Add the steps and give the outputs of the second one."""
+        ...
 
 
 KernelClass = TypeVar("KernelClass", bound=type[NativeKernel])

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.native.convolution import bands
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
@@ -23,7 +24,7 @@ from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.compiler.native.convolution.winograd import WINOGRAD
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.products.gemm_step import product_of, products_reason
-from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.compiler.native.template import Epilogue, JointKernel, NativeKernel, Part, template
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
@@ -56,6 +57,20 @@ class ConvolutionKernel(NativeKernel):
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
     ) -> Sequence[Tensor | None]:
+        results = convolve(binder, self.call_of(binder, inputs, epilogue))
+        return [_channels_at_end(tensor) for tensor in results] if self.channels_last else results
+
+    def after(self, earlier: NativeKernel, made: Sequence[Expr], outputs: Sequence[Expr]) -> JointKernel | None:
+        if not isinstance(earlier, ConvolutionKernel) or earlier.channels_last or self.channels_last:
+            return None
+        if earlier.group > 1 or self.group == 1 or not bands.takes(made, outputs):
+            return None
+        return ConvolutionPair(earlier, self)
+
+    def call_of(
+        self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None = None
+    ) -> ConvolutionCall:
+        """The call for the node's inputs; ValueError where their shapes do not fit."""
         x, w = inputs[0], inputs[1]
         assert x is not None
         assert w is not None
@@ -65,9 +80,7 @@ class ConvolutionKernel(NativeKernel):
             w = binder.derived(w, key, ordered)
         if self.channels_last:
             x = _channels_second(x)
-        call = self.call(binder, x, w, bias, self._whole_epilogue(x, addend, epilogue))
-        results = convolve(binder, call)
-        return [_channels_at_end(tensor) for tensor in results] if self.channels_last else results
+        return self.call(binder, x, w, bias, self._whole_epilogue(x, addend, epilogue))
 
     def _whole_epilogue(self, x: Tensor, addend: Tensor | None, epilogue: Epilogue | None) -> Epilogue | None:
         """The addend, the activation and what follows them, for a result in ONNX's order."""
@@ -109,14 +122,35 @@ class ConvolutionKernel(NativeKernel):
         return ConvolutionCall(x, w, bias, windows, group, epilogue, product)
 
 
+class ConvolutionPair:
+    """Two convolutions of which the second reads what the first makes, in one step: see `bands`."""
+
+    def __init__(self, first: ConvolutionKernel, second: ConvolutionKernel) -> None:
+        self.first, self.second = first, second
+
+    def pays(self, binder: Binder, first: Part, second: Part) -> bool:
+        expand = bands.one_item(self.first.call_of(binder, first.inputs, first.epilogue))
+        windows = self._windows(binder, expand, second)
+        joint = bands.predict(binder, expand, windows)
+        return joint is not None and joint < choose(binder, expand)[0] + choose(binder, windows)[0]
+
+    def bind(self, binder: Binder, first: Part, second: Part) -> Sequence[Tensor | None]:
+        expand = self.first.call_of(binder, first.inputs, first.epilogue)
+        return bands.bind(binder, expand, self._windows(binder, expand, second))
+
+    def _windows(self, binder: Binder, expand: ConvolutionCall, second: Part) -> ConvolutionCall:
+        """The second call, over a stand-in for what the first makes."""
+        return self.second.call_of(binder, [bands.made_by(expand), *second.inputs[1:]], second.epilogue)
+
+
 def convolve(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     """Add the steps of a call by the algorithm that is chosen for it, and give the outputs in ONNX's order."""
-    algorithm, chosen = choose(binder, call)
+    _, algorithm, chosen = choose(binder, call)
     return algorithm.bind(binder, chosen)
 
 
-def choose(binder: Binder, call: ConvolutionCall) -> tuple[Algorithm, ConvolutionCall]:
-    """The algorithm that is predicted to be the fastest, and the call as it takes it.
+def choose(binder: Binder, call: ConvolutionCall) -> tuple[float, Algorithm, ConvolutionCall]:
+    """The algorithm that is predicted to be the fastest, with its nanoseconds and the call as it takes it.
 
     Where the session allows coarser products than those of the input's type, both are compared: fewer exact products
     may take less time than more coarse ones.
@@ -127,8 +161,7 @@ def choose(binder: Binder, call: ConvolutionCall) -> tuple[Algorithm, Convolutio
         calls.append(replace(call, product=exact))
     predicted = [(algorithm.predict(binder, one), algorithm, one) for one in calls for algorithm in ALGORITHMS]
     able = [(time, algorithm, one) for time, algorithm, one in predicted if time is not None]
-    _, algorithm, chosen = min(able, key=lambda candidate: candidate[0])
-    return algorithm, chosen
+    return min(able, key=lambda candidate: candidate[0])
 
 
 def _with_rank(tensor: Tensor, rank: int) -> Tensor:
