@@ -9,7 +9,7 @@ import pytest
 
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.convolution.winograd import argument_names
+from sardonyx.compiler.llvm.kernels.convolution.winograd import WinogradSpec, argument_names
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Requests, Squares
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES
 from sardonyx.compiler.llvm.library import KERNEL
@@ -69,7 +69,7 @@ def test_images_beyond_the_second_cache_are_asked_for(scheme: Any) -> None:
         cut = cut_of(binder.target, winograd.sizes_of(call), scheme, 13)
         (y,) = winograd.bind_cut(binder, call, scheme, cut)
         step = binder.steps[-1]
-        spec = winograd.WinogradSpec(scheme.stride, scheme.outputs)
+        spec = WinogradSpec(scheme.stride, scheme.outputs)
         given = dict(zip(argument_names(spec), step.arguments, strict=False))
         return binder, memory, (x, w, y), given
 
