@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.kernels.products.gemm_dots import DotsSpec
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.dots_step import suits_dots
@@ -46,9 +47,9 @@ def multiply(a: Array, b: Array, variant: str = "", *, constant: bool = True, on
 
 
 def columns_of(variant: str, dtype: Any) -> list[int]:
-    """Every number of columns that dot products take on a machine, for long rows."""
+    """Every number of columns that dot products take on a machine, for rows of 299 and more."""
     product = "f64" if dtype == np.float64 else "f32"
-    return [n for n in range(1, 17) if suits_dots(new_binder(variant).target, product, 1000, n)]
+    return [n for n in range(1, 17) if suits_dots(new_binder(variant).target, product, 299, n)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -133,6 +134,22 @@ def test_epilogue(variant: str) -> None:
     gelu = wanted * 0.5 * (1 + np.vectorize(exact)(wanted * 0.5**0.5))
     assert np.allclose(memory.read(found[0]), gelu, rtol=1e-5, atol=1e-5)
     assert np.allclose(memory.read(found[1]).astype(np.float64), np.maximum(wanted, 0), rtol=1e-3, atol=1e-3)
+
+
+def test_columns_in_parts_and_rows_asked_for() -> None:
+    """More columns than registers hold the sums of, and an A that is larger than caches."""
+    rng = np.random.default_rng(6)
+    target = host_target()
+    far = DotsSpec("f32", 5, 4, 2, asks_ahead=True)
+    assert far.parts() == ((0, 4, 2), (4, 5, 1))
+    assert DotsSpec("f32", 9, 5, 5).parts() == ((0, 5, 5), (5, 9, 4))
+    assert DotsSpec("f32", 8, 6, 4).parts() == ((0, 8, 4),)
+    n = max(n for n in range(1, 17) if suits_dots(target, "f32", 3000, n))
+    rows = int(target.caches.l3 * 0.3) // 12000
+    a, b = rng.standard_normal((rows, 3000), dtype=np.float32), rng.standard_normal((3000, n), dtype=np.float32)
+    found = multiply(a, b)
+    assert np.allclose(found[:: rows - 1], a[:: rows - 1].astype(np.float64) @ b, atol=1e-3)
+    assert np.array_equal(found[7:8], multiply(a[7:8], b))
 
 
 def test_not_a_number_and_infinity() -> None:

@@ -15,29 +15,43 @@ from sardonyx.compiler.native.products.sides import Sides, side_arguments
 _PRODUCTS = ("f32", "f64")
 # Rows of a tile at most: enough sums to hide the latency of an addition, and few enough pointers for their registers.
 _MOST_ROWS = 8
-# So many rows use a B that is read from the second cache often enough.
-_ENOUGH_ROWS = 4
+# Dot products take at most this share of the micro-kernel's multiplications: they load more for each of them.
+_GAIN = 0.9
+# The share of the second cache that B takes at most, which every tile of rows reads anew.
+_MOST_OF_L2 = 0.5
+# An A of at least this share of the last cache comes from memory: its next rows are asked for ahead of time.
+_FAR_OF_L3 = 0.25
 # A chunk reads so many bytes of A at least; and there are so many chunks at most, which two, four... threads share.
 _CHUNK_BYTES = 96 << 10
 _MOST_CHUNKS = 64
 
 
 def suits_dots(target: Target, product: str, k: int, n: int) -> bool:
-    """Whether dot products take fewer instructions for a row of C than the micro-kernel of `gemm`, which takes K."""
+    """Whether dot products take fewer instructions for a row of C than the micro-kernel of `gemm`, whose vectors of
+    columns are multiplied whole."""
     if product not in _PRODUCTS:
         return False
     word = PRODUCTS[product].word
     lanes = target.lanes(word)
-    sum_of_lanes = 2 * lanes.bit_length()  # shuffles and additions
-    if n > lanes // 2 or n * (-(-k // lanes) + sum_of_lanes) >= k:
+    sum_of_lanes = 1.5 * lanes.bit_length()  # shuffles and additions
+    if n > lanes or n * (-(-k // lanes) + sum_of_lanes) >= _GAIN * k:
         return False
-    # B is read once for a tile of rows: few rows want it in the nearest cache.
-    return _tile_rows(target, n) >= _ENOUGH_ROWS or n * k * word.nbytes <= target.caches.l1 * 2 // 3
+    return n * k * word.nbytes <= _MOST_OF_L2 * target.caches.l2
 
 
-def _tile_rows(target: Target, columns: int) -> int:
-    """As many rows as registers hold the sums of, beside a vector of each column and one of A."""
-    return max(1, min(_MOST_ROWS, (target.registers - 2 - columns) // columns))
+def _tile(target: Target, columns: int) -> tuple[int, int]:
+    """Rows and columns whose sums fit the registers beside a vector of each column and one of A; those that load the
+    fewest vectors for all columns."""
+
+    def rows_of(across: int) -> int:
+        return max(1, min(_MOST_ROWS, (target.registers - 2 - across) // across))
+
+    def loads(across: int) -> float:
+        return -(-columns // across) * (1 + across / rows_of(across))
+
+    best = min(range(1, min(columns, target.registers // 4) + 1), key=lambda across: (loads(across), -across))
+    across = -(-columns // -(-columns // best))
+    return rows_of(across), across
 
 
 def takes_dots(
@@ -57,8 +71,9 @@ def takes_dots(
     if problem.batch != 1 or not suits_dots(binder.target, problem.product, problem.k, problem.n):
         return False
     columns = problem.n
-    rows = _tile_rows(binder.target, columns)
-    spec = DotsSpec(problem.product, columns, rows, epilogue)
+    rows, across = _tile(binder.target, columns)
+    is_far = problem.m * problem.k * PRODUCTS[problem.product].word.nbytes > _FAR_OF_L3 * binder.target.caches.l3
+    spec = DotsSpec(problem.product, columns, rows, across, is_far, epilogue)
     row_block = _row_block(problem, PRODUCTS[problem.product].word.nbytes, rows)
     values: dict[str, Argument] = {"m": problem.m, "k": problem.k, "row_block": row_block, "a": a, "b": b}
     values |= {"a_stride": a.strides[0], "b_stride": b.strides[1]}
@@ -80,7 +95,7 @@ def takes_dots(
 
 def _detail(spec: DotsSpec, problem: Problem) -> str:
     sizes = f"{problem.m}x{problem.k}x{problem.n}"
-    return f"{sizes} {spec.product} by dot products, tile of {spec.rows} rows of {spec.columns}"
+    return f"{sizes} {spec.product} by dot products, {spec.rows} rows of {spec.across} at once"
 
 
 def _row_block(problem: Problem, word: int, rows: int) -> int:

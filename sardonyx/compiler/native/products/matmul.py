@@ -12,7 +12,7 @@ import numpy as np
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of, products_reason
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.packed_constants import in_lines, line_step, pack_b
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
@@ -86,10 +86,10 @@ class ProductKernel(NativeKernel):
 
             def columns(array: Array) -> Array:
                 view = oriented_array(array, *orientation)
-                return np.ascontiguousarray(view.T).reshape(-1)
+                return in_lines(view[:, None] if view.ndim == 1 else view)
 
             lines = binder.derived(given, ("columns", orientation), columns)
-            return lines.reshaped(right.shape, (1, right.shape[0]))
+            return lines.reshaped(right.shape, (1, line_step(right.shape[0], given.dtype)))
 
         def panels(array: Array) -> Array:
             view = oriented_array(array, *orientation)

@@ -52,3 +52,18 @@ def pack_b(library: KernelLibrary, array: Array, product: str) -> Array:
     threads = min(os.cpu_count() or 1, chunks) if packed.nbytes > _SMALL else 1
     library.run(emit_pack, spec, (batches, stride, size_k, size_n, packed, *steps), chunks, threads)
     return packed
+
+
+def line_step(count: int, dtype: np.dtype[np.generic]) -> int:
+    """Elements from one column of so many elements to the next: an odd number of cache lines, which spreads them over
+    all sets of the caches."""
+    return (-(-count * dtype.itemsize // ALIGNMENT) | 1) * ALIGNMENT // dtype.itemsize
+
+
+def in_lines(matrix: Array) -> Array:
+    """The columns of a matrix as rows that are `line_step` apart, the first at the beginning of a cache line."""
+    size_k, size_n = matrix.shape
+    lines = aligned_empty(size_n * line_step(size_k, matrix.dtype), matrix.dtype)
+    rows = lines.reshape(size_n, -1)
+    rows[:, :size_k], rows[:, size_k:] = matrix.T, 0
+    return lines

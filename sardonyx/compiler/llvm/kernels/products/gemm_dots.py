@@ -4,6 +4,10 @@ The micro-kernel of `gemm` spreads a word of A over the lanes of a row of C; whe
 idle, and a word is loaded for each multiplication. Here lanes run along K, which takes as many multiplications as
 there are numbers, and one sum over the lanes for each element of C. A's rows and B's columns are contiguous.
 
+    for a tile of rows of A:
+        for some columns of B:     all pairs are summed in registers, a vector for each, whose lanes are added up
+        apply the epilogue
+
 The sums depend on K and the width of vectors alone, so results have the same bits for any rows, chunks or threads.
 """
 
@@ -20,15 +24,25 @@ from sardonyx.compiler.llvm.types import I64, PTR, Type
 
 @dataclass(frozen=True)
 class DotsSpec:
-    """The structure of a kernel: C has `columns` columns, a tile of it `rows` rows.
+    """The structure of a kernel: C has `columns` columns, of which `rows` rows and `across` columns are summed at once.
 
-    The product is one whose words are what tensors hold.
+    The product is one whose words are what tensors hold. `asks_ahead`: the next rows of A are asked for ahead of time.
     """
 
     product: str
     columns: int
     rows: int
+    across: int
+    asks_ahead: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+
+    def parts(self) -> tuple[tuple[int, int, int], ...]:
+        """The columns in parts of `across` or one less: (first column, last column, columns of a part)."""
+        count = -(-self.columns // self.across)
+        most = -(-self.columns // count)
+        split = (self.columns - count * (most - 1)) * most
+        parts = (0, split, most), (split, self.columns, most - 1)
+        return tuple(part for part in parts if part[0] < part[1])
 
 
 def argument_names(spec: DotsSpec) -> tuple[str, ...]:
@@ -40,9 +54,14 @@ def argument_names(spec: DotsSpec) -> tuple[str, ...]:
 
 
 def scratch_bytes(target: Target, spec: DotsSpec) -> int:
-    """Bytes of scratch: a vector for each row of a tile."""
+    """Bytes of scratch: the sums of a tile of rows."""
     scalar = PRODUCTS[spec.product].accumulator
-    return spec.rows * target.lanes(scalar) * scalar.nbytes
+    return spec.rows * _row_of_sums(target.lanes(scalar), spec.columns) * scalar.nbytes
+
+
+def _row_of_sums(lanes: int, columns: int) -> int:
+    """Elements of a row of sums: whole vectors, of which one may begin at any column."""
+    return (-(-columns // lanes) + 1) * lanes
 
 
 def emit_dots(target: Target, spec: DotsSpec) -> str:
@@ -62,6 +81,8 @@ class _Dots:
         words = k.pointer("arguments", I64)
         self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         self.tile = k.pointer("scratch", self.scalar)
+        self.rows_ahead = -(-spec.rows // -(-spec.columns // spec.across))
+        self.row_of_sums = _row_of_sums(self.lanes, spec.columns)
         self.whole = self.given["k"] - self.given["k"] % self.lanes
 
     def text(self) -> str:
@@ -73,27 +94,72 @@ class _Dots:
             with k.loop(first, last, spec.rows) as row:
                 height = minimum(k, last - row, spec.rows)
                 for rows in k.choose(height, range(1, spec.rows + 1)):
-                    self._multiply(row, rows)
-                writer.over_rows(self.tile, k.constant(I64, self.lanes), row, height)
+                    self._tile_of_sums(row, rows)
+                writer.over_rows(self.tile, k.constant(I64, self.row_of_sums), row, height)
         return k.finish()
 
-    def _multiply(self, row: Value, rows: int) -> None:
-        """The dot products of some rows, a vector of each row to scratch."""
-        k, given, columns = self.k, self.given, self.spec.columns
+    def _tile_of_sums(self, row: Value, rows: int) -> None:
+        """The dot products of some rows, to scratch."""
+        done = 0
+        for first, last, columns in self.spec.parts():
+            count = (last - first) // columns
+            with self.k.loop(0, count) as part:
+                ahead = row + self.spec.rows + (part + done) * self.rows_ahead
+                self._multiply(row, rows, part * columns + first, columns, ahead)
+            done += count
+
+    def _multiply(self, row: Value, rows: int, column: Value, columns: int, ahead: Value) -> None:
+        """The dot products of some rows and columns, while rows from `ahead` on are asked for."""
+        k, given = self.k, self.given
         a = [self._line("a", row + number) for number in range(rows)]
-        b = [self._line("b", k.constant(I64, number)) for number in range(columns)]
+        b = [self._line("b", column + number) for number in range(columns)]
+        asks = self.spec.asks_ahead and rows == self.spec.rows
+        wanted = [self._line("a", ahead + number) for number in range(self.rows_ahead)] if asks else []
         zero = k.constant(self.scalar.vector(self.lanes), 0)
         sums = [[k.variable(zero.type, 0) for _ in range(columns)] for _ in range(rows)]
         with k.loop(0, self.whole, self.lanes) as start:
+            for line in wanted:
+                line.offset(start).prefetch(level=2)
             self._step(a, b, start, None, sums)
         with k.when(self.whole < given["k"]):
             mask = k.lanes_below(given["k"] - self.whole, self.lanes)
             self._step(a, b, self.whole, mask, sums)
         for number, line in enumerate(sums):
-            vector = zero
-            for column, total in enumerate(line):
-                vector = k.insert(vector, k.horizontal("add", total.get()), column)
-            self.tile.store(vector, number * self.lanes)
+            found = self._sums_of_lanes([total.get() for total in line])
+            self.tile.offset(column).store(found, number * self.row_of_sums)
+
+    def _sums_of_lanes(self, vectors: list[Value]) -> Value:
+        """A vector whose lanes are the sums over the lanes of the vectors, each a tree of halves.
+
+        Halves of two vectors are added at once: vectors half as many places apart each time, so that all end in order.
+        """
+        lanes = self.lanes
+        kept: list[Value | None] = [*vectors, *[None] * (lanes - len(vectors))]
+        part = lanes
+        while len(kept) > 1:
+            half, part = len(kept) // 2, part // 2
+            kept = [self._halves_added(*pair, part) for pair in zip(kept[:half], kept[half:], strict=True)]
+        assert kept[0] is not None
+        return kept[0]
+
+    def _halves_added(self, first: Value | None, second: Value | None, part: int) -> Value | None:
+        """Parts of so many lanes of both vectors in turns, each the sum of two that were neighbours."""
+        if first is None:
+            return None
+        k, lanes = self.k, self.lanes
+
+        def places(start: int, exists: bool) -> list[int]:
+            return [place if exists else -1 for place in range(start, start + part)]
+
+        low, high = (
+            [
+                place
+                for start in range(beside, lanes, 2 * part)
+                for place in (*places(start, True), *places(lanes + start, second is not None))
+            ]
+            for beside in (0, part)
+        )
+        return k.shuffle(first, second, low) + k.shuffle(first, second, high)
 
     def _line(self, name: str, number: Value) -> Pointer:
         """A row of A or a column of B."""
@@ -120,5 +186,8 @@ class _Dots:
             place(f"output{index}", epilogue.output_type(index, self.scalar))
             for index in range(max(1, len(epilogue.outputs)))
         ]
-        mask = k.lanes_below(k.constant(I64, self.spec.columns), self.lanes)
-        return EpilogueWriter(k, epilogue, operands, outputs, k.constant(I64, 0), [mask])
+        whole, rest = divmod(self.spec.columns, self.lanes)
+        masks: list[Value | None] = [None] * whole
+        if rest:
+            masks.append(k.lanes_below(k.constant(I64, rest), self.lanes))
+        return EpilogueWriter(k, epilogue, operands, outputs, k.constant(I64, 0), masks)
