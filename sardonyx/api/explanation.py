@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sardonyx.api.session import InferenceSession
     from sardonyx.compiler.binding import Bound, BoundStep
     from sardonyx.compiler.fusion import Group
+    from sardonyx.compiler.lowering import Lowered
     from sardonyx.compiler.segment import BoundOperation
     from sardonyx.tuning.ceilings import Ceilings
 
@@ -318,9 +319,9 @@ class _Builder:
             return
         self.ready.append(ready)
         segment, bound = ready.source.segment, ready.source.bound
-        for operation in segment.operations:
-            if operation.group.anchor is not None:
-                role, kind = operation.group.anchor.role, operation.group.anchor.node.op_type
+        for group in segment.groups:
+            if group.anchor is not None:
+                role, kind = group.anchor.role, group.anchor.node.op_type
                 self.views[kind] += role == "view"
                 self.known[kind] += role == "known"
         self.views, self.known = +self.views, +self.known  # without those that were not there
@@ -417,17 +418,23 @@ def _kernel(step: BoundStep, group: Group | None) -> str:
     name = _NAMES.get(step.kernel, step.kernel)
     if group is None:
         return name
-    kinds = [group.anchor.node.op_type] if group.anchor is not None else [item.node.op_type for item in group.nodes]
+    kinds = [item.node.op_type for item in _leading(group) or group.nodes]
     return f"{name} {'+'.join(kinds[:4])}{'+…' if len(kinds) > 4 else ''}"
+
+
+def _leading(group: Group) -> list[Lowered]:
+    """The templates of a group, in order."""
+    before = [] if group.before is None else _leading(group.before)
+    return before if group.anchor is None else [*before, group.anchor]
 
 
 def _epilogue(group: Group) -> tuple[str, ...]:
     """What is fused behind a template, one word for each node."""
-    anchor = group.anchor
+    anchor, leading = group.anchor, _leading(group)
     if anchor is None:
         return ()
     words = ["bias"] if anchor.node.op_type == "Gemm" and len(anchor.node.inputs) > 2 and anchor.node.inputs[2] else []
-    return (*words, *(_word(item.node) for item in group.nodes if item is not anchor))
+    return (*words, *(_word(item.node) for item in group.nodes if item not in leading))
 
 
 def _word(node: ir.Node) -> str:

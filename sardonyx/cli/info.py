@@ -147,7 +147,7 @@ def placement(compiled: CompiledModel, bound: Mapping[int, ReadyPlan | None]) ->
 
 def _inside(ready: ReadyPlan) -> collections.Counter[str]:
     """What a segment is made of."""
-    anchors = [operation.group.anchor for operation in ready.source.segment.operations]
+    anchors = [group.anchor for group in ready.source.segment.groups]
     roles = collections.Counter(anchor.role for anchor in anchors if anchor is not None)
     return collections.Counter(native=len(ready.source.bound.steps), view=roles["view"], known=roles["known"])
 

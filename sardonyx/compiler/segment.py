@@ -7,7 +7,7 @@ tensors that have shapes and no contents, computes what follows from shapes alon
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,9 @@ from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.rows import common_shape
-from sardonyx.compiler.native.template import Epilogue
+from sardonyx.compiler.native.template import Part
+from sardonyx.compiler.pairs import Pair, pairs_of, part_of
+from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
 from sardonyx.compiler.replay import Looks, Replays, structure_of
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
@@ -51,6 +53,15 @@ class Operation:
     structure: int | None  # the same for operations that bind alike; None: quicker done again than replayed
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class PairOperation:
+    """Two operations as one: the numbers of all that both read, and the one that can stand in place of `second`."""
+
+    pair: Pair
+    whole: Operation
+    second: Operation
+
+
 @dataclass(eq=False, slots=True)
 class BoundOperation:
     """An operation in one plan, with the values that it reads and makes there."""
@@ -71,13 +82,14 @@ class OperationError(Exception):
 
 @dataclass
 class Segment:
-    """The operations of a segment in order, over numbered values.
+    """The operations of a segment in order, over numbered values; the groups that need none are among `groups` only.
 
     `inputs` and `outputs` are values that cross its border, `constants` the model's own. Of the inputs in `steering`
     it reads the contents while binding.
     """
 
     library: KernelLibrary
+    groups: tuple[Group, ...]
     operations: tuple[Operation, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
@@ -86,7 +98,9 @@ class Segment:
     _constants: dict[int, Tensor] = field(default_factory=dict)
     settings: RunSettings = DEFAULT
     steering: frozenset[ir.Value] = frozenset()
+    pairs: Mapping[int, PairOperation] = field(default_factory=dict)  # by the `id` of the first operation
     _prepared: dict[tuple[int, Hashable], tuple[Array, Tensor]] = field(default_factory=dict)
+    _paying: dict[Hashable, bool] = field(default_factory=dict)
     _looks: Looks = field(default_factory=Looks)
 
     def __post_init__(self) -> None:
@@ -138,7 +152,7 @@ class Segment:
         for place, array in zip(self.steering_places, contents, strict=True):
             values[self._numbers[self.inputs[place]]] = binder.constant(array)
         operations: list[BoundOperation] = []
-        for operation in self.operations:
+        for operation in self._chosen(binder, values):
             given = [None if number < 0 else values[number] for number in operation.inputs]
             bound = BoundOperation(operation, given)
             operations.append(bound)
@@ -166,6 +180,30 @@ class Segment:
         except OverflowError as error:
             raise errors.Fail("Failed to allocate memory for requested buffer: a size exceeds 64 bits") from error
 
+    def _chosen(self, binder: Binder, values: Mapping[int, Tensor | None]) -> Iterator[Operation]:
+        """The operations to bind, while `values` are those that were bound: pairs as one where that pays."""
+        instead: dict[int, Operation] = {}
+        for operation in self.operations:
+            pair = self.pairs.get(id(operation))
+            if pair is None:
+                yield instead.get(id(operation), operation)
+            elif self._pays(pair, binder, values):
+                instead[id(pair.second)] = pair.whole
+            else:
+                yield operation
+
+    def _pays(self, both: PairOperation, binder: Binder, values: Mapping[int, Tensor | None]) -> bool:
+        given = [values.get(number) for number in both.whole.inputs]
+        look = both.whole.structure, *(None if one is None else (one.look, one.buffer.kind) for one in given)
+        known = self._paying.get(look)
+        if known is None:
+            try:
+                known = both.pair.kernel.pays(binder, *both.pair.parts(given))
+            except (ValueError, errors.OnnxRuntimeError):  # the operation that it comes from says so
+                known = False
+            self._paying[look] = known
+        return known
+
     def _numbers_of(self, values: Sequence[ir.Value]) -> list[int]:
         """The numbers of values that cross its border."""
         return [self._numbers[value] for value in values]
@@ -186,6 +224,7 @@ class Segment:
         ]
         return replace(
             self,
+            groups=tuple(operation.group for operation in reversed(kept)),
             operations=tuple(reversed(kept)),
             inputs=tuple(value for value, _ in pairs),
             input_dtypes=tuple(dtype for _, dtype in pairs),
@@ -218,6 +257,8 @@ def build_segment(
         return None if fact is None or fact.dtype is None else numpy_dtype(fact.dtype)
 
     groups = fuse(items, shape_of, dtype_of, outer)
+    picked = picked_sizes(items, constant, shape_of)
+    needed = _needed(groups, picked, outer)
     numbers: dict[ir.Value, int] = {}
     constants: dict[int, Tensor] = {}
     inputs: list[ir.Value] = []
@@ -240,29 +281,74 @@ def build_segment(
     operations: list[Operation] = []
     structures: dict[Hashable, int] = {}
     for group in groups:
-        if group.anchor is None:
-            read: list[ir.Value | None] = list(group.operands)
-            written = group.outputs
+        written, structure = _written(group), None
+        if written and picked.keys() >= set(written):
+            written = [value for value in written if value in needed]
+            if not written:
+                continue
+            sizes = [picked[value] for value in written]
+            read: Sequence[ir.Value | None] = list(dict.fromkeys(source for one in sizes for source in one.sources))
+            bind = _reading(sizes, read)
         else:
-            read = [*group.anchor.node.inputs, *group.operands]
-            written = group.outputs if group.values else list(group.anchor.node.outputs)
-        structure = None
-        if group.anchor is None or group.anchor.role != "known":
-            structure = structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations))
-        operations.append(
-            Operation(
-                group,
-                tuple(map(number, read)),
-                tuple(map(number, written)),
-                _binding(group, dtype_of),
-                _label(group),
-                structure,
-            )
+            read = _read(group)
+            bind = _binding(group, dtype_of)
+            if group.anchor is None or group.anchor.role != "known":
+                structure = structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations))
+        places = tuple(map(number, read)), tuple(map(number, written))
+        operations.append(Operation(group, *places, bind, _label(group), structure))
+    pairs: dict[int, PairOperation] = {}
+    by_group = {id(operation.group): operation for operation in operations}
+    for pair in pairs_of(groups, outer):
+        first, second = by_group[id(pair.first)], by_group[id(pair.second)]
+        each = structure_of(pair.first), structure_of(pair.second)
+        key = ("alone", first.structure, second.structure) if None in each else ("pair", *each)
+        whole = Operation(
+            pair.group,
+            tuple(map(number, pair.reads)),
+            second.outputs,
+            _pair_binding(pair),
+            _label(pair.group),
+            structures.setdefault(key, len(operations) + len(pairs)),
         )
+        pairs[id(first)] = PairOperation(pair, whole, second)
     outputs = tuple(value for value in made if outer[value])
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
-    kept = tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
-    return Segment(library, *kept, settings, steering.intersection(inputs))
+    kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
+    return Segment(library, *kept, settings, steering.intersection(inputs), pairs)
+
+
+def _read(group: Group) -> list[ir.Value | None]:
+    """What a group reads, absent inputs of its anchor included."""
+    return [*(() if group.anchor is None else group.anchor.node.inputs), *group.operands]
+
+
+def _written(group: Group) -> list[ir.Value]:
+    """What it makes, absent outputs of its anchor included."""
+    return group.outputs if group.anchor is None or group.values else list(group.anchor.node.outputs)
+
+
+def _needed(
+    groups: Sequence[Group], picked: Mapping[ir.Value, PickedSizes], outer: Mapping[ir.Value, bool]
+) -> set[ir.Value]:
+    """The values that somebody reads who does not read sizes itself instead."""
+    needed = {value for value, is_read in outer.items() if is_read}
+    for group in groups:
+        if not picked.keys() >= {value for value in _written(group) if value.name != ""}:
+            needed.update(value for value in _read(group) if value is not None)
+    return needed
+
+
+def _reading(sizes: Sequence[PickedSizes], read: Sequence[ir.Value | None]) -> Callable[[Binder, Tensors], Tensors]:
+    """How sizes of the values `read` become constants."""
+    places = [[read.index(source) for source in one.sources] for one in sizes]
+
+    def bind(binder: Binder, inputs: Tensors) -> Tensors:
+        return [
+            binder.constant(one.read([inputs[place] for place in chosen]))
+            for one, chosen in zip(sizes, places, strict=True)
+        ]
+
+    return bind
 
 
 def _binding(
@@ -285,18 +371,34 @@ def _binding(
     assert native is not None
     if not group.values:
         return native.bind
-    own = len(item.node.inputs)
-    exprs = tuple(group.values.values())
 
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
-        operands = tuple(tensor for tensor in inputs[own:] if tensor is not None)
-        made = native.bind(binder, inputs[:own], epilogue=Epilogue(exprs, operands))  # type: ignore[call-arg]
-        shape = made[0].shape if made[0] is not None else ()
-        if common_shape([shape, *(tensor.shape for tensor in operands)]) != shape:
-            raise ValueError(f"a result of the shape {shape} is combined with {[one.shape for one in operands]}")
+        given = part_of(group, inputs)
+        made = native.bind(binder, given.inputs, epilogue=given.epilogue)  # type: ignore[call-arg]
+        _check_operands(made, given)
         return made
 
     return bind
+
+
+def _pair_binding(pair: Pair) -> Callable[[Binder, Tensors], Tensors]:
+    """How two groups bind as one."""
+
+    def bind(binder: Binder, inputs: Tensors) -> Tensors:
+        first, second = pair.parts(inputs)
+        made = pair.kernel.bind(binder, first, second)
+        _check_operands(made, second)
+        return made
+
+    return bind
+
+
+def _check_operands(made: Tensors, given: Part) -> None:
+    """ValueError where a result is combined with something that is larger."""
+    operands = () if given.epilogue is None else given.epilogue.operands
+    shape = made[0].shape if made[0] is not None else ()
+    if common_shape([shape, *(tensor.shape for tensor in operands)]) != shape:
+        raise ValueError(f"a result of the shape {shape} is combined with {[one.shape for one in operands]}")
 
 
 def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:
