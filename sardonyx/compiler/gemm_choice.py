@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.kernels.products.gemm import Layout
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import MOST_HIGH, SIDE, TILES_ACROSS
 from sardonyx.compiler.llvm.target import Target
@@ -94,13 +95,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Blocking:
-    """Rows, elements of K and panels of a chunk, how many chunks there are, and what is copied to scratch.
+    """Rows, elements of K and panels of a chunk, rows of its tiles, how many chunks there are, and what is copied.
 
     Byte offsets in scratch: A's copy lies at 0.
     """
 
     row_block: int
     strip: int
+    tile_rows: int
     k_block: int
     group: int
     row_blocks: int
@@ -142,8 +144,8 @@ class Tuning:
     chunk_flops        work of a chunk: the least and the most that is wished for
     chunk_bytes        bytes of B of a chunk that is bound by memory
     bad_stride         A is copied where its rows are a multiple of so many bytes apart; 0 for never
-    prefetch           bytes ahead that a product of few rows, or one that is swept, asks for; twice as many where memory
-                       is far
+    prefetch           bytes ahead that a product of few rows, or one that is swept, asks for; twice as many where
+                       memory is far
     """
 
     panel_l1: float = 5.0
@@ -204,11 +206,12 @@ class _Choice:
         b_bytes = 0 if problem.b == "packed" else _lines(self.product.words(k_block) * panel * self.word)
         tile_keep = int(k_blocks > 1)
         tile_stride = panel * group if tile_keep else _MOST_PANELS * panel
-        tile_rows = row_block if tile_keep else self.tile.rows
-        tile_bytes = _lines(tile_rows * tile_stride * self.product.accumulator.nbytes)
+        kept_rows = row_block if tile_keep else self.tile.rows
+        tile_bytes = _lines(kept_rows * tile_stride * self.product.accumulator.nbytes)
         return Blocking(
             row_block=row_block,
             strip=self.tile.rows if swept else row_block,
+            tile_rows=self.tile.rows if swept or row_blocks > 1 else self._tile_rows(),
             k_block=k_block,
             group=group,
             row_blocks=row_blocks,
@@ -223,6 +226,16 @@ class _Choice:
             prefetch=self._prefetch(few, swept),
             scratch=a_bytes + b_bytes + tile_bytes,
         )
+
+    def _tile_rows(self) -> int:
+        """Rows of a tile where one block has them all: fewer than there could be, and all about equal, where the last
+        tile would have so few that each step of K takes as long as with more."""
+        rows, most = self.problem.m, self.tile.rows
+        last = rows % most
+        waits = 0 < last * self.tile.vectors < BUSY
+        if rows <= most or not waits or self.product.in_tiles:
+            return most
+        return -(-rows // -(-rows // most))
 
     def _prefetch(self, few: bool, swept: bool) -> int:
         """Words ahead: a fixed distance where B is read line after line, the next panel where tiles of rows share one.

@@ -19,6 +19,7 @@ from sardonyx.compiler.gemm_choice import (
     tile_shape,
 )
 from sardonyx.compiler.llvm.kernels.products.gemm import GemmSpec, Layout, argument_names, emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets
@@ -54,6 +55,7 @@ def test_chunks_cover_the_product(target: Target) -> None:
         assert found.chunks == problem.batch * found.row_blocks * found.groups
         assert found.row_block % tile.rows == 0
         assert found.strip % tile.rows == 0
+        assert 1 <= found.tile_rows <= tile.rows
         assert found.k_block % depth == 0
         assert found.tile_keep == (found.k_block < problem.k)
         assert 0 < found.scratch < max(8 << 20, 8 * target.caches.l2)
@@ -89,6 +91,17 @@ def test_two_threads_end_together() -> None:
                 ends[ends.index(min(ends))] += row * part
         assert max(ends) <= 1.11 * sum(ends) / 2, (m, n, k, found)
     assert choose_blocking(target, Problem(20, 20, 20)).chunks == 1
+
+
+def test_no_tile_is_too_low() -> None:
+    """Tiles of a B that is not swept are as high as they can be, or lower where the last would wait for its sums."""
+    target = dataclasses.replace(TARGETS[0], caches=Caches(48 << 10, 1 << 20, 32 << 20))
+    most = tile_shape(target).rows
+    for m in range(1, 4 * most):
+        rows = choose_blocking(target, Problem(m, 1024, 1024)).tile_rows
+        assert -(-m // rows) == -(-m // most)
+        last = m % rows or rows
+        assert m <= most or last * tile_shape(target).vectors >= BUSY, (m, rows)
 
 
 def test_copies_follow_the_tuning() -> None:

@@ -28,7 +28,15 @@ from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import (
     TileEpilogue,
     fits_registers,
 )
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import (
+    BUSY,
+    Panels,
+    Registers,
+    Rows,
+    Tile,
+    multiply_tile,
+    store_tile,
+)
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import copy_columns, copy_rows, pack_columns, pack_rows
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import MOST_HIGH, SIDE, configure, multiply_in_tiles, release
@@ -73,6 +81,7 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     row_block, k_block, group     rows, elements of K (a multiple of the product's depth) and panels of a chunk
     row_blocks, groups            how many there are
     strip                         rows (a multiple of the tile's) that see all panels of a chunk before the next
+    tile_rows                     rows of the tiles of a strip, at most `rows` of the specification
     a_copy                        row stride in words of the copy of A in scratch; 0 to read A where it lies
     b_copy                        whether panels of B are copied to scratch (B in rows; transposed B always is)
     b_scratch, tile_scratch       byte offsets in scratch
@@ -86,8 +95,8 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     names = ["a", "b", "m", "n", "k", "a_stride", "b_stride"]
     names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
     names += [f"b_batch{axis}" for axis in range(BATCH_DIMS)]
-    names += ["batch1", "batch2", "row_block", "strip", "k_block", "group", "row_blocks", "groups", "a_copy", "b_copy"]
-    names += ["b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch", "far"]
+    names += ["batch1", "batch2", "row_block", "strip", "tile_rows", "k_block", "group", "row_blocks", "groups"]
+    names += ["a_copy", "b_copy", "b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch", "far"]
     return (*names, *spec.epilogue.argument_names(), *(WINDOW_NAMES if spec.a == "windows" else ()))
 
 
@@ -97,6 +106,10 @@ def emit_gemm(target: Target, spec: GemmSpec) -> str:
     Chunks count blocks of rows fastest, then groups of panels, then batches.
     """
     return _Gemm(target, spec).text()
+
+
+# Numbers of heights of tiles are below this; with several panels at once, or one vector, multiples of it are added.
+_PANEL_CASE = 100
 
 
 @dataclass(frozen=True)
@@ -150,12 +163,15 @@ class _Gemm:
         self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         self.scratch = k.pointer("scratch", self.product.word)
         self.windows = WindowCopy(k, self.product, self.given, words.offset(len(self.given)))
-        # Few rows leave registers for several panels at once: how many, by the number of rows.
-        self.wide = {}
+        # Few rows leave registers for several panels at once: how many, by the number of rows, most first. Where fewer
+        # panels are left, those rows that would wait for their own sums take as many as there are.
+        self.wide: dict[int, list[int]] = {}
         for rows in range(1, 1 if self.product.in_tiles else spec.rows):
-            fits = [count for count in (4, 2) if (rows + 1) * count * spec.vectors + 1 <= target.registers]
+            waits = rows * spec.vectors < BUSY
+            counts = (4, 3, 2) if waits else (4, 2)
+            fits = [count for count in counts if (rows + 1) * count * spec.vectors + 1 <= target.registers]
             if fits:
-                self.wide[rows] = fits[0]
+                self.wide[rows] = fits if waits else fits[:1]
         # Rows of a tile of a panel and a vector; two of them are as high as a tile of one panel.
         packed = spec.b == "packed" and not self.product.in_tiles
         self.joined_rows = spec.rows // 2 if packed and spec.vectors > 1 and spec.rows % 2 == 0 else 0
@@ -374,24 +390,33 @@ class _Gemm:
         """The tiles of some rows with each panel, or with several panels at once for few rows."""
         k = self.k
         number, first = k.variable(I64, chunk.first_panel), k.variable(I64, begin)
+        least, most = self._panels_at_once(end - begin)
         with k.loop_while(lambda: number.get() < chunk.last_panel):
             panel = number.get()
             left = self.given["n"] - panel * self.panel
-            width: Value = k.constant(I64, 1)
-            for rows, panels in self.wide.items():
-                fits = (end - begin).equals(rows) & (left >= panels * self.panel) & (chunk.last_panel - panel >= panels)
-                width = k.select(fits, panels, width)
-            if self.spec.b == "columns" or (self.spec.b == "rows" and self.product.copies_b):  # copied one by one
-                width = k.constant(I64, 1)
+            there = minimum(k, minimum(k, left // self.panel, chunk.last_panel - panel), most)
+            width = k.select(there >= least, there, 1)
             if self.joined_rows:
                 with k.when(self._joins(chunk, panel) & (end - begin > self.spec.rows)):
                     whole = (end - begin) // self.joined_rows * self.joined_rows
                     self._joined_tiles(chunk, block, panel, left, begin, begin + whole)
                     first.set(begin + whole)
             b = self._panel_of_b(chunk, block, panel, left, width)
-            with k.loop(first.get(), end, self.spec.rows) as row:
-                self._tile(chunk, block, b, _Place(panel, left, width, row, minimum(k, end - row, self.spec.rows)))
+            with k.loop(first.get(), end, self.given["tile_rows"]) as row:
+                rows = minimum(k, end - row, self.given["tile_rows"])
+                self._tile(chunk, block, b, _Place(panel, left, width, row, rows))
             number.set(panel + width)
+
+    def _panels_at_once(self, rows: Value) -> tuple[Value, Value]:
+        """The least and the most panels, more than one, that are multiplied at once for so many rows; 1 for none."""
+        k = self.k
+        least, most = k.constant(I64, 1), k.constant(I64, 1)
+        if self.spec.b == "columns" or (self.spec.b == "rows" and self.product.copies_b):  # copied one by one
+            return least, most
+        for height, counts in self.wide.items():
+            is_height = rows.equals(height)
+            least, most = k.select(is_height, counts[-1], least), k.select(is_height, counts[0], most)
+        return least, most
 
     def _panel_of_b(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, width: Value) -> Panels:
         """Where the micro-kernel reads the panel from, having copied it where it cannot be read as it lies."""
@@ -453,23 +478,20 @@ class _Gemm:
     def _multiply(self, chunk: _Chunk, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
         """The tile's sums, to scratch or finished: whether the epilogue is still to come."""
         k, product, spec, rows = self.k, self.product, self.spec, at.rows
-        wide_case, narrow_case = 100, 200
         narrow = at.left <= self.lanes
-        selector = k.select(at.width > 1, rows + wide_case, k.select(narrow, rows + narrow_case, rows))
-        heights = list(range(1, spec.rows + 1))
-        cases = [*heights, *(wide_case + few for few in self.wide)]
+        heights = range(1, spec.rows + 1)
+        cases = {height: (height, 1) for height in heights}  # height and panels by selector; no panel is one vector
+        cases |= {count * _PANEL_CASE + few: (few, count) for few, counts in self.wide.items() for count in counts}
+        selector = k.select(at.width > 1, rows + at.width * _PANEL_CASE, rows)
         if spec.vectors > 1:
-            cases += [narrow_case + height for height in heights]
-        else:
-            selector = k.select(at.width > 1, rows + wide_case, rows)
-        for case in k.choose(selector, cases):
-            height = case % 100
-            if case > narrow_case:
+            cases |= {_PANEL_CASE + height: (height, 0) for height in heights}
+            selector = k.select(narrow, rows + _PANEL_CASE, selector)
+        for case in k.choose(selector, list(cases)):
+            height, count = cases[case]
+            if count == 0:
                 panels = Panels(b.starts, 1, b.masks[:1], b.stride, b.prefetch)
-            elif case > wide_case:
-                panels = self._several(b, self.wide[height])
             else:
-                panels = b
+                panels = b if count == 1 else self._several(b, count)
             if height in self.wide and not spec.few_prefetch:
                 panels = replace(panels, prefetch=None)
             unroll = spec.unroll if case == spec.rows else 1

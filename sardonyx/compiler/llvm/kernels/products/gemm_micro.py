@@ -16,6 +16,10 @@ from sardonyx.compiler.llvm.types import I64, PTR
 # Bytes of a cache line.
 _LINE = 64
 
+# Accumulators that keep the multiply-add units of today's machines busy: two units, four cycles to a sum. A tile of
+# fewer takes as long as one of so many.
+BUSY = 8
+
 _FEWER_REQUESTS = 6
 
 # Rows that are addressed from one pointer: at 0, 1 and 2 strides from it.
