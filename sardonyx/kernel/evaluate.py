@@ -15,6 +15,7 @@ import numpy as np
 
 from sardonyx.kernel.dtypes import NARROW_FLOATS
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, walk
+from sardonyx.kernel.integers import to_integers
 from sardonyx.kernel.program import Pointwise, Reduction, is_row_value
 
 Array = np.ndarray[Any, Any]
@@ -245,7 +246,9 @@ def _value(expr: Expr, inputs: Sequence[Array], values: dict[int, Array]) -> Arr
     assert isinstance(expr, Apply)
     args = [values[id(arg)] for arg in expr.args]
     if expr.primitive == "cast":
-        return args[0].astype(expr.dtype).astype(working_dtype(expr.dtype), copy=False)
+        to_integer = args[0].dtype.kind == "f" and expr.dtype.kind in "iu"
+        result = to_integers(args[0], expr.dtype) if to_integer else args[0].astype(expr.dtype)
+        return result.astype(working_dtype(expr.dtype), copy=False)
     return np.asarray(PRIMITIVES[expr.primitive](*args), working_dtype(expr.dtype))
 
 

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel import expr as k
-from sardonyx.kernel.dtypes import SATURATING_FLOAT8
+from sardonyx.kernel.dtypes import NARROW_FLOATS, SATURATING_FLOAT8
 from sardonyx.kernel.expr import Expr
+from sardonyx.kernel.integers import to_integers
 from sardonyx.kernel.program import Host, Kernel, View
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
@@ -113,6 +114,8 @@ def _converted(x: Array, target: np.dtype[Any], saturate: bool) -> Array:
         largest = float(ml_dtypes.finfo(target).max)
         wide = x if x.dtype == np.float64 else x.astype(np.float32)
         return np.clip(wide, -largest, largest).astype(target)
+    if target.kind in "iu" and (x.dtype.kind == "f" or x.dtype in NARROW_FLOATS):
+        return to_integers(x, target)
     return x.astype(target)
 
 

@@ -111,12 +111,8 @@ def _from_shape_arithmetic(fact: Fact) -> tuple[Any, ir.DataType] | None:
     numbers = fact.integers()
     if numbers is None or not all(isinstance(dim, int) for dim in fact.shape):
         return None
-    dtype = numpy_dtype(fact.dtype)
-    bounds = np.iinfo(dtype)
-    if not all(bounds.min <= number <= bounds.max for number in numbers):
-        return None  # a cast wraps them around, which is left to the operator
     shape = tuple(int(dim) for dim in fact.shape if isinstance(dim, int))
-    return np.array(numbers, dtype).reshape(shape), fact.dtype
+    return np.array(numbers, numpy_dtype(fact.dtype)).reshape(shape), fact.dtype
 
 
 def _computed(node: ir.Node, facts: Sequence[Fact | None], context: Context) -> list[tuple[Any, ir.DataType]] | None:

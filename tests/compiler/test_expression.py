@@ -10,6 +10,7 @@ from sardonyx.compiler.llvm.expression import emit_expression, supported
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.evaluate import PRIMITIVES, evaluate
 from sardonyx.kernel.expr import Apply, Input
+from sardonyx.kernel.integers import to_integers
 from sardonyx.kernel.program import Pointwise
 from tests.compiler.vector_calls import VARIANTS, run_vectors
 
@@ -110,16 +111,16 @@ def test_casts_from_a_dtype(source, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_float_to_integer_saturates(variant):
-    x = np.array([1e30, -1e30, np.inf, -np.inf, np.nan, 300.0, -300.0], np.float32)
+@pytest.mark.parametrize("source", [np.float32, np.float64])
+def test_floats_that_an_integer_does_not_hold_become_the_evaluators(source, variant):
+    edges = [float(1 << bits) for bits in (7, 8, 15, 16, 31, 32, 63, 64)]
+    numbers = [*edges, *(edge * 1.5 for edge in edges), 300.7, 5e9, 1e30, np.inf, np.nan, 0.0]
+    x = np.array(
+        [*numbers, *(-number for number in numbers), *(np.nextafter(source(edge), source(0)) for edge in edges)]
+    )
     for dtype in INTEGERS:
-        (result,) = run(variant, [Input(x.dtype, 0).cast(dtype)], [x])
-        limits = np.iinfo(dtype)
-        clipped = np.clip(np.nan_to_num(x.astype(np.float64)), limits.min, limits.max)
-        expected = np.where(clipped >= limits.max, limits.max, 0).astype(dtype)
-        inside = clipped < limits.max
-        expected[inside] = clipped[inside].astype(dtype)
-        np.testing.assert_array_equal(result, expected)
+        (result,) = run(variant, [Input(np.dtype(source), 0).cast(dtype)], [x.astype(source)])
+        np.testing.assert_array_equal(result, to_integers(x.astype(source), dtype), err_msg=str(dtype))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -1,7 +1,7 @@
 """Vector code for scalar expressions: every primitive of `kernel.evaluate`, for every dtype of the kernel language.
 
 Values are computed as the evaluator computes them: float16 and bfloat16 in float32, rounded once when the expression
-is finished. Floats that leave an integer's range saturate, and NaN becomes 0, where NumPy leaves the result undefined.
+is finished.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from sardonyx.compiler.llvm import integers, mathematics, trigonometry
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
-from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, I32, Type, type_of
+from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, I32, I64, Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, walk
 
 _FLOAT_FUNCTIONS: Mapping[str, Callable[[Function, Value], Value]] = {
@@ -148,12 +148,10 @@ def _cast(k: Function, value: Value, expr: Apply) -> Value:
         if value.type.scalar not in (F32, F64):
             value = value.to(F32)
         return from_bits(to_bits(k, value, wanted), wanted)
-    if value.type.is_float and not wanted.is_float and 8 <= wanted.bits <= 16:
+    if value.type.is_float and not wanted.is_float and wanted != BOOL:
         if _fits(expr.args[0], expr.dtype):
-            whole = value.type.with_scalar(I32)
-            limited = _known_least(k, value, expr.args[0])
-            return k.emit(whole, f"fptosi {limited.type} {limited.name} to {whole}").to(wanted)
-        return _to_narrow_integer(k, value, wanted)
+            return _cut(k, _known_least(k, value, expr.args[0]), I32).to(wanted)
+        return _to_integer(k, value, wanted)
     return value.to(wanted)
 
 
@@ -210,15 +208,24 @@ def _known_least(k: Function, value: Value, expr: Expr) -> Value:
     return k.faster_larger(value, limits[0])
 
 
-def _to_narrow_integer(k: Function, value: Value, wanted: Type) -> Value:
-    """A float as an integer of 8 or 16 bits, saturated: limited as a float, so that one conversion to 32 bits does."""
-    lowest = -(1 << (wanted.bits - 1)) if wanted.is_signed else 0
-    highest = lowest + (1 << wanted.bits) - 1
-    limited = k.faster_smaller(k.constant(value.type, highest), value)
-    limited = k.faster_larger(k.constant(value.type, lowest), limited)
-    limited = k.select(value.differs(value), k.constant(value.type, 0), limited)
-    whole = value.type.with_scalar(I32)
-    return k.emit(whole, f"fptosi {value.type} {limited.name} to {whole}").to(wanted)
+def _to_integer(k: Function, value: Value, wanted: Type) -> Value:
+    """A float as an integer, as `kernel.integers` has it."""
+    whole = I64 if wanted.bits == 64 else I32
+    half, lowest = 2.0 ** (whole.bits - 1), -(1 << (whole.bits - 1))
+    high = value >= half if wanted.bits == whole.bits and not wanted.is_signed else None
+    if high is not None:
+        value = k.select(high, value - half, value)
+    cut = _cut(k, value, whole)
+    result = k.select(k.unary("fabs", value) < half, cut, k.constant(cut.type, lowest))
+    if high is not None:
+        result = k.select(high, result ^ lowest, result)
+    return result.to(wanted)
+
+
+def _cut(k: Function, value: Value, whole: Type) -> Value:
+    """A float without its fraction; anything where `whole` does not hold it."""
+    cut = value.type.with_scalar(whole)
+    return k.emit(cut, f"fptosi {value.type} {value.name} to {cut}")
 
 
 def _apply(k: Function, expr: Apply, args: list[Value]) -> Value:

@@ -27,6 +27,11 @@ from sardonyx.ops.framework.registry import operator_of
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _MAXIMUM_CONSTANT = 4096  # larger constants take no part in inference and are never read for it
+# What the types of shape arithmetic hold.
+_BOUNDS = {
+    dtype: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    for dtype, bits in ((ir.DataType.INT32, 32), (ir.DataType.INT64, 64))
+}
 _ERROR_HEAD = re.compile(r"^\[\w+\] (\(op_type:[^)]*\): )?")
 
 
@@ -86,7 +91,7 @@ class Inference:
             fact = found[index] if index < len(found) else UNKNOWN
             declared = self.declared(value)
             check_output_type(node, value, declared, fact)
-            self._set(value, merge(declared, fact))
+            self._set(value, _without_overflow(merge(declared, fact)))
 
     def declared(self, value: ir.Value) -> Fact:
         """What the model itself said about a value before inference wrote to it."""
@@ -158,6 +163,15 @@ def merge(declared: Fact, inferred: Fact) -> Fact:
         shape = tuple(_merge_dim(ours, theirs) for ours, theirs in zip(inferred.shape, declared.shape, strict=True))
     kind = inferred.type if inferred.type is not None else declared.type
     return Fact(kind, shape, inferred.elements, inferred.constant)
+
+
+def _without_overflow(fact: Fact) -> Fact:
+    """The fact without contents that its type does not hold: they wrap around, which is left to the operator."""
+    if fact.elements is None or fact.dtype not in _BOUNDS:
+        return fact
+    lowest, highest = _BOUNDS[fact.dtype]
+    fits = all(lowest <= item <= highest for item in fact.elements if isinstance(item, int))
+    return fact if fits else replace(fact, elements=None)
 
 
 def _merge_dim(inferred: Dim, declared: Dim) -> Dim:
