@@ -296,6 +296,14 @@ SMALL_MODELS: dict[str, SmallModel] = {
             "rois": lambda _: np.array([[0, 1, 1, 5, 6], [1, 0, 2, 10, 12]], np.float32),
         },
     ),
+    "expansion": SmallModel(
+        """expansion (float[1, 4, n, 13] x) => (float[1, 40, m, 7] y)
+        { a = Conv<pads = [1, 1, 1, 1]>(x, wa) b = Conv(a, wb, bb) s = Sigmoid(b) c = Mul(b, s)
+          d = Conv<group = 40, strides = [2, 2], pads = [1, 1, 1, 1]>(c, wd, bb) y = Relu(d) }""",
+        sizes=({"n": 9, "m": 5},),
+        constants={"wa": (8, 4, 3, 3), "wb": (40, 8, 1, 1), "bb": (40,), "wd": (40, 1, 3, 3)},
+        tolerance=1e-5,
+    ),
     "transposed convolution": SmallModel(
         """transposed (float[1, 18, n, 7] x, float[1, 18, n, 7] moves) => (float[1, 5, m, 14] a, float[1, 21, n, 7] b,
                   float[1, 18, m, 14] c, float[1, 6, n, 7] d, float[1, 2, k, 16] e, float[1, 1, k, 16] f)
