@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product as grid
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Buffer, Tensor, row_major
@@ -333,7 +335,13 @@ def _addressing(row_step: int, column_step: int) -> Addressing:
     return "full" if row_step else "row"
 
 
-_PRODUCTS_OF = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bfloat16"}
+_FLOAT32 = np.dtype(np.float32)
+_PRODUCTS_OF: dict[np.dtype[Any], str] = {
+    _FLOAT32: "f32",
+    np.dtype(np.float64): "f64",
+    np.dtype(np.float16): "f16",
+    np.dtype(ml_dtypes.bfloat16): "bfloat16",
+}
 
 
 def product_of(dtype: np.dtype[np.generic], target: Target | None = None, precision: str = "float32") -> str | None:
@@ -341,11 +349,11 @@ def product_of(dtype: np.dtype[np.generic], target: Target | None = None, precis
 
     With the precision "bfloat16", float32 matrices are rounded to bfloat16 where the target multiplies those faster.
     """
-    if dtype.name == "float32" and precision == "bfloat16" and target is not None:
+    if precision == "bfloat16" and dtype == _FLOAT32 and target is not None:
         faster = bf16_product(target)
         if faster is not None:
             return faster
-    return _PRODUCTS_OF.get(dtype.name)
+    return _PRODUCTS_OF.get(dtype)
 
 
 def products_reason(operands: Sequence[Fact | None]) -> str | None:

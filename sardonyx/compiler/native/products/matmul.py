@@ -13,6 +13,7 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import in_lines, line_step, pack_b
+from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
@@ -208,7 +209,7 @@ def product_shape(a: Tensor, b: Tensor, left: Tensor, right: Tensor) -> ProductS
             f"the inner dimensions of {a.shape} and {b.shape} differ: {left.shape[-1]} and {right.shape[-2]}"
         )
     try:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        batch = common_shape([left.shape[:-2], right.shape[:-2]])
     except ValueError:
         raise ValueError(f"the batch axes of {a.shape} and {b.shape} do not broadcast") from None
     return ProductShape(batch, left.shape[-2], right.shape[-1], len(a.shape) > 1, len(b.shape) > 1)
