@@ -15,6 +15,7 @@ import numpy as np
 from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
 from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.kernel.program import View
+from sardonyx.runtime.array_address import address_of
 
 _FIRST_ROOM = 64 << 20
 
@@ -27,7 +28,7 @@ class _Room:
 
     def _reserve(self, nbytes: int) -> None:
         memory = np.empty(nbytes, np.uint8)
-        self._held = memory, int(memory.__array_interface__["data"][0])
+        self._held = memory, address_of(memory)
 
     def array(self, tensor: Tensor) -> tuple[Array, int]:
         """An array that lies in the room as the tensor lies in its buffer, and the address of the buffer's start."""
