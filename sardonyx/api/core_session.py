@@ -18,7 +18,7 @@ from sardonyx.api import environment, session_build
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
-from sardonyx.api.fast_run import OneSegment
+from sardonyx.api.fast_run import ShortWay
 from sardonyx.api.feeds import InputSpec
 from sardonyx.api.io_binding import SessionIOBinding
 from sardonyx.api.model_metadata import ModelMetadata
@@ -84,12 +84,12 @@ class CoreSession:
         self._distinct_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        self.one_segment = (
-            OneSegment.of(self._plan, [name for name, _, _ in self._inputs])
+        self.short_way = (
+            ShortWay.of(self._plan, [name for name, _, _ in self._inputs])
             if self._trace is None and self._options.enable_cpu_mem_arena
             else None
         )
-        self._fast = None if self.one_segment is None else self.one_segment.fast_call()
+        self._fast = None if self.short_way is None else self.short_way.fast_call()
         self._last_shapes: list[tuple[int, ...]] | None = None
 
     def _set_signature(self, built: session_build.Built) -> None:
@@ -142,16 +142,16 @@ class CoreSession:
 
     def _prepare_fast(self, feeds: Mapping[str, Any]) -> None:
         """Let the next run take the short way if its inputs look like these; not for shapes that come once."""
-        assert self.one_segment is not None
+        assert self.short_way is not None
         assert self._fast is not None
-        arrays = [feeds.get(name) for name in self.one_segment.inputs]
+        arrays = [feeds.get(name) for name in self.short_way.inputs]
         if not all(type(array) is np.ndarray for array in arrays) or len(feeds) != len(arrays):
             return
         if self.contradicts(feeds):
             return
         shapes = [array.shape for array in arrays if array is not None]
         if self._last_shapes is None or shapes == self._last_shapes:
-            self.one_segment.prepare(self._fast, feeds)
+            self.short_way.prepare(self._fast, feeds)
         self._last_shapes = shapes
 
     def execute(

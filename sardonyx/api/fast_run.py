@@ -1,22 +1,117 @@
-"""The short way of a run: where a session is one native segment, the same call again goes straight to native code."""
+"""The short way of a run: where a session is native as a whole, the same call again goes straight to native code."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from sardonyx.compiler.chaining import Woven, segments_of, weave
 from sardonyx.kernel.dtypes import FLOAT8
-from sardonyx.runtime.fast_call import FastCall, Form, is_usable
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
+from sardonyx.runtime.chain import Chain
+from sardonyx.runtime.fast_call import RELEASE_NS, FastCall, Form, is_usable
+from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan
 
 Array = np.ndarray[Any, Any]
 
+# Chains kept for a call; the one that was woven first goes first.
+_MOST_CHAINS = 16
 
-class OneSegment:
-    """A plan that is one native segment from its inputs to its outputs.
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What a call is prepared for: its outputs as (dtype, shape, place among the external addresses), those of its
+    external addresses that stay, and the rest of what `FastCall.prepare` takes.
+    """
+
+    plan: NativePlan | Chain
+    outputs: Sequence[tuple[np.dtype[Any], tuple[int, ...], int]]
+    addresses: Sequence[int]
+    note_count: int
+    releases_lock: bool
+    owner: object
+
+
+class ShortWay(ABC):
+    """A plan that is native from its inputs to its outputs; `inputs` are their names, in the order it takes them."""
+
+    inputs: tuple[str, ...]
+
+    @staticmethod
+    def of(plan: Plan, input_names: Sequence[str]) -> ShortWay | None:
+        """The short way of a plan, or None where it has none."""
+        if not is_usable():
+            return None
+        return OneSegment.of(plan, input_names) or ManySteps.of(plan, input_names)
+
+    @abstractmethod
+    def fast_call(self) -> FastCall:
+        """A call of its own to prepare."""
+
+    @abstractmethod
+    def _ready(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
+        """What `call` does for inputs that look like these; None where it cannot serve them."""
+
+    def prepare(self, call: FastCall, feeds: Mapping[str, Array]) -> None:
+        """Let `call` serve runs whose inputs look like these; it stays closed where it cannot."""
+        arrays = [feeds[name] for name in self.inputs]
+        ready = self._served(call, arrays)
+        if ready is None:
+            return
+        forms = [
+            Form(array.dtype, array.shape, index, name)
+            for index, (name, array) in enumerate(zip(self.inputs, arrays, strict=True))
+        ]
+        results = [Form(dtype, shape, external) for dtype, shape, external in ready.outputs]
+        self._prepare(call, ready, forms, results, ready.addresses)
+
+    def prepare_bound(self, call: FastCall, feeds: Mapping[str, Array], results: Sequence[Array]) -> None:
+        """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit."""
+        arrays = [feeds[name] for name in self.inputs]
+        ready = self._served(call, arrays)
+        if ready is None or len(results) != len(ready.outputs):
+            return
+        addresses = list(ready.addresses)
+        addresses[: len(arrays)] = [array.ctypes.data for array in arrays]
+        for (dtype, shape, external), array in zip(ready.outputs, results, strict=True):
+            if not (_is_plain(array, dtype) and array.shape == shape and array.flags.writeable):
+                return
+            if any(np.may_share_memory(array, other) for other in (*arrays, *results) if other is not array):
+                return
+            addresses[external] = array.ctypes.data
+        self._prepare(call, ready, (), (), addresses)
+
+    def _served(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
+        """What `_ready` gives, if native code makes every output as callers see it."""
+        ready = self._ready(call, arrays)
+        if ready is None or any(dtype in FLOAT8 for dtype, _, _ in ready.outputs):
+            return None
+        return ready
+
+    @staticmethod
+    def _prepare(
+        call: FastCall, ready: _Ready, inputs: Sequence[Form], outputs: Sequence[Form], addresses: Sequence[int]
+    ) -> None:
+        call.prepare(
+            ready.plan,
+            inputs,
+            outputs,
+            addresses,
+            note_count=ready.note_count,
+            releases_lock=ready.releases_lock,
+            owner=ready.owner,
+        )
+
+
+class OneSegment(ShortWay):
+    """A plan that is one native segment.
 
     `inputs` are the names of the plan's inputs in the segment's order; `results` the place of each of the plan's
     outputs among those of the segment.
@@ -30,7 +125,7 @@ class OneSegment:
     @classmethod
     def of(cls, plan: Plan, input_names: Sequence[str]) -> OneSegment | None:
         """The plan as one segment, or None where it is more than that."""
-        if len(plan.steps) != 1 or not is_usable():
+        if len(plan.steps) != 1:
             return None
         (step,) = plan.steps
         if not isinstance(step.call, NativeSegment) or sorted(step.inputs) != sorted(plan.inputs):
@@ -47,62 +142,57 @@ class OneSegment:
     def fast_call(self) -> FastCall:
         return self.segment.fast_call()
 
-    def prepare(self, call: FastCall, feeds: Mapping[str, Array]) -> None:
-        """Let `call` serve runs whose inputs look like these; it stays closed where it cannot."""
-        arrays = [feeds[name] for name in self.inputs]
-        ready = self._plan_for(arrays)
-        if ready is None:
-            return
-        forms = [
-            Form(array.dtype, array.shape, index, name)
-            for index, (name, array) in enumerate(zip(self.inputs, arrays, strict=True))
-        ]
-        first = len(forms)
-        results = [Form(*ready.outputs[place], first + place) for place in self.results]
-        self._prepare(call, ready, forms, results)
-
-    def prepare_bound(self, call: FastCall, feeds: Mapping[str, Array], results: Sequence[Array]) -> None:
-        """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit."""
-        arrays = [feeds[name] for name in self.inputs]
-        ready = self._plan_for(arrays)
-        if ready is None or len(results) != len(ready.outputs):
-            return
-        addresses = [array.ctypes.data for array in arrays] + [0] * (len(results) + bool(ready.faults))
-        for place, array in zip(self.results, results, strict=True):
-            dtype, shape = ready.outputs[place]
-            if not (_is_plain(array, dtype) and array.shape == shape and array.flags.writeable):
-                return
-            if any(np.may_share_memory(array, other) for other in (*arrays, *results) if other is not array):
-                return
-            addresses[len(arrays) + place] = array.ctypes.data
-        self._prepare(call, ready, (), (), addresses)
-
-    def _prepare(
-        self,
-        call: FastCall,
-        ready: ReadyPlan,
-        inputs: Sequence[Form],
-        outputs: Sequence[Form],
-        addresses: Sequence[int] = (),
-    ) -> None:
-        call.prepare(
-            ready.plan,
-            inputs,
-            outputs,
-            addresses,
-            note_count=2 * len(ready.faults),
-            releases_lock=ready.releases_lock,
-            owner=self.segment,
-        )
-
-    def _plan_for(self, arrays: Sequence[Array]) -> ReadyPlan | None:
-        """The plan for inputs that native code reads as they are, if it makes every output as callers see it."""
+    def _ready(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
         if not all(_is_plain(array, dtype) for array, dtype in zip(arrays, self.segment.dtypes, strict=True)):
             return None
         ready = self.segment.plan_for(tuple(array.shape for array in arrays))
         if ready.known or len(self.results) != len(ready.outputs):
             return None
-        return None if any(dtype in FLOAT8 for dtype, _ in ready.outputs) else ready
+        first = len(arrays)
+        outputs = [(*ready.outputs[place], first + place) for place in self.results]
+        addresses = [0] * (first + len(outputs) + bool(ready.faults))
+        return _Ready(ready.plan, outputs, addresses, 2 * len(ready.faults), ready.releases_lock, self.segment)
+
+
+class ManySteps(ShortWay):
+    """A plan of several native steps, control flow included, which run as a chain."""
+
+    def __init__(self, plan: Plan, inputs: Sequence[str], segments: Sequence[NativeSegment]) -> None:
+        self.inputs = tuple(inputs)
+        self._plan, self._segment = plan, segments[0]
+        # The chains of each call, which have memory of their own, by the forms of the inputs.
+        self._woven: WeakKeyDictionary[FastCall, OrderedDict[Any, Woven]] = WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, plan: Plan, input_names: Sequence[str]) -> ManySteps | None:
+        """The plan as a chain, or None where it has other steps."""
+        segments = segments_of(plan)
+        return cls(plan, input_names, segments) if segments else None
+
+    def fast_call(self) -> FastCall:
+        return self._segment.fast_call()
+
+    def _ready(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
+        if not all(_is_plain(array, array.dtype) for array in arrays):
+            return None
+        woven = self._woven_for(call, arrays)
+        if woven.chain is None:
+            return None
+        first = len(arrays)
+        outputs = [(*output, first + place) for place, output in enumerate(woven.outputs)]
+        releases = woven.nanoseconds > RELEASE_NS
+        return _Ready(woven.chain, outputs, woven.chain.addresses, woven.note_count, releases, woven)
+
+    def _woven_for(self, call: FastCall, arrays: Sequence[Array]) -> Woven:
+        """The chain for inputs like these, woven anew once there are plans that it went without."""
+        chains = self._woven.setdefault(call, OrderedDict())
+        key = tuple((array.dtype, array.shape) for array in arrays)
+        woven = chains.get(key)
+        if woven is None or woven.is_outdated:
+            woven = chains[key] = weave(self._plan, arrays, self._segment)
+            while len(chains) > _MOST_CHAINS:
+                chains.popitem(last=False)
+        return woven
 
 
 def _is_plain(array: Any, dtype: np.dtype[Any]) -> bool:

@@ -33,7 +33,7 @@ class SessionIOBinding:
         self._outputs: dict[str, CoreValue] = {}
         self._bound: set[str] = set()  # outputs whose memory the caller gave: their shape is the caller's word
         self._results = OrtValueVector()
-        self._fast = None if session.one_segment is None else session.one_segment.fast_call()
+        self._fast = None if session.short_way is None else session.short_way.fast_call()
 
     @property
     def session(self) -> CoreSession:
@@ -114,7 +114,7 @@ class SessionIOBinding:
 
     def _prepare_fast(self, feeds: Mapping[str, Any]) -> None:
         """Let the next run write straight into the bound memory, where what is bound allows that."""
-        one = self._session.one_segment
+        one = self._session.short_way
         assert one is not None
         assert self._fast is not None
         arrays = [self._outputs[name].raw for name in self._session.output_names if name in self._outputs]

@@ -16,6 +16,7 @@ from sardonyx.compiler.binding import Array, Bound, Fault
 from sardonyx.compiler.counted import CountedCall, CountedKernel
 from sardonyx.compiler.likely_shapes import likely_shapes
 from sardonyx.compiler.llvm.kernels.engine.call import emit_call
+from sardonyx.compiler.llvm.kernels.engine.chain import emit_chain
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.kernels.engine.result_pool import emit_result_pool
 from sardonyx.compiler.llvm.library import KernelLibrary, library
@@ -79,7 +80,8 @@ class NativeSteps:
         )
 
     def _call_code(self) -> CallCode:
-        return CallCode(self.runtime.address(emit_call, ("arrays",)), self.runtime.address(emit_call, ("bound",)))
+        arrays, bound = (self.runtime.address(emit_call, (form,)) for form in ("arrays", "bound"))
+        return CallCode(arrays, bound, lambda: self.runtime.address(emit_chain, ()))
 
     def step(
         self,

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.runtime.chain import Chain
 from sardonyx.runtime.lanes import Lane, LanePool
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.result_pool import ResultPool
@@ -117,10 +118,11 @@ class _MethodDef(ctypes.Structure):
 
 @dataclass(frozen=True)
 class CallCode:
-    """Addresses of the native functions for arrays and for bound memory."""
+    """Addresses of the native functions for arrays and for bound memory; and of that for chains, which few need."""
 
     arrays: int
     bound: int
+    chain: Callable[[], int]
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,6 @@ class FastCall:
         self._closings = 0
         self._memory = memory = _Memory()
         self._words = words = memory.words
-        words[State.RUN] = team.run_address
         words[State.NONE], words[State.TRUE] = id(None), id(True)
         words[State.DICT], words[State.ARRAY] = id(dict), id(np.ndarray)
         words[State.NEW_ARRAY] = _numpy_function(_NEW_FROM_DESCR)
@@ -199,7 +200,7 @@ class FastCall:
 
     def prepare(
         self,
-        plan: NativePlan,
+        plan: NativePlan | Chain,
         inputs: Sequence[Form],
         outputs: Sequence[Form],
         addresses: Sequence[int] = (),
@@ -231,7 +232,7 @@ class FastCall:
 
     def _fill(
         self,
-        plan: NativePlan,
+        plan: NativePlan | Chain,
         inputs: Sequence[Form],
         outputs: Sequence[Form],
         addresses: Sequence[int],
@@ -241,7 +242,12 @@ class FastCall:
         """Write everything that native code reads, while it is closed."""
         words = self._words
         lane = self._memory.lane = self._lanes.take()
-        lane.prepare(plan, self._team.threads)
+        if isinstance(plan, Chain):
+            lane.reserve(plan.plans, self._team.threads)
+            words[State.RUN] = plan.run_address
+        else:
+            lane.prepare(plan, self._team.threads)
+            words[State.RUN] = self._team.run_address
         if plan.width > 1:
             self._team.start()
         externals = (ctypes.c_int64 * max(1, plan.base_count - 1))(*addresses)

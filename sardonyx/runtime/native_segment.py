@@ -114,9 +114,7 @@ class NativeSegment:
 
         `contents` are those of the inputs at `steering_places`.
         """
-        signature: Signature = shapes
-        if self.steering_places:
-            signature = shapes, tuple([array.tobytes() for array in contents])
+        signature = self._signature(shapes, contents)
         ready = self._plans.get(signature)
         if ready is None:
             with paused():
@@ -126,6 +124,13 @@ class NativeSegment:
                 while len(self._plans) > (MOST_STEERED_PLANS if self.steering_places else MOST_PLANS):
                     self._plans.popitem(last=False)
         return ready
+
+    def made_plan(self, shapes: Shapes, contents: Sequence[Array] = ()) -> ReadyPlan | None:
+        """What `plan_for` has made before; None where it has not."""
+        return self._plans.get(self._signature(shapes, contents))
+
+    def _signature(self, shapes: Shapes, contents: Sequence[Array]) -> Signature:
+        return (shapes, tuple([array.tobytes() for array in contents])) if self.steering_places else shapes
 
     def _plan_traced(self, shapes: Shapes, arrays: Sequence[Array], trace: Trace | None) -> ReadyPlan:
         """The plan for these inputs; where a node does not take them, the trace shows that node."""
@@ -150,6 +155,10 @@ class NativeSegment:
     def has_made(self, plan: ReadyPlan) -> bool:
         """Whether a plan is one of this segment's."""
         return any(one is plan for one in list(self._plans.values()))
+
+    def chain_address(self) -> int:
+        """The code that runs the program of a `Chain`."""
+        return self._call_code().chain()
 
     def fast_call(self) -> FastCall:
         """A way into this segment's plans that needs no Python."""
