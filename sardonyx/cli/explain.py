@@ -18,7 +18,7 @@ from sardonyx.api.explanation import explain as explain_session
 from sardonyx.api.run_settings import KERNELS
 from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console
-from sardonyx.cli.model_inputs import make_inputs
+from sardonyx.cli.model_inputs import assumed_sizes, make_inputs
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.graph.load import load_model
 
@@ -46,13 +46,15 @@ def explain(
 ) -> None:
     """Show every kernel of a model: its nodes, rewrites, tile, cost, time, and what runs on the host and why."""
     source = load_model(model).model
-    feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), dimensions(dims or []), 0)
+    sizes = dimensions(dims or [])
+    feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), sizes, 0)
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     if kernels:
         options.add_session_config_entry(KERNELS, kernels)
     session = sardonyx.InferenceSession(str(model), options)
-    found = explain_session(session, feeds, runs=repeat if run else 0)
+    with assumed_sizes(source, feeds, sizes):
+        found = explain_session(session, feeds, runs=repeat if run else 0)
     if as_json:
         print(json.dumps({"model": str(model), **found.as_dict()}))
     else:

@@ -23,6 +23,7 @@ from sardonyx.graph.constants import graphs_of
 from sardonyx.graph.load import load_model
 from sardonyx.graph.types import type_name
 from sardonyx.ops.framework.facts import UNKNOWN
+from sardonyx.ops.framework.inference import Inference
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
@@ -39,7 +40,12 @@ def info(
     """Show a model's inputs, outputs, operators, weights, cost and placement."""
     sizes = dimensions(dims or [])
     source = load_model(model).model
-    report = {"model": str(model), **signature(source), **contents(source), "cost": cost(source, sizes)}
+    report = {"model": str(model), **signature(source), **contents(source)}
+    try:
+        report["cost"] = {**cost(source, infer(source, sizes)), "problem": None}
+    except errors.OnnxRuntimeError as error:  # the model does not take these sizes; the rest of the report still holds
+        source = load_model(model).model
+        report["cost"] = {**cost(source, infer(source)), "problem": error.message}
     compiled = CompiledModel.build(load_model(model), _providers(), log.DEFAULT)
     bound = bound_segments(compiled.compiled.plan, collections.defaultdict(lambda: 1, sizes))
     report |= {"placement": placement(compiled, bound), "memory": memory(compiled.compiled.plan, sizes, bound)}
@@ -88,9 +94,8 @@ def _operator(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def cost(model: ir.Model, dims: Mapping[str, int]) -> dict[str, Any]:
+def cost(model: ir.Model, inference: Inference) -> dict[str, Any]:
     """Floating-point operations of one run (a multiply-add counts 2) with these sizes; subgraphs do not count."""
-    inference = infer(model, dims)
     flops: collections.Counter[str] = collections.Counter()
     unknown: collections.Counter[str] = collections.Counter()
     for node in model.graph:
@@ -183,14 +188,20 @@ def _show(report: dict[str, Any]) -> None:
     out.print(values, soft_wrap=False)
     out.print(f"parameters  {parameters['count']:,} in {parameters['bytes'] / 1e6:,.1f} MB")
     unknown = sum(report["cost"]["unknown"].values())
-    out.print(
-        f"cost        {report['cost']['flops'] / 1e9:,.3f} GFLOP a run"
-        + (f", and {unknown} nodes whose sizes depend on data" if unknown else "")
-    )
+    if report["cost"]["problem"] is None:
+        out.print(
+            f"cost        {report['cost']['flops'] / 1e9:,.3f} GFLOP a run"
+            + (f", and {unknown} nodes whose sizes depend on data" if unknown else "")
+        )
+    else:
+        problem = " ".join(report["cost"]["problem"].split())
+        out.print(f"cost        unknown, choose other sizes with --dim (those not named are 1): {problem}")
     memory_bytes = report["memory"]
+    unsized = memory_bytes["segments_of_unknown_size"]
     out.print(
         f"memory      {memory_bytes['arena_bytes'] / 1e6:,.1f} MB for intermediate values, "
         f"{memory_bytes['without_reuse_bytes'] / 1e6:,.1f} MB if none shared"
+        + (f", {unsized} segments of unknown sizes not counted" if unsized else "")
     )
     out.print(f"operators   {report['nodes']}: {_counts(report['operators'])}")
     placement = report["placement"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx import errors
 from sardonyx.cli.failure import CommandError
 from sardonyx.graph.types import numpy_dtype, type_name
 from sardonyx.ops.framework.facts import symbol
@@ -104,6 +106,24 @@ def make_inputs(
         if name not in arrays:
             arrays[name] = _fill(value, given.get(name, "random"), sizes.shape(value), inference, rng)
     return {str(value.name): arrays[str(value.name)] for value in wanted}
+
+
+@contextmanager
+def assumed_sizes(model: ir.Model, feeds: Mapping[str, Array], dims: Mapping[str, int]) -> Iterator[None]:
+    """Errors of a run name the symbolic dimensions that nobody gave a size: with 1 many models cannot run."""
+    try:
+        yield
+    except errors.OnnxRuntimeError as error:
+        assumed = {
+            str(dim.value)
+            for value in required_inputs(model)
+            for dim, size in zip(value.shape or (), feeds[str(value.name)].shape, strict=False)
+            if isinstance(dim, ir.SymbolicDim) and dim.value not in (None, *dims) and size == 1
+        }
+        if not assumed:
+            raise
+        names = " ".join(f"--dim {name}=…" for name in sorted(assumed))
+        raise CommandError(f"{error.message} (sizes that are not named are 1: try {names})") from error
 
 
 def _load(name: str, path: Path) -> Array:

@@ -16,7 +16,7 @@ import sardonyx
 from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console, plain_table
 from sardonyx.cli.failure import CommandError
-from sardonyx.cli.model_inputs import make_inputs
+from sardonyx.cli.model_inputs import assumed_sizes, make_inputs
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.graph.load import load_model
 
@@ -41,7 +41,8 @@ def run(
 ) -> None:
     """Run a model on given or random inputs; print its outputs and the time."""
     source = load_model(model).model
-    feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), dimensions(dims or []), seed)
+    sizes = dimensions(dims or [])
+    feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), sizes, seed)
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     options.enable_profiling = profile
@@ -63,7 +64,8 @@ def run(
     results: list[Any] = []
     for _ in range(1 + repeat):
         start = time.perf_counter()
-        results = session.run(outputs or None, feeds)
+        with assumed_sizes(source, feeds, sizes):
+            results = session.run(outputs or None, feeds)
         seconds.append(time.perf_counter() - start)
     trace = session.end_profiling() if profile else None
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from tests.cli.conftest import Command
@@ -32,6 +34,40 @@ def test_a_multiply_add_counts_two(command: Command, embedding: Path) -> None:
     assert by_operator["Add"] == 2 * 3 * 3
     assert report["cost"]["flops"] == sum(by_operator.values())
     assert report["cost"]["unknown"] == {}
+
+
+@pytest.fixture
+def square(tmp_path: Path) -> Path:
+    """An image of `height` by `width`, which must have 9 elements, in a line."""
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["image", "nine"], ["line"], name="join")],
+        "square",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["height", "width"])],
+        [helper.make_tensor_value_info("line", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.array([9]), "nine")],
+    )
+    path = tmp_path / "square.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_sizes_that_the_model_does_not_take_leave_the_rest_of_the_report(command: Command, square: Path) -> None:
+    outcome = command("info", square)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "cost        unknown, choose other sizes with --dim (those not named are 1): Node (join)" in outcome.out
+    assert "operators   1: Reshape 1" in outcome.out
+    report = json.loads(command("info", square, "--json").out)
+    assert "(join)" in report["cost"]["problem"]
+    fitting = json.loads(command("info", square, "--dim", "height=3", "--dim", "width=3", "--json").out)
+    assert fitting["cost"]["problem"] is None
+
+
+def test_errors_of_a_run_name_the_sizes_that_nobody_chose(command: Command, square: Path) -> None:
+    for name, *options in (("run",), ("explain", "--run")):
+        outcome = command(name, square, "--dim", "height=3", *options)
+        assert outcome.code == 1
+        assert "(sizes that are not named are 1: try --dim width=…)" in outcome.err
+    assert command("run", square, "--dim", "height=3", "--dim", "width=3", "--repeat", 0).code == 0
 
 
 def test_placement_names_providers_and_reasons(command: Command, embedding: Path) -> None:
