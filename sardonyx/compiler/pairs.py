@@ -19,7 +19,8 @@ from sardonyx.compiler.native.template import Epilogue, JointKernel, Part
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """`first` makes the first input of the template that leads `second`, and nothing else that is read."""
+    """`first`, led by a template or a loop, makes the first input of the template that leads `second`, and nothing
+    else that is read."""
 
     first: Group
     second: Group
@@ -53,27 +54,38 @@ def pairs_of(groups: Sequence[Group], outer_readers: Mapping[ir.Value, bool]) ->
             continue
         between = second.anchor.node.inputs[0]
         first = None if between is None else makers.get(between)
-        if first is None or between is None or first.anchor is None or first.anchor.native is None:
+        if first is None or between is None:
             continue
         if any(first in (pair.first, pair.second) for pair in found):
             continue
         if readers[between] > 1 or outer_readers.get(between) or len(first.outputs) > 1 or not first.values:
             continue
-        made, outputs = tuple(first.values.values()), tuple(second.values.values())
-        kernel = second.anchor.native.after(first.anchor.native, made, outputs)
+        kernel = _joint(first, second)
         if kernel is not None:
             found.append(Pair(first, second, kernel))
     return found
 
 
+def _joint(first: Group, second: Group) -> JointKernel | None:
+    """The kernel of a pair, if there is one."""
+    assert second.anchor is not None
+    assert second.anchor.native is not None
+    native, made = second.anchor.native, tuple(first.values.values())
+    if first.anchor is None:
+        return native.over(made)
+    earlier = first.anchor.native
+    return None if earlier is None else native.after(earlier, made, tuple(second.values.values()))
+
+
 def part_of(group: Group, inputs: Sequence[Tensor | None]) -> Part:
-    """What the template that leads a group is given, of the values that the group reads in their order."""
-    assert group.anchor is not None
+    """What the template or the loop of a group is given, of the values that the group reads in their order."""
+    if group.anchor is None:
+        return Part(inputs)
     own = len(group.anchor.node.inputs)
     operands = tuple(tensor for tensor in inputs[own:] if tensor is not None)
     return Part(inputs[:own], Epilogue(tuple(group.values.values()), operands) if group.values else None)
 
 
 def _reads(group: Group) -> list[ir.Value | None]:
-    assert group.anchor is not None
-    return [*group.anchor.node.inputs, *group.operands]
+    own = [] if group.anchor is None else group.anchor.node.inputs
+    return [*own, *group.operands]

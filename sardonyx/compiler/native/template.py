@@ -69,6 +69,10 @@ class NativeKernel:
         """
         return None
 
+    def over(self, made: Sequence[Expr]) -> JointKernel | None:
+        """The same where the first one is a loop over elements that computes these expressions of its inputs."""
+        return None
+
 
 @dataclass(frozen=True)
 class Part:

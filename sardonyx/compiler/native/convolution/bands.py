@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -89,12 +89,6 @@ def takes(made: Sequence[Expr], outputs: Sequence[Expr]) -> bool:
     if any(expr.dtype != _FLOAT32 for expr in walk(made) if isinstance(expr, Input)):
         return False
     return all(one.bits <= F32.bits for one in types_within([*made, *outputs]))
-
-
-def one_item(call: ConvolutionCall) -> ConvolutionCall:
-    """The call for the first item of its batch, or for none."""
-    x = call.x
-    return replace(call, x=x.reshaped((min(1, call.batch), *x.shape[1:]), x.strides))
 
 
 def made_by(call: ConvolutionCall) -> Tensor:

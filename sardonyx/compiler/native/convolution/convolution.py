@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.native.convolution import bands
+from sardonyx.compiler.native.convolution import bands, scaled_product
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
-from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, one_item
 from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.line_sums import LINE_SUMS
@@ -66,6 +66,11 @@ class ConvolutionKernel(NativeKernel):
         if earlier.group > 1 or self.group == 1 or not bands.takes(made, outputs):
             return None
         return ConvolutionPair(earlier, self)
+
+    def over(self, made: Sequence[Expr]) -> JointKernel | None:
+        if self.channels_last or self.group > 1 or not scaled_product.is_scaling(made):
+            return None
+        return ScaledConvolution(self)
 
     def call_of(
         self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None = None
@@ -129,7 +134,7 @@ class ConvolutionPair:
         self.first, self.second = first, second
 
     def pays(self, binder: Binder, first: Part, second: Part) -> bool:
-        expand = bands.one_item(self.first.call_of(binder, first.inputs, first.epilogue))
+        expand = one_item(self.first.call_of(binder, first.inputs, first.epilogue))
         windows = self._windows(binder, expand, second)
         joint = bands.predict(binder, expand, windows)
         return joint is not None and joint < choose(binder, expand)[0] + choose(binder, windows)[0]
@@ -141,6 +146,27 @@ class ConvolutionPair:
     def _windows(self, binder: Binder, expand: ConvolutionCall, second: Part) -> ConvolutionCall:
         """The second call, over a stand-in for what the first makes."""
         return self.second.call_of(binder, [bands.made_by(expand), *second.inputs[1:]], second.epilogue)
+
+
+class ScaledConvolution:
+    """A product of two inputs and the convolution that reads it: see `scaled_product`."""
+
+    def __init__(self, kernel: ConvolutionKernel) -> None:
+        self.kernel = kernel
+
+    def pays(self, binder: Binder, first: Part, second: Part) -> bool:
+        found = scaled_product.map_and_scale(first.inputs)
+        if found is None:
+            return False
+        call = one_item(self.kernel.call_of(binder, [found[0], *second.inputs[1:]]))
+        _, algorithm, chosen = choose(binder, call)
+        return algorithm is WINDOW_COPIES and scaled_product.pays(binder, chosen)
+
+    def bind(self, binder: Binder, first: Part, second: Part) -> Sequence[Tensor | None]:
+        found = scaled_product.map_and_scale(first.inputs)
+        assert found is not None
+        call = self.kernel.call_of(binder, [found[0], *second.inputs[1:]], second.epilogue)
+        return scaled_product.bind(binder, call, found[1])
 
 
 def convolve(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.movement.copy import contiguous
@@ -150,6 +150,12 @@ class ConvolutionCall:
         if evenly_spaced(last.shape[1:-1], last.strides[1:-1]) is None or last.strides[-1] not in (0, 1):
             return contiguous(binder, last)
         return last
+
+
+def one_item(call: ConvolutionCall) -> ConvolutionCall:
+    """The call for the first item of its batch, or for none."""
+    x = call.x
+    return replace(call, x=x.reshaped((min(1, call.batch), *x.shape[1:]), x.strides))
 
 
 def evenly_spaced(sizes: Sequence[int], steps: Sequence[int]) -> int | None:

@@ -57,6 +57,11 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     """Add the steps."""
+    return multiply_rows(binder, call, None)
+
+
+def multiply_rows(binder: Binder, call: ConvolutionCall, b: Packed | None) -> Sequence[Tensor]:
+    """Add the steps, with other weights than the call's in `b`: [batch, group, K, filters]."""
     finish = call.finish(binder)
     results = call.results(binder, finish)
     if math.prod(call.result_shape) == 0:
@@ -66,7 +71,7 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     multiply(
         binder,
         rows,
-        columns(binder, call, by_channels, call.product),
+        b or columns(binder, call, by_channels, call.product),
         finish.outputs,
         [call.by_groups(operand) for operand in finish.operands],
         [call.by_groups(tensor) for tensor in results],
