@@ -19,8 +19,12 @@ class Arithmetic(FunctionText):
 
     def iota(self, scalar: Type, lanes: int) -> Value:
         """0, 1, 2, … in the lanes."""
-        items = ", ".join(f"{scalar} {literal(lane, scalar)}" for lane in range(lanes))
-        return self.named(f"<{items}>", scalar.vector(lanes))
+        return self.numbers(scalar, range(lanes))
+
+    def numbers(self, scalar: Type, numbers: Sequence[int | float]) -> Value:
+        """A number for each lane."""
+        items = ", ".join(f"{scalar} {literal(number, scalar)}" for number in numbers)
+        return self.named(f"<{items}>", scalar.vector(len(numbers)))
 
     def lanes_below(self, count: Value, lanes: int) -> Value:
         """The mask of the lanes whose number is below `count` (i64; may be negative or above `lanes`)."""

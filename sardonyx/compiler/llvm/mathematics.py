@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from sardonyx.compiler.llvm import coefficients
 from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.types import F32, F64, I32, I64, Type
 
 
@@ -181,18 +182,20 @@ def _clamped(k: Function, x: Value, lowest: float, highest: float) -> Value:
 
 
 class _Reduced(NamedTuple):
-    """exp(x) = 2^n exp(remainder) with n an integer; `shifted` is n with the format's magic number added."""
+    """exp(x) = 2^n exp(remainder) with n an integer, or a multiple of 1 / steps; `shifted` is n with the format's magic
+    number, divided by the steps, added."""
 
     remainder: Value
     n: Value
     shifted: Value
 
 
-def _reduce_exponent(k: Function, x: Value, low: Value | None = None) -> _Reduced:
+def _reduce_exponent(k: Function, x: Value, low: Value | None = None, steps: int = 1) -> _Reduced:
     """The reduction of exp for x (+ low) that is not far outside the range of exponents."""
     of = format_of(x)
-    shifted = k.fma(x, k.constant(x.type, 1 / math.log(2)), k.constant(x.type, of.magic))
-    n = shifted - of.magic
+    magic = of.magic / steps
+    shifted = k.fma(x, k.constant(x.type, 1 / math.log(2)), k.constant(x.type, magic))
+    n = shifted - magic
     r = k.fma(n, k.constant(x.type, -of.ln2_high), x)
     r = k.fma(n, k.constant(x.type, -of.ln2_low), r)
     return _Reduced(r if low is None else r + low, n, shifted)
@@ -211,7 +214,7 @@ def _exp_of_remainder(k: Function, r: Value) -> Value:
 
 
 def _scaled(k: Function, p: Value, reduced: _Reduced, adjust: int = 0) -> Value:
-    """p * 2^(n + adjust) with one rounding, also where that is infinite or denormal."""
+    """p * 2^(n + adjust) with one rounding, also where that is infinite or denormal; AVX-512 rounds n down."""
     of = format_of(p)
     if _has_avx512(k, p):
         return _by_avx512(k, "scalef", [p, reduced.n + float(adjust) if adjust else reduced.n])
@@ -229,9 +232,40 @@ def exp(k: Function, x: Value) -> Value:
     return _exp(k, x, 0)
 
 
+# Powers of 2 that two registers of AVX-512 hold, from 1 on.
+_STEPS = 32
+_POWERS = [2.0 ** (step / _STEPS) for step in range(_STEPS)]
+
+
+def _exp_by_table(k: Function, x: Value, adjust: int) -> Value:
+    """The same in float32 by AVX-512: 2^n for n a multiple of 1 / 32 is looked up, so that few terms are left to add.
+
+    Vectors of other widths take whole registers, too, and have the same bits.
+    """
+    lanes, whole = x.type.lanes, k.target.lanes(F32)
+    if lanes > whole:
+        halves = [range(lanes // 2), range(lanes // 2, lanes)]
+        low, high = (_exp_by_table(k, k.shuffle(x, None, half), adjust) for half in halves)
+        return k.shuffle(low, high, range(lanes))
+    if lanes == 1:
+        return _exp_by_table(k, k.splat(x, whole), adjust).lane(0)
+    if lanes < whole:
+        wide = k.shuffle(x, None, [min(lane, lanes - 1) for lane in range(whole)])
+        return k.shuffle(_exp_by_table(k, wide, adjust), None, range(lanes))
+    # Where x is infinite, NaN or far outside, so is n, which then decides alone, as the remainder's bound sees to.
+    reduced = _reduce_exponent(k, x, steps=_STEPS)
+    r = _by_avx512(k, "range", [reduced.remainder, k.constant(x.type, 0.5 / _STEPS)], _LESSER_MAGNITUDE)
+    low, high = k.numbers(F32, _POWERS[:whole]), k.numbers(F32, _POWERS[whole:])
+    power = lookup(k, low, high, reduced.shifted.bits_as(I32))
+    p = k.fma(power * r, polynomial(k, r, coefficients.SHORT_EXP_32), power)
+    return _scaled(k, p, reduced, adjust)
+
+
 def _exp(k: Function, x: Value, adjust: int) -> Value:
     """e^x * 2^adjust, which overflows only where the product does."""
     of = format_of(x)
+    if x.type.bits == 32 and "avx512vl" in k.target.features:
+        return _exp_by_table(k, x, adjust)
     if _has_avx512(k, x):
         # Where x is infinite, NaN or far outside, so is n, which then decides alone, as the remainder's bound sees to.
         reduced = _reduce_exponent(k, x)
