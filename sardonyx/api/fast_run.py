@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,12 +27,12 @@ _MOST_CHAINS = 16
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What a call is prepared for: its outputs as (dtype, shape, place among the external addresses), those of its
-    external addresses that stay, and the rest of what `FastCall.prepare` takes.
+    """What a call is prepared for: its outputs, those of its external addresses that stay, and the rest of what
+    `FastCall.prepare` takes.
     """
 
     plan: NativePlan | Chain
-    outputs: Sequence[tuple[np.dtype[Any], tuple[int, ...], int]]
+    outputs: Sequence[Form]
     addresses: Sequence[int]
     note_count: int
     releases_lock: bool
@@ -69,29 +69,28 @@ class ShortWay(ABC):
             Form(array.dtype, array.shape, index, name)
             for index, (name, array) in enumerate(zip(self.inputs, arrays, strict=True))
         ]
-        results = [Form(dtype, shape, external) for dtype, shape, external in ready.outputs]
-        self._prepare(call, ready, forms, results, ready.addresses)
+        self._prepare(call, ready, forms, ready.outputs, ready.addresses)
 
     def prepare_bound(self, call: FastCall, feeds: Mapping[str, Array], results: Sequence[Array]) -> None:
         """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit."""
         arrays = [feeds[name] for name in self.inputs]
         ready = self._served(call, arrays)
-        if ready is None or len(results) != len(ready.outputs):
+        if ready is None or len(results) != len(ready.outputs) or any(form.axis >= 0 for form in ready.outputs):
             return
         addresses = list(ready.addresses)
         addresses[: len(arrays)] = [array.ctypes.data for array in arrays]
-        for (dtype, shape, external), array in zip(ready.outputs, results, strict=True):
-            if not (_is_plain(array, dtype) and array.shape == shape and array.flags.writeable):
+        for form, array in zip(ready.outputs, results, strict=True):
+            if not (_is_plain(array, form.dtype) and array.shape == form.shape and array.flags.writeable):
                 return
             if any(np.may_share_memory(array, other) for other in (*arrays, *results) if other is not array):
                 return
-            addresses[external] = array.ctypes.data
+            addresses[form.external] = array.ctypes.data
         self._prepare(call, ready, (), (), addresses)
 
     def _served(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
         """What `_ready` gives, if native code makes every output as callers see it."""
         ready = self._ready(call, arrays)
-        if ready is None or any(dtype in FLOAT8 for dtype, _, _ in ready.outputs):
+        if ready is None or any(form.dtype in FLOAT8 for form in ready.outputs):
             return None
         return ready
 
@@ -114,13 +113,16 @@ class OneSegment(ShortWay):
     """A plan that is one native segment.
 
     `inputs` are the names of the plan's inputs in the segment's order; `results` the place of each of the plan's
-    outputs among those of the segment.
+    outputs among those of the segment. `chained` copies outputs that are known before the run.
     """
 
-    def __init__(self, segment: NativeSegment, inputs: Sequence[str], results: Sequence[int]) -> None:
+    def __init__(
+        self, segment: NativeSegment, inputs: Sequence[str], results: Sequence[int], chained: ManySteps
+    ) -> None:
         self.segment = segment
         self.inputs = tuple(inputs)
         self.results = tuple(results)
+        self._chained = chained
 
     @classmethod
     def of(cls, plan: Plan, input_names: Sequence[str]) -> OneSegment | None:
@@ -136,7 +138,10 @@ class OneSegment(ShortWay):
             return None
         names = dict(zip(plan.inputs, input_names, strict=True))
         return cls(
-            step.call, [names[slot] for slot in step.inputs], [step.outputs.index(slot) for slot in plan.outputs]
+            step.call,
+            [names[slot] for slot in step.inputs],
+            [step.outputs.index(slot) for slot in plan.outputs],
+            ManySteps(replace(plan, inputs=step.inputs), [names[slot] for slot in step.inputs], [step.call]),
         )
 
     def fast_call(self) -> FastCall:
@@ -147,9 +152,9 @@ class OneSegment(ShortWay):
             return None
         ready = self.segment.plan_for(tuple(array.shape for array in arrays))
         if ready.known or len(self.results) != len(ready.outputs):
-            return None
+            return self._chained._ready(call, arrays)
         first = len(arrays)
-        outputs = [(*ready.outputs[place], first + place) for place in self.results]
+        outputs = [Form(*ready.outputs[place], first + place) for place in self.results]
         addresses = [0] * (first + len(outputs) + bool(ready.faults))
         return _Ready(ready.plan, outputs, addresses, 2 * len(ready.faults), ready.releases_lock, self.segment)
 
@@ -178,8 +183,7 @@ class ManySteps(ShortWay):
         woven = self._woven_for(call, arrays)
         if woven.chain is None:
             return None
-        first = len(arrays)
-        outputs = [(*output, first + place) for place, output in enumerate(woven.outputs)]
+        outputs = [Form(one.dtype, one.shape, one.place, axis=one.axis, counted=one.counted) for one in woven.outputs]
         releases = woven.nanoseconds > RELEASE_NS
         return _Ready(woven.chain, outputs, woven.chain.addresses, woven.note_count, releases, woven)
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler.control_flow import ControlFlowCall
+from sardonyx.compiler.counted import CountedCall
 from sardonyx.ops.control_flow import If, Loop, Scan
 from sardonyx.runtime.array_address import address_of
 from sardonyx.runtime.chain import Chain, Do, Instruction
@@ -31,6 +32,8 @@ Array = np.ndarray[Any, Any]
 
 # Bytes between the plans of a chain, at most: where there are more, Python's part of a run does not matter.
 _MOST_BYTES = 4 << 20
+# The same of results whose sizes a run counts: they are copied once their sizes are known.
+_MOST_ROOM_BYTES = 1 << 20
 _ALIGNMENT = 64
 _FAULT_BYTES = 16  # the two words of a note
 _WORD_BYTES = 8
@@ -75,6 +78,7 @@ class _Held:
     shape: tuple[int, ...]
     place: _Place
     array: Array | None = None
+    counted: tuple[int, _Place] | None = None  # the axis whose size the run counts, and where it leaves the number
 
     @property
     def nbytes(self) -> int:
@@ -100,6 +104,17 @@ class _Part:
 Missing = tuple[NativeSegment, Shapes, tuple[Array, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output and its place; where its size along an axis is counted, the place of the number."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    place: int
+    axis: int = -1
+    counted: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Woven:
     """A chain; what its outputs look like; the words of its notes; and the plans that it goes without.
@@ -109,7 +124,7 @@ class Woven:
     """
 
     chain: Chain | None
-    outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+    outputs: tuple[Output, ...]
     note_count: int
     nanoseconds: float
     missing: tuple[Missing, ...]
@@ -127,6 +142,8 @@ def segments_of(plan: Plan) -> list[NativeSegment] | None:
         call = step.call
         if isinstance(call, NativeSegment):
             found.append(call)
+        elif isinstance(call, CountedCall):
+            found.append(call.segment)
         elif isinstance(call, ControlFlowCall) and isinstance(call.operator, (If, Loop, Scan)):
             for body in call.bodies.values():
                 inner = segments_of(body.plan)
@@ -146,7 +163,8 @@ def weave(plan: Plan, inputs: Sequence[Array], segment: NativeSegment) -> Woven:
         results = weaver.plan(plan, given, ())
         outputs = [_Place() for _ in results]
         for place, held in zip(outputs, results, strict=True):
-            weaver.deliver(held, place)
+            if held.counted is None:
+                weaver.deliver(held, place)
         return weaver.finish([one.place for one in given], outputs, results, segment)
     except NotChainedError:
         return Woven(None, (), 0, 0.0, tuple(weaver.missing))
@@ -175,7 +193,11 @@ class _Weaver:
         frame.update(zip(plan.captures, captures, strict=True))
         for step in plan.steps:
             made = self._step(step, [frame.get(slot) for slot in step.inputs])
-            frame.update((slot, held) for slot, held in zip(step.outputs, made, strict=False) if slot != ABSENT)
+            frame.update(
+                (slot, held)
+                for slot, held in zip(step.outputs, made, strict=False)
+                if slot != ABSENT and held is not None
+            )
         return [frame[slot] for slot in plan.outputs]
 
     def _constant(self, value: Any) -> _Held:
@@ -185,8 +207,12 @@ class _Weaver:
         self.kept.append(array)
         return _Held(array.dtype, array.shape, _Place(0, address_of(array)), array)
 
-    def _step(self, step: Step, inputs: Sequence[_Held | None]) -> Sequence[_Held]:
+    def _step(self, step: Step, inputs: Sequence[_Held | None]) -> Sequence[_Held | None]:
         call = step.call
+        if any(one is not None and one.counted is not None for one in inputs):
+            raise NotChainedError("the size of an input is counted by the run")
+        if isinstance(call, CountedCall):
+            return self._counted(call, inputs)
         if isinstance(call, NativeSegment):
             return self._segment(call, inputs)
         if step.kind == "view":
@@ -233,6 +259,16 @@ class _Weaver:
         self.code.append((ready, tuple(places)))
         return outputs
 
+    def _counted(self, call: CountedCall, inputs: Sequence[_Held | None]) -> list[_Held | None]:
+        """The outputs of a kernel that counts how much it writes."""
+        *rooms, count = self._segment(call.segment, inputs)
+        if sum(room.nbytes for room in rooms) > _MOST_ROOM_BYTES:
+            raise NotChainedError("results that are too large to be copied")
+        results: list[_Held | None] = [None] * call.outputs
+        for place, axis, room in zip(call.places, call.axes, rooms, strict=True):
+            results[place] = room if axis is None else replace(room, counted=(axis, count.place))
+        return results
+
     def _view(self, step: Step, inputs: Sequence[_Held | None]) -> _Held:
         """The same elements in another shape; what the view is, it shows on an array that looks like the input."""
         first, *others = inputs
@@ -266,7 +302,10 @@ class _Weaver:
         captures = [one for one in captured if one is not None]
         if len(captures) != len(captured):
             raise NotChainedError("a subgraph reads what is not there")
-        return self.plan(call.bodies[name].plan, inputs, captures)
+        results = self.plan(call.bodies[name].plan, inputs, captures)
+        if any(one.counted is not None for one in results):
+            raise NotChainedError("a subgraph gives results whose size is counted by the run")
+        return results
 
     def _if(self, call: ControlFlowCall, own: Sequence[_Held | None], given: Sequence[_Held | None]) -> Sequence[_Held]:
         condition = own[0]
@@ -469,8 +508,17 @@ class _Weaver:
             segment.chain_address(),
             tuple(self.kept),
         )
-        made = tuple((held.dtype, held.shape) for held in results)
-        return Woven(chain, made, 2 * self.faults, self.nanoseconds, tuple(self.missing))
+        found = [
+            Output(held.dtype, held.shape, numbers[place])
+            if held.counted is None
+            else Output(
+                *(held.dtype, held.shape, numbers[held.place.settled()]),
+                axis=held.counted[0],
+                counted=numbers[held.counted[1].settled()],
+            )
+            for place, held in zip(outputs, results, strict=True)
+        ]
+        return Woven(chain, tuple(found), 2 * self.faults, self.nanoseconds, tuple(self.missing))
 
     def _addresses(self, places: Sequence[_Place]) -> tuple[int, ...]:
         """The addresses of places, with memory for those that have none."""

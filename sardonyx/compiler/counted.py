@@ -108,8 +108,8 @@ class CountedCall:
 
 
 def _written(room: Array, axis: int, count: int) -> Array:
-    """The part of a result that was written; by itself where it is but a small part."""
+    """The part of a result that was written; by itself where it is but a small part, so as not to keep the rest."""
     shape = list(room.shape)
     shape[axis] = count
     part = room.reshape(-1)[: math.prod(shape)].reshape(shape)
-    return part if 2 * part.size >= room.size else part.copy()
+    return part if 4 * part.size >= room.size else part.copy()

@@ -104,7 +104,10 @@ class OutputColumn(enum.IntEnum):
     DIMS = 2
     EXTERNAL = 3
     NBYTES = 4
-    COUNT = 5
+    ITEM_BYTES = 5
+    AXIS = 6  # whose size the run counts; the result is then made after it, from what lies at the external; else -1
+    COUNTED = 7  # the place among the external addresses of the number that was counted
+    COUNT = 8
 
 
 class _MethodDef(ctypes.Structure):
@@ -127,12 +130,18 @@ class CallCode:
 
 @dataclass(frozen=True)
 class Form:
-    """What an input or an output looks like, and its place among a plan's external addresses."""
+    """What an input or an output looks like, and its place among a plan's external addresses.
+
+    Where a run counts the size of an output along `axis`, it leaves the number at the external address `counted`, and
+    the elements, as many as there are, densely in memory for the whole shape.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     external: int
     name: str = ""
+    axis: int = -1
+    counted: int = 0
 
 
 class _Memory:
@@ -271,8 +280,9 @@ class FastCall:
             kept += [dims, form.dtype]
             row = index * OutputColumn.COUNT
             nbytes = math.prod(form.shape) * form.dtype.itemsize
-            output_table[row : row + 5] = [
+            output_table[row : row + OutputColumn.COUNT] = [
                 id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external, nbytes,
+                form.dtype.itemsize, form.axis, form.counted,
             ]  # fmt: skip
         words[State.PLAN], words[State.LANE] = plan.address, lane.address
         words[State.TEAM] = team

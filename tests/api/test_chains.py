@@ -181,6 +181,48 @@ def test_an_index_out_of_range_in_a_branch_is_reported_and_forgotten() -> None:
         np.testing.assert_array_equal(session.run(None, good)[0], expected)
 
 
+COUNTED = """m (bool[n] c, float[n, 3] x) => (float[k, 3] y, int64[1, l] z, float[n, 3] u) {
+    u = Neg(x)
+    y = Compress<axis = 0>(u, c)
+    z = NonZero(c) }"""
+
+
+@pytest.mark.parametrize("rows", [1, 9, 40_000])
+def test_results_whose_size_is_counted(rows: int) -> None:
+    random = np.random.default_rng(3)
+    runs = [{"c": random.random(rows) < share, "x": numbers(rows, 3)} for share in (0.0, 0.3, 1.0, 0.9, 0.01)]
+    check(COUNTED, runs)
+
+
+def test_results_that_were_counted_are_the_callers() -> None:
+    session = session_of(COUNTED)
+    feeds = {"c": np.arange(50) % 3 == 0, "x": numbers(50, 3)}
+    for _ in range(3):
+        first = session.run(None, feeds)
+    kept = [array.copy() for array in first]
+    second = session.run(None, {**feeds, "c": ~feeds["c"]})
+    for one, two, copy in zip(first, second, kept, strict=True):
+        assert not np.shares_memory(one, two)
+        assert one.flags.owndata
+        np.testing.assert_array_equal(one, copy)
+    assert [array.shape for array in second] == [(33, 3), (1, 33), (50, 3)]
+
+
+def test_large_results_whose_size_is_counted_take_the_long_way() -> None:
+    runs = [{"c": np.arange(200_000) % 2 == 0, "x": numbers(200_000, 3)}]
+    check(COUNTED, runs, chained=False)
+
+
+def test_what_reads_counted_results_takes_the_long_way() -> None:
+    text = """m (bool[n] c, float[n] x) => (float[k] y) { a = Compress<axis = 0>(x, c) y = Exp(a) }"""
+    check(text, [{"c": numbers(9, seed=seed) > 0, "x": numbers(9)} for seed in range(3)], chained=False)
+
+
+def test_results_that_are_known_before_the_run() -> None:
+    text = """m (float[n, 3] x) => (int64[2] y, float[n, 3] z) { y = Shape(x) z = Neg(x) }"""
+    check(text, [{"x": numbers(n, 3)} for n in (1, 4, 4, 4)])
+
+
 def test_bound_memory() -> None:
     session = session_of(BRANCHES)
     expected = session_of(BRANCHES, short=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR
+from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR, U8
 from sardonyx.runtime.fast_call import (
     ARRAY_DATA,
     ARRAY_DESCR,
@@ -116,7 +116,12 @@ def _emit_arrays(target: Target) -> str:
             _hold_inputs(call, State.DECREF)
             clean = call.is_clean()
             with k.when(clean):
-                result.set(outputs)
+                _finish_counted(call, outputs, made)
+                whole = made.get()
+                with k.when(whole):
+                    result.set(outputs)
+                with k.otherwise(whole):
+                    k.call_address(call.address(State.DECREF), None, outputs)
             with k.otherwise(clean):
                 k.call_address(call.address(State.DECREF), None, outputs)
                 result.set(call.new_reference(State.NONE))
@@ -195,23 +200,51 @@ def _hold_inputs(call: _Call, count: State) -> None:
 
 
 def _allocate(call: _Call, outputs: Value, made: Variable) -> None:
-    """Put a new array for each output into the list; clear `made` where one could not be had."""
+    """Put a new array for each output whose size is known into the list; clear `made` where one could not be had."""
     k = call.k
-    items = k.pointer(_word(k, outputs, LIST_ITEMS), I64)
     externals = k.pointer(call.field(State.EXTERNALS), I64)
     with k.loop(0, call.field(State.OUTPUT_COUNT)) as index, k.when(made.get()):
         row = k.pointer(call.field(State.OUTPUTS), I64).offset(index * int(OutputColumn.COUNT))
-        array = k.variable(PTR, _null(k))
-        large = (row.load(int(OutputColumn.NBYTES)) >= SMALLEST) & call.field(State.POOL).differs(0)
-        with k.when(large):
-            array.set(_pooled_array(call, row))
-        with k.when(~_is_object(k, array.get())):
-            array.set(_new_array(call, row, _null(k)))
-        there = _is_object(k, array.get())
-        made.set(there)
-        with k.when(there):
-            items.store(_number(k, array.get()), index)
-            externals.store(_word(k, array.get(), ARRAY_DATA), row.load(int(OutputColumn.EXTERNAL)))
+        with k.when(row.load(int(OutputColumn.AXIS)) < 0):
+            array = _put_array(call, row, outputs, index, made)
+            with k.when(made.get()):
+                externals.store(_word(k, array, ARRAY_DATA), row.load(int(OutputColumn.EXTERNAL)))
+
+
+def _finish_counted(call: _Call, outputs: Value, made: Variable) -> None:
+    """Put what was written of each output whose size the run counted into the list."""
+    k = call.k
+    externals = k.pointer(call.field(State.EXTERNALS), I64)
+    with k.loop(0, call.field(State.OUTPUT_COUNT)) as index, k.when(made.get()):
+        row = k.pointer(call.field(State.OUTPUTS), I64).offset(index * int(OutputColumn.COUNT))
+        axis = row.load(int(OutputColumn.AXIS))
+        with k.when(axis >= 0):
+            dims = k.pointer(row.load(int(OutputColumn.DIMS)), I64)
+            dims.store(k.pointer(externals.load(row.load(int(OutputColumn.COUNTED))), I64).load(), axis)
+            nbytes = k.variable(I64, row.load(int(OutputColumn.ITEM_BYTES)))
+            with k.loop(0, row.load(int(OutputColumn.RANK))) as place:
+                nbytes.set(nbytes.get() * dims.load(place))
+            row.store(nbytes.get(), int(OutputColumn.NBYTES))
+            array = _put_array(call, row, outputs, index, made)
+            with k.when(made.get()):
+                room = k.pointer(externals.load(row.load(int(OutputColumn.EXTERNAL))), U8)
+                k.copy(k.pointer(_word(k, array, ARRAY_DATA), U8), room, nbytes.get())
+
+
+def _put_array(call: _Call, row: Pointer, outputs: Value, index: Value, made: Variable) -> Value:
+    """A new array as a row of the table of outputs says, in its place of the list; `made` says whether it is there."""
+    k = call.k
+    array = k.variable(PTR, _null(k))
+    large = (row.load(int(OutputColumn.NBYTES)) >= SMALLEST) & call.field(State.POOL).differs(0)
+    with k.when(large):
+        array.set(_pooled_array(call, row))
+    with k.when(~_is_object(k, array.get())):
+        array.set(_new_array(call, row, _null(k)))
+    there = _is_object(k, array.get())
+    made.set(there)
+    with k.when(there):
+        k.pointer(_word(k, outputs, LIST_ITEMS), I64).store(_number(k, array.get()), index)
+    return array.get()
 
 
 def _new_array(call: _Call, row: Pointer, data: Value) -> Value:
