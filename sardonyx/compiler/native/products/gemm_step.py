@@ -32,6 +32,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
+from sardonyx.compiler.native.products.shallow_step import takes_shallow
 from sardonyx.compiler.native.products.strassen_step import takes_quarters
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr
@@ -124,6 +125,8 @@ def multiply(
         others = list(zip((*operands, *results), rows.steps[2:], strict=True))
         sides = others[: len(operands)], others[len(operands) :]
         epilogue = TileEpilogue(kinds, outputs)
+        if b_layout == "packed" and takes_shallow(binder, problem, left, b_tensor, epilogue, *sides):
+            return
         if b_layout == "packed" and binder.settings.fast_products:
             if takes_quarters(binder, problem, left, b_tensor, epilogue, *sides):
                 return
