@@ -184,3 +184,38 @@ def test_many_channels_are_done_in_blocks(channels: int) -> None:
     given = outputs_of(x, w, None, attributes, channels, "", by_channels=True)
     assert given is not None
     np.testing.assert_allclose(given[0], reference(x, w, None, attributes, channels), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_tiles_of_several_lines_and_strips_of_wide_maps(variant: str) -> None:
+    """Maps of one tile and of many, odd numbers of lines, bands, columns in the padding, the last channels."""
+    rng = np.random.default_rng(18)
+    for channels, size, kernel, stride, dilation, pads in (
+        (1, (7, 7), (3, 3), 1, 1, (1, 1, 1, 1)),
+        (21, (7, 6), (5, 5), 1, 1, (2, 2, 2, 2)),
+        (21, (15, 15), (3, 3), 2, 1, (1, 1, 1, 1)),
+        (21, (14, 16), (5, 5), 2, 1, (1, 1, 2, 2)),
+        (21, (33, 37), (3, 3), 1, 1, (1, 1, 1, 1)),
+        (21, (41, 59), (3, 3), 2, 1, (0, 1, 1, 0)),
+        (21, (12, 40), (3, 3), 1, 3, (3, 3, 3, 3)),
+        (21, (9, 19), (2, 4), 3, 1, (1, 0, 0, 3)),
+        (21, (5, 3), (3, 3), 1, 1, (2, 2, 2, 2)),
+    ):
+        x = rng.standard_normal((2, channels, *size)).astype(np.float32)
+        w = rng.standard_normal((channels, 1, *kernel)).astype(np.float32)
+        bias = rng.standard_normal(channels).astype(np.float32)
+        attributes = WindowAttributes.of(kernel, (stride, stride), (dilation, dilation), pads, "NOTSET")
+        given = outputs_of(x, w, bias, attributes, channels, variant, by_channels=True)
+        assert given is not None
+        np.testing.assert_allclose(given[0], reference(x, w, bias, attributes, channels), rtol=1e-5, atol=1e-5)
+
+
+def test_small_kernels_go_in_tiles() -> None:
+    x, w = np.ones((1, 64, 14, 14), np.float32), np.ones((64, 1, 3, 3), np.float32)
+    binder, memory = new_binder("avx512" if "avx512" in VARIANTS else ""), Memory()
+    tensor = placed(binder, memory, x, by_channels=True)
+    attributes = WindowAttributes.of((3, 3), None, None, (1, 1, 1, 1), "NOTSET")
+    call = ConvolutionCall(tensor, binder.constant(w), None, attributes.windows((14, 14)), 64, None, "f32")
+    DEPTHWISE.bind(binder, call)
+    (step,) = binder.steps
+    assert "tiles of" in step.detail

@@ -27,6 +27,7 @@ from sardonyx.compiler.native.windows.channel_windows import bind_channel_window
 from sardonyx.compiler.native.windows.operands import in_places
 from sardonyx.compiler.native.windows.row_windows import MOST_VECTORS, bind_row_windows
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
+from sardonyx.compiler.native.windows.window_tiles import bind_window_tiles, tiles_fit
 from sardonyx.kernel.cost import weight
 
 # A vector is permuted once for each channel of a group, in sizes that fill it.
@@ -102,7 +103,12 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     slid = WindowCall(x, call.windows, fold, finish.outputs, operands, tuple(results), operations)
     weights = _weights(binder, call, 0 if by_rows else lanes_of(binder.target, slid))
     slid = replace(slid, fold=replace(fold, weights=_type(weights.dtype)), weights=weights)
-    (bind_row_windows if by_rows else bind_channel_windows)(binder, slid)
+    if by_rows:
+        bind_row_windows(binder, slid)
+    elif tiles_fit(binder.target, slid):
+        bind_window_tiles(binder, slid)
+    else:
+        bind_channel_windows(binder, slid)
     return call.handed_on(results)
 
 

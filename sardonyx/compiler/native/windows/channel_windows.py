@@ -33,7 +33,7 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     if first.size == 0:
         return
     target, slide, fold = binder.target, Slide.of(call.windows), call.fold
-    call = _apart(binder, call, slide)
+    call = apart(binder, call, slide)
     channels = first.shape[-1]
     lanes = lanes_of(target, call)
     kernel, stride, dilation, output = (
@@ -46,7 +46,7 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
         OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
         for operand in call.operands
     )
-    sure = (0, 0) if in_turns else _sure_columns(slide, along)
+    sure = (0, 0) if in_turns else sure_columns(slide, along)
     spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, Finish(canonical(call.outputs), forms), in_turns, sure)
     words: dict[str, Argument] = {**slide.words(kernel // taps), **slide.taps(binder)}
     for name, tensor in ({"x": call.x} | call.written).items():
@@ -76,7 +76,7 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     )
 
 
-def _apart(binder: Binder, call: WindowCall, slide: Slide) -> WindowCall:
+def apart(binder: Binder, call: WindowCall, slide: Slide) -> WindowCall:
     """The call over an input whose places do not meet in few sets of a cache."""
     x = call.x
     step = slide.each(x.strides[1:-1], 0)[-1] * x.dtype.itemsize
@@ -123,7 +123,7 @@ def tile(target: Target, fold: Fold, row: tuple[int, int, int], output: int, *, 
     return best
 
 
-def _sure_columns(slide: Slide, along: Along) -> tuple[int, int]:
+def sure_columns(slide: Slide, along: Along) -> tuple[int, int]:
     """The columns of a tile, first and last (excluded), that are no padding wherever the tile is in its row."""
     begin, size = slide.each(slide.windows.begin, 0)[-1], slide.size[-1]
     rightmost = (slide.output[-1] - along.places) * along.stride - begin

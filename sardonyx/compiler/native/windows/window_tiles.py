@@ -1,0 +1,119 @@
+"""Depthwise windows with small kernels while binding: the lines and places of a tile, and how the work is cut."""
+
+from __future__ import annotations
+
+import math
+
+from sardonyx.compiler.binding import Argument, Binder
+from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
+from sardonyx.compiler.llvm.kernels.windows.folds import Correlate
+from sardonyx.compiler.llvm.kernels.windows.frame import Along
+from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, emit_window_tiles
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.native.windows.channel_windows import apart, lanes_of, sure_columns, tile
+from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
+from sardonyx.kernel.canonical import canonical
+
+# The taps of a kernel are all written out: so many of them at most.
+_MOST_TAPS = 25
+# The share of the registers that the weights of a line take at most: the rest is for the sums, and the code's own.
+_SHARE_OF_REGISTERS = 0.25
+# Lines of a tile at most: more of them scatter what is read and written over too many places of memory.
+_MOST_LINES = 2
+# The share of the nearest cache for what a tile reads and writes, with all channels of a block.
+_SHARE_OF_L1 = 0.6
+# Lines of a band at least: what windows of two bands read comes to the nearest cache twice.
+_FEWEST_LINES = 8
+
+
+def tiles_fit(target: Target, call: WindowCall) -> bool:
+    """Whether windows are computed in tiles: of depthwise convolutions over two dimensions, with few taps."""
+    slide, fold = Slide.of(call.windows), call.fold
+    is_depthwise = isinstance(fold, Correlate) and fold.channels == fold.filters == 1
+    is_flat = (slide.size[0], slide.kernel[0], slide.output[0], slide.each(slide.windows.begin, 0)[0]) == (1, 1, 1, 0)
+    if not (isinstance(fold, Correlate) and is_depthwise and is_flat):
+        return False
+    return math.prod(slide.kernel) <= _MOST_TAPS and slide.kernel[-1] <= _SHARE_OF_REGISTERS * target.registers
+
+
+def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
+    """Add the step for windows that fit; the channels of the input and of the results lie together."""
+    first, fold = call.results[0], call.fold
+    if first.size == 0:
+        return
+    assert isinstance(fold, Correlate)
+    target, slide = binder.target, Slide.of(call.windows)
+    call = apart(binder, call, slide)
+    channels, lanes = first.shape[-1], lanes_of(target, call)
+    _, lines, places = slide.output
+    _, down, across = (Along(1, *one) for one in zip(slide.kernel, slide.stride, slide.dilation, strict=True))
+    along = tile(target, fold, (across.taps, across.stride, across.dilation), places, in_turns=False)
+    down = Along(_lines(target, down, along, lines), down.taps, down.stride, down.dilation)
+    forms = tuple(
+        OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
+        for operand in call.operands
+    )
+    spec = TileSpec(
+        call.x.dtype.name,
+        fold.weights,
+        lanes,
+        down,
+        along,
+        lines % down.places,
+        sure_columns(slide, along),
+        Finish(canonical(call.outputs), forms),
+    )
+    words: dict[str, Argument] = {}
+    for name, tensor in ({"x": call.x} | call.written).items():
+        words |= {name: tensor, **slide.strides(name, tensor)}
+        words[f"{name}_step"] = words[f"{name}_w"]
+    assert call.weights is not None
+    words["weights"] = call.weights
+    begin = slide.each(slide.windows.begin, 0)
+    for place, of in ((1, "h"), (2, "w")):
+        words |= {f"size_{of}": slide.size[place], f"out_{of}": slide.output[place], f"begin_{of}": begin[place]}
+    block = _block(target, down, along, channels, lanes, call.x.dtype.itemsize)
+    blocks, strips = -(-channels // block), -(-places // along.places)
+    line = along.places * min(block, channels)
+    band = _band(lines, call.elements_per_chunk // line, down.places)
+    bands = -(-lines // band)
+    per_chunk = max(1, call.elements_per_chunk // (band * line))
+    items = first.shape[0] * blocks * strips * bands
+    words |= {"items": items, "per_chunk": per_chunk, "band": band, "bands": bands, "strips": strips}
+    words |= {"blocks": blocks, "block": block, "channels": channels}
+    binder.step(
+        emit_window_tiles,
+        spec,
+        [words[name] for name in spec.argument_names()],
+        reads=call.reads,
+        writes=call.results,
+        chunks=-(-items // per_chunk),
+        flops=call.operations * first.size,
+        detail=f"{lines}x{places} windows of {down.taps}x{along.taps} over {channels} channels, "
+        f"tiles of {down.places}x{along.places}, vectors of {lanes}",
+    )
+
+
+def _lines(target: Target, down: Along, along: Along, lines: int) -> int:
+    """The lines of a tile: as many as the registers hold, with their sums and the weights that a line meets."""
+    fitting = 1
+    for count in range(2, min(_MOST_LINES, lines) + 1):
+        tall = Along(count, down.taps, down.stride, down.dilation)
+        readers = max(len(tall.readers(line)) for line in tall.columns)
+        if count * along.places + readers * along.taps + 2 <= target.registers:
+            fitting = count
+    return fitting
+
+
+def _block(target: Target, down: Along, along: Along, channels: int, lanes: int, itemsize: int) -> int:
+    """Channels of a block: so many that what a tile reads stays in the nearest cache for the tile below."""
+    reads = len(down.columns) * len(along.columns) + down.places * along.places
+    vectors = max(1, int(_SHARE_OF_L1 * target.caches.l1) // (reads * lanes * itemsize))
+    count = -(-channels // (vectors * lanes))
+    return -(-channels // (count * lanes)) * lanes
+
+
+def _band(lines: int, wanted: int, multiple: int) -> int:
+    """Lines of a band: about as many as wanted, in equal parts that are multiples of those of a tile."""
+    bands = max(1, lines // max(_FEWEST_LINES, wanted))
+    return -(-lines // (bands * multiple)) * multiple
