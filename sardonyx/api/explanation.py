@@ -31,7 +31,7 @@ from sardonyx.runtime.step_times import StepTimes
 
 if TYPE_CHECKING:
     from sardonyx.api.session import InferenceSession
-    from sardonyx.compiler.binding import Bound, BoundStep
+    from sardonyx.compiler.binding import BoundStep, Stretch
     from sardonyx.compiler.fusion import Group
     from sardonyx.compiler.lowering import Lowered
     from sardonyx.compiler.segment import BoundOperation
@@ -328,10 +328,11 @@ class _Builder:
         executions = self._executions(sum(len(runs) for _, runs in ran), body)
         measured = np.median(np.array(ran[-1][1]), axis=0) / 1e3 if ran and self.runs else None
         footprint = _Footprint(bound.steps, ready.plan.arena_bytes)
-        for index, one in enumerate(bound.steps):
+        order = np.array(bound.order)
+        for index, (one, stretch) in enumerate(zip(bound.steps, bound.stretch_of_steps, strict=True)):
             is_last = index + 1 == len(bound.steps) or bound.steps[index + 1].origin is not one.origin
-            took = None if measured is None else float(measured[index :: len(bound.steps)].sum())
-            row = _of_rounds(self._row(one, took, footprint, is_last), bound)
+            took = None if measured is None else float(measured[order == index].sum())
+            row = _of_stretch(self._row(one, took, footprint, is_last), stretch)
             self.rows.append(replace(row, body=body, executions=executions))
 
     def _row(self, step: BoundStep, measured: float | None, footprint: _Footprint, is_last: bool) -> Row:
@@ -403,12 +404,12 @@ def _arithmetic(step: BoundStep, ceilings: Ceilings) -> str:
     return "f64" if any(tensor.dtype == np.float64 for tensor in step.writes) else "f32"
 
 
-def _of_rounds(row: Row, bound: Bound) -> Row:
+def _of_stretch(row: Row, stretch: Stretch) -> Row:
     """The row of a step with what it does in all rounds of a batch, and why there are so many."""
-    if not bound.reason:
+    if not stretch.reason:
         return row
-    detail = f"{row.detail}; {bound.reason}" if row.detail else bound.reason
-    times = bound.rounds
+    detail = f"{row.detail}; {stretch.reason}" if row.detail else stretch.reason
+    times = stretch.rounds
     predicted = None if row.predicted_us is None else row.predicted_us * times
     return replace(row, detail=detail, flops=row.flops * times, bytes=row.bytes * times, predicted_us=predicted)
 

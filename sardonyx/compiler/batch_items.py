@@ -1,137 +1,107 @@
-"""Batches in rounds: a plan that is made for a few items and repeated until all of them are done.
+"""Whether the items of a batch are independent of each other, so that they can be done a few at a time.
 
-The maps of one image fit into caches that those of a whole batch run out of, so that every layer of the batch streams
-its maps from memory. Where all that a segment does goes from item n of its inputs to item n of its outputs, its plan
-is bound for a few items and its steps are repeated with other addresses of the inputs and outputs: one arena of a few
-items serves all rounds, and to whatever runs plans it is a plan like any other.
-
-That items are independent is proved for the shapes of this run. A value carries the batch where its shape is
-(batch, ...) in the binding of the whole and (few, ...) in that of a few items, with the same sizes behind; every
-operation must make such values of such values, be one of those listed here, and read nothing else that differs
-between the two bindings. What is not listed runs as a whole.
+It is proved for the shapes of a run, of operations that are bound for a single item. A value carries the batch where
+its first axis counts items, or equally many rows of each item, with the same sizes behind as for one item; every
+operation must make such values of such values, be one of those listed here, and read nothing else that depends on the
+number of items.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Bound, BoundStep, Tensor
-from sardonyx.compiler.fusion import Group
-from sardonyx.compiler.llvm.target import Caches
+from sardonyx.compiler.binding import Binder, Tensor, row_major
+from sardonyx.compiler.bound_step import Buffer
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.ops.framework.operator import Elementwise
-from sardonyx.runtime.native_plan import NativePlan, StepColumn, StepFlag
-from sardonyx.runtime.settings import RunSettings
 
 if TYPE_CHECKING:
-    from sardonyx.compiler.segment import BoundOperation
+    from sardonyx.compiler.segment import BoundOperation, Operation
 
 Tensors = Sequence["Tensor | None"]
-
-# Steps of all rounds of a plan, at most: its tables are a few hundred bytes for each.
-_MOST_STEPS = 1 << 15
-
-# What a core moves from a cache of each level or from memory, in bytes of a nanosecond: the ratios are those of many
-# machines of servers and desktops, and only sums of them are compared.
-_FROM_L2, _FROM_L3, _FROM_MEMORY = 200.0, 100.0, 40.0
-# Operations of a core in a nanosecond, roughly: what moving is weighed against.
-_FLOPS = 200.0
-# What a step costs besides: to be found, to begin, and at its end a meeting of the threads.
-_STEP_NS = 1000.0
-# What a smaller number of items must save of the estimated time to be chosen.
-_LEAST_GAIN = 0.03
+Values = dict[int, "Tensor | None"]
 
 
 class NotSeparableError(Exception):
-    """Why the items of a batch cannot be computed one by one."""
+    """Why the items of a batch cannot be computed a few at a time."""
 
 
-def items_at_a_time(whole: Bound, shapes: Sequence[Sequence[int]], settings: RunSettings, caches: Caches) -> int:
-    """How many items of a batch to do in a round, where they turn out to be independent; 0 for all of them.
+def is_never_separable(operation: Operation) -> bool:
+    """Whether an operation is none of those that keep items apart, whatever its sizes."""
+    group = operation.group
+    anchor = group.anchor
+    if anchor is not None and anchor.role == "known":
+        return False
+    rest = [item for item in group.nodes if item is not anchor]
+    if anchor is not None and _rule(anchor) is None:
+        return True
+    return not all(isinstance(item.operator, Elementwise) for item in rest)
 
-    `whole` is the plan for inputs of these shapes.
+
+def of_items(
+    one: Sequence[BoundOperation],
+    count: int,
+    given: Mapping[int, Tensor | None],
+    inputs: Sequence[int],
+    binder: Binder,
+) -> Values:
+    """What values there are for so many items: shapes of those that carry the batch, and contents of those that are
+    known.
+
+    `one` are the operations bound for a single item; `given` are the model's constants and the `inputs`, all of which
+    begin with `count` items. NotSeparableError where the items are not proved to be independent of each other. `binder`
+    takes what is bound on the way, of which nothing is kept.
     """
-    wanted = settings.batch_items
-    sizes = {shape[0] if len(shape) else 0 for shape in shapes}
-    batch = max(sizes, default=0)
-    if wanted == 0 or len(sizes) != 1 or batch < 2 or whole.faults or not whole.steps:
-        return 0
-    few = choose(whole.steps, batch, caches) if wanted is None else _divisor(batch, wanted)
-    return 0 if few == batch or batch // few * len(whole.steps) > _MOST_STEPS else few
-
-
-def in_rounds(whole: Bound, part: Bound, inputs: Sequence[tuple[np.dtype[Any], Sequence[int]]], few: int) -> Bound:
-    """The plan that does what `whole` does by rounds of `part`, which does as many items; `inputs` are as in `whole`.
-
-    Nothing is copied: a round finds its items where they lie in the inputs and outputs of the batch.
-    """
-    batch = inputs[0][1][0]
-    rounds = batch // few
-    externals = [*inputs, *whole.outputs]
-    moving = [math.prod(shape) * dtype.itemsize // rounds for dtype, shape in externals]
-    largest = max(one.nbytes for step in whole.steps for one in (*step.reads, *step.writes)) / 1e6
-    reason = f"{few} of {batch} items at a time: values of all of them have up to {largest:.1f} MB"
-    return replace(repeated(part, rounds, list(enumerate(moving, 1))), reason=reason)
-
-
-def _divisor(batch: int, wanted: int) -> int:
-    """The largest number of items up to `wanted` that divides a batch."""
-    return max(few for few in range(1, min(batch, wanted) + 1) if batch % few == 0)
-
-
-def check(
-    whole: Sequence[BoundOperation], few: Sequence[BoundOperation], inputs: Sequence[int], outputs: Sequence[int]
-) -> None:
-    """NotSeparableError where the items of a batch are not proved to be independent of each other.
-
-    `whole` and `few` are the same operations bound for the batch and for some of its items; `inputs` and `outputs`
-    number the values that cross the segment's border, the former of which all begin with the batch.
-    """
+    values: Values = dict(given)
     carried = set(inputs)
-    for one, other in zip(whole, few, strict=True):
-        operation = one.operation
+    for bound in one:
+        operation = bound.operation
+        read = [None if number < 0 else values[number] for number in operation.inputs]
         anchor = operation.group.anchor
-        if anchor is not None and anchor.role == "known":
+        role = "" if anchor is None else anchor.role
+        if role == "known":
+            made = operation.bind(binder, read)
+            values.update((number, array) for number, array in zip(operation.outputs, made, strict=False))
             continue
         batched = [number in carried for number in operation.inputs]
-        if not (any(batched) and _is_listed(one, batched) and _reads_alike(one, other, batched)):
+        if not (any(batched) and _is_listed(bound, batched) and _reads_alike(bound, read, batched)):
             raise NotSeparableError(f"{operation.label} may mix them")
-        for number, large, small in zip(operation.outputs, one.outputs, other.outputs, strict=False):
+        for number, tensor in zip(operation.outputs, bound.outputs, strict=False):
             if number < 0:
                 continue
-            if large is None or small is None or large.array is not None:
+            if tensor is None or tensor.array is not None or not tensor.shape:
                 raise NotSeparableError(f"{operation.label} does not make a batch")
+            values[number] = stand_in(tensor.dtype, (count * tensor.shape[0], *tensor.shape[1:]))
             carried.add(number)
-        if not _are_batches(one, other, batched):
+        if role == "view":
+            check_shapes(operation, values, operation.bind(binder, read))
+    return values
+
+
+def check_shapes(operation: Operation, expected: Mapping[int, Tensor | None], made: Tensors) -> None:
+    """NotSeparableError where an operation does not make what is expected for some items."""
+    for number, tensor in zip(operation.outputs, made, strict=False):
+        wanted = expected.get(number)
+        if number >= 0 and wanted is not None and (tensor is None or tensor.shape != wanted.shape):
             raise NotSeparableError(f"{operation.label} does not keep the batch in front")
-    if not carried.issuperset(outputs):
-        raise NotSeparableError("an output is not of the batch")
 
 
-def _are_batches(one: BoundOperation, other: BoundOperation, batched: Sequence[bool]) -> bool:
-    """Whether all outputs begin with as many items as the inputs do, in both bindings, and are equal behind."""
-    large, small = (
-        next(tensor for tensor, flag in zip(bound.inputs, batched, strict=True) if flag and tensor is not None)
-        for bound in (one, other)
-    )
-    for made, part in zip(one.outputs, other.outputs, strict=True):
-        if made is None or part is None:
-            continue
-        if made.shape[:1] != large.shape[:1] or part.shape[:1] != small.shape[:1] or made.shape[1:] != part.shape[1:]:
-            return False
-    return True
+def stand_in(dtype: np.dtype[Any], shape: Sequence[int]) -> Tensor:
+    """A value of which nothing but its type and shape counts."""
+    shape = tuple(shape)
+    strides = row_major(shape)
+    return Tensor(dtype, shape, strides, Buffer(dtype.itemsize * (strides[0] * shape[0] if shape else 1)))
 
 
-def _reads_alike(one: BoundOperation, other: BoundOperation, batched: Sequence[bool]) -> bool:
-    """Whether what is not of the batch is known and the same in both bindings; a view's new shape may differ."""
+def _reads_alike(one: BoundOperation, read: Tensors, batched: Sequence[bool]) -> bool:
+    """Whether what is not of the batch is known and the same for one item and for more; a new shape may differ."""
     anchor = one.operation.group.anchor
     is_reshape = anchor is not None and anchor.node.op_type == "Reshape"
-    for place, (large, small, flag) in enumerate(zip(one.inputs, other.inputs, batched, strict=True)):
+    for place, (large, small, flag) in enumerate(zip(read, one.inputs, batched, strict=True)):
         if flag or (large is None and small is None) or (is_reshape and place == 1):
             continue
         if large is None or small is None or large.array is None or small.array is None:
@@ -143,52 +113,43 @@ def _reads_alike(one: BoundOperation, other: BoundOperation, batched: Sequence[b
     return True
 
 
+def _rule(anchor: Lowered) -> Callable[[_Call], bool] | None:
+    domain = anchor.node.domain
+    return _RULES.get(anchor.node.op_type if domain in ("", "ai.onnx") else f"{domain}.{anchor.node.op_type}")
+
+
 def _is_listed(bound: BoundOperation, batched: Sequence[bool]) -> bool:
     """Whether an operation makes item n of item n, by its operators and the ranks of what it reads."""
-    return _is_group_listed(bound.operation.group, bound.inputs, bound.outputs, batched)
-
-
-def _is_group_listed(group: Group, inputs: Tensors, outputs: Tensors, batched: Sequence[bool]) -> bool:
-    anchor, before = group.anchor, group.before
-    rest = [item for item in group.nodes if item is not anchor]
-    if before is not None:
-        # What is between two templates is of the batch as the first one's input is, and has its rank.
-        assert before.anchor is not None
-        count = len(before.anchor.node.inputs) + len(before.operands)
-        if not _is_group_listed(before, inputs[:count], inputs[:1], batched[:count]):
-            return False
-        inputs, batched = [inputs[0], *inputs[count:]], [batched[0], *batched[count:]]
-        rest = [item for item in rest if item not in before.nodes]
-    result = outputs[0] if outputs else None
-    if result is None or not all(isinstance(item.operator, Elementwise) for item in rest):
+    anchor = bound.operation.group.anchor
+    result = bound.outputs[0] if bound.outputs else None
+    if result is None or is_never_separable(bound.operation):
         return False
     own = 0
     if anchor is not None:
         own = len(anchor.node.inputs)
-        rule = None if anchor.node.domain not in ("", "ai.onnx") else _RULES.get(anchor.node.op_type)
-        if rule is None or not rule(_Call(anchor, inputs[:own], batched[:own], outputs)):
+        rule = _rule(anchor)
+        if rule is None or not rule(_Call(anchor, bound.inputs[:own], batched[:own])):
             return False
-    operands = list(zip(inputs[own:], batched[own:], strict=True))
-    return all(_is_aligned(tensor, flag, len(result.shape)) for tensor, flag in operands)
+    operands = zip(bound.inputs[own:], batched[own:], strict=True)
+    return all(_is_aligned(tensor, flag, result.shape) for tensor, flag in operands)
 
 
-def _is_aligned(tensor: Tensor | None, is_batched: bool, rank: int) -> bool:
-    """Whether an operand that is broadcast to a result of some rank meets item n of it with its own item n."""
+def _is_aligned(tensor: Tensor | None, is_batched: bool, result: tuple[int, ...]) -> bool:
+    """Whether an operand that is broadcast to a result of this shape meets item n of it with its own item n."""
     if tensor is None:
         return not is_batched
     if is_batched:
-        return len(tensor.shape) == rank
-    return len(tensor.shape) < rank or (len(tensor.shape) == rank and tensor.shape[:1] == (1,))
+        return len(tensor.shape) == len(result) and tensor.shape[:1] == result[:1]
+    return len(tensor.shape) < len(result) or (len(tensor.shape) == len(result) and tensor.shape[:1] == (1,))
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A node with what it reads, which of that is of the batch, and what it makes."""
+    """A node with what it reads, and which of that is of the batch."""
 
     item: Lowered
     inputs: Tensors
     batched: Sequence[bool]
-    outputs: Tensors
 
     @property
     def is_led(self) -> bool:
@@ -225,7 +186,8 @@ def _view(call: _Call) -> bool:
 
 
 def _join(call: _Call) -> bool:
-    return all(call.batched) and call.is_behind(call.attribute("axis", 1))
+    counts = {tensor.shape[:1] for tensor in call.inputs if tensor is not None}
+    return all(call.batched) and len(counts) == 1 and call.is_behind(call.attribute("axis", 1))
 
 
 def _split(call: _Call) -> bool:
@@ -267,104 +229,59 @@ def _resize(call: _Call) -> bool:
     return scales is not None and len(scales) == call.rank and scales[0] == 1 and call.attribute("axes", None) is None
 
 
+def _axes_apart(call: _Call) -> bool:
+    """Axes of length 1 that come or go behind the first one; those of a result are not counted from its end."""
+    axes = call.contents(1) if len(call.inputs) > 1 else call.attribute("axes", None)
+    return call.is_led and axes is not None and all(axis > 0 for axis in axes)
+
+
+def _normalisation(call: _Call) -> bool:
+    """Over axes of an item, or over the channels with statistics that are known."""
+    training = call.attribute("training_mode", 0) or len(call.item.node.outputs) > 1
+    return call.is_led and call.rank >= 2 and not training
+
+
+def _pick(call: _Call) -> bool:
+    """Places that are known behind the first axis, or rows of a known table for places of the batch."""
+    axis = call.attribute("axis", 0)
+    if call.is_led:
+        return call.is_behind(axis)
+    return list(call.batched) == [False, True] and axis == 0
+
+
 def _product(call: _Call) -> bool:
-    """Rows of the batch times a matrix that is known."""
-    second = call.inputs[1]
-    return call.is_led and second is not None and call.rank >= 2 and len(second.shape) == 2
+    """Of the batch and a matrix that is known, or of both items of two batches of matrices."""
+    first, second = call.inputs
+    if first is None or second is None:
+        return False
+    if call.attribute("transBatchA", 0) or call.attribute("transBatchB", 0):
+        return False
+    if all(call.batched):
+        return len(first.shape) == len(second.shape) >= 3 and first.shape[0] == second.shape[0]
+    return call.is_led and call.rank >= (3 if call.attribute("transA", 0) else 2) and len(second.shape) == 2
 
 
 def _gemm(call: _Call) -> bool:
     added = call.inputs[2] if len(call.inputs) > 2 else None
-    return _product(call) and not call.attribute("transA", 0) and (added is None or _is_aligned(added, False, 2))
+    return call.is_led and not call.attribute("transA", 0) and (added is None or _is_aligned(added, False, (1, 1)))
 
 
 _RULES: dict[str, Callable[[_Call], bool]] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), _window),
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _window),
     **dict.fromkeys(("Reshape", "Flatten"), _view),
+    **dict.fromkeys(("Squeeze", "Unsqueeze"), _axes_apart),
     "Concat": _join,
     "Split": _split,
     "Transpose": _transpose,
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduction),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _along),
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceProd"), _reduction),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization"), _along),
+    **dict.fromkeys(("BatchNormalization", "InstanceNormalization", "GroupNormalization"), _normalisation),
+    **dict.fromkeys(("LRN", "DepthToSpace", "SpaceToDepth"), _window),
+    "Gather": _pick,
     "Slice": _slice,
     "Pad": _pad,
     "Resize": _resize,
-    "MatMul": _product,
+    **dict.fromkeys(("MatMul", "com.microsoft.FusedMatMul"), _product),
     "Gemm": _gemm,
 }
-
-
-def repeated(bound: Bound, rounds: int, moving: Sequence[tuple[int, int]]) -> Bound:
-    """The plan of `bound` done so many times; each external base (base, bytes) of `moving` goes on by its bytes.
-
-    The rounds share one arena, so that each begins when the one before it is done.
-    """
-    plan = bound.plan
-    word_count, step_count = len(plan.words), len(plan.steps)
-    stride = np.zeros(plan.base_count, np.int64)
-    for base, nbytes in moving:
-        stride[base] = nbytes
-    fixups = np.tile(plan.fixups, (rounds, 1))
-    steps = np.tile(plan.steps, (rounds, 1))
-    rounds_of_fixups = np.repeat(np.arange(rounds, dtype=np.int64), len(plan.fixups))
-    fixups[:, 0] += rounds_of_fixups * word_count
-    fixups[:, 2] += rounds_of_fixups * stride[fixups[:, 1]]
-    steps[:, StepColumn.ARGUMENTS] += np.repeat(np.arange(rounds, dtype=np.int64), step_count) * word_count
-    steps[::step_count, StepColumn.FLAGS] |= int(StepFlag.BARRIER)
-    whole = NativePlan(
-        words=np.tile(plan.words, rounds),
-        fixups=fixups,
-        steps=steps,
-        arena_bytes=plan.arena_bytes,
-        scratch_bytes=plan.scratch_bytes,
-        base_count=plan.base_count,
-        labels=plan.labels * rounds,
-        owners=plan.owners,
-        nanoseconds=None if plan.nanoseconds is None else plan.nanoseconds * rounds,
-        flush_denormals=plan.flush_denormals,
-    )
-    outputs = tuple((dtype, (shape[0] * rounds, *shape[1:])) for dtype, shape in bound.outputs)
-    return Bound(whole, outputs, bound.steps, rounds=rounds)
-
-
-def choose(whole: Sequence[BoundStep], batch: int, caches: Caches) -> int:
-    """How many items to take at a time: the divisor of `batch` with the least time for moving values and constants.
-
-    `whole` are the steps for the whole batch. The values of a step come from the level of which they fill half, so
-    that what one step writes is still there when the next one reads it. Constants are read again in every round, from
-    the level that holds those of all steps; they lie in the order in which they are read, so that this goes on behind
-    the arithmetic.
-    """
-    shares = [(*_share(step), step.flops / _FLOPS) for step in whole]
-    constant_rate = _rate(sum(constants for _, constants, _ in shares), caches)
-
-    def estimate(few: int) -> float:
-        rounds = batch // few
-        return sum(
-            values / _rate(2 * values / rounds, caches)
-            + rounds * (max(arithmetic / rounds, constants / constant_rate) + _STEP_NS)
-            for values, constants, arithmetic in shares
-        )
-
-    best = min((few for few in range(1, batch + 1) if batch % few == 0), key=estimate)
-    return best if estimate(best) < (1 - _LEAST_GAIN) * estimate(batch) else batch
-
-
-def _share(step: BoundStep) -> tuple[float, float]:
-    """Bytes of values and of constants that a step touches."""
-    values = constants = 0.0
-    for tensor in (*step.reads, *step.writes):
-        nbytes = min(tensor.nbytes, tensor.buffer.nbytes)
-        if tensor.buffer.kind == "constant":
-            constants += nbytes
-        else:
-            values += nbytes
-    return values, constants
-
-
-def _rate(nbytes: float, caches: Caches) -> float:
-    """Bytes in a nanosecond from the level that holds so many."""
-    if nbytes <= caches.l2:
-        return _FROM_L2
-    return _FROM_L3 if nbytes <= caches.l3 else _FROM_MEMORY

@@ -48,6 +48,7 @@ __all__ = [
     "Buffer",
     "Fault",
     "StepForm",
+    "Stretch",
     "Tensor",
     "float_word",
     "row_major",
@@ -272,18 +273,45 @@ class Binder:
         return Bound(plan, described, tuple(self.steps), tuple(self.faults))
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """So many of a plan's steps that are done `rounds` times in a row, each time for some items of a batch; `reason`
+    tells in words why there are so many."""
+
+    steps: int
+    rounds: int = 1
+    reason: str = ""
+
+
 @dataclass(frozen=True)
 class Bound:
     """A native plan and what its outputs look like; the steps are kept for those who ask.
 
     Where there are `faults`, the plan has one output more, behind the others: `FAULT_BYTES` for each of them, 0 before
-    a run. The plan does all `steps` in each of its `rounds`, every one for as many items of a batch; `reason` tells why
-    there are so many.
+    a run. Where there are `stretches`, the plan does the steps of each of them several times, else all of them once.
     """
 
     plan: NativePlan
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
     steps: tuple[BoundStep, ...]
     faults: tuple[Fault, ...] = ()
-    rounds: int = 1
-    reason: str = ""
+    stretches: tuple[Stretch, ...] = ()
+
+    @property
+    def stretch_of_steps(self) -> list[Stretch]:
+        """The stretch that each of the steps is in."""
+        return [stretch for stretch in self._all_stretches for _ in range(stretch.steps)]
+
+    @property
+    def order(self) -> list[int]:
+        """Which of the steps the plan does, one after the other."""
+        found: list[int] = []
+        start = 0
+        for stretch in self._all_stretches:
+            found += [*range(start, start + stretch.steps)] * stretch.rounds
+            start += stretch.steps
+        return found
+
+    @property
+    def _all_stretches(self) -> tuple[Stretch, ...]:
+        return self.stretches or (Stretch(len(self.steps)),)

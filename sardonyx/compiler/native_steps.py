@@ -189,7 +189,7 @@ class NativeSteps:
                 known,
                 lambda: [
                     self._work(step.origin, compilation, {"kernel": step.label, "flops": step.flops})
-                    for step in bound.steps * bound.rounds
+                    for step in map(bound.steps.__getitem__, bound.order)
                 ],
                 tuple(_describer(fault) for fault in bound.faults),
                 bound.plan.nanoseconds or 0,

@@ -7,7 +7,7 @@ tensors that have shapes and no contents, computes what follows from shapes alon
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +15,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
-from sardonyx.compiler.batch_items import NotSeparableError, check, in_rounds, items_at_a_time
-from sardonyx.compiler.binding import Array, Binder, Bound, Tensor
+from sardonyx.compiler.batch_items import NotSeparableError
+from sardonyx.compiler.batch_rounds import bind_in_rounds
+from sardonyx.compiler.binding import Array, Binder, Bound, Stretch, Tensor
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -120,52 +121,68 @@ class Segment:
         `contents` are those of the inputs at `steering_places`. With `rehearses`, the shapes are guessed, and kernels
         for others are made ready as well. OperationError where the shapes break the rule of a node.
 
-        A batch may be done in rounds of fewer items, see `batch_items`.
+        A batch may be done in rounds of fewer items, see `batch_rounds`.
         """
-        bound, known, operations = self.bind_whole(shapes, contents, rehearses=rehearses)
-        if not (known or self.steering_places):
-            bound = self._in_rounds(bound, operations, shapes)
+        reason = ""
+        if not self.steering_places:
+            try:
+                bound = bind_in_rounds(self, shapes)
+            except (NotSeparableError, OperationError) as error:
+                bound, reason = None, f"all items at a time: {error}"
+            if bound is not None:
+                return bound, {}
+        bound, known = self._bind_whole(shapes, contents, rehearses=rehearses)
+        if reason:
+            bound = replace(bound, stretches=(Stretch(len(bound.steps), 1, reason),))
         return bound, known
 
-    def _in_rounds(self, whole: Bound, operations: Sequence[BoundOperation], shapes: Sequence[Sequence[int]]) -> Bound:
-        """The plan `whole`, of these operations, or one that does the batch in rounds where that is right and pays."""
-        few = items_at_a_time(whole, shapes, self.settings, self.library.target.caches)
-        if not few:
-            return whole
-        try:
-            part, known, parts = self.bind_whole([(few, *shape[1:]) for shape in shapes])
-            if known or part.faults:
-                raise NotSeparableError("its size decides an output")
-            check(operations, parts, self._numbers_of(self.inputs), self._numbers_of(self.outputs))
-        except (NotSeparableError, OperationError) as error:
-            return replace(whole, reason=f"all items at a time: {error}")
-        return in_rounds(whole, part, list(zip(self.input_dtypes, shapes, strict=True)), few)
+    @property
+    def constants(self) -> dict[int, Tensor | None]:
+        """The model's own values by their numbers: where the values of a plan begin."""
+        return dict(self._constants)
 
-    def bind_whole(
-        self, shapes: Sequence[Sequence[int]], contents: Sequence[Array] = (), *, rehearses: bool = False
-    ) -> tuple[Bound, dict[int, Array], list[BoundOperation]]:
-        """What `bind` gives for all items at once, and the operations in order with their values."""
-        binder = Binder(self.library, self.settings, rehearses, lasting=self._replays.lasting, prepared=self._prepared)
-        values: dict[int, Tensor | None] = dict(self._constants)
-        for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
-            values[self._numbers[value]] = binder.external(index, dtype, shape)
-        for place, array in zip(self.steering_places, contents, strict=True):
-            values[self._numbers[self.inputs[place]]] = binder.constant(array)
-        operations: list[BoundOperation] = []
-        for operation in self._chosen(binder, values):
+    def numbers_of(self, values: Sequence[ir.Value]) -> list[int]:
+        """The numbers of values that cross its border."""
+        return [self._numbers[value] for value in values]
+
+    def binder(self, rehearses: bool = False) -> Binder:
+        """One for a plan of its operations."""
+        return Binder(self.library, self.settings, rehearses, lasting=self._replays.lasting, prepared=self._prepared)
+
+    def bind_operations(
+        self, binder: Binder, operations: Iterable[Operation], values: dict[int, Tensor | None]
+    ) -> list[BoundOperation]:
+        """Bind operations in order: what they read is among `values` by its number, and what they make comes to it.
+
+        OperationError where one does not take what it is given.
+        """
+        bound: list[BoundOperation] = []
+        for operation in operations:
             given = [None if number < 0 else values[number] for number in operation.inputs]
-            bound = BoundOperation(operation, given)
-            operations.append(bound)
-            binder.label, binder.origin = operation.label, bound
+            one = BoundOperation(operation, given)
+            bound.append(one)
+            binder.label, binder.origin = operation.label, one
             try:
                 if operation.structure is None:
                     made = operation.bind(binder, given)
                 else:
                     made = self._replays.bind(operation.structure, operation.bind, binder, given)
-                bound.outputs = made
+                one.outputs = made
             except Exception as error:
-                raise OperationError(failure(operation, error), bound) from error
+                raise OperationError(failure(operation, error), one) from error
             values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
+        return bound
+
+    def _bind_whole(
+        self, shapes: Sequence[Sequence[int]], contents: Sequence[Array], *, rehearses: bool
+    ) -> tuple[Bound, dict[int, Array]]:
+        """What `bind` gives for all items at once."""
+        binder, values = self.binder(rehearses), self.constants
+        for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
+            values[self._numbers[value]] = binder.external(index, dtype, shape)
+        for place, array in zip(self.steering_places, contents, strict=True):
+            values[self._numbers[self.inputs[place]]] = binder.constant(array)
+        self.bind_operations(binder, self.chosen(self.operations, binder, values), values)
         known: dict[int, Array] = {}
         results = []
         for index, value in enumerate(self.outputs):
@@ -176,16 +193,20 @@ class Segment:
             else:
                 results.append(tensor)
         try:
-            return binder.finish(results, len(self.inputs), copy), known, operations
+            return binder.finish(results, len(self.inputs), copy), known
         except OverflowError as error:
             raise errors.Fail("Failed to allocate memory for requested buffer: a size exceeds 64 bits") from error
 
-    def _chosen(self, binder: Binder, values: Mapping[int, Tensor | None]) -> Iterator[Operation]:
-        """The operations to bind, while `values` are those that were bound: pairs as one where that pays."""
+    def chosen(
+        self, operations: Sequence[Operation], binder: Binder, values: Mapping[int, Tensor | None]
+    ) -> Iterator[Operation]:
+        """What to bind of operations that follow each other, while `values` are those that were bound: pairs as one
+        where that pays."""
         instead: dict[int, Operation] = {}
-        for operation in self.operations:
+        inside = set(map(id, operations))
+        for operation in operations:
             pair = self.pairs.get(id(operation))
-            if pair is None:
+            if pair is None or id(pair.second) not in inside:
                 yield instead.get(id(operation), operation)
             elif self._pays(pair, binder, values):
                 instead[id(pair.second)] = pair.whole
@@ -203,10 +224,6 @@ class Segment:
                 known = False
             self._paying[look] = known
         return known
-
-    def _numbers_of(self, values: Sequence[ir.Value]) -> list[int]:
-        """The numbers of values that cross its border."""
-        return [self._numbers[value] for value in values]
 
     def restricted(self, places: Sequence[int]) -> Segment:
         """The segment that makes only the outputs at these places, with the same kernels."""
@@ -454,7 +471,8 @@ def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
         text = f"a size that follows from its shapes and attributes exceeds 64 bits ({text})"
     elif isinstance(error, MemoryError):
         text = f"Failed to allocate memory for requested buffer: {text}"
+    made = ", ".join(f"'{value.name}'" for value in node.outputs if value.name)
+    called = f"'{node.name}'" if node.name or not made else f"'' (which makes {made})"
     return kind(
-        f"Non-zero status code returned while running {node.op_type} node. Name:'{node.name or ''}' "
-        f"Status Message: {text}"
+        f"Non-zero status code returned while running {node.op_type} node. Name:{called} Status Message: {text}"
     )
