@@ -181,6 +181,7 @@ class _Lines:
             here = k.pointer(words.get(), self.product.word)
             filters = k.pointer(weights.get(), self.product.word)
             for tap in range(spec.taps):
+                k.keep_order()  # neighbouring places read the same elements at other taps: none of these shall wait
                 factors = [filters.load(tap * self.panel + vector * lanes, lanes) for vector in range(vectors)]
                 for row in range(rows):
                     word = here.load(row * spec.stride + tap * spec.dilation)
