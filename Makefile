@@ -41,7 +41,7 @@ fuzz: $(VENV)/.dev
 models: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.zoo
 
-bench: models $(VENV)/.bench
+bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(BENCH)
 
 docs: $(VENV)/.dev

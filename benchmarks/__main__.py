@@ -3,24 +3,41 @@
     python -m benchmarks [--zoo DIR] [--models …] [--engines …] [--threads 1,2] [--parts …] [--quick]
                          [--json build/bench/results.json] [--plot build/bench/speed.png]
 
-Each part is also a command of its own, with more options: `python -m benchmarks.floors`, `compare` (models),
-`startup` (sessions and processes), `memory`, `small`, `lengths`, `gemm_shapes`, `ablation`. The figures of a part that
-is not measured again stay in the file. benchmarks/README.md says how to read them.
+Models that are not there are built first; what fails costs its own figures and none of the others. Each part is also a
+command of its own, with more options: `python -m benchmarks.floors`, `compare` (models), `startup` (sessions and
+processes), `memory`, `small`, `lengths`, `gemm_shapes`, `ablation`. The figures of a part that is not measured again
+stay in the file. benchmarks/README.md says how to read them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import ablation, compare, gemm_shapes, lengths, machine, memory, options, plot, report, small, startup
+from benchmarks import (
+    ablation,
+    compare,
+    gemm_shapes,
+    isolated,
+    lengths,
+    machine,
+    memory,
+    options,
+    plot,
+    report,
+    small,
+    startup,
+)
 from benchmarks import summary as summaries
 from benchmarks.engines import BASELINE, BEST_OF, OURS
 from benchmarks.turns import Budget
-from benchmarks.zoo import store
+from benchmarks.zoo import registry, store
 
 RESULTS = Path("build/bench/results.json")
 PICTURE = Path("build/bench/speed.png")
@@ -55,7 +72,8 @@ class Request:
 
 def main() -> None:
     parser = options.parser("", __doc__)
-    options.add_models(parser)
+    options.add_zoo(parser)
+    parser.add_argument("--models", type=options.names, default=registry.names(), help="default: all of the zoo")
     options.add_engines(parser)
     options.add_threads(parser)
     parser.add_argument("--parts", type=options.names, default=tuple(PARTS), help=f"of {', '.join(PARTS)}")
@@ -66,25 +84,60 @@ def main() -> None:
     for name in chosen.parts:
         if name not in PARTS:
             parser.error(f"there is no part {name!r}; there are {', '.join(PARTS)}")
-    measure(chosen, options.built_models(parser, chosen.models, chosen.zoo))
+    for name in chosen.models:
+        if name not in registry.names():
+            parser.error(f"there is no model {name!r}; there are {', '.join(registry.names())}")
+    sys.exit(1 if measure(chosen) else 0)
 
 
-def measure(chosen: argparse.Namespace, models: tuple[str, ...]) -> None:
-    """Measure the parts, then print the tables and draw the picture."""
+def measure(chosen: argparse.Namespace) -> list[str]:
+    """Measure the parts, print the tables and draw the picture; what failed as a whole, and why."""
     print(machine.line())
+    began = time.monotonic()
+    needs_models = not {"small", "gemm"}.issuperset(chosen.parts)
+    models, failures = build(chosen.models, chosen.zoo) if needs_models else ((), [])
     kept = report.Report(chosen.json)
     kept.data["versions"] = report.versions(chosen.engines)
     print(", ".join(f"{engine} {version}" for engine, version in kept.data["versions"].items()))
     request = Request(chosen.zoo, models, tuple(kept.data["versions"]), chosen.threads, chosen.quick, kept)
-    for name in chosen.parts:
-        PARTS[name](request)
-    print(f"\n{summaries.render(kept.data)}\n\nkept in {chosen.json}")
+    for number, name in enumerate(chosen.parts, 1):
+        print(f"\nPart {number} of {len(chosen.parts)}, {name}, {since(began)}", flush=True)
+        try:
+            PARTS[name](request)
+        except Exception as error:  # the other parts are still to come
+            traceback.print_exc()
+            failures.append(f"{name}: {isolated.reason(error)}")
+    print(
+        f"\n{summaries.render(kept.data)}\n\nkept in {chosen.json} after {(time.monotonic() - began) / 60:.0f} minutes"
+    )
     if importlib.util.find_spec("matplotlib") is None:
         print("no picture: matplotlib is not installed")
     elif any(row["ratio"] and row["gflops"] for row in kept.rows("models")):
         chosen.plot.parent.mkdir(parents=True, exist_ok=True)
         plot.draw(kept.data, chosen.plot)
         print(f"drawn in {chosen.plot}")
+    for failure in failures:
+        print(f"failed: {failure}", file=sys.stderr)
+    return failures
+
+
+def since(began: float) -> str:
+    """How long after the start it is."""
+    return f"{(time.monotonic() - began) / 60:.1f} minutes after the start"
+
+
+def build(models: Sequence[str], zoo: Path) -> tuple[tuple[str, ...], list[str]]:
+    """Build what is missing of some models: those that are there then, and why others are not."""
+    missing = [name for name in models if not store.is_built(name, zoo)]
+    failures = []
+    for number, name in enumerate(missing, 1):
+        print(f"building {name}, model {number} of {len(missing)} that are not in {zoo}", flush=True)
+        try:
+            isolated.call(store.ensure, name, zoo)
+        except Exception as error:  # a model that cannot be built is left out
+            failures.append(f"{name} was not built: {isolated.reason(error)}")
+            print(failures[-1], flush=True)
+    return tuple(name for name in models if store.is_built(name, zoo)), failures
 
 
 def measure_models(request: Request) -> None:

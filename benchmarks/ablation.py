@@ -141,8 +141,8 @@ def measure_all(
             for count in threads:
                 try:
                     row = isolated.call(measure, switch, model, count, zoo, budget)
-                except isolated.DiedError as error:
-                    row = Effect(switch.name, model, count, error=str(error))
+                except Exception as error:  # a model that fails is a result, not the end of the benchmark
+                    row = Effect(switch.name, model, count, error=isolated.reason(error))
                 print(TABLE.line(asdict(row)), flush=True)
                 yield row
 
@@ -161,7 +161,7 @@ def measure(switch: Switch, name: str, threads: int, zoo: Path, budget: Budget) 
         runners = {which: partial(one.run, None, inputs) for which, one in sessions.items()}
         samples = take_turns(runners, budget)
     except Exception as error:  # a technique that cannot be switched off is a result, not the end of the benchmark
-        row.error = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+        row.error = isolated.reason(error)
         return row
     row.with_ms, row.without_ms = (statistics.median(samples[which]) * 1e3 for which in ("with", "without"))
     row.effect = row.without_ms / row.with_ms

@@ -128,12 +128,12 @@ def measure_all(
 
 
 def measure_apart(name: str, threads: int, settings: Settings) -> tuple[list[Timing], work.Work | None]:
-    """All engines on one model, in a fresh process. If that dies, the engines that live alone are measured again."""
+    """All engines on one model, in a fresh process. If that fails, the engines that live alone are measured again."""
     try:
         return isolated.call(measure, name, threads, settings)
-    except isolated.DiedError as error:
+    except Exception as error:  # a model that fails is a result, not the end of the benchmark
         if len(settings.engines) == 1:
-            return [Timing(name, settings.engines[0], threads, error=str(error))], None
+            return [Timing(name, settings.engines[0], threads, error=isolated.reason(error))], None
     dead, alive = [], []
     for engine in settings.engines:
         alone = replace(settings, engines=(engine,), budget=Budget(runs=1, turn_seconds=0.0))
@@ -146,8 +146,9 @@ def measure_apart(name: str, threads: int, settings: Settings) -> tuple[list[Tim
         return dead, None
     try:
         rows, todo = isolated.call(measure, name, threads, replace(settings, engines=tuple(alive)))
-    except isolated.DiedError as error:
-        return dead + [Timing(name, engine, threads, error=f"together, {error}") for engine in alive], None
+    except Exception as error:
+        together = f"together, {isolated.reason(error)}"
+        return dead + [Timing(name, engine, threads, error=together) for engine in alive], None
     return rows + dead, todo
 
 
@@ -168,7 +169,7 @@ def measure(name: str, threads: int, settings: Settings) -> tuple[list[Timing], 
             run = ENGINES[row.engine].load(model, folder / "model.onnx", threads, settings.static)
             outputs[row.engine] = [np.array(value) for value in run(inputs)]
         except Exception as error:  # an engine that fails on a model is a result, not the end of the benchmark
-            row.error = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            row.error = isolated.reason(error)
             continue
         runners[row.engine] = partial(run, inputs)
     samples = take_turns(runners, settings.budget)

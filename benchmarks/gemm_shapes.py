@@ -10,7 +10,7 @@ is timed as a whole. The figures are medians and minima, `ratio` is onnxruntime'
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -110,11 +110,21 @@ def measure_all(
     for team in threads:
         for part in range(0, count, 20):
             chosen = shapes(count)[part : part + 20]
-            for row in isolated.call(measure, chosen, team, variable, turns):
+            for row in measure_apart(chosen, team, variable, turns):
                 if not row.error:
                     row.fma_share = row.gflops * 1e9 / ceilings.flops(team)
                 print(TABLE.line(asdict(row)), flush=True)
                 yield row
+
+
+def measure_apart(chosen: Sequence[tuple[int, int, int]], threads: int, variable: bool, turns: int) -> list[Product]:
+    """Some shapes, in a fresh process; each in one of its own if that fails."""
+    try:
+        return isolated.call(measure, chosen, threads, variable, turns)
+    except Exception as error:  # a shape that fails is a result, not the end of the benchmark
+        if len(chosen) == 1:
+            return [Product(*chosen[0], threads, isolated.reason(error))]
+    return [row for shape in chosen for row in measure_apart([shape], threads, variable, turns)]
 
 
 def measure(chosen: Iterable[tuple[int, int, int]], threads: int, variable: bool, turns: int) -> list[Product]:
@@ -124,7 +134,7 @@ def measure(chosen: Iterable[tuple[int, int, int]], threads: int, variable: bool
         try:
             measure_product(row, variable, turns)
         except Exception as error:  # an engine that fails is a result, not the end of the benchmark
-            row.error = f"{row.m} x {row.n} x {row.k}: {type(error).__name__}: {error}".splitlines()[0][:160]
+            row.error = f"{row.m} x {row.n} x {row.k}: {isolated.reason(error)}"
     return rows
 
 

@@ -41,6 +41,12 @@ def call(function: Callable[..., Result], *arguments: object, environment: Mappi
     return result
 
 
+def reason(error: Exception) -> str:
+    """What went wrong, in a line for a table."""
+    text = str(error) if isinstance(error, DiedError) else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0][:160]
+
+
 def _serve(sender: Connection, function: Callable[..., object], arguments: tuple) -> None:
     try:
         answer: tuple[object, Exception | None] = (function(*arguments), None)

@@ -87,7 +87,11 @@ def measure_all(
     """Rows of both passes of every engine."""
     print(f"\nNew sequence lengths\n\n{TABLE.head()}")
     for team in threads:
-        for row in isolated.call(measure, model, tuple(engines), team, zoo, count):
+        try:
+            rows = isolated.call(measure, model, tuple(engines), team, zoo, count)
+        except Exception as error:  # a failure is a result, not the end of the benchmark
+            rows = [Pass(model, engine, team, turn, isolated.reason(error)) for turn in (1, 2) for engine in engines]
+        for row in rows:
             print(TABLE.line(asdict(row)), flush=True)
             yield row
 
@@ -112,7 +116,7 @@ def measure(name: str, engines: Iterable[str], threads: int, zoo: Path, count: i
             for _ in range(STEADY_RUNS):
                 runs[engine](usual)
         except Exception as error:  # an engine that fails is a result, not the end of the benchmark
-            errors[engine] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            errors[engine] = isolated.reason(error)
             runs.pop(engine, None)
     rows = [Pass(name, engine, threads, turn, errors.get(engine, "")) for turn in (1, 2) for engine in engines]
     for row_turn in (1, 2):

@@ -78,8 +78,8 @@ def measure_all(models: Iterable[str], engines: Iterable[str], threads: Iterable
                 for engine in engines:
                     try:
                         row = isolated.call(measure, name, engine, count, zoo, warm_up)
-                    except isolated.DiedError as error:
-                        row = Memory(name, engine, count, error=str(error))
+                    except Exception as error:  # a model that fails is a result, not the end of the benchmark
+                        row = Memory(name, engine, count, error=isolated.reason(error))
                     if engine == BASELINE:
                         baseline = row.running_mb
                     row.ratio = row.running_mb / baseline if baseline > SMALLEST_MB else 0.0
@@ -105,7 +105,7 @@ def measure(name: str, engine: str, threads: int, zoo: Path, warm_up: Path) -> M
         row.running_mb = machine.resident_mb("VmHWM") - row.base_mb
         row.steady_mb = machine.resident_mb("VmRSS") - row.base_mb
     except Exception as error:  # an engine that fails on a model is a result, not the end of the benchmark
-        row.error = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+        row.error = isolated.reason(error)
     return row
 
 

@@ -78,7 +78,11 @@ def measure_all(engines: Iterable[str], threads: Iterable[int], turns: int) -> I
     engines = [engine for engine in engines if isinstance(ENGINES[engine], OnnxRuntime | OpenVino)]
     for call in MODELS:
         for count in threads:
-            for row in isolated.call(measure, call, engines, count, turns):
+            try:
+                rows = isolated.call(measure, call, engines, count, turns)
+            except Exception as error:  # a failure is a result, not the end of the benchmark
+                rows = [Call(call, engine, count, isolated.reason(error)) for engine in engines]
+            for row in rows:
                 print(TABLE.line(asdict(row)), flush=True)
                 yield row
 
@@ -97,7 +101,7 @@ def measure(call: str, engines: Iterable[str], threads: int, turns: int) -> list
                 function = callable_of(row.engine, call, path, threads)
                 loops[row.engine] = fitting_loop(function)
             except Exception as error:  # an engine that fails is a result, not the end of the benchmark
-                row.error = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+                row.error = isolated.reason(error)
                 continue
             runners[row.engine] = looped(function, loops[row.engine])
     taken = take_turns(runners, Budget(runs=turns, turn_seconds=0.0, pause_seconds=0.05))

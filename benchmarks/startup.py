@@ -151,7 +151,7 @@ def session_row(name: str, engine: str, threads: int, zoo: Path, repeats: int) -
                 row.cold_compiled = cold.compiled
             warm: list[Start] = [start(environment=environment) for _ in range(repeats)]
         except Exception as error:  # an engine that fails on a model is a result, not the end of the benchmark
-            row.error = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            row.error = isolated.reason(error)
             return row
     row.session_s, row.first_s, row.steady_s = (
         statistics.median(getattr(one, field) for one in warm) for field in ("session_s", "first_s", "steady_s")
@@ -232,7 +232,11 @@ def processes(
     engines = [engine for engine in engines if script(engine) is not None]
     for name in models:
         for count in threads:
-            for row in process_rows(name, engines, count, zoo, repeats):
+            try:
+                rows = process_rows(name, engines, count, zoo, repeats)
+            except Exception as error:  # a model that fails is a result, not the end of the benchmark
+                rows = [Process(name, engine, count, isolated.reason(error)) for engine in engines]
+            for row in rows:
                 print(PROCESSES.line(asdict(row)), flush=True)
                 yield row
 

@@ -145,7 +145,7 @@ def measure(name: str, reference: str, engine: str, threads: int, zoo: Path, cou
             row.max_rel = max(row.max_rel, difference(found, wanted)[1])
             chosen |= set(add(row, scores.of(found[0]), scores.of(wanted[0])))
     except Exception as error:  # an engine that fails on a model is a result, not the end of the benchmark
-        row.error = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+        row.error = isolated.reason(error)
     row.classes = len(chosen)
     return row
 

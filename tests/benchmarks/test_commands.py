@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+import benchmarks.__main__ as everything
 import sardonyx as ort
 from benchmarks import ablation, gemm_shapes, isolated, options, small, startup, where
 from benchmarks.ablation import Switch
@@ -35,6 +38,56 @@ def test_a_call_in_a_fresh_process() -> None:
         isolated.call(refuse, "no such thing")
     with pytest.raises(isolated.DiedError, match="exit code 3"):
         isolated.call(end_now)
+
+
+def test_reasons_are_a_line() -> None:
+    assert isolated.reason(ValueError("no\nsuch thing")) == "ValueError: no"
+    assert isolated.reason(isolated.DiedError("the process died of SIGILL")) == "the process died of SIGILL"
+
+
+# Everything in one go
+
+
+def chosen_parts(parts: tuple[str, ...], models: tuple[str, ...], folder: Path) -> argparse.Namespace:
+    return argparse.Namespace(
+        parts=parts,
+        models=models,
+        engines=("sardonyx",),
+        threads=(1,),
+        quick=True,
+        zoo=folder / "zoo",
+        json=folder / "results.json",
+        plot=folder / "speed.png",
+    )
+
+
+def test_a_part_that_fails_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(request: everything.Request) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setitem(everything.PARTS, "memory", fail)
+    failures = everything.measure(chosen_parts(("memory", "small"), ("one-add",), tmp_path))
+    assert failures == ["memory: RuntimeError: no such luck"]
+    assert "failed: memory" in capsys.readouterr().err
+    rows = json.loads((tmp_path / "results.json").read_text())["small"]["rows"]
+    assert {row["call"] for row in rows} == set(small.MODELS)
+    assert all(row["error"] == "" and row["min_us"] > 0 for row in rows)
+    assert (tmp_path / "zoo" / "one-add" / "info.json").exists()
+
+
+def test_a_model_that_cannot_be_built_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a-file").write_text("in the place of a folder")
+    models, failures = everything.build(("one-add",), tmp_path / "a-file")
+    assert models == ()
+    assert len(failures) == 1
+    assert failures[0].startswith("one-add was not built: ")
+
+
+def test_shapes_that_fail_are_tried_alone() -> None:
+    rows = gemm_shapes.measure_apart([(1, 2, 3), (2, 0, -1)], 1, False, 1)
+    assert [(row.m, row.error == "") for row in rows] == [(1, True), (2, False)]
 
 
 # Options
