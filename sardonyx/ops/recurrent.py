@@ -78,6 +78,7 @@ class Recurrent(Operator):
             "cells": self.cells(working_dtype(dtype), has_peepholes),
             "backwards": self.directions(),
             "batch_first": bool(self.layout),
+            "hidden_size": self.hidden_size,
             "outputs": tuple(self.has_output(index) for index in range(1 + self.states)),
         }
         return Template("recurrent", parameters, self.run)
@@ -89,7 +90,7 @@ class Recurrent(Operator):
         sequence = (x.swapaxes(0, 1) if self.layout else x).astype(wide, copy=False)
         steps, batch, _ = sequence.shape
         hidden = r.shape[2]
-        check_shapes(len(self.directions()), self.gates, x.shape, w.shape, r.shape)
+        check_shapes(len(self.directions()), self.gates, self.hidden_size, x.shape, w.shape, r.shape)
         ends = np.full(batch, steps) if lengths is None else lengths.astype(np.int64)
         outputs = np.zeros((steps, len(self.directions()), batch, hidden), wide)
         finals: list[list[Array]] = []
@@ -150,16 +151,25 @@ def every_input(inputs: Sequence[Value]) -> list[Value]:
     return [*inputs, *[None] * (8 - len(inputs))]
 
 
-def check_shapes(directions: int, gates: int, x: Sequence[int], w: Sequence[int], r: Sequence[int]) -> None:
-    """ValueError unless X, W and R of these shapes belong together."""
+def check_shapes(
+    directions: int, gates: int, hidden: int | None, x: Sequence[int], w: Sequence[int], r: Sequence[int]
+) -> None:
+    """ValueError unless X, W and R of these shapes belong together, with `hidden` units where that is given."""
     if len(x) != 3 or len(w) != 3 or len(r) != 3:
         raise ValueError(f"X, W and R must have rank 3, not shapes {tuple(x)}, {tuple(w)} and {tuple(r)}")
-    hidden = r[2]
-    if tuple(w) != (directions, gates * hidden, x[2]) or tuple(r[:2]) != (directions, gates * hidden):
-        raise ValueError(
-            f"W of shape {tuple(w)} does not fit R of shape {tuple(r)} and X of shape {tuple(x)}, "
-            f"with {directions} directions and {gates} gates"
-        )
+    units = r[2] if hidden is None else hidden
+    origin = "the last dimension of R" if hidden is None else "hidden_size"
+    for name, shape, last in (("R", r, units), ("W", w, x[2])):
+        expected = directions, gates * units, last
+        if tuple(shape) != expected:
+            raise ValueError(
+                f"{name} must have shape {expected} for {_counted(directions, 'direction')}, {_counted(gates, 'gate')} "
+                f"and {_counted(units, 'unit')} ({origin}) over X of shape {tuple(x)}, not {tuple(shape)}"
+            )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def time_step(

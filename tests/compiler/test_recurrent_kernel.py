@@ -267,7 +267,7 @@ def test_constants_are_packed_once() -> None:
 
 def test_wrong_shapes_are_named() -> None:
     inputs = _inputs(np.random.default_rng(14), "LSTM", (3, 2, 4, 6))
-    names = {1: "W of shape", 3: "B must have shape", 4: "sequence_lens must", 5: "initial_h must", 7: "P must"}
+    names = {1: "W must have shape", 3: "B must have shape", 4: "sequence_lens must", 5: "initial_h must", 7: "P must"}
     for place, message in names.items():
         wrong = list(inputs)
         array = wrong[place]

@@ -67,3 +67,11 @@ def test_an_unknown_activation_is_named() -> None:
     inputs = _inputs(np.random.default_rng(4), "RNN", 1)[:3]
     with pytest.raises(Exception, match="unknown activation 'Sine'"):
         ours("RNN", *inputs, hidden_size=6, activations=["Sine"])
+
+
+@pytest.mark.parametrize("op", sorted(GATES))
+def test_another_hidden_size_than_that_of_the_weights_is_named(op: str) -> None:
+    inputs = _inputs(np.random.default_rng(5), op, 1)[:3]
+    message = rf"{op} node.*R must have shape \(1, {7 * GATES[op]}, 7\) .*7 units \(hidden_size\).* not \(1, "
+    with pytest.raises(Exception, match=message):
+        ours(op, *inputs, hidden_size=7)

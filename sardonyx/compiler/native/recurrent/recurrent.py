@@ -68,7 +68,8 @@ class RecurrentKernel(NativeKernel):
     """A recurrent layer.
 
     Parameters: ``cells``, the time step of each direction; ``backwards`` for each of them; ``batch_first``, whether the
-    batch is the first axis; ``outputs``, which of Y and the last states are wanted.
+    batch is the first axis; ``hidden_size``, how many units there are to be, or None; ``outputs``, which of Y and the
+    last states are wanted.
     """
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
@@ -85,7 +86,7 @@ class RecurrentKernel(NativeKernel):
         x, w, r, bias, lengths, hidden, cell_state, peepholes = every_input(inputs)
         cells: tuple[Cell, ...] = self.parameters["cells"]
         batch_first: bool = self.parameters["batch_first"]
-        check_shapes(len(cells), cells[0].gates, x.shape, w.shape, r.shape)
+        check_shapes(len(cells), cells[0].gates, self.parameters["hidden_size"], x.shape, w.shape, r.shape)
         working = working_dtype(x.dtype)
         units = block_units(binder.target, _type(working))
         sizes = _Sizes.of(x, r, cells[0], len(cells), batch_first, units)
