@@ -23,9 +23,12 @@ def has_collective_ops() -> bool:
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """Nothing needs to be loaded ahead; RuntimeError for a directory that does not exist."""
-    if directory and not os.path.isdir(directory):
-        raise RuntimeError(f"The directory {directory} does not exist")
+    """Nothing needs to be loaded ahead; RuntimeError for a directory that does not exist.
+
+    As in onnxruntime's build without CUDA, which does not look at the directory where CUDA or cuDNN are asked for.
+    """
+    if directory and not (cuda or cudnn or os.path.isdir(directory)):
+        raise RuntimeError(f"Invalid parameter of directory={directory}. The directory does not exist!")
 
 
 def print_debug_info() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -211,9 +212,13 @@ def pointer_array(address: int, kind: ElementType, shape: Sequence[int]) -> Arra
         raise RuntimeError("Only binding of non-string Tensors is currently supported")
     if kind.bits < 8:
         raise RuntimeError(f"Memory of packed {kind.name} elements cannot be bound; bind an OrtValue or an array")
-    count = int(np.prod(dims, dtype=np.int64))
+    if any(dim < 0 for dim in dims):
+        raise RuntimeError(f"Tensor shape.Size() must be >= 0; got the shape {list(dims)}")
+    count = math.prod(dims)
     if count == 0:
         return np.empty(dims, kind.dtype)
+    if int(address) == 0:
+        raise RuntimeError(f"Memory at address 0 cannot be bound as a tensor of shape {list(dims)}")
     memory = (ctypes.c_char * (count * kind.dtype.itemsize)).from_address(int(address))
     array: Array = np.frombuffer(memoryview(memory).cast("B"), np.uint8).view(kind.dtype).reshape(dims)
     return array

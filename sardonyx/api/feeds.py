@@ -87,7 +87,7 @@ class InputSpec:
         if isinstance(value, (dict, SparseTensor, CoreSparseTensor)):
             raise self._wrong_type(value)
         if not isinstance(value, np.ndarray):
-            raise RuntimeError(f"Unable to handle object of type {type(value)}")
+            raise RuntimeError(f"Unable to handle object of type {type(value)} for input '{self.name}': give an array")
         return self._native(value, dtype)
 
     def _native(self, value: Array, dtype: np.dtype[Any]) -> Array:

@@ -129,6 +129,12 @@ class InferenceSession:
             return super().__reduce_ex__(protocol)
         return _refuse_pickling(own)
 
+    def __copy__(self) -> InferenceSession:
+        """Another name for the same inner session."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
     # Running
 
     def run(

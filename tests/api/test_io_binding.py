@@ -125,6 +125,14 @@ def test_what_binding_refuses(session, binding):
         binding.bind_output("y", "tpu")
 
 
+def test_memory_that_cannot_be_there_is_refused(binding):
+    with pytest.raises(RuntimeError, match="address 0"):
+        binding.bind_input("x", "cpu", 0, np.float32, (2, 3), 0)
+    with pytest.raises(RuntimeError, match="must be >= 0"):
+        binding.bind_input("x", "cpu", 0, np.float32, (-2, 3), X.ctypes.data)
+    binding.bind_input("x", "cpu", 0, np.float32, (0, 3), 0)
+
+
 def test_clearing_and_synchronising_return_nothing(binding):
     assert binding.synchronize_inputs() is None
     assert binding.synchronize_outputs() is None

@@ -78,8 +78,9 @@ def test_versions():
     assert sardonyx.__version__ != sardonyx.version
     assert onnxruntime_validation.check_training_module()[:2] == (None, False)
     assert sardonyx.preload_dlls() is None
+    assert sardonyx.preload_dlls(directory="/nope") is None
     with pytest.raises(RuntimeError, match="does not exist"):
-        sardonyx.preload_dlls(directory="/nope")
+        sardonyx.preload_dlls(cuda=False, cudnn=False, directory="/nope")
 
 
 def test_the_report_for_bug_reports(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import subprocess
@@ -336,3 +337,20 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert run_python(code) == "0\n"
+
+
+def test_a_copy_of_a_session_runs_the_same_model() -> None:
+    session = ort.InferenceSession(ADD)
+    feeds = {item.name: np.ones((2, 3), np.float32) for item in session.get_inputs()}
+    (result,) = copy.copy(session).run(None, feeds)
+    np.testing.assert_array_equal(result, session.run(None, feeds)[0])
+    with pytest.raises(TypeError, match="cannot pickle"):
+        copy.deepcopy(session)
+
+
+def test_what_is_no_array_is_refused_with_the_name_of_its_input() -> None:
+    session = ort.InferenceSession(ADD)
+    for given in (memoryview(b"abc"), range(3), "text", object()):
+        feeds = {item.name: given for item in session.get_inputs()}
+        with pytest.raises(RuntimeError, match=f"for input '{session.get_inputs()[0].name}': give an array"):
+            session.run(None, feeds)
