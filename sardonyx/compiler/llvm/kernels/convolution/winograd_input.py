@@ -35,6 +35,7 @@ class Pixels:
     def __init__(self, k: Function, scheme: Scheme, given: Mapping[str, Value], stored: Type, zeros: Pointer) -> None:
         self.k, self.scheme, self.given, self.stored, self.zeros = k, scheme, given, stored, zeros
         self.table = k.stack(I64, scheme.points)
+        self.across = scheme.outputs * scheme.stride  # columns from a tile to the next one of the line
 
     def clear_zeros(self) -> None:
         """Write the row of zeros, as long as a pixel."""
@@ -66,8 +67,7 @@ class Pixels:
             return self._corner(tile, *self._first(tile))
 
         nbytes = given["channels"] * self.stored.nbytes
-        across = scheme.outputs * scheme.stride
-        return Squares(corner, self.stored, scheme.size, across, given["x_row"], given["x_column"], nbytes)
+        return Squares(corner, self.stored, scheme.size, self.across, given["x_row"], given["x_column"], nbytes)
 
     def _first(self, tile: TilePlace) -> tuple[Value, Value]:
         """The line and the column of the image in which a tile begins: before the first ones where there is padding."""
@@ -99,7 +99,8 @@ class Pixels:
     def transform(self, target: Pointer, apart: Value) -> None:
         """Write the tile at every point, in the order of the products: all channels, `apart` elements behind the last.
 
-        The row of a point is written in whole vectors, with zeros behind the last channel.
+        The row of a point is written in whole vectors, with zeros behind the last channel. Meanwhile the next tile of
+        the line is asked for.
         """
         k, channels, lanes = self.k, self.given["channels"], self.k.target.lanes(F32)
         whole = channels - channels % lanes
@@ -110,9 +111,13 @@ class Pixels:
 
     def _transform_vector(self, channel: Value, mask: Value | None, target: Pointer, apart: Value) -> None:
         k, size, lanes = self.k, self.scheme.size, self.k.target.lanes(F32)
+        following = channel + self.given["x_column"] * self.across
 
         def pixel(i: int, j: int) -> Value:
-            return widened(self.pixel(i * size + j).load(channel, lanes, mask), F32)
+            place = self.pixel(i * size + j)
+            if j >= size - self.across:  # those before are pixels of both tiles
+                place.prefetch(following)
+            return widened(place.load(channel, lanes, mask), F32)
 
         place = target.offset(channel)
         for value in self.scheme.of_inputs(k, pixel):
