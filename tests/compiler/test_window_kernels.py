@@ -158,6 +158,18 @@ def test_a_maximum_hands_nan_and_infinities_on(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_a_single_nan_is_noticed_wherever_it_is(variant: str) -> None:
+    """Each map has NaN in another place; in the last ones there are infinities of both signs instead."""
+    x = np.random.default_rng(9).standard_normal((1, 48, 5, 9)).astype(np.float32)
+    for channel in range(45):
+        x[0, channel].reshape(-1)[channel] = np.nan if channel % 2 else -np.nan
+    x[0, 45:, 2, 3], x[0, 45:, 2, 4] = np.inf, -np.inf
+    for attributes in ({"kernel_shape": [3, 3], "pads": [1] * 4}, {"kernel_shape": [2, 2], "strides": [2, 2]}):
+        op = operator("MaxPool", **attributes)
+        np.testing.assert_array_equal(outputs_of(op, x, variant, by_channels=True)[0], op.run(x)[0])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_maxima_are_located(variant: str) -> None:
     rng = np.random.default_rng(8)
     for turn in range(8):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sardonyx.compiler.binding import Argument, Binder
 from sardonyx.compiler.llvm.kernels.windows.channels import ChannelSpec, emit_channel_windows
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
-from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Fold, Locate, holds_weights
+from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate, holds_weights
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import copy_into
@@ -111,7 +111,7 @@ def tile(target: Target, fold: Fold, row: tuple[int, int, int], output: int, *, 
         along = Along(places, *row)
         columns = len(along.columns)
         if isinstance(fold, Combine):
-            registers, work = columns + 3 + (places if in_turns else 0), columns + places
+            registers, work = columns + WATCHES + 3 + (places if in_turns else 0), columns + places
         elif isinstance(fold, Locate):
             registers, work = 3 * places + 6, 4 * places * along.taps
         else:

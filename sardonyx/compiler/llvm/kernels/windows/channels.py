@@ -20,7 +20,18 @@ from sardonyx.compiler.llvm.expression import working_type
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
-from sardonyx.compiler.llvm.kernels.windows.folds import Columns, Correlate, Fold, Locate, Row, folding
+from sardonyx.compiler.llvm.kernels.windows.folds import (
+    Columns,
+    Combine,
+    Combining,
+    Correlate,
+    Fold,
+    Folding,
+    Locate,
+    Row,
+    folding,
+    may_watch,
+)
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, Taps, spot_of, window_names, within
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
@@ -101,8 +112,31 @@ class _Writer:
         self, spot: Spot, taps: Taps, plane: Value, place: Value, column: Value, channel: Value, guarded: bool
     ) -> None:
         """The windows of a tile of places for one vector of channels."""
+        k, spec, along = self.k, self.spec, self.spec.along
+
+        def fill(state: Folding) -> list[list[Value]]:
+            self._show(state, taps, plane, column, channel, guarded)
+            return state.finish()
+
+        careful = folding(k, spec.fold, along, self.working, spec.lanes, in_turns=spec.in_turns)
+        if isinstance(spec.fold, Combine) and may_watch(spec.fold, self.working):
+            quick = Combining(k, spec.fold, along, self.working, spec.lanes, in_turns=spec.in_turns, watches=True)
+            found = [[k.variable(value.type, value) for value in window] for window in fill(quick)]
+            with k.when(quick.met_nan()):
+                for variables, window in zip(found, fill(careful), strict=True):
+                    for variable, value in zip(variables, window, strict=True):
+                        variable.set(value)
+            values = [[variable.get() for variable in window] for window in found]
+        else:
+            values = fill(careful)
+        if isinstance(spec.fold, Locate):
+            before = self._numbers_before(spot, channel)
+            values = [[best, number + before] for best, number in values]
+        self.finishing.store(values, place, channel)
+
+    def _show(self, state: Folding, taps: Taps, plane: Value, column: Value, channel: Value, guarded: bool) -> None:
+        """Show a fold what the windows of a tile read."""
         k, a, spec, along = self.k, self.a, self.spec, self.spec.along
-        state = folding(k, spec.fold, along, self.working, spec.lanes, in_turns=spec.in_turns)
         group = channel if self.filters == 1 else channel // self.filters
         read = group if self.channels_read == 1 else group * self.channels_read
         start = Pointer(plane, memory_type(self.storage)).offset(read)
@@ -126,11 +160,6 @@ class _Writer:
 
                 state.row(self._row(columns, tap_d, tap_h, turn, d, h, left, channel))
             state.settle()
-        values = state.finish()
-        if isinstance(spec.fold, Locate):
-            before = self._numbers_before(spot, channel)
-            values = [[best, number + before] for best, number in values]
-        self.finishing.store(values, place, channel)
 
     def _turns(self) -> AbstractContextManager[Value]:
         if self.spec.in_turns:

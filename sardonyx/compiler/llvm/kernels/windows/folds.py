@@ -16,6 +16,7 @@ from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.rows.reducing import combined, neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
+from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, Type
 from sardonyx.kernel.canonical import Canonical
@@ -89,11 +90,28 @@ class Folding(Protocol):
         ...
 
 
-class Combining:
-    """Columns are combined over the rows first, then windows along the row, where neighbours share partial results."""
+# Sums of elements that watch for NaN, so that no sum waits for the one before.
+WATCHES = 4
 
-    def __init__(self, k: Function, fold: Combine, along: Along, working: Type, lanes: int, *, in_turns: bool) -> None:
+
+def may_watch(fold: Fold, working: Type) -> bool:
+    """Whether NaN costs more than what it takes to notice that there is none: in extremes of floats."""
+    return isinstance(fold, Combine) and fold.kind in ("maximum", "minimum") and working.is_float
+
+
+class Combining:
+    """Columns are combined over the rows first, then windows along the row, where neighbours share partial results.
+
+    Where it only `watches` for NaN, the windows are right if there is none: a minimum or maximum that hands NaN on
+    takes several instructions. What tells is the sum of all elements, which takes others than extremes do; infinities
+    of both signs are taken for NaN, too.
+    """
+
+    def __init__(
+        self, k: Function, fold: Combine, along: Along, working: Type, lanes: int, *, in_turns: bool, watches: bool
+    ) -> None:
         self.k, self.fold, self.along = k, fold, along
+        self.watches = [k.variable(working.vector(lanes)) for _ in range(WATCHES if watches else 0)]
         self.neutral = neutral(k, fold.kind, working.vector(lanes))
         self.columns = [k.variable(working.vector(lanes)) for _ in along.columns]
         self.windows = [k.variable(working.vector(lanes)) for _ in range(along.places)] if in_turns else []
@@ -101,18 +119,36 @@ class Combining:
     def begin(self) -> None:
         for variable in (*self.columns, *self.windows):
             variable.set(self.neutral)
+        for variable in self.watches:
+            variable.set(self.k.constant(variable.type, 0))
 
     def row(self, row: Row) -> None:
         for index, _, block in row.columns():
             with block as element:
                 (value,) = emit_working(self.k, self.fold.element.roots, [element])
                 column = self.columns[index]
-                column.set(combined(self.k, self.fold.kind, column.get(), value))
+                column.set(self._combined(column.get(), value))
+                if self.watches:
+                    watch = self.watches[index % WATCHES]
+                    watch.set(watch.get() + value)
+
+    def met_nan(self) -> Value:
+        """Whether there may have been NaN among the elements."""
+        total = self.watches[0].get()
+        for watch in self.watches[1:]:
+            total = total + watch.get()
+        return any_lane(self.k, total.differs(total))
+
+    def _combined(self, left: Value, right: Value) -> Value:
+        if not self.watches:
+            return combined(self.k, self.fold.kind, left, right)
+        faster = self.k.faster_larger if self.fold.kind == "maximum" else self.k.faster_smaller
+        return faster(left, right)
 
     def settle(self) -> None:
         if self.windows:
             for variable, value in zip(self.windows, self._windows(), strict=True):
-                variable.set(combined(self.k, self.fold.kind, variable.get(), value))
+                variable.set(self._combined(variable.get(), value))
             for variable in self.columns:
                 variable.set(self.neutral)
 
@@ -130,7 +166,7 @@ class Combining:
             if (length, offset) not in runs:
                 half = 1 << ((length - 1).bit_length() - 1)
                 rest = run(length - half, offset + half * along.dilation)
-                runs[length, offset] = combined(self.k, self.fold.kind, run(half, offset), rest)
+                runs[length, offset] = self._combined(run(half, offset), rest)
             return runs[length, offset]
 
         return [run(along.taps, along.column(place, 0)) for place in range(along.places)]
@@ -224,7 +260,7 @@ class Correlating:
 def folding(k: Function, fold: Fold, along: Along, working: Type, lanes: int, *, in_turns: bool) -> Folding:
     """The code of a fold; `in_turns` says that the taps of a row are gone through in several turns."""
     if isinstance(fold, Combine):
-        return Combining(k, fold, along, working, lanes, in_turns=in_turns)
+        return Combining(k, fold, along, working, lanes, in_turns=in_turns, watches=False)
     if isinstance(fold, Locate):
         return Locating(k, along, working, lanes)
     return Correlating(k, fold, along, working, lanes)
