@@ -9,7 +9,6 @@ Neighbours lie close to their parents: a cache line holds a pair of nodes with t
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -85,61 +84,155 @@ def _check_ends(forest: Forest) -> None:
     raise ValueError("the nodes of a tree form a circle")
 
 
-class _Split(NamedTuple):
-    """A branch of the packed form; `low` and `high` are splits, or numbers of the forest's nodes."""
+class _Splits(NamedTuple):
+    """Branches by their numbers: those of the forest's nodes, and behind them those that only the packed form has."""
 
-    column: tuple[int, bool]  # the feature, and whether NaN is the lowest
-    threshold: int
-    high: int | _Split  # what follows where the key is not below the threshold
-    low: int | _Split
+    lowest: Array  # whether NaN is the lowest key
+    feature: Array
+    threshold: Array
+    high: Array  # what follows where the key is not below the threshold
+    low: Array
+    leaf: Array  # whether it is none
+
+
+class _Seats:
+    """Where the nodes of all trees sit: in blocks, each of which holds what lies up to two steps below a branch.
+
+    The root of a tree sits in front of its own block. Each seat has a `node`, the `block` and the `offset` in it, and
+    those of the pair that follows it (`below` is -1 where none does). A branch to which several lead is followed from
+    its first seat only, which `first_seat` has for each branch; the others are steps to that one.
+    Blocks have a `size` and a `tree`, whose number theirs begin with.
+    """
+
+    def __init__(self, splits: _Splits, roots: Array) -> None:
+        self._splits = splits
+        self._rows: list[Array] = []
+        self._count = 0
+        self.first_seat = np.full(len(splits.leaf), -1)
+        trees = np.arange(len(roots))
+        sizes, owners = [np.ones(len(roots), np.int64)], [trees]
+        seats, heads = self._sit(roots, trees, np.zeros_like(trees))
+        node, tree, seat, blocks, begin = roots[heads], trees[heads], seats[heads], trees[heads], 1
+        while len(node):
+            self._lead(seat, blocks, begin)
+            size, below = self._fill(node, blocks, begin)
+            if begin:
+                sizes[0][blocks] += size
+            else:
+                sizes.append(size)
+                owners.append(tree)
+            holder, node, seat = below
+            tree = tree[holder]
+            blocks, begin = sum(map(len, sizes)) + np.arange(len(node)), 0
+        self.size, self.tree = np.concatenate(sizes), np.concatenate(owners)
+        self.node, self.block, self.offset, self.below, self.below_offset = np.concatenate(self._rows, axis=1)
+
+    def _sit(self, nodes: Array, blocks: Array, offsets: Array) -> tuple[Array, Array]:
+        """New seats, and which of them are the first of a branch."""
+        seats = self._count + np.arange(len(nodes))
+        self._count += len(nodes)
+        self._rows.append(np.stack([nodes, blocks, offsets, np.full(len(nodes), -1), np.zeros_like(nodes)]))
+        fresh = np.flatnonzero(~self._splits.leaf[nodes] & (self.first_seat[nodes] < 0))
+        fresh = fresh[np.unique(nodes[fresh], return_index=True)[1]]
+        self.first_seat[nodes[fresh]] = seats[fresh]
+        heads = np.zeros(len(nodes), bool)
+        heads[fresh] = True
+        return seats, heads
+
+    def _lead(self, seats: Array, blocks: Array, offsets: Array | int) -> None:
+        """Let seats of the last rows be followed by the pairs that begin there."""
+        rows = self._rows[-1]
+        places = seats - (self._count - rows.shape[1])
+        rows[3, places], rows[4, places] = blocks, offsets
+
+    def _fill(self, nodes: Array, blocks: Array, begin: int) -> tuple[Array, tuple[Array, Array, Array]]:
+        """Seat what lies below branches, each in its own block from `begin` on; how many seats that takes, and the
+        branches at the end: of which of `nodes` they come, themselves, and their seats.
+        """
+        pairs = np.stack([self._splits.high[nodes], self._splits.low[nodes]], axis=1)
+        owner, side = np.repeat(np.arange(len(nodes)), 2), np.tile([0, 1], len(nodes))
+        seats, heads = self._sit(pairs.ravel(), blocks[owner], begin + side)
+        both = heads.reshape(-1, 2)
+        offsets = begin + 2 + np.where(side[heads] & both[owner[heads], 0], 2, 0)
+        self._lead(seats[heads], blocks[owner[heads]], offsets)
+        size = 2 + 2 * both.sum(axis=1)
+        node, owner = pairs.ravel()[heads], owner[heads]
+        pairs = np.stack([self._splits.high[node], self._splits.low[node]], axis=1)
+        holder, side = np.repeat(owner, 2), np.tile([0, 1], len(node))
+        seats, heads = self._sit(pairs.ravel(), blocks[holder], np.repeat(offsets, 2) + side)
+        return size, (holder[heads], pairs.ravel()[heads], seats[heads])
+
+    def starts(self, in_line: int) -> Array:
+        """Where each block begins: trees one after the other, at the beginning of a line, and a block where the last
+        one ends if it ends within the line; last, where nothing is any more.
+        """
+        order = np.argsort(self.tree, kind="stable")
+        roots = order < len(np.unique(self.tree))
+        starts, at = [], 0
+        for size, is_root in zip(self.size[order].tolist(), roots.tolist(), strict=True):
+            room = -at % in_line
+            if is_root or room < min(size, in_line):
+                at += room
+            starts.append(at)
+            at += size
+        found = np.empty(len(starts) + 1, np.int64)
+        found[order], found[-1] = starts, at
+        return found
 
 
 class _Packing:
-    """Places the trees of a forest one after the other."""
+    """The nodes of all trees at their places."""
 
     def __init__(self, forest: Forest, *, wide: bool, entries: bool) -> None:
         self._wide, self._entries, self._forest = wide, entries, forest
-        self._splits = _splits(forest, wide=wide)
-        self._in_line = _LINE // 2 if wide else _LINE
-        # The packed nodes, as parallel lists: a column, how far the first neighbour is, the threshold, and of which
-        # node of the forest it is the leaf (-1: of none).
-        self._column: list[tuple[int, bool] | None] = []
-        self._step: list[int] = []
-        self._threshold: list[int] = []
-        self._leaf: list[int] = []
-        self._placed: dict[int, int] = {}
-        self._roots = [self._tree(root) for root in forest.roots.tolist()]
-        self._nothing = self._new(1)
-        names = {name for name in self._column if name is not None}
-        self._names = sorted(names, key=lambda name: (name[1], name[0]))
+        splits = _splits(forest, wide=wide)
+        seats = _Seats(splits, forest.roots)
+        starts = seats.starts(_LINE // 2 if wide else _LINE)
+        count = int(starts[-1]) + 1  # the last one holds nothing
+        place = starts[seats.block] + seats.offset
+        follows = seats.below >= 0
+        leaf = splits.leaf[seats.node]
+        self._step = np.zeros(count, np.int64)
+        self._step[place] = np.where(
+            follows,
+            starts[seats.below] + seats.below_offset - place,
+            np.where(leaf, 0, place[seats.first_seat[seats.node]] - place),
+        )
+        columns = splits.lowest * (1 + splits.feature.max(initial=0)) + splits.feature
+        self._names, ranks = np.unique(columns[seats.node[follows]], return_inverse=True)
+        self._rank = np.full(count, len(self._names))  # a column of the highest key: below no threshold
+        self._rank[place[follows]] = ranks
+        self._threshold = np.zeros(count, splits.threshold.dtype)
+        self._threshold[place[follows]] = splits.threshold[seats.node[follows]]
+        self._places, self._holders = place[leaf], seats.node[leaf]
+        self._roots = place[: len(forest.roots)]
 
     @property
     def fits(self) -> bool:
         """Whether the fields of the form hold every offset."""
         if self._wide:
             return True
-        return WALKS * len(self._names) < 1 << 16 and max(map(abs, self._step)) < 1 << 15
+        return WALKS * len(self._names) < 1 << 16 and int(np.abs(self._step).max()) < 1 << 15
 
     def result(self) -> PackedForest:
         """The tables."""
-        place: dict[tuple[int, bool] | None, int] = {name: WALKS * rank for rank, name in enumerate(self._names)}
-        place[None] = WALKS * len(self._names)  # a column of the highest key: below no threshold
         nodes = np.zeros(len(self._step), _WIDE if self._wide else _NARROW)
-        nodes["feature"] = [place[name] for name in self._column]
+        nodes["feature"] = WALKS * self._rank
         nodes["step"] = self._step
         nodes["threshold"] = self._threshold
         heights = self._heights()[self._roots]
         order = np.argsort(heights, kind="stable")
-        padding = [(self._nothing, 0)] * (-len(order) % WALKS)
-        roots = np.stack([np.array(self._roots, np.int64)[order], heights[order]], axis=1).tolist() + padding
+        nothing = [[len(nodes) - 1, 0]] * (-len(order) % WALKS)
+        roots = np.stack([self._roots[order], heights[order]], axis=1)
+        features = 1 + self._forest.feature.max(initial=0)
         first, target, weight = self._leaves(nodes)
         return PackedForest(
             wide=self._wide,
             nodes=nodes,
-            roots=np.array(roots, np.int64).reshape(-1, 2),
+            roots=np.concatenate([roots, np.array(nothing, np.int64).reshape(-1, 2)]),
             trees=len(order),
-            columns=np.array([feature for feature, _ in self._names], np.int64),
-            high=sum(not lowest for _, lowest in self._names),
+            columns=self._names % features,
+            high=int((self._names < features).sum()),
             entries=self._entries,
             first=first,
             target=target,
@@ -149,8 +242,8 @@ class _Packing:
     def _heights(self) -> Array:
         """How many steps lead from each node to the deepest leaf below it."""
         here = np.arange(len(self._step))
-        first = here + np.array(self._step, np.int64)
-        second = first + np.array([name is not None for name in self._column])
+        first = here + self._step
+        second = first + (self._rank < len(self._names))
         heights = np.zeros(len(here), np.int64)
         while True:
             above = np.where(first == here, 0, 1 + np.maximum(heights[first], heights[second]))
@@ -158,63 +251,9 @@ class _Packing:
                 return heights
             heights = above
 
-    def _new(self, count: int) -> int:
-        """Places for neighbours, leaves that hold nothing until they are filled."""
-        place = len(self._step)
-        self._column += [None] * count
-        self._step += [0] * count
-        self._threshold += [0] * count
-        self._leaf += [-1] * count
-        return place
-
-    def _align(self) -> None:
-        """Begin a line of the cache."""
-        self._new(-len(self._step) % self._in_line)
-
-    def _tree(self, root: int) -> int:
-        """The place of a tree's root."""
-        self._align()
-        top = self._new(1)
-        waiting: deque[tuple[int, int | _Split]] = deque([(top, root)])
-        while waiting:
-            place, node = waiting.popleft()
-            split = self._expanded(node)
-            if split is not None and place != top:
-                below = 2 + 2 * sum(self._expanded(child) is not None for child in (split.low, split.high))
-                if -len(self._step) % self._in_line < min(below, self._in_line):
-                    self._align()
-            line = [(place, node)]
-            for place, node in line:
-                line += self._fill(place, node, waiting, first=len(line) == 1)
-        return top
-
-    def _fill(
-        self, place: int, node: int | _Split, waiting: deque[tuple[int, int | _Split]], *, first: bool
-    ) -> list[tuple[int, int | _Split]]:
-        """Write a node; its neighbours below it where the line has room for them or it is the `first` one."""
-        split = self._expanded(node)
-        if split is None:
-            assert isinstance(node, int)
-            self._leaf[place] = node
-            return []
-        if isinstance(node, int) and node in self._placed:  # two branches lead here: a step that is always taken
-            self._step[place] = self._placed[node] - place
-            return []
-        if not first and -len(self._step) % self._in_line < 2:
-            waiting.append((place, node))
-            return []
-        if isinstance(node, int):
-            self._placed[node] = place
-        pair = self._new(2)
-        self._column[place], self._threshold[place], self._step[place] = split.column, split.threshold, pair - place
-        return [(pair, split.high), (pair + 1, split.low)]
-
     def _leaves(self, nodes: Array) -> tuple[Array, Array, Array]:
         """Write what leaves hold into the nodes; the tables of entries."""
-        leaves = self._forest.leaves
-        holder = np.array(self._leaf, np.int64)
-        places = np.nonzero(holder >= 0)[0]
-        holder = holder[places]
+        leaves, places, holder = self._forest.leaves, self._places, self._holders
         if not self._entries:
             held = leaves.weight[leaves.start[holder]].astype(np.float64 if self._wide else np.float32)
             nodes["threshold"][places] = held.view(nodes["threshold"].dtype)
@@ -227,13 +266,9 @@ class _Packing:
         entry = start + np.arange(len(start))
         return first, leaves.target[entry].astype(np.int32), leaves.weight[entry]
 
-    def _expanded(self, node: int | _Split) -> _Split | None:
-        """The branch that stands for a node; None for a leaf."""
-        return self._splits[node] if isinstance(node, int) else node
 
-
-def _splits(forest: Forest, *, wide: bool) -> list[_Split | None]:
-    """The branch that stands for each node; None for a leaf."""
+def _splits(forest: Forest, *, wide: bool) -> _Splits:
+    """The branch that stands for each node."""
     numbers = forest.value.astype(np.float64 if wide else np.float32)
     keys, never = keys_of(numbers), np.isnan(numbers)
     no, yes = forest.children.reshape(-1, 2).T
@@ -241,25 +276,40 @@ def _splits(forest: Forest, *, wide: bool) -> list[_Split | None]:
     above = np.isin(forest.mode, [MODES.index("BRANCH_GT"), MODES.index("BRANCH_GTE")])
     beyond = np.isin(forest.mode, [MODES.index("BRANCH_LEQ"), MODES.index("BRANCH_GT")])
     bound = np.where(never, np.where(above, np.iinfo(keys.dtype).max, 1).astype(keys.dtype), keys + beyond)
-    columns = zip(forest.feature.tolist(), (forest.missing ^ above).tolist(), strict=True)
-    highs, lows = np.where(above, yes, no).tolist(), np.where(above, no, yes).tolist()
-    splits: list[_Split | None] = list(map(_Split, columns, bound.tolist(), highs, lows))
-    for leaf in np.flatnonzero(forest.mode == LEAF).tolist():
-        splits[leaf] = None
-    for node in np.flatnonzero(np.isin(forest.mode, [MODES.index("BRANCH_EQ"), MODES.index("BRANCH_NEQ")])).tolist():
-        feature, missing = int(forest.feature[node]), bool(forest.missing[node])
-        equal, other = int(yes[node]), int(no[node])
-        if MODES[forest.mode[node]] == "BRANCH_NEQ":
-            equal, other, missing = other, equal, False
-        splits[node] = _equality(feature, missing, None if never[node] else int(keys[node]), equal, other)
-    return splits
+    plain = _Splits(
+        forest.missing ^ above,
+        forest.feature,
+        bound.astype(keys.dtype),
+        np.where(above, yes, no),
+        np.where(above, no, yes),
+        forest.mode == LEAF,
+    )
+    equality = np.flatnonzero(np.isin(forest.mode, [MODES.index("BRANCH_EQ"), MODES.index("BRANCH_NEQ")]))
+    return _with_equalities(plain, equality, forest, keys, never) if len(equality) else plain
 
 
-def _equality(feature: int, missing: bool, key: int | None, equal: int, other: int) -> _Split:
-    """A branch to `equal` where a feature has a key, which NaN has where `missing`; no number has the key None."""
-    if key is None:
-        return _Split((feature, missing), 1, other, equal)
-    split = _Split((feature, False), key + 1, other, _Split((feature, False), key, equal, other))
-    if missing:  # the lowest key is that of NaN, which goes where equal ones go
-        return _Split((feature, True), 1, split, equal)
-    return split
+def _with_equalities(plain: _Splits, at: Array, forest: Forest, keys: Array, never: Array) -> _Splits:
+    """The splits with those `at` which a feature has a key or not, which NaN has where it is missing.
+
+    A key is one that is below its successor but not below itself: two branches. Where NaN goes where equal ones go, a
+    branch before them asks for the lowest key, that of NaN; it is all there is where no number is equal.
+    """
+    no, yes = forest.children.reshape(-1, 2)[at].T
+    inverse = forest.mode[at] == MODES.index("BRANCH_NEQ")
+    equal, other = np.where(inverse, no, yes), np.where(inverse, yes, no)
+    missing, key = forest.missing[at] & ~inverse, keys[at]
+    ordinary, asks = ~never[at], missing & ~never[at]
+    count = len(plain.leaf)
+    inner = count + np.cumsum(ordinary) - 1  # not below the key itself
+    outer = np.where(asks, count + int(ordinary.sum()) + np.cumsum(asks) - 1, at)  # below the key's successor
+    lowest, feature, threshold, high, low, leaf = (
+        np.concatenate([table, np.zeros(int(ordinary.sum()) + int(asks.sum()), table.dtype)]) for table in plain
+    )
+    feature[inner[ordinary]], feature[outer] = forest.feature[at[ordinary]], forest.feature[at]
+    lowest[at], threshold[at], high[at], low[at] = missing, 1, other, equal
+    high[at[asks]] = outer[asks]
+    lowest[outer[ordinary]], threshold[outer[ordinary]] = False, key[ordinary] + 1
+    high[outer[ordinary]], low[outer[ordinary]] = other[ordinary], inner[ordinary]
+    threshold[inner[ordinary]] = key[ordinary]
+    high[inner[ordinary]], low[inner[ordinary]] = equal[ordinary], other[ordinary]
+    return _Splits(lowest, feature, threshold, high, low, leaf)
