@@ -383,14 +383,18 @@ def structure_of(group: Group) -> Hashable | None:
 
 
 _PLAIN = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
+_LONG = 1000  # elements: trees have their nodes in attributes, and to write them out takes long
 _PLAIN_LISTS = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
 
 
 def _plain(attributes: Mapping[str, ir.Attr]) -> Hashable | None:
-    """Attributes as something to compare; None where one is no number, text or list of them."""
+    """Attributes as something to compare; None where one is no number, text or list of them, or a long list, which
+    no two nodes have alike."""
     found: list[tuple[str, str]] = []
     for name, attribute in sorted(attributes.items()):
         if attribute.type in _PLAIN_LISTS:
+            if len(attribute.value) > _LONG:
+                return None
             found.append((name, repr(tuple(attribute.value))))
         elif attribute.type in _PLAIN:
             found.append((name, repr(attribute.value)))
