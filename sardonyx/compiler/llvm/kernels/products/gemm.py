@@ -16,7 +16,7 @@ chunks, so results have the same bits for every one of these choices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -110,6 +110,10 @@ def emit_gemm(target: Target, spec: GemmSpec) -> str:
 
 # Numbers of heights of tiles are below this; with several panels at once, or one vector, multiples of it are added.
 _PANEL_CASE = 100
+
+
+# Lanes of a vector that two rows may share: two words are put into one register for each multiplication saved.
+_LEAST_HALVED = 8
 
 
 @dataclass(frozen=True)
@@ -310,27 +314,50 @@ class _Gemm:
         rows = self._rows_from(block, begin)
         joined = self._joins(chunk, whole - 1)
         with k.loop(chunk.first_panel, whole - joined.to(I64)) as panel:
-            self._swept_tile(below, block, rows, panel, self.spec.vectors, None)
+            self._swept_tile(below, block, rows, panel, self.spec.vectors)
         if self.joined_rows:
-            with k.when(joined), k.loop(0, self.spec.rows, self.joined_rows) as half:
-                self._joined_sweep(below, block, self._rows_from(block, begin + half), whole - 1, half)
+            with k.when(joined):
+                for halved in self._halved(given["n"] - whole * self.panel, self.joined_rows):
+                    with k.loop(0, self.spec.rows, self.joined_rows) as half:
+                        self._joined_sweep(below, block, self._rows_from(block, begin + half), whole - 1, half, halved)
         with k.when((joined ^ True) & (whole < chunk.last_panel)):
             left = given["n"] - whole * self.panel
             narrow = left <= self.lanes if self.spec.vectors > 1 else k.constant(BOOL, False)
             with k.when(narrow):
                 self._swept_tile(below, block, rows, whole, 1, left)
             with k.otherwise(narrow):
-                self._swept_tile(below, block, rows, whole, self.spec.vectors, left)
+                for halved in self._halved(left - (self.panel - self.lanes), self.spec.rows):
+                    self._swept_tile(below, block, rows, whole, self.spec.vectors, left, halved)
+
+    def _halved(self, left: Value, rows: int) -> Iterator[bool]:
+        """The code for a last vector of which `left` columns exist: for at most half of it, which pairs of the `rows`
+        of a tile can share, and for more."""
+        k = self.k
+        if rows % 2 or self.lanes < _LEAST_HALVED:
+            yield False
+            return
+        few = left <= self.lanes // 2
+        with k.when(few):
+            yield True
+        with k.otherwise(few):
+            yield False
 
     def _swept_tile(
-        self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, vectors: int, left: Value | None
+        self,
+        chunk: _Chunk,
+        block: _Block,
+        rows: Rows,
+        panel: Value,
+        vectors: int,
+        left: Value | None = None,
+        halved: bool = False,
     ) -> None:
         """The product of `rows` and some vectors of a panel, of which `left` columns exist (None: all)."""
         k, product, spec = self.k, self.product, self.spec
         start = chunk.b.offset(panel * self._words(self.given["k"]) * self.panel)
         # A vector alone is bound by what it loads, and of so few columns B is small.
         ahead = self.given["prefetch"] if vectors == spec.vectors else None
-        b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead)
+        b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead, halved=halved)
         with k.when(self.given["far"].differs(0)):
             self._writer(chunk, panel * self.panel, [None] * vectors).ask_ahead(
                 chunk.row_start, k.constant(I64, spec.rows)
@@ -351,19 +378,21 @@ class _Gemm:
         fits = (left > self.panel) & (left <= self.panel + self.lanes)
         return fits & (panel >= chunk.first_panel) & (panel + 2 <= chunk.last_panel)
 
-    def _joined(self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, tile: Tile | None) -> Registers:
+    def _joined(
+        self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, tile: Tile | None, halved: bool = False
+    ) -> Registers:
         """The tile of some rows, of a whole panel and the vector behind it."""
         k, spec = self.k, self.spec
         apart = self._words(self.given["k"]) * self.panel
         start = chunk.b.offset(panel * apart).offset(self._whole_words(block.k_start) * self.panel)
         starts = (*(start.offset(vector * self.lanes) for vector in range(spec.vectors)), start.offset(apart))
-        b = Panels(starts, 1, (None,), self.panel)
+        b = Panels(starts, 1, (None,), self.panel, halved=halved)
         return multiply_tile(k, self.product, rows, b, self.joined_rows, block.words, 1, tile, block.fresh)
 
-    def _joined_sweep(self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, row: Value) -> None:
+    def _joined_sweep(self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, row: Value, halved: bool) -> None:
         """The same within a sweep, finished in registers; `row` counts from the chunk's."""
         k, vectors = self.k, self.spec.vectors
-        values = self._joined(chunk, block, rows, panel, None)
+        values = self._joined(chunk, block, rows, panel, None, halved)
         tile = [[values[row, vector, 0] for vector in range(vectors + 1)] for row in range(self.joined_rows)]
         left = self.given["n"] - (panel + 1) * self.panel
         masks = [*[None] * vectors, k.lanes_below(left, self.lanes)]

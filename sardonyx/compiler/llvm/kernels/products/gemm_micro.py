@@ -7,6 +7,7 @@ enough independent accumulators hide the latency of the instruction.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
@@ -56,6 +57,7 @@ class Panels:
     request: Request | None = None  # what else is asked for
     minus: Pointer | None = None  # what is taken from the words of the only panel, and
     kept: Pointer | None = None  # where the differences are written, both laid out as the panel
+    halved: bool = False  # whether only the lower half of the last vector's lanes is wanted: two rows share a register
 
 
 @dataclass(frozen=True)
@@ -87,20 +89,17 @@ def multiply_tile(
 ) -> Registers:
     """The first `rows` rows of A times the panels, over `words` words of K, added to the tile unless `fresh`.
 
-    The result's vectors by row, panel and number within the panel. Without a tile it is the product alone.
+    The result's vectors by row, panel and number within the panel. Without a tile it is the product alone. Halved
+    panels take an even number of rows and no tile.
     """
     lanes = k.target.lanes(product.accumulator)
     wide = product.accumulator.vector(lanes)
-    places = [
-        (row, panel, vector) for row in range(rows) for panel in range(len(b.starts)) for vector in range(b.vectors)
-    ]
-    accumulators = {place: k.variable(wide, 0) for place in places}
-
+    steps = _Steps(k, product, a, b, rows)
+    accumulators = {place: k.variable(wide, 0) for place in steps.places()}
     if tile is not None and fresh is not None:
         with k.otherwise(fresh):
-            for place in places:
-                accumulators[place].set(tile.element(*place, lanes).load(0, lanes))
-    steps = _Steps(k, product, a, b, rows)
+            for place, variable in accumulators.items():
+                variable.set(tile.element(*place, lanes).load(0, lanes))
     whole = words - words % unroll if unroll > 1 else words
     with k.loop(0, whole, unroll):
         for step in range(unroll):
@@ -112,7 +111,7 @@ def multiply_tile(
         with k.loop(whole, words):
             steps.multiply(0, accumulators)
             steps.advance(1)
-    return {place: variable.get() for place, variable in accumulators.items()}
+    return steps.results(accumulators)
 
 
 def store_tile(tile: Tile, values: Registers) -> None:
@@ -127,6 +126,7 @@ class _Steps:
     def __init__(self, k: Function, product: Product, a: Rows, b: Panels, rows: int) -> None:
         self.k, self.product, self.a, self.b, self.rows = k, product, a, b, rows
         self.lanes = k.target.lanes(product.accumulator)
+        self.halved = (len(b.starts) - 1, b.vectors - 1) if b.halved else None
         if a.along_k:
             # LLVM would chain the sums of strides, and then keep words of several steps because of the chains.
             self.row_offsets: list[Value | int] = [
@@ -144,6 +144,30 @@ class _Steps:
         beside = [place for place in (b.minus, b.kept) if place is not None]
         self.beside = [k.variable(PTR, place.address) for place in beside]
 
+    def places(self) -> list[tuple[int, int, int]]:
+        """The accumulators by row, panel and number within the panel; for two rows that share one the second row's."""
+        columns = list(itertools.product(range(len(self.b.starts)), range(self.b.vectors)))
+        return [(row, *column) for row in range(self.rows) for column in columns if column != self.halved or row % 2]
+
+    def results(self, accumulators: dict[tuple[int, int, int], Variable]) -> Registers:
+        """The values of the accumulators for every row; where two share one, the first has the lower lanes."""
+        values = {place: variable.get() for place, variable in accumulators.items()}
+        if self.halved is None:
+            return values
+        half = self.lanes // 2
+        turned = [*range(half, self.lanes), *range(half)]
+        for row in range(0, self.rows, 2):
+            both = values[row + 1, *self.halved]
+            values[row, *self.halved] = both
+            values[row + 1, *self.halved] = self.k.shuffle(both, None, turned)
+        return values
+
+    def _halves(self, low: Value, high: Value) -> Value:
+        """A vector with one word in the lower half of its lanes, another one in the upper half."""
+        k, lanes = self.k, self.lanes
+        upper = range(lanes + lanes // 2, 2 * lanes)
+        return k.shuffle(k.splat(low, lanes), k.splat(high, lanes), [*range(lanes // 2), *upper])
+
     def _a_word(self, row: int, step: int) -> Value:
         k = self.k
         if not self.a.along_k:
@@ -159,7 +183,11 @@ class _Steps:
         for panel, variable in enumerate(self.b_pointers):
             line = k.pointer(variable.get(), self.product.word).offset(self._b_offset(step))
             for vector in range(b.vectors):
-                vectors[panel, vector] = line.load(vector * self.lanes, self.lanes, b.masks[vector])
+                if (panel, vector) == self.halved:
+                    half = line.load(vector * self.lanes, self.lanes // 2)
+                    vectors[panel, vector] = k.shuffle(half, None, [*range(self.lanes // 2)] * 2)
+                else:
+                    vectors[panel, vector] = line.load(vector * self.lanes, self.lanes, b.masks[vector])
             if b.prefetch is not None:
                 ahead = line.offset(b.prefetch)
                 # Loads are what few rows are bound by: one request for two lines, which machines fetch in pairs.
@@ -175,11 +203,16 @@ class _Steps:
             for (_, vector), value in vectors.items():
                 difference = vectors[0, vector] = value - minus.load(vector * self.lanes, self.lanes)
                 kept.store(difference, vector * self.lanes)
+        words: list[Value] = []
         for row in range(self.rows):
-            word = self._a_word(row, step)
-            for (panel, vector), value in vectors.items():
-                variable = accumulators[row, panel, vector]
-                variable.set(self.product.multiply(k, word, value, variable.get()))
+            words.append(self._a_word(row, step))
+            for column, value in vectors.items():
+                shared = column == self.halved
+                if shared and row % 2 == 0:
+                    continue
+                factor = self._halves(*words[-2:]) if shared else words[-1]
+                variable = accumulators[row, *column]
+                variable.set(self.product.multiply(k, factor, value, variable.get()))
 
     def _b_offset(self, step: int) -> Value | int:
         return self.b.stride * step
