@@ -25,6 +25,7 @@ from sardonyx.compiler.native.windows.channel_windows import bind_channel_window
 from sardonyx.compiler.native.windows.operands import in_places, spread_over
 from sardonyx.compiler.native.windows.row_windows import bind_row_windows
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
+from sardonyx.compiler.native.windows.window_tiles import bind_window_tiles, tiles_fit
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.evaluate import working_dtype
@@ -157,7 +158,12 @@ def pool(
         for operand in operands
     )
     call = WindowCall(x, windows, fold, outputs, read, tuple(made), operations)
-    (bind_row_windows if by_rows else bind_channel_windows)(binder, call)
+    if by_rows:
+        bind_row_windows(binder, call)
+    elif tiles_fit(binder.target, call):
+        bind_window_tiles(binder, call)
+    else:
+        bind_channel_windows(binder, call)
     return made
 
 

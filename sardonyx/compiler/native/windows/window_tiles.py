@@ -6,7 +6,7 @@ import math
 
 from sardonyx.compiler.binding import Argument, Binder
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
-from sardonyx.compiler.llvm.kernels.windows.folds import Correlate
+from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, emit_window_tiles
 from sardonyx.compiler.llvm.target import Target
@@ -27,13 +27,15 @@ _FEWEST_LINES = 8
 
 
 def tiles_fit(target: Target, call: WindowCall) -> bool:
-    """Whether windows are computed in tiles: of depthwise convolutions over two dimensions, with few taps."""
+    """Whether windows are computed in tiles: of pools and depthwise convolutions over two dimensions, with few taps."""
     slide, fold = Slide.of(call.windows), call.fold
-    is_depthwise = isinstance(fold, Correlate) and fold.channels == fold.filters == 1
     is_flat = (slide.size[0], slide.kernel[0], slide.output[0], slide.each(slide.windows.begin, 0)[0]) == (1, 1, 1, 0)
-    if not (isinstance(fold, Correlate) and is_depthwise and is_flat):
+    if isinstance(fold, Locate) or not is_flat or math.prod(slide.kernel) > _MOST_TAPS:
         return False
-    return math.prod(slide.kernel) <= _MOST_TAPS and slide.kernel[-1] <= _SHARE_OF_REGISTERS * target.registers
+    if isinstance(fold, Combine):
+        return True
+    is_depthwise = fold.channels == fold.filters == 1
+    return is_depthwise and slide.kernel[-1] <= _SHARE_OF_REGISTERS * target.registers
 
 
 def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
@@ -41,21 +43,21 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     first, fold = call.results[0], call.fold
     if first.size == 0:
         return
-    assert isinstance(fold, Correlate)
+    assert not isinstance(fold, Locate)
     target, slide = binder.target, Slide.of(call.windows)
     call = apart(binder, call, slide)
     channels, lanes = first.shape[-1], lanes_of(target, call)
     _, lines, places = slide.output
     _, down, across = (Along(1, *one) for one in zip(slide.kernel, slide.stride, slide.dilation, strict=True))
     along = tile(target, fold, (across.taps, across.stride, across.dilation), places, in_turns=False)
-    down = Along(_lines(target, down, along, lines), down.taps, down.stride, down.dilation)
+    down = Along(_lines(target, fold, down, along, lines), down.taps, down.stride, down.dilation)
     forms = tuple(
         OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
         for operand in call.operands
     )
     spec = TileSpec(
         call.x.dtype.name,
-        fold.weights,
+        fold,
         lanes,
         down,
         along,
@@ -67,8 +69,8 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     for name, tensor in ({"x": call.x} | call.written).items():
         words |= {name: tensor, **slide.strides(name, tensor)}
         words[f"{name}_step"] = words[f"{name}_w"]
-    assert call.weights is not None
-    words["weights"] = call.weights
+    if call.weights is not None:
+        words["weights"] = call.weights
     begin = slide.each(slide.windows.begin, 0)
     for place, of in ((1, "h"), (2, "w")):
         words |= {f"size_{of}": slide.size[place], f"out_{of}": slide.output[place], f"begin_{of}": begin[place]}
@@ -94,13 +96,17 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     )
 
 
-def _lines(target: Target, down: Along, along: Along, lines: int) -> int:
-    """The lines of a tile: as many as the registers hold, with their sums and the weights that a line meets."""
+def _lines(target: Target, fold: Fold, down: Along, along: Along, lines: int) -> int:
+    """The lines of a tile: as many as the registers hold, with their values and the weights that a line meets."""
     fitting = 1
     for count in range(2, min(_MOST_LINES, lines) + 1):
         tall = Along(count, down.taps, down.stride, down.dilation)
         readers = max(len(tall.readers(line)) for line in tall.columns)
-        if count * along.places + readers * along.taps + 2 <= target.registers:
+        if isinstance(fold, Combine):
+            registers = count * (len(along.columns) + WATCHES)
+        else:
+            registers = count * along.places + readers * along.taps
+        if registers + 2 <= target.registers:
             fitting = count
     return fitting
 

@@ -125,12 +125,18 @@ class Combining:
     def row(self, row: Row) -> None:
         for index, _, block in row.columns():
             with block as element:
-                (value,) = emit_working(self.k, self.fold.element.roots, [element])
-                column = self.columns[index]
-                column.set(self._combined(column.get(), value))
-                if self.watches:
-                    watch = self.watches[index % WATCHES]
-                    watch.set(watch.get() + value)
+                self.column(index, element)
+
+    def column(self, index: int, element: Value, asked: Value | None = None) -> None:
+        """One column of a row, in those lanes of which a mask says that they are no padding."""
+        (value,) = emit_working(self.k, self.fold.element.roots, [element])
+        if asked is not None:
+            value = self.k.select(asked, value, self.neutral)
+        column = self.columns[index]
+        column.set(self._combined(column.get(), value))
+        if self.watches:
+            watch = self.watches[index % WATCHES]
+            watch.set(watch.get() + value)
 
     def met_nan(self) -> Value:
         """Whether there may have been NaN among the elements."""

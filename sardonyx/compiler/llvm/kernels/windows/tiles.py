@@ -1,16 +1,16 @@
-"""Depthwise windows in tiles of several lines and places, all of whose sums wait in registers.
+"""Small windows in tiles of several lines and places, all of whose values wait in registers.
 
-Every tap is written out, and a line of the input is read once for all lines of the tile that it belongs to. An item is
-a strip of the map, as wide as a tile, and a block of channels: it goes down the tiles of the strip, and in each through
-the vectors of the block, so that what two tiles read stays in the nearest cache however wide the map is. Nothing is
-padded: lines outside are left out, and columns that may be outside are asked for, by masks where there are these. The
-last strip is moved back to end with the map, as is the last vector of the channels; lines that are left over have tiles
-of their own.
+They are those of depthwise convolutions and of pools. Every tap is written out, and a line of the input is read once
+for all lines of the tile that it belongs to. An item is a strip of the map, as wide as a tile, and a block of channels:
+it goes down the tiles of the strip, and in each through the vectors of the block, so that what two tiles read stays in
+the nearest cache however wide the map is. Nothing is padded: lines outside are left out, and columns that may be
+outside are asked for, by masks where there are these. The last strip is moved back to end with the map, as is the last
+vector of the channels; lines that are left over have tiles of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,21 +21,22 @@ from sardonyx.compiler.llvm.expression import working_type
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
+from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Combining, Correlate, may_watch
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, within
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, Type
+from sardonyx.compiler.llvm.types import I64
 
 
 @dataclass(frozen=True)
 class TileSpec:
-    """Windows over elements of the dtype `x`; `lanes` channels make a vector, `weights` is the type of the weights.
+    """Windows over elements of the dtype `x`; `lanes` channels make a vector. Products have one channel of a group.
 
     A tile has `down.places` lines of `along.places` windows; of the lines of a map, `rest` are left over. The columns
     of a tile from the first up to the last (excluded) of `sure` are no padding wherever the tile is.
     """
 
     x: str
-    weights: Type
+    fold: Combine | Correlate
     lanes: int
     down: Along
     along: Along
@@ -48,11 +49,13 @@ class TileSpec:
 
         Addresses and byte strides; items, items of a chunk; lines of windows in a band, bands of a strip, strips of a
         map; blocks of channels, channels of a block and in all; along lines (h) and places (w) the size, how many
-        windows there are, and where the first begins. The weights lie as [vectors, taps, lanes].
+        windows there are, and where the first begins; for `Correlate` the address of the weights, which lie as
+        [vectors, taps, lanes].
         """
         own = ("items", "per_chunk", "band", "bands", "strips", "blocks", "block", "channels")
         windows = ("size_h", "size_w", "out_h", "out_w", "begin_h", "begin_w")
-        return ("x", "x_n", "x_h", "x_w", "weights", *own, *windows, *self.finish.names())
+        more = ("weights",) if isinstance(self.fold, Correlate) else ()
+        return ("x", "x_n", "x_h", "x_w", *own, *windows, *more, *self.finish.names())
 
 
 def emit_window_tiles(target: Target, spec: TileSpec) -> str:
@@ -64,6 +67,25 @@ def emit_window_tiles(target: Target, spec: TileSpec) -> str:
     with k.loop(begin, end) as item:
         writer.item(item)
     return k.finish()
+
+
+# Takes a column of a line, by its place among the columns, and its elements.
+Take = Callable[[int, Value], None]
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile while its code is written: the first tap of its first window, its windows down, the coordinate of the
+    first line that they read, and for columns that may be padding what tells."""
+
+    start: Pointer
+    down: Along
+    top: Value
+    asked: dict[int, Value]
+
+
+def _windows(states: Sequence[Combining]) -> list[list[Value]]:
+    return [[value for (value,) in state.finish()] for state in states]
 
 
 class _Writer:
@@ -102,50 +124,97 @@ class _Writer:
         asked = {offset: self._asked(column + offset) for offset in self._unsure()}
         with k.loop(*channels, self.spec.lanes) as at:
             channel = k.smaller(at, a["channels"] - self.spec.lanes)
-            sums = self._sums(start.offset(channel), lines, top, asked, channel)
-            for number, windows in enumerate(sums):
+            down = Along(lines, self.spec.down.taps, self.spec.down.stride, self.spec.down.dilation)
+            values = self._values(_Tile(start.offset(channel), down, top, asked), channel)
+            for number, windows in enumerate(values):
                 self.finishing.start_row(Spot(batch, k.constant(I64, 0), k.constant(I64, 0), line + number))
                 self.finishing.store([[value] for value in windows], place, channel)
 
-    def _sums(
-        self, start: Pointer, lines: int, top: Value, asked: dict[int, Value], channel: Value
-    ) -> list[list[Value]]:
-        """The sums of a tile, by lines; `start` is the first tap of the first window."""
-        k, a, spec, along = self.k, self.a, self.spec, self.spec.along
-        down = Along(lines, spec.down.taps, spec.down.stride, spec.down.dilation)
+    def _values(self, tile: _Tile, channel: Value) -> list[list[Value]]:
+        """The windows of a tile, by lines."""
+        if isinstance(self.spec.fold, Correlate):
+            return self._sums(tile, self.spec.fold, channel)
+        if not may_watch(self.spec.fold, self.working.scalar):
+            return _windows(self._combined(tile, self.spec.fold, watches=False))
+        k = self.k
+        quick = self._combined(tile, self.spec.fold, watches=True)
+        found = [[k.variable(value.type, value) for value in windows] for windows in _windows(quick)]
+        met_nan = quick[0].met_nan()
+        for state in quick[1:]:
+            met_nan = met_nan | state.met_nan()
+        with k.when(met_nan):
+            careful = _windows(self._combined(tile, self.spec.fold, watches=False))
+            for variables, windows in zip(found, careful, strict=True):
+                for variable, value in zip(variables, windows, strict=True):
+                    variable.set(value)
+        return [[variable.get() for variable in variables] for variables in found]
+
+    def _combined(self, tile: _Tile, fold: Combine, *, watches: bool) -> list[Combining]:
+        """What lines of windows combine, as folds that have seen everything."""
+        k, spec = self.k, self.spec
+        states = [
+            Combining(k, fold, spec.along, self.working.scalar, spec.lanes, in_turns=False, watches=watches)
+            for _ in range(tile.down.places)
+        ]
+        for state in states:
+            state.begin()
+
+        def line(number: int) -> Take:
+            readers = tile.down.readers(number)
+
+            def take(index: int, element: Value) -> None:
+                asked = tile.asked.get(spec.along.columns[index]) if self.has_masks else None
+                for window, _ in readers:
+                    states[window].column(index, element, asked)
+
+            return take
+
+        self._walk(tile, line)
+        return states
+
+    def _sums(self, tile: _Tile, fold: Correlate, channel: Value) -> list[list[Value]]:
+        """The sums of products of a tile."""
+        k, spec, along = self.k, self.spec, self.spec.along
         zero = k.constant(self.working, 0)
-        sums = [[k.variable(self.working, zero) for _ in range(along.places)] for _ in range(lines)]
-        filters = self._filters(channel)
-        line, above = start, 0
-        for number in down.columns:
-            if number != above:
-                line, above = Pointer(k.advance(line.address, a["x_h"] * (number - above), 1), start.scalar), number
-            with k.when(within(k, top + number, a["size_h"])):
-                readers = [(window, self._row(filters, tap)) for window, tap in down.readers(number)]
-                at, before = Pointer(k.opaque(line.address), start.scalar), 0
-                for offset in along.columns:
-                    if offset != before:
-                        at, before = Pointer(k.advance(at.address, a["x_w"] * (offset - before), 1), at.scalar), offset
-                    k.keep_order()
-                    with self._column(at, asked.get(offset)) as element:
-                        for window, weights in readers:
-                            for index, tap in along.readers(offset):
-                                total = sums[window][index]
-                                total.set(k.fma(element, weights[tap], total.get()))
+        sums = [[k.variable(self.working, zero) for _ in range(along.places)] for _ in range(tile.down.places)]
+        vector = (channel + (spec.lanes - 1)) // spec.lanes
+        filters = k.pointer(self.a["weights"], memory_type(fold.weights))
+        filters = filters.offset(vector * (spec.down.taps * along.taps * spec.lanes))
+
+        def weights(tap: int) -> list[Value]:
+            places = [filters.offset((tap * along.taps + at) * spec.lanes) for at in range(along.taps)]
+            return [as_loaded(place.load(0, spec.lanes), fold.weights).to(self.working.scalar) for place in places]
+
+        def line(number: int) -> Take:
+            readers = [(window, weights(tap)) for window, tap in tile.down.readers(number)]
+
+            def take(index: int, element: Value) -> None:
+                for window, of_line in readers:
+                    for place, tap in along.readers(along.columns[index]):
+                        total = sums[window][place]
+                        total.set(k.fma(element, of_line[tap], total.get()))
+
+            return take
+
+        self._walk(tile, line)
         return [[total.get() for total in windows] for windows in sums]
 
-    def _filters(self, channel: Value) -> Pointer:
-        """The first weights of the filters of a vector of channels."""
-        spec, lanes = self.spec, self.spec.lanes
-        vector = (channel + (lanes - 1)) // lanes
-        start = self.k.pointer(self.a["weights"], memory_type(spec.weights))
-        return start.offset(vector * (spec.down.taps * spec.along.taps * lanes))
-
-    def _row(self, filters: Pointer, tap: int) -> list[Value]:
-        """The weights of a line of taps."""
-        spec, lanes, across = self.spec, self.spec.lanes, self.spec.along.taps
-        places = [filters.offset((tap * across + at) * lanes) for at in range(across)]
-        return [as_loaded(place.load(0, lanes), spec.weights).to(self.working.scalar) for place in places]
+    def _walk(self, tile: _Tile, line_of: Callable[[int], Take]) -> None:
+        """Show what the taps of a tile read: `line_of` gives what takes the columns of a line, by its number."""
+        k, a = self.k, self.a
+        line, above = tile.start, 0
+        for number in tile.down.columns:
+            if number != above:
+                line, above = Pointer(k.advance(line.address, a["x_h"] * (number - above), 1), line.scalar), number
+            with k.when(within(k, tile.top + number, a["size_h"])):
+                take = line_of(number)
+                at, before = Pointer(k.opaque(line.address), line.scalar), 0
+                for index, offset in enumerate(self.spec.along.columns):
+                    if offset != before:
+                        at, before = Pointer(k.advance(at.address, a["x_w"] * (offset - before), 1), at.scalar), offset
+                    k.keep_order()  # columns that are loaded early would wait in registers
+                    with self._column(at, tile.asked.get(offset)) as element:
+                        take(index, element)
 
     def _unsure(self) -> list[int]:
         """The columns of a tile that may be padding."""
