@@ -125,6 +125,7 @@ def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Seq
     panel = cut.vectors * lanes
     panels, taps = _panels(binder, first, panel), _taps(binder, second, cut.vectors, lanes)
     words: dict[str, Argument] = {"b": panels, "weights": taps, "depth": first.channels, "channels": second.filters}
+    words["ahead"] = _ahead(first, slide, cut, panel)
     words |= {"blocks": cut.blocks, "band": cut.band, "bands": cut.bands}
     words |= _geometry(slide, panel)
     words["ring_start"] = ring_start = -(-slide.kernel[1] * I64.nbytes // _LINE) * _LINE
@@ -271,6 +272,12 @@ def _made_lines(slide: Slide, band: int) -> int:
         bottom = (min(lines, line + band) - 1) * stride - begin + (slide.kernel[1] - 1) * slide.dilation[1] + 1
         total += max(0, min(bottom, slide.size[1]) - max(top, 0))
     return total
+
+
+def _ahead(first: ConvolutionCall, slide: Slide, cut: _Cut, panel: int) -> int:
+    """Cache lines of the next block's filters for each line that a band makes."""
+    lines = max(1, _made_lines(slide, cut.band) // cut.bands)
+    return -(-first.channels * panel * F32.nbytes // (_LINE * lines))
 
 
 def _starts(channels: int, panel: int) -> list[int]:

@@ -26,6 +26,8 @@ from sardonyx.compiler.llvm.types import F32, I64
 from sardonyx.kernel.canonical import Canonical
 
 PRODUCT = PRODUCTS["f32"]
+# Bytes of a cache line.
+_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class BandSpec:
 
         x, x_n, x_h, x_w, depth        the input of the product, and how many channels it has
         b, weights                     filters of the product and of the windows, by blocks of channels
+        ahead                          cache lines of the next block's filters that each line of the product asks for
         channels, blocks               of the result; how many blocks they are
         out_h, out_w, band, bands      lines of the result, places of one, lines of a band, how many bands
         size_h, begin_h, taps_h, stride_h, dilation_h    lines of the product and the windows across them
@@ -58,7 +61,7 @@ class BandSpec:
         middle*                        inputs of `middle`
         """
         return (
-            *("x", "x_n", "x_h", "x_w", "depth", "b", "weights", "channels", "blocks"),
+            *("x", "x_n", "x_h", "x_w", "depth", "b", "weights", "ahead", "channels", "blocks"),
             *("out_h", "out_w", "band", "bands", "size_h", "begin_h", "taps_h", "stride_h", "dilation_h"),
             *("first_w", "made_w", "reach_w", "pitch", "ring", "ring_start"),
             *(f"middle{index}" for index in range(len(self.spread))),
@@ -95,12 +98,14 @@ class _Bands:
         channel = k.smaller(block * self.panel, a["channels"] - self.panel)
         self._clear_padding()
         first = band * a["band"]
-        ready = k.variable(I64, 0)
+        highest = k.larger(first * a["stride_h"] - a["begin_h"], 0)
+        ready = k.variable(I64, highest)
         with k.loop(first, k.smaller(a["out_h"], first + a["band"])) as line:
             top = line * a["stride_h"] - a["begin_h"]
             bottom = k.smaller(top + ((a["taps_h"] - 1) * a["dilation_h"] + 1), a["size_h"])
-            start = k.larger(k.larger(ready.get(), top), 0)
+            start = k.larger(ready.get(), top)
             with k.loop(start, bottom) as made:
+                self._ask(block + 1, made - highest)
                 self._make(item, made, block, channel)
             ready.set(k.larger(start, bottom))
             self._slide(item, line, top, block, channel)
@@ -119,13 +124,22 @@ class _Bands:
                 with k.loop(begin * self.panel, end * self.panel, self.lanes) as at:
                     start.store(zero, at)
 
+    def _ask(self, block: Value, part: Value) -> None:
+        """Ask for a part of a block's filters."""
+        a, line = self.a, _LINE // F32.nbytes
+        filters = self._filters(block).offset(part * a["ahead"] * line)
+        with self.k.loop(0, a["ahead"]) as at:
+            filters.prefetch(at * line, level=2)
+
+    def _filters(self, block: Value) -> Pointer:
+        return self.k.pointer(self.a["b"], F32).offset(block * self.a["depth"] * self.panel)
+
     def _make(self, item: Value, line: Value, block: Value, channel: Value) -> None:
         """One line of the product and what becomes of it."""
         k, a, spec = self.k, self.a, self.spec
         source = k.pointer(a["x"], F32).offset(item * a["x_n"] + line * a["x_h"])
         made = self.ring.offset(self._line(line) + a["first_w"] * self.panel)
-        filters = k.pointer(a["b"], F32).offset(block * a["depth"] * self.panel)
-        panels = Panels((filters,), spec.vectors, (None,) * spec.vectors, self.panel)
+        panels = Panels((self._filters(block),), spec.vectors, (None,) * spec.vectors, self.panel)
         with k.loop(0, a["made_w"], spec.rows) as turn:
             place = k.smaller(turn, a["made_w"] - spec.rows)
             rows = Rows(source.offset(place * a["x_w"]), a["x_w"], True)
