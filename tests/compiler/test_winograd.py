@@ -335,8 +335,10 @@ def test_every_cut_covers_all_tiles_and_keeps_scratch_apart() -> None:
                     assert cut.tiles == -(-sizes.lines // outputs) * cut.tiles_across
                     assert (cut.blocks - 1) * cut.tile_block < cut.all_tiles <= cut.blocks * cut.tile_block
                     assert cut.groups * cut.group * 2 * target.lanes(F32) >= sizes.filters
-                    assert cut.v_stride >= sizes.channels
-                    assert cut.m_scratch - cut.v_scratch >= 4 * points * cut.tile_block * cut.v_stride
+                    assert cut.v_stride >= points * cut.v_apart
+                    assert cut.v_apart >= sizes.channels
+                    assert cut.m_scratch - cut.v_scratch >= 4 * cut.tile_block * cut.v_stride
+                    assert cut.o_scratch - cut.m_scratch >= 4 * cut.tile_block * points * 2 * target.lanes(F32)
                     assert cut.mark_scratch - cut.o_scratch >= 4 * outputs * cut.o_apart
                     assert cut.scratch - cut.mark_scratch >= 16
 

@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.llvm.kernels.convolution.winograd_output import products_of_tile
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, Scheme
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
@@ -52,7 +53,6 @@ class Cut:
     k_block: int
     v_stride: int
     v_apart: int
-    m_apart: int
     o_apart: int
     v_scratch: int
     m_scratch: int
@@ -133,12 +133,12 @@ def cut_of(target: Target, sizes: Sizes, scheme: Scheme, tile_block: int) -> Cut
     group = -(-panels // groups)
     rows = tile_shape(target).rows
     most_k = max(64, 2 * target.caches.l1 // (panel * _FLOAT))
-    v_stride = _odd_lines(-(-sizes.channels // lanes) * lanes)
-    m_apart = _odd_lines(tile_block * panel)
+    v_apart = -(-sizes.channels // lanes) * lanes
+    v_stride = _odd_lines(points * v_apart)
     o_apart = _odd_lines(tile_block * scheme.outputs * panel)
-    v_scratch = v_stride * _FLOAT
-    m_scratch = v_scratch + points * tile_block * v_stride * _FLOAT
-    o_scratch = m_scratch + points * m_apart * _FLOAT
+    v_scratch = _odd_lines(v_apart) * _FLOAT
+    m_scratch = v_scratch + tile_block * v_stride * _FLOAT
+    o_scratch = m_scratch + tile_block * products_of_tile(scheme, panel) * _FLOAT
     mark_scratch = o_scratch + scheme.outputs * o_apart * _FLOAT
     return Cut(
         all_tiles=every,
@@ -150,8 +150,7 @@ def cut_of(target: Target, sizes: Sizes, scheme: Scheme, tile_block: int) -> Cut
         tile_rows=-(-tile_block // -(-tile_block // rows)),
         k_block=-(-sizes.channels // -(-sizes.channels // most_k)),
         v_stride=v_stride,
-        v_apart=tile_block * v_stride,
-        m_apart=m_apart,
+        v_apart=v_apart,
         o_apart=o_apart,
         v_scratch=v_scratch,
         m_scratch=m_scratch,

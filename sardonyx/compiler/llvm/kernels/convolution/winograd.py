@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Requests
 from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, place_of
-from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums
+from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums, products_of_tile
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Request, Rows, Tile, multiply_tile, store_tile
@@ -75,7 +75,7 @@ def argument_names(spec: WinogradSpec) -> tuple[str, ...]:
     tile_block, group, groups     tiles and panels of a chunk, and how many groups there are
     tile_rows, k_block            tiles and channels that the micro-kernel takes at once
     v_stride, v_apart             elements between transformed tiles, and between those of a point and of the next
-    m_apart, o_apart              elements between the products of two points, and between two lines of outputs
+    o_apart                       elements between two lines of outputs
     v_scratch, m_scratch, o_scratch, mark_scratch
                                   byte offsets in scratch of these and of two words; a pixel of zeros lies at 0
     x_ahead, y_ahead              rows of tiles that are asked for at each point: of the image for the next block, and
@@ -83,7 +83,7 @@ def argument_names(spec: WinogradSpec) -> tuple[str, ...]:
     """
     names = ["x", "packed", "weights", "stamp", "x_batch", "x_row", "x_column", "channels", "filters"]
     names += ["height", "width", "top", "left", "out_height", "out_width", "all_tiles", "tiles", "tiles_across"]
-    names += ["tile_block", "group", "groups", "tile_rows", "k_block", "v_stride", "v_apart", "m_apart", "o_apart"]
+    names += ["tile_block", "group", "groups", "tile_rows", "k_block", "v_stride", "v_apart", "o_apart"]
     names += ["v_scratch", "m_scratch", "o_scratch", "mark_scratch", "x_ahead", "y_ahead"]
     return (*names, *spec.epilogue.argument_names())
 
@@ -105,6 +105,7 @@ class _Winograd:
         self.scheme = SCHEMES[spec.stride, spec.outputs]
         k = self.k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
         self.panel = target.lanes(F32) * spec.vectors
+        self.tile_products = products_of_tile(self.scheme, self.panel)
         words = k.pointer("arguments", I64)
         self.given = given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         stored = PRODUCTS[spec.stored].stored_a
@@ -140,7 +141,7 @@ class _Winograd:
                 self.writer.write(
                     Sums(
                         self.products,
-                        given["m_apart"],
+                        self.tile_products,
                         self.outputs,
                         given["o_apart"],
                         self.panel,
@@ -166,8 +167,8 @@ class _Winograd:
     def _multiply(self, panel: Value, tiles: Value, inputs: Requests, results: Sequence[Requests]) -> None:
         """The products of the block's tiles with a panel of filters, at every point; meanwhile some requests."""
         k, given = self.k, self.given
-        channels = given["channels"]
-        scheme = self.scheme
+        channels, scheme = given["channels"], self.scheme
+        apart = k.constant(I64, self.tile_products)
         stream = k.pointer(given["packed"], F32).offset(panel * channels * (scheme.filters * self.panel))
         with k.loop(0, scheme.points) as point:
             inputs.ask(given["x_ahead"])
@@ -175,10 +176,7 @@ class _Winograd:
                 requests.ask(given["y_ahead"])
             number = point if scheme.filters == scheme.points else self.filter_numbers.load(point)
             filters = stream.offset(number * channels * self.panel)
-            rows, products = (
-                start.offset(point * given[f"{name}_apart"])
-                for start, name in ((self.transformed, "v"), (self.products, "m"))
-            )
+            rows, products = self.transformed.offset(point * given["v_apart"]), self.products.offset(point * self.panel)
             with k.loop(0, channels, given["k_block"]) as channel:
                 elements = minimum(k, channels - channel, given["k_block"])
                 b = filters.offset(channel * self.panel)
@@ -186,7 +184,7 @@ class _Winograd:
                     a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
                     request = self._request(b, elements, row)
                     panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, request=request)
-                    place = Tile(products.offset(row * self.panel), k.constant(I64, self.panel), self.panel)
+                    place = Tile(products.offset(row * apart), apart, self.panel)
                     height = minimum(k, tiles - row, given["tile_rows"])
                     for case in k.choose(height, range(1, self.spec.rows + 1)):
                         values = multiply_tile(

@@ -18,14 +18,29 @@ from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
 
+# Elements of a cache line.
+_LINE = 64 // F32.nbytes
+
+
+def products_of_tile(scheme: Scheme, panel: int) -> int:
+    """Elements from the products of a tile with a panel of filters to those of the next tile.
+
+    The micro-kernel writes those of several tiles at one point, so they lie an odd number of cache lines apart, which
+    spreads them over all sets of a cache; the outputs are made from those of one tile at all points, which lie
+    together.
+    """
+    lines = -(-scheme.points * panel // _LINE)
+    return (lines + (lines % 2 == 0)) * _LINE
+
 
 @dataclass(frozen=True)
 class Sums:
-    """A block of tiles of one panel of filters, `panel` columns: the products [points][tiles][panel] at `start`, and
-    room for the outputs [lines of a tile][tiles][columns of a tile][panel] at `outputs`."""
+    """A block of tiles of one panel of filters, `panel` columns: the products [tiles][points][panel] at `products`,
+    those of two tiles `tile_products` elements apart, and room for the outputs [lines of a tile][tiles][columns of a
+    tile][panel] at `outputs`."""
 
     products: Pointer
-    products_apart: Value
+    tile_products: int
     outputs: Pointer
     outputs_apart: Value
     panel: int
@@ -78,10 +93,10 @@ class OutputWriter:
         zeros = k.constant(F32.vector(self.lanes), 0)
         seen = k.variable(zeros.type, 0)
         with k.loop(0, sums.tiles) as tile, k.loop(0, sums.panel, self.lanes) as column:
-            start = sums.products.offset(tile * sums.panel + column)
+            start = sums.products.offset(tile * sums.tile_products + column)
             total: Value | None = None
             line = self._output(sums, tile, column)
-            for row in self.scheme.of_outputs(k, self._products(start, sums.products_apart)):
+            for row in self.scheme.of_outputs(k, self._products(start, sums.panel)):
                 for x, value in enumerate(row):
                     line.store(value, x * sums.panel)
                     total = value if total is None else total + value
@@ -91,11 +106,10 @@ class OutputWriter:
         found = k.horizontal("add", seen.get())
         return found.differs(found)
 
-    def _products(self, start: Pointer, apart: Value) -> Iterator[Value]:
+    def _products(self, start: Pointer, panel: int) -> Iterator[Value]:
         """A vector of the products of a tile, loaded one by one."""
-        for _ in range(self.scheme.points):
-            yield start.load(0, self.lanes)
-            start = start.offset(apart)
+        for point in range(self.scheme.points):
+            yield start.load(point * panel, self.lanes)
 
     def _output(self, sums: Sums, tile: Value, column: Value) -> Pointer:
         """Where the first output of a tile lies."""
