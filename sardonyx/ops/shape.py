@@ -112,7 +112,7 @@ class Reshaping(Viewing):
         elif holes and not (rest == 0 and size == 0):
             raise self._mismatch(shape, target)
         elif holes:
-            result[holes[0]] = 0
+            result[holes[0]] = _left_of_nothing(shape, target)
         elif rest != size:
             raise self._mismatch(shape, target)
         return tuple(result)
@@ -143,6 +143,14 @@ class Reshaping(Viewing):
         elif data.shape is not None:
             result = _completed(data.shape, result)
         return Fact(data.type, tuple(result), _kept(data, tuple(result)))
+
+
+def _left_of_nothing(shape: Sequence[int], target: Sequence[int]) -> int:
+    """What -1 stands for where there are no elements: dimensions apart from those at zeros still divide; else 0."""
+    zeros = [index for index, dim in enumerate(target) if dim == 0]
+    others = math.prod(dim for index, dim in enumerate(shape) if index not in zeros)
+    given = math.prod(dim for dim in target if dim > 0)
+    return others // given if zeros and others % given == 0 else 0
 
 
 def _completed(shape: Dims, result: list[Dim]) -> list[Dim]:

@@ -23,6 +23,10 @@ def ints(*values: int) -> Any:
     [
         ("Reshape", 14, [X, ints(0, -1)], {}, X.reshape(2, 12)),
         ("Reshape", 14, [X[:0], ints(0, 5)], {"allowzero": 1}, np.zeros((0, 5), np.float32)),
+        # Where there are no elements, -1 is what is left of the dimensions that are not copied.
+        ("Reshape", 14, [np.zeros((0, 3, 2, 4), np.float32), ints(0, 0, -1)], {}, np.zeros((0, 3, 8), np.float32)),
+        ("Reshape", 14, [np.zeros((2, 0, 6), np.float32), ints(0, 0, 2, -1)], {}, np.zeros((2, 0, 2, 3), np.float32)),
+        ("Reshape", 14, [np.zeros((0, 4), np.float32), ints(2, -1)], {}, np.zeros((2, 0), np.float32)),
         ("Squeeze", 11, [X[:1]], {"axes": [0]}, X[0]),
         ("Squeeze", 13, [X[:1]], {}, X[0]),
         ("Squeeze", 13, [X[:1], ints(-3)], {}, X[0]),

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import sardonyx
 from sardonyx.passes.rule import RULE_KEY
 from tests.passes.agreement import assert_agrees
 from tests.passes.models import make_model, operators, rewritten
@@ -71,6 +72,19 @@ def test_sizes_that_cannot_be_copied_stay_computed(rest: list[str], inputs: dict
     assert "Shape" in operators(after)
     assert any(reason in text for text in reports["ReshapeFusion"].declined)
     assert_agrees(model, after, {"x": RNG.standard_normal((2, 5, 12)).astype(np.float32)})
+
+
+def test_the_declared_shape_of_an_output_fixes_no_sizes() -> None:
+    value = helper.make_tensor_value_info
+    inputs = [value("x", TensorProto.FLOAT, ["n", 3]), value("target", TensorProto.INT64, [2])]
+    outputs = [value("y", TensorProto.FLOAT, [1, 3])]
+    graph = helper.make_graph([N("Reshape", ["x", "target"], ["y"])], "graph", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = sardonyx.SessionOptions()
+    options.log_severity_level = 4
+    session = sardonyx.InferenceSession(model.SerializeToString(), options)
+    feeds = {"x": np.ones((2, 3), np.float32), "target": np.array([3, 2])}
+    assert session.run(None, feeds)[0].shape == (3, 2)
 
 
 def test_a_reshape_to_the_shape_that_is_there_goes() -> None:

@@ -59,7 +59,11 @@ class ConstantReshape(Rule):
     def _target(m: Match) -> list[int] | str:
         wanted = m.fact("shape").elements
         hole = wanted.index(-1) if wanted is not None and -1 in wanted else None
-        return constant_target(result_fact(m).shape, m.fact("x").shape, hole)
+        result = result_fact(m)
+        if m.root.outputs[0].is_graph_output():  # callers of onnxruntime declare outputs carelessly: it only warns
+            inference = m.context.inference
+            (result,) = inference.operator(m.root).infer([m.fact("x"), m.fact("shape")], inference)
+        return constant_target(result.shape, m.fact("x").shape, hole)
 
     def rewrite(self, m: Match) -> ir.Node:
         target = m.initializer(np.array(self._target(m), np.int64), "shape")
