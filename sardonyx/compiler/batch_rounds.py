@@ -101,7 +101,7 @@ class _Rounds:
             raise NotSeparableError("its data may be refused")
         if any((one := values[number]) is None or one.array is not None for number in self._outputs):
             raise NotSeparableError("an output is known without them")
-        self._values = {batch: self._values_of(batch)}
+        self._values: dict[int, Values] = {}
         self.loads = self._loads(binder.steps)
         self._crossings = self._find_crossings(values)
         self.cuts = {index: nbytes for index, (_, nbytes) in self._crossings.items()}
@@ -114,8 +114,11 @@ class _Rounds:
         return binder, values
 
     def _values_of(self, count: int) -> Values:
-        binder, given = self._beginning(count)
-        return of_items(self._one, count, given, self._inputs, binder)
+        """What values there are for so many items, where those are proved to be independent."""
+        if count not in self._values:
+            binder, given = self._beginning(count)
+            self._values[count] = of_items(self._one, count, given, self._inputs, binder)
+        return self._values[count]
 
     def _loads(self, steps: Sequence[BoundStep]) -> list[Load]:
         found: dict[int, Load] = {id(bound): Load([]) for bound in self._one}
@@ -147,7 +150,7 @@ class _Rounds:
     def _carried(self) -> set[int]:
         """The values that operations make for each item."""
         made = {number for bound in self._one for number in bound.operation.outputs if number >= 0}
-        known = self._values[self._batch]
+        known = self._values_of(self._batch)
         return {number for number in made if (tensor := known[number]) is not None and tensor.array is None}
 
     def bind(self, parts: Sequence[Part]) -> Bound | None:
@@ -217,7 +220,7 @@ class _Rounds:
             places = self._places(piece, first, between, begins[index : index + 2], layouts[:index][-1:])
             turns.append(Turn(piece.bound.plan, rounds, places))
             stretches.append(Stretch(len(piece.bound.steps), rounds, self._reason(parts[index], piece.items)))
-        outputs = [self._values[self._batch][number] for number in self._outputs]
+        outputs = [self._values_of(self._batch)[number] for number in self._outputs]
         return Bound(
             joined(turns, arena, 1 + len(self._inputs) + len(outputs)),
             tuple((one.dtype, one.shape) for one in outputs if one is not None),
