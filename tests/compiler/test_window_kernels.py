@@ -164,9 +164,25 @@ def test_a_single_nan_is_noticed_wherever_it_is(variant: str) -> None:
     for channel in range(45):
         x[0, channel].reshape(-1)[channel] = np.nan if channel % 2 else -np.nan
     x[0, 45:, 2, 3], x[0, 45:, 2, 4] = np.inf, -np.inf
-    for attributes in ({"kernel_shape": [3, 3], "pads": [1] * 4}, {"kernel_shape": [2, 2], "strides": [2, 2]}):
-        op = operator("MaxPool", **attributes)
-        np.testing.assert_array_equal(outputs_of(op, x, variant, by_channels=True)[0], op.run(x)[0])
+    for kernel, stride, by_channels in ((3, 1, True), (2, 2, True), (2, 2, False), (3, 2, False)):
+        op = operator("MaxPool", kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[kernel // 2] * 4)
+        np.testing.assert_array_equal(outputs_of(op, x, variant, by_channels=by_channels)[0], op.run(x)[0])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_are_combined_in_pairs(variant: str) -> None:
+    """Windows two apart, over rows of many vectors, padded at both ends and not."""
+    rng = np.random.default_rng(10)
+    for kind, kernel, size, pads in (
+        ("MaxPool", (3, 3), (21, 75), (1, 1, 1, 1)),
+        ("MaxPool", (2, 2), (8, 64), (0, 0, 0, 0)),
+        ("AveragePool", (3, 5), (9, 41), (0, 2, 1, 2)),
+        ("LpPool", (1, 4), (5, 70), (0, 3, 0, 3)),
+        ("MaxPool", (2, 1), (4, 3), (1, 0, 0, 0)),
+    ):
+        op = operator(kind, kernel_shape=list(kernel), strides=[2, 2], pads=list(pads))
+        x = rng.standard_normal((2, 3, *size)).astype(np.float32)
+        np.testing.assert_allclose(outputs_of(op, x, variant)[0], op.run(x)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -23,6 +23,7 @@ from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.windows.channel_windows import bind_channel_windows
 from sardonyx.compiler.native.windows.operands import in_places, spread_over
+from sardonyx.compiler.native.windows.row_pairs import bind_row_pairs, pairs_fit
 from sardonyx.compiler.native.windows.row_windows import bind_row_windows
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
 from sardonyx.compiler.native.windows.window_tiles import bind_window_tiles, tiles_fit
@@ -158,7 +159,9 @@ def pool(
         for operand in operands
     )
     call = WindowCall(x, windows, fold, outputs, read, tuple(made), operations)
-    if by_rows:
+    if by_rows and pairs_fit(binder.target, call):
+        bind_row_pairs(binder, call)
+    elif by_rows:
         bind_row_windows(binder, call)
     elif tiles_fit(binder.target, call):
         bind_window_tiles(binder, call)

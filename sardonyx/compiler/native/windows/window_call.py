@@ -88,6 +88,11 @@ class Slide:
         return [default if axis is None else numbers[axis] for axis in self.dimensions]
 
     @property
+    def is_flat(self) -> bool:
+        """Whether only two dimensions matter at most."""
+        return self.dimensions[0] is None
+
+    @property
     def size(self) -> list[int]:
         return self.each(self.windows.size, 1)
 

@@ -29,8 +29,7 @@ _FEWEST_LINES = 8
 def tiles_fit(target: Target, call: WindowCall) -> bool:
     """Whether windows are computed in tiles: of pools and depthwise convolutions over two dimensions, with few taps."""
     slide, fold = Slide.of(call.windows), call.fold
-    is_flat = (slide.size[0], slide.kernel[0], slide.output[0], slide.each(slide.windows.begin, 0)[0]) == (1, 1, 1, 0)
-    if isinstance(fold, Locate) or not is_flat or math.prod(slide.kernel) > _MOST_TAPS:
+    if isinstance(fold, Locate) or not slide.is_flat or math.prod(slide.kernel) > _MOST_TAPS:
         return False
     if isinstance(fold, Combine):
         return True
