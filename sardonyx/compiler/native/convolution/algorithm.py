@@ -51,6 +51,17 @@ class Rates:
         return self.l3 if nbytes <= target.caches.l3 / 3 else self.memory
 
 
+# Rows become words in a stream, line by line: in so much of the time that scattered copies of as many bytes take.
+_WORDS_SHARE = 0.6
+
+
+def words_ns(target: Target, product: str, nbytes: float) -> float:
+    """Nanoseconds until so many bytes of a left-hand side are words, where the product has several elements in one."""
+    if PRODUCTS[product].depth == 1:
+        return 0.0
+    return _WORDS_SHARE * nbytes / rates().bytes_of(target, nbytes)
+
+
 def rates() -> Rates:
     """The rates of this machine."""
     return tuned("convolution", Rates)

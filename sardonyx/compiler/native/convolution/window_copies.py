@@ -15,8 +15,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.gemm_choice import Problem, panel_columns
-from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
+from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
@@ -50,8 +49,8 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     run = call.w.shape[1] if by_channels else call.windows.kernel[-1]
     runs = copied / (max(1, run) * call.x.dtype.itemsize)
     order = 0 if call.is_channels_last or not by_channels else call.x.nbytes
-    words = 1.5 * (copied or call.x.nbytes) if PRODUCTS[call.product].depth > 1 else 0
-    moved_ns = sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order, words))
+    moved_ns = sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order))
+    moved_ns += words_ns(target, call.product, copied or call.x.nbytes)
     return product_ns + moved_ns + runs * _RUN_NS
 
 

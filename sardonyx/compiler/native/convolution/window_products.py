@@ -15,7 +15,7 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.gemm_choice import panel_columns
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import SPATIAL, WindowGeometry
-from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
+from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.gemm_step import Packed, WindowRows, as_words, multiply
@@ -45,8 +45,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     ns += copied / rate.l2 + runs * _RUN_NS
     if call.w.nbytes > target.caches.l3 / 4:  # each block of K comes late
         ns += call.w.nbytes / rate.l3
-    if product.depth > 1:
-        ns += 1.5 * call.x.nbytes / rate.bytes_of(target, call.x.nbytes)
+    ns += words_ns(target, call.product, call.x.nbytes)
     if not call.is_channels_last:
         ns += call.x.nbytes / rate.bytes_of(target, call.x.nbytes)
     return ns
