@@ -81,6 +81,19 @@ def test_every_length_of_a_row(size, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_many_short_rows_lie_side_by_side(size, dtype, variant):
+    a = random((71, size), size, np.dtype(dtype))
+    a[3, 1], a[4], a[5, 0] = np.nan, -np.inf, np.inf
+    (x,) = inputs_of(a)
+    tolerance = 1.6e-2 if a.dtype.itemsize == 2 else 2e-5
+    roots = [softmax(x), e.reduce("sum", x), e.reduce("maximum", x), x - e.mean(x)]
+    check(roots, [a], [-1], variant, rtol=tolerance, atol=tolerance)
+    check([e.reduce("sum", x)], [a[::-1, ::-1]], [-1], variant, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("axes", [axes for n in (0, 1, 2, 3, 4) for axes in itertools.combinations(range(4), n)])
 def test_every_choice_of_axes(axes, variant):
     a = random((3, 4, 5, 6), 1)

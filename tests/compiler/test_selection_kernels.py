@@ -66,6 +66,16 @@ def test_few_best_of_many_rows(variant: str) -> None:
                 _check(outputs_of(kernel, [data], variant), data, k, bool(size % 2), 1)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.uint8])
+def test_the_best_of_many_short_rows(dtype: Any, variant: str) -> None:
+    rng = np.random.default_rng(5)
+    for size in (1, 2, 3, 7, 15):
+        data = _numbers(rng, (150, size), dtype)
+        kernel = TopK({"axis": 1, "k": 1, "largest": bool(size % 2)})
+        _check(outputs_of(kernel, [data], variant), data, 1, bool(size % 2), 1)
+
+
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("largest", [True, False])
 def test_best_where_ranks_are_extreme(k: int, largest: bool) -> None:

@@ -234,7 +234,8 @@ class ReductionKernel:
         order: Sequence[int],
     ) -> None:
         operands = [*inputs, *outputs]
-        space = _Space.of(shape, [broadcast_steps(tensor, len(shape)) for tensor in operands], reduced, order)
+        steps = [broadcast_steps(tensor, len(shape)) for tensor in operands]
+        space = _Space.of(shape, steps, reduced, order, self._lanes_on(binder.target) // 2)
         count = len(inputs)
         is_output_element = [False] * count + [not of_row for of_row in self.of_rows]
         space = space.with_row([t.dtype.itemsize if e else 0 for t, e in zip(operands, is_output_element, strict=True)])
@@ -267,15 +268,21 @@ class ReductionKernel:
             detail=f"{elements // length if length else 0} x {length} by {space.form}, {self.operations} operations",
         )
 
+    def _lanes_on(self, target: Target) -> int:
+        """Elements of the widest type in a vector."""
+        lanes = self._lanes.get(target.name)
+        if lanes is None:
+            lanes = self._lanes[target.name] = lanes_for(target, types_within(self._all_values))
+        return lanes
+
     def _spec(
         self, target: Target, space: _Space, access: tuple[Access, ...], fixed: tuple[bool, ...]
     ) -> tuple[ReductionSpec, int, int]:
         """The kernel for a space, the lanes of its vectors, and the bytes of scratch memory that it uses."""
-        lanes = self._lanes.get(target.name)
-        if lanes is None:
-            lanes = lanes_for(target, types_within(self._all_values))
-            self._lanes[target.name] = lanes
-        width = _width(space.form, (space.reduced if space.form == "rows" else space.kept)[-1].size, lanes)
+        lanes = self._lanes_on(target)
+        width = 1  # the address of each lane that is read by itself takes a register
+        if space.form == "rows" or "strided" not in access:
+            width = _width(space.form, (space.reduced if space.form == "rows" else space.kept)[-1].size, lanes)
         kept = self._kept.get(fixed)
         if kept is None:
             kept = self._kept[fixed] = RowPasses(self.body.roots, fixed[: len(self.dtypes)], True).kept_count
@@ -306,10 +313,13 @@ class _Space:
     form: Literal["rows", "columns"]
 
     @staticmethod
-    def of(shape: Sequence[int], steps: Sequence[Sequence[int]], reduced: set[int], order: Sequence[int]) -> _Space:
+    def of(
+        shape: Sequence[int], steps: Sequence[Sequence[int]], reduced: set[int], order: Sequence[int], short: int = 0
+    ) -> _Space:
         """The dimensions in `order`, that of memory.
 
-        Axes of size 1 are dropped, neighbours of one kind joined where they are one run for every operand.
+        Axes of size 1 are dropped, neighbours of one kind joined where they are one run for every operand. Rows of up
+        to `short` elements hardly fill a vector: the elements of as many rows as it has lanes are put side by side.
         """
         axes: list[tuple[bool, Axis]] = []
         for index in order:
@@ -326,6 +336,9 @@ class _Space:
         kept, rows = [axis for kind, axis in axes if not kind], [axis for kind, axis in axes if kind]
         fastest = _fastest([axis for _, axis in axes])
         if fastest is None or fastest in rows or not kept:
+            along = _fastest(kept)
+            if along is not None and 1 < space_size(rows) <= short and along.size >= _MANY_ROWS:
+                return _Space(_last(kept, along), rows, "columns")
             return _Space(kept, _last(rows, fastest), "rows")
         return _Space(_last(kept, fastest), rows, "columns")
 
@@ -361,6 +374,8 @@ class _Space:
         return words, space_size(slower) * fastest.size, rows
 
 
+# So many rows are worth it to put short ones side by side.
+_MANY_ROWS = 64
 # Words between the addresses and the steps.
 _HEADER_WORDS = 7
 

@@ -41,21 +41,43 @@ def emit_single_best(target: Target, spec: BestSpec) -> str:
     size, lanes = words.load(5), target.lanes(ranking.rank)
     begin, end = share(k, words.load(3), words.load(4))
     vectors = size >= lanes
-    with k.loop(begin, end) as row:
+    with k.when(vectors), k.loop(begin, end) as row:
         from_ = data.offset(row * size)
-        place = k.variable(I64, 0)
-        with k.when(vectors):
-            place.set(_best_in_lanes(k, ranking, from_, size, lanes))
-        with k.otherwise(vectors):
-            rank = k.variable(ranking.rank, ranking.of(k, from_.load(0)))
-            with k.loop(1, size) as other:
-                offered = ranking.of(k, from_.load(other))
-                with k.when(offered > rank.get()):
-                    rank.set(offered)
-                    place.set(other)
-        places.store(place.get(), row)
-        values.store(from_.load(place.get()), row)
+        place = _best_in_lanes(k, ranking, from_, size, lanes)
+        places.store(place, row)
+        values.store(from_.load(place), row)
+    with k.otherwise(vectors):
+        whole = begin + ((end - begin) & -lanes)
+        for first, last, side_by_side in ((begin, whole, lanes), (whole, end, 1)):
+            with k.loop(first, last, side_by_side) as row:
+                value, place = _best_of_each(k, ranking, data.offset(row * size), size, side_by_side)
+                places.store(place, row)
+                values.store(value, row)
     return k.finish()
+
+
+def _best_of_each(k: Function, ranking: Ranking, rows: Pointer, size: Value, lanes: int) -> tuple[Value, Value]:
+    """The best element of each of as many rows as there are lanes, and its place; for rows shorter than a vector."""
+
+    def column(number: Value | int) -> Value:
+        if lanes == 1:
+            return rows.load(number)
+        found = k.undefined(ranking.stored.vector(lanes))
+        for lane in range(lanes):
+            found = k.insert(found, rows.load(size * lane + number), lane)
+        return found
+
+    start = column(0)
+    value, rank = k.variable(start.type, start), ranking.of(k, start)
+    best, place = k.variable(rank.type, rank), k.variable(rank.type, 0)
+    with k.loop(1, size) as number:
+        bits = column(number)
+        offered = ranking.of(k, bits)
+        better = offered > best.get()
+        value.set(k.select(better, bits, value.get()))
+        place.set(k.select(better, k.splat(number.bits_as(U64).to(ranking.rank), lanes), place.get()))
+        best.set(k.larger(offered, best.get()))
+    return value.get(), place.get().to(U64).bits_as(I64)
 
 
 def _best_in_lanes(k: Function, ranking: Ranking, row: Pointer, size: Value, lanes: int) -> Value:
