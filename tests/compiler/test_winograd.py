@@ -352,6 +352,14 @@ def test_few_places_with_many_channels_take_small_tiles() -> None:
     assert choose(target, Sizes(1, 512, 512, 7, 7, 2))[0] is SCHEMES[2, 2]
 
 
+def test_blocks_stay_in_the_second_cache() -> None:
+    """Where that costs few more ways through the filters."""
+    target = host_target()
+    for sizes in (Sizes(1, 32, 32, 160, 160), Sizes(1, 128, 128, 40, 40), Sizes(1, 128, 256, 40, 40, 2)):
+        _, cut, _ = choose(target, sizes)
+        assert cut.scratch <= 1.25 * target.caches.l2
+
+
 def test_declined() -> None:
     binder, memory = new_binder(), Memory()
     x, w = tensors((1, 32, 8, 8), 32)

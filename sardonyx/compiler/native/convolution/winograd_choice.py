@@ -77,7 +77,9 @@ class Costs:
     call           cycles to begin and to end the micro-kernel
     into, out      cycles for a product of a vector of a tile, to transform the pixels and to make the outputs
     l2, l3, memory bytes a nanosecond that are read from there, for one thread
-    exposed        the part of the time for reading that is not hidden behind multiplying
+    exposed        the part of the time for reading filters that is not hidden behind multiplying
+    near, far      the part of the time for tiles and products that is not, in the second cache and behind it
+    kept           the share of the second cache that keeps what a block goes over again and again
     """
 
     share: float = 0.98
@@ -87,7 +89,10 @@ class Costs:
     l2: float = 200.0
     l3: float = 100.0
     memory: float = 40.0
-    exposed: float = 0.2
+    exposed: float = 0.3
+    near: float = 0.1
+    far: float = 0.4
+    kept: float = 0.3
 
     def bytes_of(self, target: Target, nbytes: float) -> float:
         """Bytes a nanosecond from where so many of them stay between two uses."""
@@ -173,11 +178,16 @@ def predicted(target: Target, sizes: Sizes, scheme: Scheme, cut: Cut, costs: Cos
     )
     filters = float(scheme.filters * sizes.channels * panels * panel * _FLOAT)
     reads = filters / costs.memory + (cut.blocks - 1) * filters / costs.bytes_of(target, filters)
-    sums = 2 * (cut.mark_scratch - cut.m_scratch)
-    again = cut.blocks * panels * (cut.m_scratch + sums) / costs.bytes_of(target, cut.scratch)
     busy = products / ghz
-    moved = reads + again
-    return max(busy, moved) + costs.exposed * min(busy, moved) + transforms / ghz
+    hidden = max(busy, reads) + costs.exposed * min(busy, reads)
+    return hidden + cut.blocks * panels * _again(target, cut, costs) + transforms / ghz
+
+
+def _again(target: Target, cut: Cut, costs: Costs) -> float:
+    """Nanoseconds that a panel of filters takes longer because a block's tiles and products are in farther caches."""
+    behind = max(0.0, 1 - costs.kept * target.caches.l2 / cut.scratch)
+    nbytes = cut.m_scratch + 2 * (cut.mark_scratch - cut.m_scratch)
+    return nbytes * (costs.near * (1 - behind) / costs.l2 + costs.far * behind / costs.l3)
 
 
 def _row_cycles(tiles: int, rows: int) -> int:
