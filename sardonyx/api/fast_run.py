@@ -172,7 +172,10 @@ class ManySteps(ShortWay):
     def of(cls, plan: Plan, input_names: Sequence[str]) -> ManySteps | None:
         """The plan as a chain, or None where it has other steps."""
         segments = segments_of(plan)
-        return cls(plan, input_names, segments) if segments else None
+        if not segments:
+            return None
+        segments[0].chain_address()  # so that no run has to wait for its code
+        return cls(plan, input_names, segments)
 
     def fast_call(self) -> FastCall:
         return self._segment.fast_call()
