@@ -92,3 +92,25 @@ def test_commands_exist(page: Path) -> None:
 def test_every_pass_is_described() -> None:
     text = (ROOT / "docs" / "rewrites.md").read_text(encoding="utf-8")
     assert [one.name for one in passes_up_to(Level.ALL) if one.name not in text] == []
+
+
+def test_the_stages_of_the_architecture_lie_where_it_says() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text[text.index("## The way of a model") : text.index("## Folders")]
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \|", table, re.MULTILINE)[2:]
+    assert len(rows) > 10
+    for functions, places in rows:
+        code = "\n".join((ROOT / "sardonyx" / place).read_text() for place in re.findall(r"`([\w/]+\.py)`", places))
+        for name in re.findall(r"`([\w.]+)`", functions):
+            assert re.search(rf"(def|class) {name.split('.')[-1]}\b", code), f"{places} has no {name}"
+
+
+_FILE = re.compile(r"`([a-z_]+(?:/[a-z_0-9]+)+\.py)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_files_of_the_project_exist(page: Path) -> None:
+    """A page names a file from the root, its own folder, the package, or a folder of that."""
+    roots = [ROOT, page.parent, ROOT / "sardonyx", *(ROOT / "sardonyx" / folder for folder in ("compiler", "ops"))]
+    for name in _FILE.findall(page.read_text()):
+        assert any((root / name).is_file() for root in roots), f"there is no {name}"
