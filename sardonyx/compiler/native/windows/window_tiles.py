@@ -27,9 +27,12 @@ _FEWEST_LINES = 8
 
 
 def tiles_fit(target: Target, call: WindowCall) -> bool:
-    """Whether windows are computed in tiles: of pools and depthwise convolutions over two dimensions, with few taps."""
+    """Whether windows are computed in tiles: of pools and depthwise convolutions over two dimensions, with few taps.
+
+    Windows of one line gain nothing from strips, whose many items cost more than they save.
+    """
     slide, fold = Slide.of(call.windows), call.fold
-    if isinstance(fold, Locate) or not slide.is_flat or math.prod(slide.kernel) > _MOST_TAPS:
+    if isinstance(fold, Locate) or not slide.is_flat or slide.kernel[1] == 1 or math.prod(slide.kernel) > _MOST_TAPS:
         return False
     if isinstance(fold, Combine):
         return True
