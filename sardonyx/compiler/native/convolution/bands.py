@@ -32,14 +32,16 @@ from sardonyx.kernel.expr import Expr, Input, walk
 _MOST_TAPS, _MOST_VECTORS = 8, 3
 # Lines are cut into so many bands at most.
 _MOST_BANDS = 16
-# What a load of the product costs beside it, in multiply-adds.
-_LOAD = 0.15
+# What a load of the product costs beside it, in multiply-adds, and a cache line that comes from the second cache.
+_LOAD, _FAR_LINE = 0.15, 1.0
 # Nanoseconds for each vector that is made, finished and stored, and for each tile.
-_VECTOR_NS, _TILE_NS = 0.5, 3.0
+_VECTOR_NS, _TILE_NS = 0.5, 12.0
 # The share of the multiply-adds' peak that the windows reach, whose lines are near.
 _SHARE_OF_WINDOWS = 0.6
 # The ring takes at most this share of the second cache.
 _SHARE_OF_L2 = 0.5
+# What tiles touch again and again stays in the nearest cache up to this share of it: lines of the ring pass by, too.
+_SHARE_OF_L1 = 0.9
 
 _LINE = 64
 _FLOAT32 = np.dtype(np.float32)
@@ -106,9 +108,7 @@ def predict(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> 
         return None
     slide = Slide.of(second.windows)
     cut = _best_cut(binder.target, first, second, slide)
-    moved = first.x.nbytes + math.prod(second.result_shape) * _FLOAT32.itemsize
-    time = _time(binder.target, first, second, slide, cut, _made_lines(slide, cut.band))
-    return time + moved / rates().bytes_of(binder.target, moved)
+    return _time(binder.target, first, second, slide, cut, _made_lines(slide, cut.band))
 
 
 def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Sequence[Tensor]:
@@ -125,7 +125,6 @@ def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Seq
     panel = cut.vectors * lanes
     panels, taps = _panels(binder, first, panel), _taps(binder, second, cut.vectors, lanes)
     words: dict[str, Argument] = {"b": panels, "weights": taps, "depth": first.channels, "channels": second.filters}
-    words["ahead"] = _ahead(first, slide, cut, panel)
     words |= {"blocks": cut.blocks, "band": cut.band, "bands": cut.bands}
     words |= _geometry(slide, panel)
     words["ring_start"] = ring_start = -(-slide.kernel[1] * I64.nbytes // _LINE) * _LINE
@@ -251,8 +250,16 @@ def _best_rows(target: Target, first: ConvolutionCall, slide: Slide, vectors: in
 
 def _tile_time(target: Target, first: ConvolutionCall, rows: int, vectors: int) -> float:
     """Nanoseconds for a tile of the product: multiplications, between which its rows and columns are loaded."""
-    product = 2.0 * target.lanes(F32) * first.channels * (rows * vectors + _LOAD * (rows + vectors))
-    return product / rates().flops(target) + rows * vectors * _VECTOR_NS + _TILE_NS
+    lanes, channels = target.lanes(F32), first.channels
+    touched = (vectors * lanes + rows) * channels + rows * vectors * lanes
+    near = _SHARE_OF_L1 * target.caches.l1 / F32.nbytes
+    loads = _LOAD * (rows + vectors)
+    if touched > near:
+        loads += _FAR_LINE * vectors * lanes / (_LINE / F32.nbytes)
+    if math.prod(first.x.shape[1:]) > near:
+        loads += _FAR_LINE * rows / (_LINE / F32.nbytes)
+    product = 2.0 * lanes * channels * (rows * vectors + loads) / rates().flops(target)
+    return product + rows * vectors * _VECTOR_NS + _TILE_NS
 
 
 def _time(target: Target, first: ConvolutionCall, second: ConvolutionCall, slide: Slide, cut: _Cut, made: int) -> float:
@@ -272,12 +279,6 @@ def _made_lines(slide: Slide, band: int) -> int:
         bottom = (min(lines, line + band) - 1) * stride - begin + (slide.kernel[1] - 1) * slide.dilation[1] + 1
         total += max(0, min(bottom, slide.size[1]) - max(top, 0))
     return total
-
-
-def _ahead(first: ConvolutionCall, slide: Slide, cut: _Cut, panel: int) -> int:
-    """Cache lines of the next block's filters for each line that a band makes."""
-    lines = max(1, _made_lines(slide, cut.band) // cut.bands)
-    return -(-first.channels * panel * F32.nbytes // (_LINE * lines))
 
 
 def _starts(channels: int, panel: int) -> list[int]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, multiply_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Request, Rows, multiply_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing
 from sardonyx.compiler.llvm.kernels.windows.folds import Columns, Correlate, Correlating, Row
@@ -26,8 +26,6 @@ from sardonyx.compiler.llvm.types import F32, I64
 from sardonyx.kernel.canonical import Canonical
 
 PRODUCT = PRODUCTS["f32"]
-# Bytes of a cache line.
-_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,6 @@ class BandSpec:
 
         x, x_n, x_h, x_w, depth        the input of the product, and how many channels it has
         b, weights                     filters of the product and of the windows, by blocks of channels
-        ahead                          cache lines of the next block's filters that each line of the product asks for
         channels, blocks               of the result; how many blocks they are
         out_h, out_w, band, bands      lines of the result, places of one, lines of a band, how many bands
         size_h, begin_h, taps_h, stride_h, dilation_h    lines of the product and the windows across them
@@ -61,7 +58,7 @@ class BandSpec:
         middle*                        inputs of `middle`
         """
         return (
-            *("x", "x_n", "x_h", "x_w", "depth", "b", "weights", "ahead", "channels", "blocks"),
+            *("x", "x_n", "x_h", "x_w", "depth", "b", "weights", "channels", "blocks"),
             *("out_h", "out_w", "band", "bands", "size_h", "begin_h", "taps_h", "stride_h", "dilation_h"),
             *("first_w", "made_w", "reach_w", "pitch", "ring", "ring_start"),
             *(f"middle{index}" for index in range(len(self.spread))),
@@ -91,6 +88,7 @@ class _Bands:
         self.lines = k.pointer("scratch", I64)  # where in the ring the lines are that a window reads
         self.ring = k.pointer(k.advance(k["scratch"], a["ring_start"], 1), F32)
         self.finishing = Finishing(k, a, spec.finish, self.lanes)
+        self.tiles = k.variable(I64, 0)  # of the product so far
         self.is_cheap = Finish(spec.middle).is_cheap
 
     def band(self, item: Value, band: Value, block: Value) -> None:
@@ -100,12 +98,12 @@ class _Bands:
         first = band * a["band"]
         highest = k.larger(first * a["stride_h"] - a["begin_h"], 0)
         ready = k.variable(I64, highest)
+        self.tiles.set(0)
         with k.loop(first, k.smaller(a["out_h"], first + a["band"])) as line:
             top = line * a["stride_h"] - a["begin_h"]
             bottom = k.smaller(top + ((a["taps_h"] - 1) * a["dilation_h"] + 1), a["size_h"])
             start = k.larger(ready.get(), top)
             with k.loop(start, bottom) as made:
-                self._ask(block + 1, made - highest)
                 self._make(item, made, block, channel)
             ready.set(k.larger(start, bottom))
             self._slide(item, line, top, block, channel)
@@ -124,12 +122,12 @@ class _Bands:
                 with k.loop(begin * self.panel, end * self.panel, self.lanes) as at:
                     start.store(zero, at)
 
-    def _ask(self, block: Value, part: Value) -> None:
-        """Ask for a part of a block's filters."""
-        a, line = self.a, _LINE // F32.nbytes
-        filters = self._filters(block).offset(part * a["ahead"] * line)
-        with self.k.loop(0, a["ahead"]) as at:
-            filters.prefetch(at * line, level=2)
+    def _request(self, block: Value) -> Request:
+        """What a tile asks for: one of the parts, a cache line for each step of K, of the next block's filters."""
+        number = self.tiles.get()
+        self.tiles.set(number + 1)
+        start = self._filters(block + 1).offset(number % self.spec.vectors * (self.a["depth"] * self.lanes))
+        return Request(start, 1)
 
     def _filters(self, block: Value) -> Pointer:
         return self.k.pointer(self.a["b"], F32).offset(block * self.a["depth"] * self.panel)
@@ -139,10 +137,12 @@ class _Bands:
         k, a, spec = self.k, self.a, self.spec
         source = k.pointer(a["x"], F32).offset(item * a["x_n"] + line * a["x_h"])
         made = self.ring.offset(self._line(line) + a["first_w"] * self.panel)
-        panels = Panels((self._filters(block),), spec.vectors, (None,) * spec.vectors, self.panel)
         with k.loop(0, a["made_w"], spec.rows) as turn:
             place = k.smaller(turn, a["made_w"] - spec.rows)
             rows = Rows(source.offset(place * a["x_w"]), a["x_w"], True)
+            panels = Panels(
+                (self._filters(block),), spec.vectors, (None,) * spec.vectors, self.panel, request=self._request(block)
+            )
             tile = multiply_tile(k, PRODUCT, rows, panels, spec.rows, a["depth"], 1)
             target = made.offset(place * self.panel)
             for vector in range(spec.vectors):
