@@ -16,8 +16,8 @@ from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.ops.gather_scatter import checked, out_of_bounds
 from sardonyx.ops.shape import axis_of
 
-# Rows of these many bytes are copied by one load and one store.
-BLOBS = (1, 2, 4, 8, 16, 32, 64)
+# Rows of these many bytes are copied by loads and stores without a loop: as many as every target has registers for.
+BLOBS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # A chunk holds no more rows than this: each costs some nanoseconds, however short it is.
 _CHUNK_ROWS = 4096
 

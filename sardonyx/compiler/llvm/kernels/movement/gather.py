@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -36,11 +36,14 @@ def emit_gather(target: Target, spec: GatherSpec) -> str:
     begin, end = share(k, words.load(4), words.load(5))
     if spec.blob:
         with runs(k, begin, end, gather.rows) as (outer, first, last):
-            gather.blobs(outer, first, last)
+            gather.whole(outer, first, last, spec.blob, lambda from_, to: copy_blob(from_, to, spec.blob))
     else:
         pieces, piece_bytes = words.load(10), words.load(11)
         whole = Row(k, 0, piece_bytes)
-        with k.loop(begin, end) as item:
+        in_one = pieces <= 1
+        with k.when(in_one), runs(k, begin, end, gather.rows) as (outer, first, last):
+            gather.whole(outer, first, last, gather.row_bytes, whole.copy)
+        with k.otherwise(in_one), k.loop(begin, end) as item:
             above = item // pieces
             at = (item - above * pieces) * piece_bytes
             outer = above // gather.rows
@@ -65,14 +68,16 @@ class _Gathering:
         self._data_step, self._index_step, self.row_bytes = words.load(7), words.load(8), words.load(9)
         self._addressed = Addressed(k, words.offset(12), k.pointer(words.load(3), U8), spec.depth)
 
-    def blobs(self, outer: Value, first: Value, last: Value) -> None:
-        """Rows of a known length under one outer place."""
+    def whole(
+        self, outer: Value, first: Value, last: Value, nbytes: Value | int, copy: Callable[[Pointer, Pointer], None]
+    ) -> None:
+        """Whole rows under one outer place."""
         from_, to = self._data.offset(outer * self._data_step), self._output.offset(outer * self.rows * self.row_bytes)
-        indices, blob = self._indices.offset(outer * self._index_step), self._spec.blob
+        indices = self._indices.offset(outer * self._index_step)
         with self._k.loop(first, last) as row:
             offset, good = self._addressed.place(indices.offset(row * self._spec.depth))
             with self._k.when(good):
-                copy_blob(from_.offset(offset), to.offset(row * blob), blob)
+                copy(from_.offset(offset), to.offset(row * nbytes))
 
     def row(self, outer: Value, row: Value, at: Value, copied: Row) -> None:
         """A part of a row, from byte `at` on."""
