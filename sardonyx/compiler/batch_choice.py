@@ -26,6 +26,10 @@ _STEP_NS = 2000.0
 _LEAST_GAIN = 0.03
 # What cutting a part in two must save of the whole: one more is one more to bind, with room for the batch before it.
 _LEAST_GAIN_OF_CUT = 0.003
+# Steps of all rounds of a plan, at most: its tables are a few hundred bytes for each.
+MOST_STEPS = 1 << 15
+# Divisors of a batch are looked for up to here, and so are the others that belong to them.
+_LARGEST_DIVISOR = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def choose(loads: Sequence[Load], cuts: Mapping[int, int], batch: int, target: T
     bytes of one item are needed behind it.
     """
     cost = _Cost(target, batch, loads)
-    sizes = _candidates(batch)
+    sizes = _candidates(batch, MOST_STEPS // max(1, sum(len(load.values) for load in loads)))
     best = {few: _Way(0.0, ((0, few),)) for few in sizes}
     for index, load in enumerate(loads):
         if index in cuts:
@@ -93,10 +97,13 @@ class _Way:
         return _Way(self.time + cost.between(crossing, before, few), (*self.parts, (index, few)))
 
 
-def _candidates(batch: int) -> list[int]:
-    """Numbers of items to consider: those that divide the batch, and powers of two, which leave a rest."""
+def _candidates(batch: int, most_rounds: int) -> list[int]:
+    """Numbers of items to consider: small ones and large ones that divide the batch, and powers of two, which leave a
+    rest; those that need no more rounds than that."""
     powers = itertools.takewhile(lambda few: few < batch, (1 << bit for bit in itertools.count()))
-    return sorted({*powers, *(few for few in range(1, batch + 1) if batch % few == 0)})
+    divisors = [few for few in range(1, min(batch, _LARGEST_DIVISOR) + 1) if batch % few == 0]
+    found = {batch, *powers, *divisors, *(batch // few for few in divisors)}
+    return sorted(few for few in found if few == batch or batch // few < most_rounds)
 
 
 class _Cost:

@@ -64,8 +64,7 @@ def of_items(
         anchor = operation.group.anchor
         role = "" if anchor is None else anchor.role
         if role == "known":
-            made = operation.bind(binder, read)
-            values.update((number, array) for number, array in zip(operation.outputs, made, strict=False))
+            values.update(zip(operation.outputs, _bind(operation, binder, read), strict=False))
             continue
         batched = [number in carried for number in operation.inputs]
         if not (any(batched) and _is_listed(bound, batched) and _reads_alike(bound, read, batched)):
@@ -78,8 +77,16 @@ def of_items(
             values[number] = stand_in(tensor.dtype, (count * tensor.shape[0], *tensor.shape[1:]))
             carried.add(number)
         if role == "view":
-            check_shapes(operation, values, operation.bind(binder, read))
+            check_shapes(operation, values, _bind(operation, binder, read))
     return values
+
+
+def _bind(operation: Operation, binder: Binder, read: Tensors) -> Tensors:
+    """What an operation makes that computes nothing; NotSeparableError where it does not take so many items."""
+    try:
+        return operation.bind(binder, read)
+    except Exception as error:  # the same comes up again where the batch is bound as a whole, with the node's name
+        raise NotSeparableError(f"{operation.label} does not take them") from error
 
 
 def check_shapes(operation: Operation, expected: Mapping[int, Tensor | None], made: Tensors) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.compiler.batch_choice import Load, Part, choose
+from sardonyx.compiler.batch_choice import MOST_STEPS, Load, Part, choose
 from sardonyx.compiler.batch_items import (
     NotSeparableError,
     Values,
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 Shapes = Sequence[Sequence[int]]
 
-# Steps of all rounds of a plan, at most: its tables are a few hundred bytes for each.
-_MOST_STEPS = 1 << 15
 # Inputs with fewer axes are rows of tables or numbers of tokens: a batch of them is one matrix, which is done at once.
 _LEAST_RANK = 3
 
@@ -166,7 +164,7 @@ class _Rounds:
             layouts += {piece.handed_on for piece in pieces if piece.handed_on is not None}
             if len(layouts) != len(bound) - (after is None):
                 raise NotSeparableError("a rest of them lies in another way")
-        if sum(count * len(piece.bound.steps) for piece, _, count in self._stretches(bound)) > _MOST_STEPS:
+        if sum(count * len(piece.bound.steps) for _, piece, _, count in self._turns(bound)) > MOST_STEPS:
             return None
         return self._join(parts, bound, layouts)
 
@@ -193,14 +191,14 @@ class _Rounds:
             results.append(tensor.reshaped((tensor.size,)))
         return _Piece(binder.finish(results, inputs + 1, copy), count, places, layout)
 
-    def _stretches(self, bound: Sequence[Sequence[_Piece]]) -> Iterator[tuple[_Piece, int, int]]:
-        """The pieces in order, with the item that each begins with and how many rounds it does."""
-        for pieces in bound:
+    def _turns(self, bound: Sequence[Sequence[_Piece]]) -> Iterator[tuple[int, _Piece, int, int]]:
+        """The pieces in order: the index of the part, the piece, the item that it begins with, and its rounds."""
+        for index, pieces in enumerate(bound):
             first = 0
             for piece in pieces:
-                count = (self._batch - first) // piece.items
-                yield piece, first, count
-                first += count * piece.items
+                rounds = (self._batch - first) // piece.items
+                yield index, piece, first, rounds
+                first += rounds * piece.items
 
     def _join(self, parts: Sequence[Part], bound: Sequence[Sequence[_Piece]], layouts: Sequence[_Layout]) -> Bound:
         """The plan of bound parts, between which values lie like `layouts`.
@@ -213,9 +211,7 @@ class _Rounds:
         begins = [0 if index % 2 else arena - size for index, size in enumerate(room)]
         turns: list[Turn] = []
         stretches: list[Stretch] = []
-        part_of = {id(piece): index for index, pieces in enumerate(bound) for piece in pieces}
-        for piece, first, rounds in self._stretches(bound):
-            index = part_of[id(piece)]
+        for index, piece, first, rounds in self._turns(bound):
             between = room[index] if index % 2 else room[index + 1]
             places = self._places(piece, first, between, begins[index : index + 2], layouts[:index][-1:])
             turns.append(Turn(piece.bound.plan, rounds, places))
@@ -224,7 +220,7 @@ class _Rounds:
         return Bound(
             joined(turns, arena, 1 + len(self._inputs) + len(outputs)),
             tuple((one.dtype, one.shape) for one in outputs if one is not None),
-            tuple(step for piece, _, _ in self._stretches(bound) for step in piece.bound.steps),
+            tuple(step for pieces in bound for piece in pieces for step in piece.bound.steps),
             stretches=tuple(stretches),
         )
 

@@ -56,11 +56,13 @@ class Operation:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairOperation:
-    """Two operations as one: the numbers of all that both read, and the one that can stand in place of `second`."""
+    """Two operations as one: `whole` can stand in place of `second`, or `pooling` in place of it and of `pooled`."""
 
     pair: Pair
     whole: Operation
     second: Operation
+    pooling: Operation | None = None
+    pooled: Operation | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +129,7 @@ class Segment:
         if not self.steering_places:
             try:
                 bound = bind_in_rounds(self, shapes)
-            except (NotSeparableError, OperationError) as error:
+            except (NotSeparableError, OperationError, OverflowError) as error:
                 bound, reason = None, f"all items at a time: {error}"
             if bound is not None:
                 return bound, {}
@@ -202,16 +204,20 @@ class Segment:
     ) -> Iterator[Operation]:
         """What to bind of operations that follow each other, while `values` are those that were bound: pairs as one
         where that pays."""
-        instead: dict[int, Operation] = {}
+        instead: dict[int, Operation | None] = {}
         inside = set(map(id, operations))
         for operation in operations:
             pair = self.pairs.get(id(operation))
             if pair is None or id(pair.second) not in inside:
-                yield instead.get(id(operation), operation)
-            elif self._pays(pair, binder, values):
-                instead[id(pair.second)] = pair.whole
-            else:
+                chosen = instead.get(id(operation), operation)
+                if chosen is not None:
+                    yield chosen
+            elif not self._pays(pair, binder, values):
                 yield operation
+            elif pair.pooling is not None and id(pair.pooled) in inside:
+                instead |= {id(pair.second): pair.pooling, id(pair.pooled): None}
+            else:
+                instead[id(pair.second)] = pair.whole
 
     def _pays(self, both: PairOperation, binder: Binder, values: Mapping[int, Tensor | None]) -> bool:
         given = [values.get(number) for number in both.whole.inputs]
@@ -319,15 +325,17 @@ def build_segment(
         first, second = by_group[id(pair.first)], by_group[id(pair.second)]
         each = structure_of(pair.first), structure_of(pair.second)
         key = ("alone", first.structure, second.structure) if None in each else ("pair", *each)
-        whole = Operation(
-            pair.group,
-            tuple(map(number, pair.reads)),
-            second.outputs,
-            _pair_binding(pair),
-            _label(pair.group),
-            structures.setdefault(key, len(operations) + len(pairs)),
-        )
-        pairs[id(first)] = PairOperation(pair, whole, second)
+        numbered, count = tuple(map(number, pair.reads)), len(operations) + 2 * len(pairs)
+        structure = structures.setdefault(key, count)
+        bind, label = _pair_binding(pair, pooled=False), _label(pair.group)
+        whole = Operation(pair.group, numbered, second.outputs, bind, label, structure)
+        pooling = pooled = None
+        if pair.pooled is not None:
+            pooled, group = by_group[id(pair.pooled)], pair.pooling_group
+            structure = structures.setdefault(("pooled", *key), count + 1)
+            bind, label = _pair_binding(pair, pooled=True), _label(group)
+            pooling = Operation(group, numbered, (*second.outputs, *pooled.outputs), bind, label, structure)
+        pairs[id(first)] = PairOperation(pair, whole, second, pooling, pooled)
     outputs = tuple(value for value in made if outer[value])
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
@@ -398,12 +406,12 @@ def _binding(
     return bind
 
 
-def _pair_binding(pair: Pair) -> Callable[[Binder, Tensors], Tensors]:
-    """How two groups bind as one."""
+def _pair_binding(pair: Pair, *, pooled: bool) -> Callable[[Binder, Tensors], Tensors]:
+    """How two groups bind as one, or three where the mean over all places is wanted."""
 
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
         first, second = pair.parts(inputs)
-        made = pair.kernel.bind(binder, first, second)
+        made = pair.kernel.bind(binder, first, second, pooled=pooled)
         _check_operands(made, second)
         return made
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sardonyx.compiler.batch_choice import Load, Part, choose
+from sardonyx.compiler.batch_choice import MOST_STEPS, Load, Part, choose
 from sardonyx.compiler.llvm.target import Caches, host_target
 
 MB = 1 << 20
@@ -59,3 +59,8 @@ def test_batches_of_prime_sizes_are_divided_with_a_rest() -> None:
 def test_what_saves_too_little_is_left_whole() -> None:
     assert choose([Load([4 * MB], 0.0, 1e11)] * 4, {}, 8, TARGET) == [Part(0, 4, 8)]
     assert choose([], {}, 8, TARGET) == [Part(0, 0, 8)]
+
+
+def test_huge_batches_are_not_cut_into_endless_rounds() -> None:
+    (part,) = choose([maps(6 * MB)] * 4, {}, 1 << 40, TARGET)
+    assert (1 << 40) // part.few * 4 <= MOST_STEPS
