@@ -186,13 +186,14 @@ class _Writer:
             return [as_loaded(place.load(0, spec.lanes), fold.weights).to(self.working.scalar) for place in places]
 
         def line(number: int) -> Take:
-            readers = [(window, weights(tap)) for window, tap in tile.down.readers(number)]
+            readers = [(window, tap, weights(tap)) for window, tap in tile.down.readers(number)]
 
             def take(index: int, element: Value) -> None:
-                for window, of_line in readers:
+                for window, tap_h, of_line in readers:
                     for place, tap in along.readers(along.columns[index]):
-                        total = sums[window][place]
-                        total.set(k.fma(element, of_line[tap], total.get()))
+                        total, weight = sums[window][place], of_line[tap]
+                        is_first = tap_h == tap == 0
+                        total.set(element * weight if is_first else k.fma(element, weight, total.get()))
 
             return take
 
