@@ -20,6 +20,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_strassen import LEAST_MAKING
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.strassen_step import multiply_quarters
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.compiler.strassen_choice import choose_cut, declined
@@ -61,7 +62,8 @@ def by_quarters(a: Array, b: Array, variant: str = "", *, one_by_one: bool = Fal
     binder, memory = new_binder(variant), Memory()
     left, result = place(memory, a), binder.new(F32, (len(a), b.shape[1]))
     words = binder.constant(pack_b(binder.library, b, "f32"))
-    multiply_quarters(binder, left, words, TileEpilogue(), [], [(result, b.shape[1])])
+    problem = Problem(m=len(a), n=b.shape[1], k=len(b))
+    multiply_quarters(binder, PlainProduct(problem, left, words, TileEpilogue(), [], [(result, b.shape[1])]))
     memory.run(binder, one_by_one=one_by_one)
     return memory.read(result).copy()
 

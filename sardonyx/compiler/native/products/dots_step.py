@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from sardonyx.compiler.binding import Argument, Binder, Tensor
+from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.gemm_choice import Problem
 from sardonyx.compiler.llvm.kernels.products.gemm_dots import DotsSpec, argument_names, emit_dots, scratch_bytes
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.native.products.sides import Sides, side_arguments
+from sardonyx.compiler.native.products.plain_product import PlainProduct
 
 _PRODUCTS = ("f32", "f64")
 # Rows of a tile at most: enough sums to hide the latency of an addition, and few enough pointers for their registers.
@@ -54,40 +53,27 @@ def _tile(target: Target, columns: int) -> tuple[int, int]:
     return rows_of(across), across
 
 
-def takes_dots(
-    binder: Binder,
-    problem: Problem,
-    a: Tensor,
-    b: Tensor,
-    epilogue: TileEpilogue,
-    operands: Sides,
-    results: Sides,
-) -> bool:
-    """Whether a product is computed by dot products; if so its step is added.
-
-    `a` is a matrix of contiguous rows, `b` one of contiguous columns; operands and results come with the elements
-    between their rows.
-    """
+def takes_dots(binder: Binder, product: PlainProduct) -> bool:
+    """Whether a product by a matrix of contiguous columns is computed by dot products; if so its step is added."""
+    problem = product.problem
     if problem.batch != 1 or not suits_dots(binder.target, problem.product, problem.k, problem.n):
         return False
     columns = problem.n
     rows, across = _tile(binder.target, columns)
     is_far = problem.m * problem.k * PRODUCTS[problem.product].word.nbytes > _FAR_OF_L3 * binder.target.caches.l3
-    spec = DotsSpec(problem.product, columns, rows, across, is_far, epilogue)
+    spec = DotsSpec(problem.product, columns, rows, across, is_far, product.epilogue)
     row_block = _row_block(problem, PRODUCTS[problem.product].word.nbytes, rows)
-    values: dict[str, Argument] = {"m": problem.m, "k": problem.k, "row_block": row_block, "a": a, "b": b}
-    values |= {"a_stride": a.strides[0], "b_stride": b.strides[1]}
-    values |= side_arguments(operands, results)
+    values = product.arguments | {"row_block": row_block, "b_stride": product.b.strides[1]}
     binder.step(
         emit_dots,
         spec,
         [values[name] for name in argument_names(spec)],
-        reads=(a, b, *(tensor for tensor, _ in operands)),
-        writes=tuple(tensor for tensor, _ in results),
+        reads=product.reads,
+        writes=product.writes,
         chunks=-(-problem.m // row_block),
         scratch=scratch_bytes(binder.target, spec),
-        flops=2.0 * problem.m * problem.k * columns,
-        nbytes=float(a.nbytes + b.nbytes + sum(tensor.nbytes for tensor, _ in (*operands, *results))),
+        flops=product.flops,
+        nbytes=product.nbytes,
         detail=partial(_detail, spec, problem),
     )
     return True

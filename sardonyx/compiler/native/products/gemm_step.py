@@ -32,6 +32,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
+from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.shallow_step import takes_shallow
 from sardonyx.compiler.native.products.strassen_step import takes_quarters
 from sardonyx.graph.types import numpy_dtype
@@ -124,15 +125,13 @@ def multiply(
         left = a.reshaped((rows.size, size_k), (rows.steps[0], 1))
         others = list(zip((*operands, *results), rows.steps[2:], strict=True))
         sides = others[: len(operands)], others[len(operands) :]
-        epilogue = TileEpilogue(kinds, outputs)
-        if b_layout == "packed" and takes_shallow(binder, problem, left, b_tensor, epilogue, *sides):
-            return
-        if b_layout == "packed" and binder.settings.fast_products:
-            if takes_quarters(binder, problem, left, b_tensor, epilogue, *sides):
+        plain = PlainProduct(problem, left, b_tensor, TileEpilogue(kinds, outputs), *sides)
+        if b_layout == "packed":
+            if takes_shallow(binder, plain) or (binder.settings.fast_products and takes_quarters(binder, plain)):
                 return
-        elif b_layout != "packed" and b_tensor.strides[-2] == 1:
+        elif problem.batch == 1 and b_tensor.strides[-2] == 1:
             right = b_tensor.reshaped((size_k, size_n), b_tensor.strides[-2:])
-            if problem.batch == 1 and takes_dots(binder, problem, left, right, epilogue, *sides):
+            if takes_dots(binder, replace(plain, b=right)):
                 return
     tile = tile_shape(binder.target, product)
     spec = GemmSpec(

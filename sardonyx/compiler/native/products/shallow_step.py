@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from sardonyx.compiler.binding import Argument, Binder, Tensor
+from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.gemm_choice import Problem, panels_of, tile_shape
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue, fits_registers
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import fits_registers
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_shallow import ShallowSpec, argument_names, emit_shallow
-from sardonyx.compiler.native.products.sides import Sides, side_arguments
+from sardonyx.compiler.native.products.plain_product import PlainProduct
 
 _PRODUCTS = ("f32", "f64")
 # With more than so many multiplications for an element of C, these take longer than its way to memory.
@@ -28,23 +28,11 @@ _CHUNK_BYTES = 128 << 10
 _MOST_CHUNKS = 64
 
 
-def takes_shallow(
-    binder: Binder,
-    problem: Problem,
-    a: Tensor,
-    b: Tensor,
-    epilogue: TileEpilogue,
-    operands: Sides,
-    results: Sides,
-) -> bool:
-    """Whether a product is computed line by line; if so its step is added.
-
-    `a` is a matrix of contiguous rows, `b` packed panels; operands and results come with the elements between their
-    rows.
-    """
-    target = binder.target
-    written = float(sum(tensor.nbytes for tensor, _ in results))
-    if problem.batch != 1 or problem.product not in _PRODUCTS or not fits_registers(epilogue):
+def takes_shallow(binder: Binder, plain: PlainProduct) -> bool:
+    """Whether a product by packed panels is computed line by line; if so its step is added."""
+    target, problem = binder.target, plain.problem
+    written = sum(tensor.nbytes for tensor in plain.writes)
+    if problem.batch != 1 or problem.product not in _PRODUCTS or not fits_registers(plain.epilogue):
         return False
     if not 0 < problem.k <= _MOST_K:
         return False
@@ -52,7 +40,7 @@ def takes_shallow(
         return False
     product, vectors = PRODUCTS[problem.product], tile_shape(target, problem.product).vectors
     rows = max(1, min(_MOST_ROWS, int(_WORDS_SHARE * target.registers) // problem.k))
-    spec = ShallowSpec(problem.product, problem.k, rows, vectors, epilogue)
+    spec = ShallowSpec(problem.product, problem.k, rows, vectors, plain.epilogue)
     panel = vectors * target.lanes(product.accumulator)
     panels = panels_of(problem.n, panel)
     most = max(1, int(_MOST_OF_L1 * target.caches.l1) // (panel * problem.k * product.word.nbytes))
@@ -61,18 +49,16 @@ def takes_shallow(
     row_block = -(-problem.m // (count * rows)) * rows
     row_blocks = -(-problem.m // row_block)
     group = -(-panels // groups)
-    values: dict[str, Argument] = {"a": a, "b": b, "m": problem.m, "n": problem.n, "a_stride": a.strides[0]}
-    values |= {"row_block": row_block, "row_blocks": row_blocks, "group": group}
-    values |= side_arguments(operands, results)
+    values = plain.arguments | {"row_block": row_block, "row_blocks": row_blocks, "group": group}
     binder.step(
         emit_shallow,
         spec,
         [values[name] for name in argument_names(spec)],
-        reads=(a, b, *(tensor for tensor, _ in operands)),
-        writes=tuple(tensor for tensor, _ in results),
+        reads=plain.reads,
+        writes=plain.writes,
         chunks=row_blocks * -(-panels // group),
-        flops=2.0 * problem.m * problem.k * problem.n,
-        nbytes=float(a.nbytes + b.nbytes + written + sum(tensor.nbytes for tensor, _ in operands)),
+        flops=plain.flops,
+        nbytes=plain.nbytes,
         detail=partial(_detail, problem),
     )
     return True

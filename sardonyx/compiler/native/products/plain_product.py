@@ -1,0 +1,57 @@
+"""One product of two matrices without batch axes, as the kernels other than `gemm` take it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sardonyx.compiler.binding import Address, Argument, Tensor
+from sardonyx.compiler.gemm_choice import Problem
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
+
+# Matrices, each with the elements between its rows.
+Sides = Sequence[tuple[Tensor, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class PlainProduct:
+    """results = epilogue(A x B, operands).
+
+    `a` is a matrix whose rows are contiguous, `b` one of contiguous columns or the packed panels of a constant;
+    operands and results have contiguous rows.
+    """
+
+    problem: Problem
+    a: Tensor
+    b: Tensor
+    epilogue: TileEpilogue
+    operands: Sides
+    results: Sides
+
+    @property
+    def arguments(self) -> dict[str, Argument]:
+        """The matrices by the names that the kernels' `argument_names` give them."""
+        values: dict[str, Argument] = {"a": self.a, "b": self.b, "a_stride": self.a.strides[0]}
+        for kind, matrices in (("operand", self.operands), ("output", self.results)):
+            for index, (tensor, step) in enumerate(matrices):
+                values[f"{kind}{index}"] = Address(tensor.buffer, tensor.offset)
+                values[f"{kind}{index}_stride"] = step
+                values.update((f"{kind}{index}_batch{axis}", 0) for axis in range(BATCH_DIMS))
+        return values | {"m": self.problem.m, "n": self.problem.n, "k": self.problem.k}
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return self.a, self.b, *(tensor for tensor, _ in self.operands)
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for tensor, _ in self.results)
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes read and written, each once."""
+        return float(sum(tensor.nbytes for tensor in (*self.reads, *self.writes)))
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.problem.m * self.problem.k * self.problem.n
