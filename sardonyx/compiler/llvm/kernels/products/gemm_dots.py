@@ -124,8 +124,8 @@ class _Dots:
         with k.when(self.whole < given["k"]):
             mask = k.lanes_below(given["k"] - self.whole, self.lanes)
             self._step(a, b, self.whole, mask, sums)
-        for number, line in enumerate(sums):
-            found = self._sums_of_lanes([total.get() for total in line])
+        for number, totals in enumerate(sums):
+            found = self._sums_of_lanes([total.get() for total in totals])
             self.tile.offset(column).store(found, number * self.row_of_sums)
 
     def _sums_of_lanes(self, vectors: list[Value]) -> Value:
