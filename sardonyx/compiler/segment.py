@@ -56,13 +56,11 @@ class Operation:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairOperation:
-    """Two operations as one: `whole` can stand in place of `second`, or `pooling` in place of it and of `pooled`."""
+    """Two operations as one: `whole` can stand in place of both, where `second` is."""
 
     pair: Pair
     whole: Operation
     second: Operation
-    pooling: Operation | None = None
-    pooled: Operation | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -204,20 +202,16 @@ class Segment:
     ) -> Iterator[Operation]:
         """What to bind of operations that follow each other, while `values` are those that were bound: pairs as one
         where that pays."""
-        instead: dict[int, Operation | None] = {}
+        instead: dict[int, Operation] = {}
         inside = set(map(id, operations))
         for operation in operations:
             pair = self.pairs.get(id(operation))
             if pair is None or id(pair.second) not in inside:
-                chosen = instead.get(id(operation), operation)
-                if chosen is not None:
-                    yield chosen
-            elif not self._pays(pair, binder, values):
-                yield operation
-            elif pair.pooling is not None and id(pair.pooled) in inside:
-                instead |= {id(pair.second): pair.pooling, id(pair.pooled): None}
-            else:
+                yield instead.get(id(operation), operation)
+            elif self._pays(pair, binder, values):
                 instead[id(pair.second)] = pair.whole
+            else:
+                yield operation
 
     def _pays(self, both: PairOperation, binder: Binder, values: Mapping[int, Tensor | None]) -> bool:
         given = [values.get(number) for number in both.whole.inputs]
@@ -325,17 +319,10 @@ def build_segment(
         first, second = by_group[id(pair.first)], by_group[id(pair.second)]
         each = structure_of(pair.first), structure_of(pair.second)
         key = ("alone", first.structure, second.structure) if None in each else ("pair", *each)
-        numbered, count = tuple(map(number, pair.reads)), len(operations) + 2 * len(pairs)
-        structure = structures.setdefault(key, count)
-        bind, label = _pair_binding(pair, pooled=False), _label(pair.group)
-        whole = Operation(pair.group, numbered, second.outputs, bind, label, structure)
-        pooling = pooled = None
-        if pair.pooled is not None:
-            pooled, group = by_group[id(pair.pooled)], pair.pooling_group
-            structure = structures.setdefault(("pooled", *key), count + 1)
-            bind, label = _pair_binding(pair, pooled=True), _label(group)
-            pooling = Operation(group, numbered, (*second.outputs, *pooled.outputs), bind, label, structure)
-        pairs[id(first)] = PairOperation(pair, whole, second, pooling, pooled)
+        numbered = tuple(map(number, pair.reads))
+        structure = structures.setdefault(key, len(operations) + len(pairs))
+        whole = Operation(pair.group, numbered, second.outputs, _pair_binding(pair), _label(pair.group), structure)
+        pairs[id(first)] = PairOperation(pair, whole, second)
     outputs = tuple(value for value in made if outer[value])
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
@@ -406,12 +393,12 @@ def _binding(
     return bind
 
 
-def _pair_binding(pair: Pair, *, pooled: bool) -> Callable[[Binder, Tensors], Tensors]:
-    """How two groups bind as one, or three where the mean over all places is wanted."""
+def _pair_binding(pair: Pair) -> Callable[[Binder, Tensors], Tensors]:
+    """How two groups bind as one."""
 
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
         first, second = pair.parts(inputs)
-        made = pair.kernel.bind(binder, first, second, pooled=pooled)
+        made = pair.kernel.bind(binder, first, second)
         _check_operands(made, second)
         return made
 
