@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from sardonyx.compiler.llvm.kernels.fourier.butterflies import WRITTEN_OUT
 from sardonyx.compiler.llvm.kernels.fourier.complex_product import ComplexProductSpec, emit_complex_product
 from sardonyx.compiler.llvm.kernels.fourier.transform import After, Before, TransformSpec, emit_transform
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import type_of
+from sardonyx.compiler.llvm.types import F32, F64, type_of
 from sardonyx.compiler.native.fourier.factors import passes, radices, roots, split
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.pointwise import PointwiseKernel
@@ -28,6 +29,9 @@ from sardonyx.runtime import memory
 
 # Elements that a chunk transforms at least: some microseconds of work.
 _CHUNK_ELEMENTS = 16 << 10
+# What an element of a matrix costs, which goes through memory some times more, compared to one of a step in one lane.
+_MATRIX_COST = 5
+_LEAST_MATRIX = 256  # elements
 # Tables and intermediate values for each element of a transform: refused before they are made where they do not fit.
 _NUMBERS_PER_ELEMENT = 16
 
@@ -86,9 +90,9 @@ def transform_rows(binder: Binder, rows: Rows, window: Tensor | None, asked: Tra
     needed = (rows.count + _NUMBERS_PER_ELEMENT) * asked.length * rows.tensor.dtype.itemsize
     memory.require(needed, "a Fourier transform")
     form = _short_form(binder.target, rows, asked)
-    if form is not None:
-        return _one_step(binder, rows, window, asked, form)
     dtype = rows.tensor.dtype
+    if form is not None and not _fills_lanes_by_columns(binder.target, dtype, rows.count, asked.length, form.length):
+        return _one_step(binder, rows, window, asked, form)
     numbers = _as_complex(binder, rows, window, asked)
     result = _complex_transform(binder, numbers, asked.inverse)
     parts = result.reshaped((rows.count, asked.results, asked.result_parts), result.strides)
@@ -137,6 +141,18 @@ def _short_form(target: Target, rows: Rows, asked: Transform) -> _Form | None:
 def _longest(target: Target) -> int:
     """Elements of the longest rows of which a vector's lanes, read and written, fit into the second cache."""
     return max(64, target.caches.l2 // (4 * target.vector_bits // 8))
+
+
+def _fills_lanes_by_columns(target: Target, dtype: np.dtype[Any], count: int, length: int, done: int) -> bool:
+    """Whether a matrix, whose columns and rows fill a vector's lanes, is faster than one step with a row in each lane.
+
+    The step would do `done` elements, which are fewer than the length where real ones are taken for complex ones.
+    """
+    lanes = target.lanes(F64 if working_dtype(dtype) == np.float64 else F32)
+    columns = split(length, _longest(target)) if length >= _LEAST_MATRIX else None
+    if columns is None or columns * 2 < lanes:
+        return False
+    return count * _MATRIX_COST * length <= lanes * done
 
 
 def _one_step(binder: Binder, rows: Rows, window: Tensor | None, asked: Transform, form: _Form) -> Tensor:
@@ -236,7 +252,8 @@ def _complex_transform(binder: Binder, x: Tensor, inverse: bool) -> Tensor:
     found = radices(length)
     longest = _longest(binder.target)
     asked = Transform(length, inverse)
-    if found is not None and length <= longest:
+    alone = _fills_lanes_by_columns(binder.target, x.dtype, x.shape[0], length, length)
+    if found is not None and length <= longest and not alone:
         form = _short_form(binder.target, Rows.of(x), asked)
         assert form is not None
         return _one_step(binder, Rows.of(x), None, asked, replace(form, scale=1.0))
