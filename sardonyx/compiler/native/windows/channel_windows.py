@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from sardonyx.compiler.binding import Argument, Binder
+from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.kernels.windows.channels import ChannelSpec, emit_channel_windows
-from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate, holds_weights
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import copy_into
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall, written_out
-from sardonyx.kernel.canonical import canonical
 
 # Taps of a row that are written out at most, and neighbouring windows that are computed at once.
 _MOST_TAPS = 32
@@ -42,16 +40,10 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     taps = written_out(kernel, _MOST_TAPS)
     in_turns = taps < kernel
     along = tile(target, fold, (taps, stride, dilation), output, in_turns=in_turns)
-    forms = tuple(
-        OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
-        for operand in call.operands
-    )
+    finish = call.finish(slide, by_rows=False)
     sure = (0, 0) if in_turns else sure_columns(slide, along)
-    spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, Finish(canonical(call.outputs), forms), in_turns, sure)
-    words: dict[str, Argument] = {**slide.words(kernel // taps), **slide.taps(binder)}
-    for name, tensor in ({"x": call.x} | call.written).items():
-        words |= {name: tensor, **slide.strides(name, tensor)}
-        words[f"{name}_step"] = words[f"{name}_w"]
+    spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, finish, in_turns, sure)
+    words = {**slide.words(kernel // taps), **slide.taps(binder), **call.matrices(slide, by_rows=False)}
     if call.weights is not None:
         words["weights"] = call.weights
     if isinstance(fold, Locate):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from sardonyx.compiler.binding import Argument, Binder
-from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
+from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.row_pairs import STRIDE, RowPairSpec, emit_row_pairs
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
-from sardonyx.kernel.canonical import canonical
 
 # The taps are all written out: so many of them at most.
 _MOST_TAPS = 25
@@ -34,16 +32,9 @@ def bind_row_pairs(binder: Binder, call: WindowCall) -> None:
     _, lines, places = slide.output
     lanes = call.lanes(binder.target, places)
     down = Along(1, slide.kernel[1], slide.stride[1], slide.dilation[1])
-    forms = tuple(
-        OperandForm(operand.dtype.name, slide.strides("", operand)["_w"] != 0, operand.strides[-1] != 0)
-        for operand in call.operands
-    )
-    finish = Finish(canonical(call.outputs), forms)
+    finish = call.finish(slide, by_rows=True)
     spec = RowPairSpec(call.x.dtype.name, lanes, down, slide.kernel[-1], fold, finish)
-    words: dict[str, Argument] = {}
-    for name, tensor in ({"x": call.x} | call.written).items():
-        words |= {name: tensor, **slide.strides(name, tensor)}
-        words[f"{name}_step"] = tensor.strides[-1] * tensor.dtype.itemsize
+    words = call.matrices(slide, by_rows=True)
     words["x_c"] = words["x_step"]
     begin = slide.each(slide.windows.begin, 0)
     for place, of in ((1, "h"), (2, "w")):

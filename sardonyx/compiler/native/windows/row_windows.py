@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.compiler.binding import Argument, Binder
-from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
+from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.kernels.windows.folds import Correlate, Locate
 from sardonyx.compiler.llvm.kernels.windows.rows import RowSpec, emit_row_windows
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
-from sardonyx.kernel.canonical import canonical
 
 # Windows of a row that an item takes at most: longer rows are cut.
 _MOST_PLACES = 2048
@@ -37,11 +35,8 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
     piece = -(-output[-1] // pieces)
     lanes = call.lanes(binder.target, piece)
     vectors = 1 << (max(1, min(MOST_VECTORS, piece // lanes)).bit_length() - 1)
-    forms = tuple(
-        OperandForm(operand.dtype.name, slide.strides("", operand)["_w"] != 0, operand.strides[-1] != 0)
-        for operand in call.operands
-    )
-    spec = RowSpec(call.x.dtype.name, lanes, vectors, stride, fold, Finish(canonical(call.outputs), forms))
+    finish = call.finish(slide, by_rows=True)
+    spec = RowSpec(call.x.dtype.name, lanes, vectors, stride, fold, finish)
     length = (piece - 1) * stride + (kernel - 1) * dilation + 1
     part = -(-length // (stride * _MULTIPLE)) * _MULTIPLE + _MULTIPLE
     wanted = call.elements_per_chunk
@@ -53,12 +48,8 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
     else:
         rows, span = _evened(output[1], min(room, wanted // piece)), 1
         scratch = row * rows
-    words: dict[str, Argument] = {**slide.words(kernel), **slide.taps(binder), "x": call.x}
-    words |= slide.strides("x", call.x)
-    words["x_c"] = call.x.strides[-1] * call.x.dtype.itemsize
-    for name, tensor in call.written.items():
-        words |= {name: tensor, **slide.strides(name, tensor)}
-        words[f"{name}_step"] = tensor.strides[-1] * tensor.dtype.itemsize
+    words = {**slide.words(kernel), **slide.taps(binder), **call.matrices(slide, by_rows=True)}
+    words["x_c"] = words["x_step"]
     if call.weights is not None:
         words |= {"weights": call.weights, "of_map": call.taps}
     blocks = -(-output[1] // rows)

@@ -10,11 +10,13 @@ import numpy as np
 
 from sardonyx.compiler.binding import Argument, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.rows.row_access import lanes_for, types_within
+from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
 from sardonyx.compiler.llvm.kernels.windows.folds import Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import DIMENSIONS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, type_of
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
+from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.windows import Windows
 
@@ -46,11 +48,28 @@ class WindowCall:
     def taps(self) -> int:
         return math.prod(self.windows.kernel)
 
-    @property
-    def written(self) -> dict[str, Tensor]:
-        """The operands and the results by the names that the kernels' arguments have."""
-        operands = {f"operand{index}": operand for index, operand in enumerate(self.operands)}
-        return operands | {f"output{index}": result for index, result in enumerate(self.results)}
+    def matrices(self, slide: Slide, *, by_rows: bool) -> dict[str, Argument]:
+        """The input, operands and results with their byte strides, by the names that the kernels' arguments have.
+
+        The `step` of a tensor is that between channels for kernels that go along rows, else that between places.
+        """
+        tensors = {"x": self.x} | {f"operand{index}": operand for index, operand in enumerate(self.operands)}
+        tensors |= {f"output{index}": result for index, result in enumerate(self.results)}
+        words: dict[str, Argument] = {}
+        for name, tensor in tensors.items():
+            strides = slide.strides(name, tensor)
+            step = tensor.strides[-1] * tensor.dtype.itemsize if by_rows else strides[f"{name}_w"]
+            words |= {name: tensor, **strides, f"{name}_step": step}
+        return words
+
+    def finish(self, slide: Slide, *, by_rows: bool) -> Finish:
+        """The last step, whose vectors lie along the places of a row or along the channels."""
+        forms = []
+        for operand in self.operands:
+            along_row, along_channels = slide.strides("", operand)["_w"] != 0, operand.strides[-1] != 0
+            moves = (along_row, along_channels) if by_rows else (along_channels, along_row)
+            forms.append(OperandForm(operand.dtype.name, *moves))
+        return Finish(canonical(self.outputs), tuple(forms))
 
     @property
     def elements_per_chunk(self) -> int:

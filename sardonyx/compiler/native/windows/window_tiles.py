@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
-from sardonyx.compiler.binding import Argument, Binder
-from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
+from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, emit_window_tiles
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.windows.channel_windows import apart, lanes_of, sure_columns, tile
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
-from sardonyx.kernel.canonical import canonical
 
 # The taps of a kernel are all written out: so many of them at most.
 _MOST_TAPS = 25
@@ -53,10 +51,6 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     _, down, across = (Along(1, *one) for one in zip(slide.kernel, slide.stride, slide.dilation, strict=True))
     along = tile(target, fold, (across.taps, across.stride, across.dilation), places, in_turns=False)
     down = Along(_lines(target, fold, down, along, lines), down.taps, down.stride, down.dilation)
-    forms = tuple(
-        OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
-        for operand in call.operands
-    )
     spec = TileSpec(
         call.x.dtype.name,
         fold,
@@ -65,12 +59,9 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
         along,
         lines % down.places,
         sure_columns(slide, along),
-        Finish(canonical(call.outputs), forms),
+        call.finish(slide, by_rows=False),
     )
-    words: dict[str, Argument] = {}
-    for name, tensor in ({"x": call.x} | call.written).items():
-        words |= {name: tensor, **slide.strides(name, tensor)}
-        words[f"{name}_step"] = words[f"{name}_w"]
+    words = call.matrices(slide, by_rows=False)
     if call.weights is not None:
         words["weights"] = call.weights
     begin = slide.each(slide.windows.begin, 0)
