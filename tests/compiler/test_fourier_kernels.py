@@ -70,6 +70,20 @@ def test_transforms(name: str, variant: str) -> None:
             check(got, expected(x, length, 1, inverse, onesided), dtype)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("length", [256, 600, 1009, 2048])
+def test_single_signals(length: int, variant: str) -> None:
+    """Few rows, which leave most of a vector's lanes empty, with and without a matrix instead."""
+    rng = np.random.default_rng(length)
+    for count in (1, 2):
+        for parts, inverse, onesided in ((1, False, True), (2, False, False), (2, True, True)):
+            size = length // 2 + 1 if inverse and onesided else length
+            x = rng.standard_normal((count, size, parts)).astype(np.float32)
+            kernel = Dft({"axis": 1, "inverse": inverse, "onesided": onesided})
+            (got,) = outputs_of(kernel, [x, np.array(length)], variant, known=(1,))
+            check(got, expected(x, length, 1, inverse, onesided), x.dtype)
+
+
 @pytest.mark.parametrize("length", [9001, 6 * 8192, 20000])
 def test_long_transforms(length: int) -> None:
     """A prime, and lengths whose rows do not fit into a cache."""
