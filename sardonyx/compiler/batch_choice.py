@@ -20,6 +20,9 @@ from sardonyx.compiler.native.convolution.algorithm import rates
 # copies do of which `Rates` tells. Fitted to the steps of ResNet-50, MobileNetV2 and EfficientNet-B0 with 1, 2, 4 and 8
 # items at a time, on the machine that has the rates' defaults: 192, 121 and 45 bytes in a nanosecond.
 _STREAMED = 3.2
+# Constants that come from memory in each round are hidden behind the arithmetic only while nobody else reads it: other
+# threads do, which together finish it sooner. A part of the bandwidth is counted on, for any number of threads.
+_SHARERS = 2
 # What a step costs besides: to be found and to begin, rows of products that fill no tile, a meeting of the threads.
 _STEP_NS = 2000.0
 # What rounds must save of the estimated time of a batch that is done as a whole.
@@ -115,7 +118,8 @@ class _Cost:
         self._levels = tuple(_STREAMED * rate for rate in (moved.l2, moved.l3, moved.memory))
         self._flops = moved.flops(target)
         self._batch = batch
-        self._constant_rate = self._rate(sum(load.constants for load in loads))
+        constants = sum(load.constants for load in loads)
+        self._constant_rate = self._rate(constants) / (1 if self._stays(constants) else _SHARERS)
         self.whole = sum(self.of(load, batch) for load in loads)
 
     def of(self, load: Load, few: int) -> float:
@@ -142,4 +146,8 @@ class _Cost:
         near, far, memory = self._levels
         if nbytes <= self._caches.l2:
             return near
-        return far if nbytes <= self._caches.l3 / 3 else memory
+        return far if self._stays(nbytes) else memory
+
+    def _stays(self, nbytes: float) -> bool:
+        """Whether so many bytes stay in the last level."""
+        return nbytes <= self._caches.l3 / 3
