@@ -43,6 +43,10 @@ _SHARE_OF_L2 = 0.5
 # What tiles touch again and again stays in the nearest cache up to this share of it: lines of the ring pass by, too.
 _SHARE_OF_L1 = 0.9
 
+# A session's coarser products take less time than the exact ones of this kernel: they are given up only where what
+# they make takes more than this share of the last cache.
+_SHARE_OF_L3 = 1 / 3
+
 _LINE = 64
 _FLOAT32 = np.dtype(np.float32)
 
@@ -164,6 +168,8 @@ def _is_possible(target: Target, first: ConvolutionCall, second: ConvolutionCall
     if not (first.has_constant_weights and second.has_constant_weights) or 0 in second.result_shape:
         return False
     if second.windows.kernel[-1] > _MOST_TAPS or len(second.windows.kernel) > 2:
+        return False
+    if first.product != "f32" and math.prod(first.result_shape[1:]) * F32.nbytes <= _SHARE_OF_L3 * target.caches.l3:
         return False
     bias = () if first.bias is None else (first.bias,)
     others = () if first.epilogue is None else first.epilogue.operands
