@@ -296,11 +296,16 @@ SMALL_MODELS: dict[str, SmallModel] = {
             "rois": lambda _: np.array([[0, 1, 1, 5, 6], [1, 0, 2, 10, 12]], np.float32),
         },
     ),
+    "outer products": SmallModel(
+        "outer (float[n, 3] x) => (float[n, 530] y) { a = MatMul(x, w) b = Add(a, bias) y = Relu(b) }",
+        sizes=({"n": 260},),
+        constants={"w": (3, 530), "bias": (530,)},
+    ),
     "expansion": SmallModel(
-        """expansion (float[1, 4, n, 13] x) => (float[1, 40, m, 7] y)
+        """expansion (float[1, 4, n, 29] x) => (float[1, 40, m, 15] y)
         { a = Conv<pads = [1, 1, 1, 1]>(x, wa) b = Conv(a, wb, bb) s = Sigmoid(b) c = Mul(b, s)
           d = Conv<group = 40, strides = [2, 2], pads = [1, 1, 1, 1]>(c, wd, bb) y = Relu(d) }""",
-        sizes=({"n": 9, "m": 5},),
+        sizes=({"n": 25, "m": 13},),
         constants={"wa": (8, 4, 3, 3), "wb": (40, 8, 1, 1), "bb": (40,), "wd": (40, 1, 3, 3)},
         tolerance=1e-5,
     ),
