@@ -54,18 +54,12 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     rows = first.shape[0] * output_rows(slide)
     per_chunk = max(1, call.elements_per_chunk // max(1, output * min(block, channels)))
     items = rows * blocks
-    words |= {"items": items, "per_chunk": per_chunk, "blocks": blocks, "block": block, "channels": channels}
-    binder.step(
-        emit_channel_windows,
-        spec,
-        [words[name] for name in spec.argument_names()],
-        reads=call.reads,
-        writes=call.results,
-        chunks=-(-items // per_chunk),
-        flops=call.operations * first.size,
-        detail=f"{'x'.join(map(str, slide.output))} windows of {'x'.join(map(str, slide.kernel))} over "
-        f"{channels} channels, {along.places} at once, vectors of {lanes}",
+    words |= {"blocks": blocks, "block": block, "channels": channels}
+    detail = (
+        f"{'x'.join(map(str, slide.output))} windows of {'x'.join(map(str, slide.kernel))} over "
+        f"{channels} channels, {along.places} at once, vectors of {lanes}"
     )
+    call.add_step(binder, emit_channel_windows, spec, words, items, per_chunk, detail)
 
 
 def apart(binder: Binder, call: WindowCall, slide: Slide) -> WindowCall:

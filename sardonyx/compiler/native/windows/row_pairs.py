@@ -44,14 +44,6 @@ def bind_row_pairs(binder: Binder, call: WindowCall) -> None:
     band = -(-lines // bands)
     items = first.shape[0] * channels * bands
     per_chunk = max(1, wanted // (band * places))
-    words |= {"items": items, "per_chunk": per_chunk, "maps": channels, "band": band, "bands": bands}
-    binder.step(
-        emit_row_pairs,
-        spec,
-        [words[name] for name in spec.argument_names()],
-        reads=call.reads,
-        writes=call.results,
-        chunks=-(-items // per_chunk),
-        flops=call.operations * first.size,
-        detail=f"{lines}x{places} windows of {down.taps}x{spec.taps} over {channels} maps, pairs of vectors of {lanes}",
-    )
+    words |= {"maps": channels, "band": band, "bands": bands}
+    detail = f"{lines}x{places} windows of {down.taps}x{spec.taps} over {channels} maps, pairs of vectors of {lanes}"
+    call.add_step(binder, emit_row_pairs, spec, words, items, per_chunk, detail)

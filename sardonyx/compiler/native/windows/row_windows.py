@@ -55,20 +55,13 @@ def bind_row_windows(binder: Binder, call: WindowCall) -> None:
     blocks = -(-output[1] // rows)
     items = first.shape[0] * channels * output[0] * blocks * pieces
     per_chunk = max(1, wanted // (rows * piece))
-    words |= {"items": items, "per_chunk": per_chunk, "maps": channels, "rows": rows, "blocks": blocks}
+    words |= {"maps": channels, "rows": rows, "blocks": blocks}
     words |= {"piece": piece, "pieces": pieces, "span": span, "part": part, "dilation_w": dilation}
-    binder.step(
-        emit_row_windows,
-        spec,
-        [words[name] for name in spec.argument_names()],
-        reads=call.reads,
-        writes=call.results,
-        chunks=-(-items // per_chunk),
-        scratch=scratch,
-        flops=call.operations * first.size,
-        detail=f"{'x'.join(map(str, output))} windows of {'x'.join(map(str, slide.kernel))} over {channels} maps, "
-        f"{rows} rows of {piece} at once",
+    detail = (
+        f"{'x'.join(map(str, output))} windows of {'x'.join(map(str, slide.kernel))} over {channels} maps, "
+        f"{rows} rows of {piece} at once"
     )
+    call.add_step(binder, emit_row_windows, spec, words, items, per_chunk, detail, scratch)
 
 
 def _rows(slide: Slide, room: int) -> tuple[int, int]:

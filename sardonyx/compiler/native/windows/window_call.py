@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from sardonyx.compiler.llvm.kernels.rows.row_access import lanes_for, types_with
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, OperandForm
 from sardonyx.compiler.llvm.kernels.windows.folds import Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import DIMENSIONS
+from sardonyx.compiler.llvm.library import Emit
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, type_of
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
@@ -70,6 +72,34 @@ class WindowCall:
             moves = (along_row, along_channels) if by_rows else (along_channels, along_row)
             forms.append(OperandForm(operand.dtype.name, *moves))
         return Finish(canonical(self.outputs), tuple(forms))
+
+    def add_step(
+        self,
+        binder: Binder,
+        emit: Emit,
+        spec: Any,
+        words: Mapping[str, Argument],
+        items: int,
+        per_chunk: int,
+        detail: str,
+        scratch: int = 0,
+    ) -> None:
+        """Add the step of a kernel that does `items` pieces of work, so many in a chunk.
+
+        `words` are the arguments that `spec` names, but for those two.
+        """
+        values = {**words, "items": items, "per_chunk": per_chunk}
+        binder.step(
+            emit,
+            spec,
+            [values[name] for name in spec.argument_names()],
+            reads=self.reads,
+            writes=self.results,
+            chunks=-(-items // per_chunk),
+            scratch=scratch,
+            flops=self.operations * self.results[0].size,
+            detail=detail,
+        )
 
     @property
     def elements_per_chunk(self) -> int:

@@ -74,19 +74,13 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     bands = -(-lines // band)
     per_chunk = max(1, call.elements_per_chunk // (band * line))
     items = first.shape[0] * blocks * strips * bands
-    words |= {"items": items, "per_chunk": per_chunk, "band": band, "bands": bands, "strips": strips}
+    words |= {"band": band, "bands": bands, "strips": strips}
     words |= {"blocks": blocks, "block": block, "channels": channels}
-    binder.step(
-        emit_window_tiles,
-        spec,
-        [words[name] for name in spec.argument_names()],
-        reads=call.reads,
-        writes=call.results,
-        chunks=-(-items // per_chunk),
-        flops=call.operations * first.size,
-        detail=f"{lines}x{places} windows of {down.taps}x{along.taps} over {channels} channels, "
-        f"tiles of {down.places}x{along.places}, vectors of {lanes}",
+    detail = (
+        f"{lines}x{places} windows of {down.taps}x{along.taps} over {channels} channels, "
+        f"tiles of {down.places}x{along.places}, vectors of {lanes}"
     )
+    call.add_step(binder, emit_window_tiles, spec, words, items, per_chunk, detail)
 
 
 def _lines(target: Target, fold: Fold, down: Along, along: Along, lines: int) -> int:
