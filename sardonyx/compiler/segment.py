@@ -29,7 +29,7 @@ from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Part
 from sardonyx.compiler.pairs import Pair, pairs_of, part_of
 from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
-from sardonyx.compiler.replay import Looks, Replays, structure_of
+from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Replays, structure_of
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
 from sardonyx.ops.framework.facts import Dims
@@ -222,6 +222,8 @@ class Segment:
                 known = both.pair.kernel.pays(binder, *both.pair.parts(given))
             except (ValueError, errors.OnnxRuntimeError):  # the operation that it comes from says so
                 known = False
+            if len(self._paying) >= MOST_RECORDINGS:
+                self._paying.clear()
             self._paying[look] = known
         return known
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, PTR, Type
+from sardonyx.compiler.llvm.types import I64, PTR
 
 
 @dataclass(frozen=True)
@@ -176,18 +176,9 @@ class _Dots:
                 total.set(self.k.fma(left, vector, total.get()))
 
     def _writer(self) -> EpilogueWriter:
-        k, given, epilogue = self.k, self.given, self.spec.epilogue
-
-        def place(name: str, scalar: Type) -> Place:
-            return Place(k.pointer(given[name], scalar), given[f"{name}_stride"])
-
-        operands = [place(f"operand{index}", operand.type) for index, operand in enumerate(epilogue.operands)]
-        outputs = [
-            place(f"output{index}", epilogue.output_type(index, self.scalar))
-            for index in range(max(1, len(epilogue.outputs)))
-        ]
+        k = self.k
         whole, rest = divmod(self.spec.columns, self.lanes)
         masks: list[Value | None] = [None] * whole
         if rest:
             masks.append(k.lanes_below(k.constant(I64, rest), self.lanes))
-        return EpilogueWriter(k, epilogue, operands, outputs, k.constant(I64, 0), masks)
+        return writer_of(k, self.spec.epilogue, self.given, self.scalar, k.constant(I64, 0), masks)

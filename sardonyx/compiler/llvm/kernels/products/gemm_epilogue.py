@@ -6,7 +6,7 @@ tile, so that the code of an expensive expression exists once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -209,3 +209,24 @@ class EpilogueWriter:
             results = emit_expression(k, self.epilogue.outputs, values) if self.epilogue.outputs else values[:1]
             for number, result in enumerate(results, count):
                 lines[number].store(k.splat(result, lanes), vector * lanes, mask)
+
+
+def writer_of(
+    k: Function,
+    epilogue: TileEpilogue,
+    given: Mapping[str, Value],
+    accumulator: Type,
+    column: Value,
+    masks: Sequence[Value | None],
+) -> EpilogueWriter:
+    """The writer of a single product: its operands and outputs lie where the arguments of their names say."""
+
+    def place(name: str, scalar: Type) -> Place:
+        return Place(k.pointer(given[name], scalar), given[f"{name}_stride"])
+
+    operands = [place(f"operand{index}", operand.type) for index, operand in enumerate(epilogue.operands)]
+    outputs = [
+        place(f"output{index}", epilogue.output_type(index, accumulator))
+        for index in range(max(1, len(epilogue.outputs)))
+    ]
+    return EpilogueWriter(k, epilogue, operands, outputs, column, masks)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.llvm.builder import Function, Value, minimum
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue, writer_of
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, PTR, Type
+from sardonyx.compiler.llvm.types import I64, PTR
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,5 @@ class _Shallow:
             for line, own in zip(tile, words, strict=True):
                 for at, vector in enumerate(vectors):
                     line[at] = self.product.multiply(k, own[step], vector, line[at])
-        self._writer(panel * self.panel, masks).over_registers(tile, row)
-
-    def _writer(self, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
-        k, given, epilogue = self.k, self.given, self.spec.epilogue
-
-        def place(name: str, scalar: Type) -> Place:
-            return Place(k.pointer(given[name], scalar), given[f"{name}_stride"])
-
-        operands = [place(f"operand{index}", operand.type) for index, operand in enumerate(epilogue.operands)]
-        outputs = [
-            place(f"output{index}", epilogue.output_type(index, self.product.accumulator))
-            for index in range(max(1, len(epilogue.outputs)))
-        ]
-        return EpilogueWriter(k, epilogue, operands, outputs, column, masks)
+        writer = writer_of(k, spec.epilogue, self.given, self.product.accumulator, panel * self.panel, masks)
+        writer.over_registers(tile, row)

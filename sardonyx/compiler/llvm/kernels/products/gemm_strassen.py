@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.system import nanoseconds
@@ -368,14 +368,5 @@ class _Strassen:
         return total.differs(total)
 
     def _writer(self, column: Value) -> EpilogueWriter:
-        k, given, epilogue = self.k, self.given, self.spec.epilogue
-
-        def place(name: str, scalar: Type) -> Place:
-            return Place(k.pointer(given[name], scalar), given[f"{name}_stride"])
-
-        operands = [place(f"operand{index}", operand.type) for index, operand in enumerate(epilogue.operands)]
-        outputs = [
-            place(f"output{index}", epilogue.output_type(index, self.product.accumulator))
-            for index in range(max(1, len(epilogue.outputs)))
-        ]
-        return EpilogueWriter(k, epilogue, operands, outputs, column, [None] * self.spec.vectors)
+        spec = self.spec
+        return writer_of(self.k, spec.epilogue, self.given, self.product.accumulator, column, [None] * spec.vectors)
