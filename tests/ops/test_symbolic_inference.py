@@ -183,6 +183,29 @@ def test_parts_of_a_symbol() -> None:
     )
 
 
+@pytest.mark.parametrize("length", [4, 5, 8])
+def test_a_padded_convolution_cut_to_its_inputs_length(length: int) -> None:
+    """Windows of an even size give one place too many: what is left without it has the length of what it is added to,
+    also where that is an expression."""
+    check(
+        [
+            node("Conv", ["signal", "first"], ["x"], strides=[2], kernel_shape=[3]),
+            node("Conv", ["x", "weights"], ["longer"], pads=[2, 2], kernel_shape=[4]),
+            node("Slice", ["longer", "zero", "minus_one", "axis"], ["cut"]),
+            node("Add", ["x", "cut"], ["y"]),
+        ],
+        {"signal": np.zeros((1, 2, length), np.float32)},
+        {"signal": ["batch", 2, "length"]},
+        {
+            "first": np.zeros((3, 2, 3), np.float32),
+            "weights": np.zeros((3, 3, 4), np.float32),
+            "zero": np.array([0], I64),
+            "minus_one": np.array([-1], I64),
+            "axis": np.array([2], I64),
+        },
+    )
+
+
 def test_branches_merge() -> None:
     def branch(name: str, value: str) -> onnx.GraphProto:
         return helper.make_graph(

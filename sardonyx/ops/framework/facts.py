@@ -119,6 +119,9 @@ def _broadcast_dim(dims: Sequence[Dim]) -> Dim:
     symbols = [dim for dim in dims if not isinstance(dim, int)]
     if not symbols:
         return 1
+    # A slice's length, Max(0, size), beside the size itself: no size is negative.
+    lengths = {f"Max(0, {dim.value})" for dim in symbols if dim.value is not None}
+    symbols = [dim for dim in symbols if dim.value not in lengths]
     # A slice's bound, Min(size, limit): what it broadcasts against is the size itself.
     plain = [dim for dim in symbols if dim.value is None or "Min(" not in dim.value] or symbols
     first = plain[0]
