@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.passes.base import Level, is_named
 from sardonyx.passes.rule import Match, Rule, op
 from sardonyx.runtime.mapped_pages import release_pages
+
+Array = np.ndarray[Any, Any]
+
+# Elements that are scaled at a time: their float64 products stay in the second cache.
+_BUFFERED = 1 << 15
 
 
 class FoldBatchNormalizationIntoConvolution(Rule):
@@ -34,19 +42,14 @@ class FoldBatchNormalizationIntoConvolution(Rule):
         return None
 
     def rewrite(self, m: Match) -> ir.Node:
-        weight, scale, bias, mean, variance = (
-            self._wide(m, name) for name in ("weight", "scale", "bias", "mean", "variance")
-        )
+        weight = m.constant("weight")
+        assert weight is not None
+        scale, bias, mean, variance = (self._wide(m, name) for name in ("scale", "bias", "mean", "variance"))
         offset = self._wide(m, "offset") if m.optional("offset") is not None else np.zeros_like(mean)
         factor = scale / np.sqrt(variance + m.attribute(m.root, "epsilon", 1e-5))
-        dtype = m.fact("weight").dtype
-        assert dtype is not None
-        kind = dtype.numpy()
-        folded = m.initializer((weight * factor.reshape(-1, *[1] * (weight.ndim - 1))).astype(kind), "weight")
-        original = m.constant("weight")
-        assert original is not None
-        release_pages(original)  # the model goes on without it
-        shifted = m.initializer(((offset - mean) * factor + bias).astype(kind), "bias")
+        folded = m.initializer(scaled_filters(weight, factor), "weight")
+        release_pages(weight)  # the model goes on without it
+        shifted = m.initializer(((offset - mean) * factor + bias).astype(weight.dtype), "bias")
         convolution = m.node("Conv")
         node = m.new_node("Conv", [m.value("x"), folded, shifted], version=convolution.version)
         node.attributes.update(convolution.attributes)
@@ -57,6 +60,24 @@ class FoldBatchNormalizationIntoConvolution(Rule):
         constant = m.constant(name)
         assert constant is not None
         return constant.astype(np.float64)
+
+
+def scaled_filters(weight: Array, factor: Array) -> Array:
+    """Filters [filters, ...] times a float64 factor for each: multiplied in float64, rounded once.
+
+    As many filters at a time as a small buffer takes: float64 copies of all of them would be fresh memory of the
+    system, which costs more than the products.
+    """
+    size = math.prod(weight.shape[1:])
+    filters = weight.reshape(len(weight), size)
+    scaled = np.empty(filters.shape, weight.dtype)
+    wide = np.empty((max(1, _BUFFERED // max(1, size)), size))
+    for first in range(0, len(filters), len(wide)):
+        part = filters[first : first + len(wide)]
+        product = wide[: len(part)]
+        np.multiply(part, factor[first : first + len(part), None], out=product)
+        scaled[first : first + len(part)] = product
+    return scaled.reshape(weight.shape)
 
 
 RULES: tuple[Rule, ...] = (FoldBatchNormalizationIntoConvolution(),)
