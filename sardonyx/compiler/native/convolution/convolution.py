@@ -17,6 +17,7 @@ from sardonyx.compiler.native.convolution import bands, scaled_product
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, one_item
 from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
+from sardonyx.compiler.native.convolution.group_runs import GROUP_RUNS
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.line_sums import LINE_SUMS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
@@ -29,7 +30,15 @@ from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
 
-ALGORITHMS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, LINE_PRODUCTS, LINE_SUMS, WINOGRAD, DEPTHWISE)
+ALGORITHMS: tuple[Algorithm, ...] = (
+    WINDOW_COPIES,
+    WINDOW_PRODUCTS,
+    GROUP_RUNS,
+    LINE_PRODUCTS,
+    LINE_SUMS,
+    WINOGRAD,
+    DEPTHWISE,
+)
 
 
 @template("convolution")

@@ -62,6 +62,19 @@ class WindowRows:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class OverlappingRows:
+    """An A of shape [..., M, K] whose rows share memory: each lies together, the next one begins within it.
+
+    `tensor` holds them, of words where the product has several elements in one; `steps` are the strides of the axes
+    before K. K is a multiple of the elements that come together.
+    """
+
+    tensor: Tensor
+    steps: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class _Axis:
     """A batch axis or the rows: its size, and the step of every matrix along it (elements; words where packed)."""
@@ -72,7 +85,7 @@ class _Axis:
 
 def multiply(
     binder: Binder,
-    a: Tensor | WindowRows,
+    a: Tensor | WindowRows | OverlappingRows,
     b: Tensor | Packed,
     outputs: tuple[Expr, ...],
     operands: Sequence[Tensor],
@@ -88,6 +101,7 @@ def multiply(
     size_n, size_k = shape[-1], a.shape[-1]
     if math.prod(shape) == 0:
         return
+    source = a.tensor if isinstance(a, WindowRows | OverlappingRows) else None
     windows = a if isinstance(a, WindowRows) else None
     a, a_layout = _left(binder, a, product)
     if isinstance(b, Tensor):
@@ -151,6 +165,7 @@ def multiply(
         | {"a_stride": a.strides[-1] if a_layout == "columns" else rows.steps[0]},
         matrices=(a, b_tensor, *operands, *results),
         row_steps=rows.steps,
+        source=source or a,
         windows=windows,
     )
     _add_steps(binder, known, problem, axes[:-1], len(results))
@@ -202,18 +217,22 @@ def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """What the arguments of a step are made from; matrices are A, B, the operands, the results."""
+    """What the arguments of a step are made from; matrices are A, B, the operands, the results.
+
+    `source` is the tensor that A's rows are in, or are put together from.
+    """
 
     spec: GemmSpec
     sizes: dict[str, int]
     matrices: tuple[Tensor, ...]
     row_steps: tuple[int, ...]
+    source: Tensor
     windows: WindowRows | None = None
 
     @property
     def in_memory(self) -> tuple[Tensor, ...]:
-        """The matrices, or what they are made of."""
-        return self.matrices if self.windows is None else (self.windows.tensor, *self.matrices[1:])
+        """The matrices as they lie in memory."""
+        return (self.source, *self.matrices[1:])
 
     def arguments(self, batches: Sequence[_Axis], offsets: Sequence[int], blocking: Blocking) -> list[Argument]:
         count = len(self.spec.epilogue.operands)
@@ -236,11 +255,13 @@ class _Known:
         return [*(values[name] for name in argument_names(self.spec)), *self.windows.geometry.table()]
 
 
-def _left(binder: Binder, a: Tensor | WindowRows, product: str) -> tuple[Tensor, Layout]:
+def _left(binder: Binder, a: Tensor | WindowRows | OverlappingRows, product: str) -> tuple[Tensor, Layout]:
     """A as the kernel reads it. Windows are stood for by a tensor of their shape that begins where the first does."""
     if isinstance(a, WindowRows):
         start = a.geometry.start() * a.tensor.dtype.itemsize
         return a.tensor.reshaped(a.shape, (*a.steps, 0, 1), start), "windows"
+    if isinstance(a, OverlappingRows):
+        return a.tensor.reshaped(a.shape, (*a.steps, 1)), "words" if PRODUCTS[product].depth > 1 else "rows"
     if PRODUCTS[product].depth > 1:
         return as_words(binder, a, product), "words"
     return _laid_out(binder, a)
