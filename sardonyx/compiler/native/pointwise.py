@@ -60,7 +60,7 @@ class PointwiseKernel:
         shape = common_shape([tensor.shape for tensor in inputs])
         order = memory_order(inputs, shape)
         outputs = [laid_out(binder, root.dtype, shape, order) for root in self.body.roots]
-        self.bind_into(binder, inputs, outputs)
+        self._add(binder, inputs, outputs, order)
         return outputs
 
     def bind_nodes(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -78,10 +78,15 @@ class PointwiseKernel:
 
     def bind_into(self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Add the step that writes existing tensors, all of the inputs' broadcast shape."""
+        self._add(binder, inputs, outputs, memory_order(outputs[:1], outputs[0].shape))
+
+    def _add(
+        self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], order: Sequence[int]
+    ) -> None:
+        """Add the step, over the dimensions in this order, slowest first."""
         shape = outputs[0].shape
         if outputs[0].size == 0:
             return
-        order = memory_order(outputs[:1], shape)
         inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
         operands = [*inputs, *outputs]
         steps = [broadcast_steps(tensor, len(shape)) for tensor in operands]
@@ -89,13 +94,13 @@ class PointwiseKernel:
         if not axes:
             axes = [Axis(1, tuple(tensor.dtype.itemsize for tensor in operands))]
         row = axes.pop()
-        nbytes = sum(tensor.dtype.itemsize for tensor, step in zip(operands, row.steps, strict=True) if step)
+        nbytes = sum([tensor.dtype.itemsize for tensor, step in zip(operands, row.steps, strict=True) if step])
         elements = space_size(axes) * row.size
         wanted = elements_per_chunk(elements, nbytes, self.operations)
         axes, fastest, piece, shrink = _cut(axes, row, wanted)
         items = space_size(axes) * fastest.size
         per_chunk = max(1, wanted // piece)
-        access = tuple(access_of(step, tensor.dtype.itemsize) for tensor, step in zip(operands, row.steps, strict=True))
+        access = tuple([access_of(step, one.dtype.itemsize) for one, step in zip(operands, row.steps, strict=True)])
         spec = PointwiseSpec(
             self._body_for(inputs),
             self._names,

@@ -64,6 +64,7 @@ class ReductionTemplate(NativeKernel):
         self.arrange: Callable[..., Arrangement] = parameters["arrange"]
         self.known_inputs = parameters["known"]
         self.takes_epilogue = self.positions == (0,)
+        self._is_row_value = is_row_value(self.program.outputs[0])
         self._fused: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
         self._kernels: dict[tuple[Expr, ...], PointwiseKernel | ReductionKernel] = {}
 
@@ -103,7 +104,7 @@ class ReductionTemplate(NativeKernel):
     def _takes_in(self, arrangement: Arrangement, epilogue: Epilogue) -> bool:
         """Whether the result is an element of the space, with the space's own shape, and stays so."""
         result = arrangement.outputs[0]
-        if is_row_value(self.program.outputs[0]) or common_shape(arrangement.inputs) != result:
+        if self._is_row_value or common_shape(arrangement.inputs) != result:
             return False
         return common_shape([result, *(tensor.shape for tensor in epilogue.operands)]) == result
 
@@ -198,7 +199,7 @@ class ReductionKernel:
             binder.new(root.dtype, kept_shape) if of_row else laid_out(binder, root.dtype, shape, order)
             for root, of_row in zip(self.body.roots, self.of_rows, strict=True)
         ]
-        self.bind_into(binder, inputs, outputs, axes)
+        self._add(binder, inputs, outputs, shape, reduced, order)
         return outputs
 
     def _is_long(self, inputs: Sequence[Tensor], shape: tuple[int, ...], kept_shape: tuple[int, ...]) -> bool:
@@ -218,9 +219,19 @@ class ReductionKernel:
         """Add the step that writes existing tensors, shaped as `bind` gives them."""
         shape = common_shape([tensor.shape for tensor in inputs])
         reduced = {axis % len(shape) for axis in axes} if shape else set()
-        order = memory_order(inputs, shape)
+        self._add(binder, inputs, outputs, shape, reduced, memory_order(inputs, shape))
+
+    def _add(
+        self,
+        binder: Binder,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        shape: tuple[int, ...],
+        reduced: set[int],
+        order: Sequence[int],
+    ) -> None:
         inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
-        rows = math.prod(size for axis, size in enumerate(shape) if axis not in reduced)
+        rows = math.prod([size for axis, size in enumerate(shape) if axis not in reduced])
         if rows and (math.prod(shape) or any(self.of_rows)):
             self._step(binder, inputs, outputs, shape, reduced, order)
 
@@ -239,14 +250,10 @@ class ReductionKernel:
         count = len(inputs)
         is_output_element = [False] * count + [not of_row for of_row in self.of_rows]
         space = space.with_row([t.dtype.itemsize if e else 0 for t, e in zip(operands, is_output_element, strict=True)])
-        fixed = tuple(
-            not element and all(axis.steps[index] == 0 for axis in space.reduced)
-            for index, element in enumerate(is_output_element)
-        )
+        along_row = list(zip(*[axis.steps for axis in space.reduced], strict=True))
+        fixed = tuple([not element and not any(along_row[i]) for i, element in enumerate(is_output_element)])
         vector = space.reduced[-1] if space.form == "rows" else space.kept[-1]
-        access = tuple(
-            access_of(step, tensor.dtype.itemsize) for tensor, step in zip(operands, vector.steps, strict=True)
-        )
+        access = tuple([access_of(step, one.dtype.itemsize) for one, step in zip(operands, vector.steps, strict=True)])
         spec, lanes, scratch = self._spec(binder.target, space, access, fixed)
         length = space_size(space.reduced)
         words, items, rows_per_item = space.words(lanes)
@@ -326,7 +333,7 @@ class _Space:
             size = shape[index]
             if size == 1:
                 continue
-            kind, axis = index in reduced, Axis(size, tuple(one[index] for one in steps))
+            kind, axis = index in reduced, Axis(size, tuple([one[index] for one in steps]))
             if axes and axes[-1][0] == kind:
                 before = axes[-1][1]
                 if all(outer == size * inner for outer, inner in zip(before.steps, axis.steps, strict=True)):
@@ -384,7 +391,9 @@ def _fastest(axes: Sequence[Axis]) -> Axis | None:
     """The axis along which the operand with most elements moves least; the last of equals."""
     if not axes:
         return None
-    weights = [math.prod(axis.size for axis in axes if axis.steps[operand]) for operand in range(len(axes[0].steps))]
+    weights = [1] * len(axes[0].steps)
+    for axis in axes:
+        weights = [weight * axis.size if step else weight for weight, step in zip(weights, axis.steps, strict=True)]
     main = weights.index(max(weights))
     moving = [axis for axis in axes if axis.steps[main]]
     return min(reversed(moving), key=lambda axis: abs(axis.steps[main]), default=axes[-1])

@@ -53,7 +53,7 @@ def broadcast_steps(tensor: Tensor, rank: int) -> tuple[int, ...]:
     """Byte steps of a tensor along the dimensions of a space of that rank, 0 where it is broadcast."""
     item = tensor.dtype.itemsize
     own = [0 if size == 1 else stride * item for size, stride in zip(tensor.shape, tensor.strides, strict=True)]
-    return (*(0 for _ in range(rank - len(own))), *own)
+    return (*(0,) * (rank - len(own)), *own)
 
 
 def common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -76,13 +76,13 @@ def memory_order(tensors: Sequence[Tensor], shape: Sequence[int]) -> tuple[int, 
     sequence, and a permuted value stays permuted.
     """
     natural = tuple(range(len(shape)))
-    found = natural
+    long = [axis for axis in natural if shape[axis] > 1]
+    size, found = math.prod(shape), natural
     for tensor in tensors:
-        if tensor.size != math.prod(shape):
+        if tensor.size != size:
             continue
-        steps = broadcast_steps(tensor, len(shape))
-        long = [axis for axis in natural if shape[axis] > 1]
-        order = sorted(long, key=lambda axis: -abs(steps[axis]))
+        steps = [abs(step) for step in broadcast_steps(tensor, len(shape))]
+        order = sorted(long, key=steps.__getitem__, reverse=True)
         if order == long:
             return natural
         if found == natural:
@@ -93,6 +93,8 @@ def memory_order(tensors: Sequence[Tensor], shape: Sequence[int]) -> tuple[int, 
 def laid_out(binder: Binder, dtype: np.dtype[Any], shape: Sequence[int], order: Sequence[int]) -> Tensor:
     """A new value whose elements lie in memory in the given order of its dimensions, slowest first."""
     tensor = binder.new(dtype, [shape[axis] for axis in order])
+    if tuple(order) == tuple(range(len(shape))):
+        return tensor
     return permuted(tensor, [list(order).index(axis) for axis in range(len(shape))])
 
 
@@ -108,7 +110,7 @@ def in_order(binder: Binder, tensor: Tensor, shape: Sequence[int], order: Sequen
     A copy where they are far apart: a copy moves blocks, where the loop would fetch a cache line for each element.
     """
     fastest = order[-1] if order else 0
-    if tensor.size != math.prod(shape) or tensor.size < _WORTH_COPYING or tensor.shape != tuple(shape):
+    if tensor.shape != tuple(shape) or tensor.size < _WORTH_COPYING:
         return tensor
     if shape[fastest] == 1 or abs(tensor.strides[fastest]) * tensor.dtype.itemsize <= _CLOSE_BYTES:
         return tensor
@@ -125,7 +127,7 @@ def joined_axes(shape: Sequence[int], steps: Sequence[Sequence[int]]) -> list[Ax
     for index, size in enumerate(shape):
         if size == 1:
             continue
-        axis = Axis(size, tuple(one[index] for one in steps))
+        axis = Axis(size, tuple([one[index] for one in steps]))
         if axes and all(outer == axis.size * inner for outer, inner in zip(axes[-1].steps, axis.steps, strict=True)):
             axes[-1] = Axis(axes[-1].size * size, axis.steps)
         else:
@@ -156,4 +158,4 @@ def table_words(axes: Sequence[Axis]) -> list[int]:
 
 
 def space_size(axes: Sequence[Axis]) -> int:
-    return math.prod(axis.size for axis in axes)
+    return math.prod([axis.size for axis in axes])

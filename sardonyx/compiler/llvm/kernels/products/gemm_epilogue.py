@@ -6,6 +6,7 @@ tile, so that the code of an expensive expression exists once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,6 +40,13 @@ class Operand:
         return _stored(self.dtype)
 
 
+@functools.cache
+def _argument_names(operands: int, outputs: int) -> tuple[str, ...]:
+    places = [f"operand{index}" for index in range(operands)] + [f"output{index}" for index in range(outputs)]
+    parts = ("", "_stride", *(f"_batch{axis}" for axis in range(BATCH_DIMS)))
+    return tuple(f"{place}{part}" for place in places for part in parts)
+
+
 @dataclass(frozen=True)
 class TileEpilogue:
     """`outputs` over `Input(0)`, the accumulator, and `Input(1 + i)`, operand i; no outputs: the accumulator itself."""
@@ -52,10 +60,7 @@ class TileEpilogue:
 
     def argument_names(self) -> tuple[str, ...]:
         """Words of the kernel's arguments: address, row stride and batch strides of each operand and output."""
-        places = [f"operand{index}" for index in range(len(self.operands))]
-        places += [f"output{index}" for index in range(max(1, len(self.outputs)))]
-        parts = ("", "_stride", *(f"_batch{axis}" for axis in range(BATCH_DIMS)))
-        return tuple(f"{place}{part}" for place in places for part in parts)
+        return _argument_names(len(self.operands), max(1, len(self.outputs)))
 
     def output_type(self, index: int, accumulator: Type) -> Type:
         """The type in which an output is stored."""
@@ -108,7 +113,12 @@ _FEW = 6
 
 def fits_registers(epilogue: TileEpilogue) -> bool:
     """Whether the epilogue is worth writing out for a whole tile in registers."""
-    operations = [expr for expr in walk(epilogue.outputs) if isinstance(expr, Apply)]
+    return _is_cheap(epilogue.outputs)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_cheap(outputs: tuple[Expr, ...]) -> bool:
+    operations = [expr for expr in walk(outputs) if isinstance(expr, Apply)]
     return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
 
 
