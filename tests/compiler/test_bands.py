@@ -316,6 +316,16 @@ def test_a_session_takes_one_step_where_the_map_between_is_large_and_explains_it
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
 
 
+def test_one_thread_makes_no_line_twice_and_several_share_their_chunks_evenly() -> None:
+    feeds = image(1, 3, 112, 112)
+    bands = {}
+    for threads in (1, 2):
+        (row,) = [row for row in explain(session(NETWORK, threads=threads), feeds).rows if "bands" in row.kernel]
+        bands[threads] = int(row.detail.split("in bands of ")[1].split()[0])
+    assert bands[1] == 56
+    assert bands[2] < 56
+
+
 def test_what_somebody_else_reads_is_made_whole() -> None:
     body = NETWORK.replace("y = Clip", "z = Clip") + "m = MaxPool<kernel_shape=[2,2], strides=[2,2]>(d) y = Add(z, m)"
     feeds = image(1, 3, 64, 64)

@@ -27,11 +27,14 @@ from sardonyx.compiler.native.windows.channel_windows import tile
 from sardonyx.compiler.native.windows.window_call import Slide
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Expr, Input, walk
+from sardonyx.runtime.processors import team_size
 
 # Taps of a line of windows are written out, and vectors of channels of a block: these many at most.
 _MOST_TAPS, _MOST_VECTORS = 8, 3
 # Lines are cut into so many bands at most.
 _MOST_BANDS = 16
+# The share of a chunk that threads wait for one whose core was taken meanwhile.
+_DISTURBANCE = 0.25
 # What a load of the product costs beside it, in multiply-adds, and a cache line that comes from the second cache.
 _LOAD, _FAR_LINE = 0.15, 1.0
 # Nanoseconds for each vector that is made, finished and stored, and for each tile.
@@ -111,7 +114,7 @@ def predict(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> 
     if not _is_possible(binder.target, first, second):
         return None
     slide = Slide.of(second.windows)
-    cut = _best_cut(binder.target, first, second, slide)
+    cut = _best_cut(binder.target, first, second, slide, threads=1)
     return _time(binder.target, first, second, slide, cut, _made_lines(slide, cut.band))
 
 
@@ -120,7 +123,7 @@ def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Seq
     target, slide = binder.target, Slide.of(second.windows)
     middle, finish = first.finish(binder), second.finish(binder)
     results = second.results(binder, finish)
-    cut = _best_cut(target, first, second, slide)
+    cut = _best_cut(target, first, second, slide, team_size(binder.settings.threads))
     row = (slide.kernel[-1], slide.stride[-1], slide.dilation[-1])
     along = tile(target, Correlate(F32), row, slide.output[-1], in_turns=False)
     spread = tuple(operand.strides[-1] == 0 for operand in middle.operands)
@@ -223,10 +226,10 @@ def _finish_form(slide: Slide, finish: Finish) -> finishing.Finish:
     return finishing.Finish(canonical(finish.outputs), forms)
 
 
-def _best_cut(target: Target, first: ConvolutionCall, second: ConvolutionCall, slide: Slide) -> _Cut:
-    """The cut with the least time, where several threads wait for the last chunk: some share of its time.
+def _best_cut(target: Target, first: ConvolutionCall, second: ConvolutionCall, slide: Slide, threads: int) -> _Cut:
+    """The cut with which so many threads are done first: it changes no result, and one thread needs no chunks to share.
 
-    It does not depend on the number of threads, nor on how many items a batch has.
+    The thread with most chunks is waited for, and some share of a chunk besides, as cores are disturbed.
     """
     lanes, lines = target.lanes(F32), slide.output[1]
     bands = sorted({-(-lines // count) for count in range(1, min(_MOST_BANDS, lines) + 1)})
@@ -238,10 +241,11 @@ def _best_cut(target: Target, first: ConvolutionCall, second: ConvolutionCall, s
         rows = _best_rows(target, first, slide, vectors)
         for band in bands:
             cut = _Cut(rows, vectors, -(-second.filters // (vectors * lanes)), band, -(-lines // band))
-            time = _time(target, first, second, slide, cut, made[band])
-            time += time / (cut.bands * cut.blocks) / 4
-            if time < least:
-                best, least = cut, time
+            chunks = second.batch * cut.bands * cut.blocks
+            waits = _DISTURBANCE if threads > 1 else 0.0
+            end = _time(target, first, second, slide, cut, made[band]) * (-(-chunks // threads) + waits) / chunks
+            if end < least:
+                best, least = cut, end
     return best
 
 
