@@ -1,4 +1,4 @@
-"""Families of narrow floating-point dtypes."""
+"""Families of narrow dtypes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import ml_dtypes
 import numpy as np
 
 Dtypes = frozenset[np.dtype[Any]]
+
+# Integers of 2 and 4 bits, each in a byte of its own.
+TINY_INTEGERS: Dtypes = frozenset(map(np.dtype, (ml_dtypes.int2, ml_dtypes.uint2, ml_dtypes.int4, ml_dtypes.uint4)))
 
 # 8-bit floats with a sign, an exponent and a mantissa: a conversion to them may saturate.
 SATURATING_FLOAT8: Dtypes = frozenset(

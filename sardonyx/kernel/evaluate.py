@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.kernel.dtypes import NARROW_FLOATS
+from sardonyx.kernel.dtypes import NARROW_FLOATS, TINY_INTEGERS
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, walk
 from sardonyx.kernel.integers import to_integers
 from sardonyx.kernel.program import Pointwise, Reduction, is_row_value
@@ -246,8 +246,10 @@ def _value(expr: Expr, inputs: Sequence[Array], values: dict[int, Array]) -> Arr
     assert isinstance(expr, Apply)
     args = [values[id(arg)] for arg in expr.args]
     if expr.primitive == "cast":
-        to_integer = args[0].dtype.kind == "f" and expr.dtype.kind in "iu"
-        result = to_integers(args[0], expr.dtype) if to_integer else args[0].astype(expr.dtype)
+        to_integer = args[0].dtype.kind == "f" and (expr.dtype.kind in "iu" or expr.dtype in TINY_INTEGERS)
+        # Not every pair of narrow dtypes has a conversion of its own.
+        source = args[0].astype(np.int8) if args[0].dtype in TINY_INTEGERS else args[0]
+        result = to_integers(source, expr.dtype) if to_integer else source.astype(expr.dtype)
         return result.astype(working_dtype(expr.dtype), copy=False)
     return np.asarray(PRIMITIVES[expr.primitive](*args), working_dtype(expr.dtype))
 

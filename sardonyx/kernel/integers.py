@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def to_integers(x: Array, dtype: np.dtype[Any]) -> Array:
-    """Floats (any, also those of ml_dtypes) as integers of 8 to 64 bits."""
+    """Floats (any, also those of ml_dtypes) as integers of 2 to 64 bits."""
     wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
     bits = 64 if dtype.itemsize == 8 else 32
     whole = np.dtype(f"int{bits}")

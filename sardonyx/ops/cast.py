@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel import expr as k
-from sardonyx.kernel.dtypes import NARROW_FLOATS, SATURATING_FLOAT8
+from sardonyx.kernel.dtypes import NARROW_FLOATS, SATURATING_FLOAT8, TINY_INTEGERS
 from sardonyx.kernel.expr import Expr
 from sardonyx.kernel.integers import to_integers
 from sardonyx.kernel.program import Host, Kernel, View
@@ -63,7 +63,7 @@ class Conversion(Elementwise):
         if target == _EXPONENT_ONLY and x.dtype != target:
             return (to_exponents(x, bool(self.saturate), self.round_mode),)
         with np.errstate(all="ignore"):
-            return (_converted(x, target, bool(self.saturate)),)
+            return (converted(x, target, bool(self.saturate)),)
 
 
 @operator("Cast")
@@ -109,14 +109,17 @@ def _itself(x: Array) -> Array:
     return x
 
 
-def _converted(x: Array, target: np.dtype[Any], saturate: bool) -> Array:
+def converted(x: Array, target: np.dtype[Any], saturate: bool) -> Array:
+    """What `convert` means for the elements of an array."""
     if target in SATURATING_FLOAT8 and saturate and x.dtype.kind not in "biu" and x.dtype != target:
         largest = float(ml_dtypes.finfo(target).max)
         wide = x if x.dtype == np.float64 else x.astype(np.float32)
         return np.clip(wide, -largest, largest).astype(target)
-    if target.kind in "iu" and (x.dtype.kind == "f" or x.dtype in NARROW_FLOATS):
+    whole = target.kind in "iu" or target in TINY_INTEGERS
+    if whole and (x.dtype.kind == "f" or x.dtype in NARROW_FLOATS):
         return to_integers(x, target)
-    return x.astype(target)
+    # Not every pair of narrow dtypes has a conversion of its own.
+    return (x.astype(np.int8) if x.dtype in TINY_INTEGERS else x).astype(target)
 
 
 def to_exponents(x: Array, saturate: bool, round_mode: str) -> Array:
@@ -148,4 +151,4 @@ def from_strings(x: Array, target: np.dtype[Any], saturate: bool) -> Array:
         integers = [int(item) if item.strip().lstrip("+-").isdigit() else int(float(item)) for item in flat]
         return np.array(integers, object).astype(target).reshape(x.shape)
     numbers = np.array([float(item) for item in flat], np.float64).reshape(x.shape)
-    return _converted(numbers, target, saturate)
+    return converted(numbers, target, saturate)

@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel import expr as k
-from sardonyx.kernel.dtypes import SATURATING_FLOAT8
+from sardonyx.kernel.dtypes import NARROW_FLOATS, TINY_INTEGERS
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr
 from sardonyx.kernel.program import Arrangement, Host, Kernel, Pointwise
+from sardonyx.ops.cast import convert, converted
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -66,8 +67,9 @@ def spread(parameter: Array, shape: Sequence[int], axis: int, block_size: int) -
     return parameter
 
 
-# What vectors of integers hold.
-_NATIVE = frozenset(map(np.dtype, (np.int8, np.uint8, np.int16, np.uint16)))
+# Integers to which and from which native code converts without a loss.
+_INTEGERS = TINY_INTEGERS | set(map(np.dtype, (np.int8, np.uint8, np.int16, np.uint16)))
+_PARTIAL_BLOCKS = "the axis is not known to divide into blocks of {}"
 
 
 class Spreading(Protocol):
@@ -160,8 +162,6 @@ class QuantizeLinear(Operator):
     precision: int = 0
     saturate: int = 1
 
-    host_reason = "the quantisation of NumPy: no native kernel"
-
     def _target(self, zero_point: ir.DataType | None) -> ir.DataType:
         if zero_point is not None:
             return zero_point
@@ -176,16 +176,20 @@ class QuantizeLinear(Operator):
         dtypes = padded(inputs)
         target = dtypes[2] or numpy_dtype(self._target(None))
         precision = numpy_dtype(ir.DataType(self.precision)) if self.precision else dtypes[1]
-        if target not in _NATIVE or precision is None or precision.kind in "iu":
-            return Host(self.run, self.host_reason)
+        if (target not in _INTEGERS and target not in NARROW_FLOATS) or precision is None or precision.kind in "iu":
+            return Host(self.run, f"no kernel divides {dtypes[0]} by {dtypes[1]} in {precision} to give {target}")
         if self.block_size and not _has_whole_blocks(self.node, self.axis, self.block_size):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, _PARTIAL_BLOCKS.format(self.block_size))
         x, scale, zero_point = leaves(dtypes)
         assert x is not None
         assert scale is not None
         wide = working_dtype(precision)
         quotient = (x.cast(wide) / scale.cast(wide)).cast(precision).cast(wide)
-        result = quantized(quotient, None if zero_point is None else zero_point.cast(wide), target)
+        origin = None if zero_point is None else zero_point.cast(wide)
+        if target in _INTEGERS:
+            result = quantized(quotient, origin, target)
+        else:
+            result = convert(quotient if origin is None else quotient + origin, target, bool(self.saturate))
         return spread_kernel(self, dtypes, result, self.axis, self.block_size)
 
     def run(self, *inputs: Any) -> Sequence[Value]:
@@ -209,10 +213,7 @@ class QuantizeLinear(Operator):
         result = quotient
         if zero_point is not None:
             result = result + spread(zero_point, x.shape, self.axis, self.block_size).astype(result.dtype)
-        if self.saturate and target in SATURATING_FLOAT8:
-            largest = float(ml_dtypes.finfo(target).max)
-            result = np.clip(result, -largest, largest)
-        return (result.astype(target),)
+        return (converted(result, target, bool(self.saturate)),)
 
 
 @operator("DequantizeLinear")
@@ -223,8 +224,6 @@ class DequantizeLinear(Operator):
     block_size: int = 0
     output_dtype: int = 0
 
-    host_reason = "the dequantisation of NumPy: no native kernel"
-
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, scale = inputs[0], inputs[1]
         assert x is not None
@@ -234,15 +233,16 @@ class DequantizeLinear(Operator):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         dtypes = padded(inputs)
         target = numpy_dtype(ir.DataType(self.output_dtype)) if self.output_dtype else dtypes[1]
-        if dtypes[0] not in (*_NATIVE, np.dtype(np.int32)) or target is None:
-            return Host(self.run, self.host_reason)
+        floats = dtypes[0] in NARROW_FLOATS
+        if not (floats or dtypes[0] in _INTEGERS or dtypes[0] == np.int32) or target is None:
+            return Host(self.run, f"no kernel makes {dtypes[0]} real")
         if self.block_size and not _has_whole_blocks(self.node, self.axis, self.block_size):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, _PARTIAL_BLOCKS.format(self.block_size))
         x, scale, zero_point = leaves(dtypes)
         assert x is not None
         assert scale is not None
-        whole = np.dtype(np.int64 if dtypes[0] == np.int32 else np.int32)
-        values = x if zero_point is None else x.cast(whole) - zero_point.cast(whole)
+        exact = x.dtype if floats else np.dtype(np.int64 if dtypes[0] == np.int32 else np.int32)
+        values = x if zero_point is None else x.cast(exact) - zero_point.cast(exact)
         wide = working_dtype(target)
         real = (values.cast(wide) * scale.cast(wide)).cast(target)
         return spread_kernel(self, dtypes, real, self.axis, self.block_size)
@@ -278,8 +278,6 @@ def dynamically_quantized(x: Expr) -> list[Expr]:
 class DynamicQuantizeLinear(Operator):
     """x as uint8 with the scale and zero point of its own range, which always includes zero."""
 
-    host_reason = "the quantisation of NumPy: no native kernel"
-
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x = inputs[0]
         assert x is not None
@@ -287,7 +285,7 @@ class DynamicQuantizeLinear(Operator):
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         if inputs[0] != np.float32:
-            return Host(self.run, self.host_reason)
+            return Host(self.run, f"no kernel quantises {inputs[0]}: ONNX defines the operator for float32")
         (x,) = leaves(inputs)
         assert x is not None
         outputs = dynamically_quantized(x)

@@ -84,7 +84,7 @@ class CPUExecutionProvider(ExecutionProvider):
         turns = [(turn, borrowed(turn, known)) for turn in split(items, steering)]
         lent = {value for _, again in turns for item in again for value in item.node.inputs if value is not None}
         for turn, again in turns:
-            if any(_has_work(item) for item in turn):
+            if any(_has_work(item) or (not steering and _gives_result(item)) for item in turn):
                 steps.append(native.step(turn, again, lent, compilation, steering))
             else:
                 steps.extend(
@@ -108,7 +108,7 @@ class CPUExecutionProvider(ExecutionProvider):
                 run = kernel.call if isinstance(kernel, Host) else kernel.run
                 kernel = Host(guarded(item.operator, run), item.reason)
             call = render(kernel)
-            on_host = isinstance(kernel, Host) and item.role != "known"  # what is known takes no elements
+            on_host = item.role == "host" and not isinstance(kernel, View)  # what is known takes no elements
             kind = "host" if on_host else "view" if isinstance(kernel, View) else "kernel"
             reason = item.reason if kind == "host" else ""
         return Step(
@@ -130,6 +130,11 @@ def _has_work(item: Lowered) -> bool:
         reorders = isinstance(item.kernel, View) and not item.kernel.is_reshape and item.node.op_type != "Identity"
         return reorders and any(value.is_graph_output() for value in item.node.outputs)
     return item.role == "native"
+
+
+def _gives_result(item: Lowered) -> bool:
+    """Whether a node that computes nothing in a run gives an output of the graph, which native code then makes."""
+    return item.role in ("known", "view") and any(value.is_graph_output() for value in item.node.outputs)
 
 
 def _on_host(node: ir.Node, inference: Inference) -> Lowered:

@@ -203,7 +203,11 @@ def test_float16_is_rounded_once():
 
 def test_what_has_no_rendering_is_named():
     assert supported([Input(np.dtype(np.float32), 0) + 1]) is None
-    assert "float8_e5m2" in supported([Input(np.dtype(ml_dtypes.float8_e5m2), 0)])
+    power = np.dtype(ml_dtypes.float8_e8m0fnu)
+    assert supported([Input(power, 0)]) is None
+    assert supported([Input(np.dtype(np.float32), 0).cast(power)]) == "no vector code rounds to float8_e8m0fnu"
+    nibble = Input(np.dtype(ml_dtypes.int4), 0)
+    assert supported([nibble + nibble]) == "add of int4 has no vector code"
     assert "object" in supported([Input(np.dtype(object), 0)])
     assert "complex64" in supported([Input(np.dtype(np.complex64), 0)])
     assert supported([e.exp(Input(np.dtype(np.int32), 0))]) == "exp of int32 has no vector code"

@@ -1,7 +1,7 @@
 """Vector code for scalar expressions: every primitive of `kernel.evaluate`, for every dtype of the kernel language.
 
-Values are computed as the evaluator computes them: float16 and bfloat16 in float32, rounded once when the expression
-is finished.
+Values are computed as the evaluator computes them: narrow floats in float32, rounded once when the expression is
+finished.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import numpy as np
 from sardonyx.compiler.llvm import integers, mathematics, trigonometry
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
-from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, I32, I64, Type, type_of
+from sardonyx.compiler.llvm.types import BOOL, E8M0, F32, F64, I8, I32, I64, U8, Type, type_of
+from sardonyx.kernel.dtypes import TINY_INTEGERS
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, walk
 
 _FLOAT_FUNCTIONS: Mapping[str, Callable[[Function, Value], Value]] = {
     **mathematics.FUNCTIONS,
     **trigonometry.FUNCTIONS,
 }
+# Powers of two are only read.
+_ONLY_READ = np.dtype(E8M0.kind)
 _LOGIC = {
     "logical_and": "and",
     "logical_or": "or",
@@ -40,6 +43,7 @@ _ON_INTEGERS = frozenset(
     | {"isinf", "absolute", "negative", "sign", "divide", "modulo", "fmod", "power", "shift_left", "shift_right"}
     | {"ceil", "floor", "trunc"}
 )
+_ON_TINY_INTEGERS = frozenset({"cast", "where"})
 _ON_FLOATS = frozenset(
     {*_FLOAT_FUNCTIONS, *_RELATIONS, *_ARITHMETIC, "maximum", "minimum", "where", "cast", "isnan", "isinf", "negative"}
     | {"sign", "divide", "modulo", "fmod", "power", "logical_and", "logical_or", "logical_xor", "logical_not"}
@@ -51,7 +55,9 @@ def working_type(dtype: np.dtype[Any]) -> Type:
     found = type_of(dtype)
     if found is None:
         raise TypeError(f"the kernel language has no {dtype}")
-    return F32 if found in (F16, BF16) else found
+    if found.is_tiny_integer:
+        return I8 if found.is_signed else U8
+    return F32 if found.is_narrow_float else found
 
 
 def supported(roots: Sequence[Expr]) -> str | None:
@@ -59,11 +65,14 @@ def supported(roots: Sequence[Expr]) -> str | None:
     for expr in walk(roots):
         if type_of(expr.dtype) is None:
             return f"{expr.dtype} has no native arithmetic"
+        if expr.dtype == _ONLY_READ and not isinstance(expr, Input):
+            return f"no vector code rounds to {expr.dtype}"
         if isinstance(expr, Reduce) and expr.dtype == np.bool_ and expr.kind in ("sum", "product"):
             return f"{expr.kind} over rows of {expr.dtype} has no vector code"
         if isinstance(expr, Apply):
             dtype = expr.args[-1].dtype  # the first operand of `where` is a condition
             known = {"b": _ON_TRUTH, "i": _ON_INTEGERS, "u": _ON_INTEGERS}.get(dtype.kind, _ON_FLOATS)
+            known = _ON_TINY_INTEGERS if dtype in TINY_INTEGERS else known
             if expr.primitive not in known:
                 return f"{expr.primitive} of {dtype} has no vector code"
     return None
@@ -144,15 +153,17 @@ def _as_number(expr: Constant) -> int | float | bool:
 def _cast(k: Function, value: Value, expr: Apply) -> Value:
     wanted = type_of(expr.dtype)
     assert wanted is not None
-    if wanted in (F16, BF16):
+    if wanted.is_narrow_float:
         if value.type.scalar not in (F32, F64):
             value = value.to(F32)
         return from_bits(to_bits(k, value, wanted), wanted)
     if value.type.is_float and not wanted.is_float and wanted != BOOL:
         if _fits(expr.args[0], expr.dtype):
-            return _cut(k, _known_least(k, value, expr.args[0]), I32).to(wanted)
-        return _to_integer(k, value, wanted)
-    return value.to(wanted)
+            whole = _cut(k, _known_least(k, value, expr.args[0]), I32).to(wanted)
+        else:
+            whole = _to_integer(k, value, wanted)
+        return whole.to(working_type(expr.dtype))
+    return value.to(wanted).to(working_type(expr.dtype))
 
 
 def _limits(expr: Expr) -> tuple[float, float] | None:
@@ -173,7 +184,7 @@ def _limits(expr: Expr) -> tuple[float, float] | None:
 def _fits(expr: Expr, dtype: np.dtype[Any]) -> bool:
     """Whether a float is limited to numbers of a narrow integer dtype, or is NaN."""
     wanted = type_of(dtype)
-    if wanted is None or wanted.is_float or not 8 <= wanted.bits <= 16 or expr.dtype.kind != "f":
+    if wanted is None or wanted.is_float or not 1 < wanted.bits <= 16 or expr.dtype.kind != "f":
         return False
     limits, lowest = _limits(expr), -(1 << (wanted.bits - 1)) if wanted.is_signed else 0
     return limits is not None and lowest <= limits[0] and limits[1] < lowest + (1 << wanted.bits)

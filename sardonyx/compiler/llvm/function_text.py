@@ -6,6 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, F16, F32, PTR, VOID, Type
 from sardonyx.compiler.llvm.values import Pointer, Value
@@ -160,7 +162,9 @@ def literal(number: int | float | bool, scalar: Type) -> str:
     """A number as LLVM reads it exactly."""
     if scalar == BOOL:
         return "true" if number else "false"
-    if scalar.kind in ("f", "bf"):
+    if scalar.is_tiny_float:
+        return str(int(np.float32(number).astype(np.dtype(scalar.kind)).view(np.uint8)))
+    if scalar.is_float:
         if scalar.bits == 64:
             return "0x" + struct.pack(">d", float(number)).hex().upper()
         if scalar == F32:

@@ -33,6 +33,8 @@ class MemoryAccess(FunctionText):
         scalar = pointer.scalar
         if scalar == BOOL:  # one byte in memory, one bit in registers
             return self.load(pointer.cast(Type("u", 8)), lanes, mask, align).differs(0)
+        if scalar.is_tiny_integer:
+            return self.load(pointer.cast(Type("u", 8)), lanes, mask, align).to(scalar)
         wide = scalar.vector(lanes)
         align = align or scalar.nbytes
         if mask is None:
@@ -59,8 +61,8 @@ class MemoryAccess(FunctionText):
         scalar = pointer.scalar
         if not isinstance(value, Value):
             value = self.constant(scalar, value)
-        if scalar == BOOL:
-            self.store(pointer.cast(Type("u", 8)), value.to(Type("u", 8)), mask, align)
+        if scalar == BOOL or scalar.is_tiny_integer:
+            self.store(pointer.cast(Type("u", 8)), as_byte(value, scalar), mask, align)
             return
         value = self.coerce(value, scalar.vector(value.type.lanes))
         align = align or scalar.nbytes
@@ -73,6 +75,8 @@ class MemoryAccess(FunctionText):
         lanes, scalar = indices.type.lanes, pointer.scalar
         if scalar == BOOL:
             return self.gather(pointer.cast(Type("u", 8)), indices, mask).differs(0)
+        if scalar.is_tiny_integer:
+            return self.gather(pointer.cast(Type("u", 8)), indices, mask).to(scalar)
         if lanes == 1:
             return pointer.load(indices)
         wide, flags = scalar.vector(lanes), f"<{lanes} x i1>"
@@ -108,3 +112,8 @@ class MemoryAccess(FunctionText):
         self._types[name] = PTR
         self._entry.append(f"  {name} = alloca [{count} x {scalar}], align {align}")
         return Pointer(self.named(name, PTR), scalar)
+
+
+def as_byte(value: Value, scalar: Type) -> Value:
+    """A truth value or a tiny integer of type `scalar` as it lies in memory: the low bits of a byte."""
+    return value.to(scalar).to(Type("u", scalar.bits)).to(Type("u", 8))

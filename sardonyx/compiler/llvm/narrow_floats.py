@@ -1,4 +1,4 @@
-"""float16 and bfloat16 from and to the types in which they are computed, on targets with and without instructions.
+"""Narrow floats from and to the types in which they are computed, on targets with and without instructions.
 
 LLVM would call library functions for many of its own conversions, which no kernel finds; here are none of these.
 """
@@ -7,36 +7,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sardonyx.compiler.llvm.types import BF16, F32, F64, HALF, U16, U32, Type
+from sardonyx.compiler.llvm.tiny_floats import from_byte, to_byte
+from sardonyx.compiler.llvm.types import BF16, F32, F64, HALF, U8, U16, U32, Type
 
 if TYPE_CHECKING:
     from sardonyx.compiler.llvm.builder import Function, Value
 
 
 def converted(value: Value, scalar: Type) -> Value:
-    """What `Value.to` does from or to float16 and bfloat16: always by way of their neighbour F32 but for F64 to F16,
-    which is rounded once.
+    """What `Value.to` does from or to narrow floats: always by way of F32 but for F64 to F16 and to tiny floats, which
+    is rounded once.
     """
     source = value.type.scalar
     if source.is_narrow_float:
-        return from_bits(value.bits_as(U16), source).to(scalar)
+        return from_bits(value.bits_as(word_of(source)), source).to(scalar)
     if source != F64:
         value = value.to(F32)
     return to_bits(value.function, value, scalar).bits_as(scalar)
 
 
+def word_of(storage: Type) -> Type:
+    """The integer that a narrow float is in memory."""
+    return U8 if storage.is_tiny_float else U16
+
+
 def widened(value: Value, wanted: Type) -> Value:
-    """A value as `wanted`, its own scalar type or, for float16 and bfloat16, F32."""
+    """A value as `wanted`, its own scalar type or, for narrow floats, F32."""
     return value.to(wanted)
 
 
 def narrowed(k: Function, value: Value, storage: Type) -> Value:
-    """A value rounded to `storage`: once for float16, by way of F32 for bfloat16 (as `ml_dtypes` does)."""
+    """A value rounded to `storage`: once, but by way of F32 for bfloat16 (as `ml_dtypes` does)."""
     return value.to(storage)
 
 
 def from_bits(word: Value, storage: Type) -> Value:
-    """The F32 value of float16 or bfloat16 numbers given by their bits (U16)."""
+    """The F32 value of narrow floats given by their bits (`word_of` their type)."""
+    if storage.is_tiny_float:
+        return from_byte(word, storage)
     if storage == BF16:
         return (word.to(U32) << 16).bits_as(F32)
     if word.function.target.has_f16_converts:
@@ -46,11 +54,13 @@ def from_bits(word: Value, storage: Type) -> Value:
 
 
 def to_bits(k: Function, value: Value, storage: Type) -> Value:
-    """The bits (U16) of a value rounded to float16 or bfloat16."""
+    """The bits of a value rounded to a narrow float."""
     source = value.type.scalar
     if storage == BF16:
         return _narrowed_brain(k, value.to(F32))
     single = _rounded_to_odd(k, value) if source == F64 else value.to(F32)
+    if storage.is_tiny_float:
+        return to_byte(k, single, storage)
     if not k.target.has_f16_converts:
         return _narrowed_half(k, single)
     half = single.type.with_scalar(HALF)

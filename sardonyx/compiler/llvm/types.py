@@ -10,15 +10,23 @@ import numpy as np
 
 _FLOAT_NAMES = {32: "float", 64: "double"}
 
+# By the names of their dtypes.
+_TINY_FLOATS = frozenset(
+    {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"}
+    | {"float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A scalar, or a vector of `lanes` of them; `kind` is ``i`` (signed), ``u``, ``f``, ``bf`` or ``ptr``.
+    """A scalar, or a vector of `lanes` of them; `kind` is ``i`` (signed), ``u``, ``f``, ``bf`` or ``ptr``, or the name
+    of a tiny float.
 
     LLVM's integers have no sign; the kind decides which instruction divides, compares, shifts and widens. float16 and
     bfloat16 are words of 16 bits for LLVM, which are moved and converted: it may call library functions wherever a
     value of its own types for them goes from one block to another. `HALF` and `BRAIN` are these types, for
-    instructions that need them.
+    instructions that need them. Tiny floats, of at most 8 bits, are bytes likewise. Integers of 2 and 4 bits lie in a
+    byte each, of which they are the low bits.
     """
 
     kind: str
@@ -36,12 +44,21 @@ class Type:
 
     @property
     def is_float(self) -> bool:
-        return self.kind in ("f", "bf")
+        return self.kind in ("f", "bf") or self.is_tiny_float
 
     @property
     def is_narrow_float(self) -> bool:
-        """float16 and bfloat16, which are computed in float32."""
-        return self.is_float and self.bits == 16
+        """float16, bfloat16 and tiny floats, which are computed in float32."""
+        return self.is_float and self.bits <= 16
+
+    @property
+    def is_tiny_float(self) -> bool:
+        return self.kind in _TINY_FLOATS
+
+    @property
+    def is_tiny_integer(self) -> bool:
+        """Integers of 2 and 4 bits, which are computed in 8."""
+        return self.kind in ("i", "u") and 1 < self.bits < 8
 
     @property
     def is_signed(self) -> bool:
@@ -75,6 +92,7 @@ BOOL = Type("u", 1)
 I8, I16, I32, I64 = Type("i", 8), Type("i", 16), Type("i", 32), Type("i", 64)
 U8, U16, U32, U64 = Type("u", 8), Type("u", 16), Type("u", 32), Type("u", 64)
 F16, BF16, F32, F64 = Type("f", 16), Type("bf", 16), Type("f", 32), Type("f", 64)
+E8M0 = Type("float8_e8m0fnu", 8)  # a power of two; only read
 HALF, BRAIN = Type("half", 16), Type("bfloat", 16)
 PTR = Type("ptr", 64)
 VOID = Type("void", 0)
@@ -93,6 +111,11 @@ _OF_DTYPE: dict[np.dtype[Any], Type] = {
     np.dtype(ml_dtypes.bfloat16): BF16,
     np.dtype(np.float32): F32,
     np.dtype(np.float64): F64,
+    np.dtype(ml_dtypes.int4): Type("i", 4),
+    np.dtype(ml_dtypes.uint4): Type("u", 4),
+    np.dtype(ml_dtypes.int2): Type("i", 2),
+    np.dtype(ml_dtypes.uint2): Type("u", 2),
+    **{np.dtype(name): Type(name, 8) for name in _TINY_FLOATS},
 }
 
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits
+from sardonyx.compiler.llvm.memory_access import as_byte
+from sardonyx.compiler.llvm.narrow_floats import from_bits, to_bits, word_of
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, BOOL, F16, U8, U16, Type, type_of
+from sardonyx.compiler.llvm.types import BOOL, U8, Type, type_of
 from sardonyx.kernel.expr import Expr, walk
 
 Access = Literal["contiguous", "broadcast", "strided"]
@@ -20,7 +21,7 @@ Access = Literal["contiguous", "broadcast", "strided"]
 
 def lanes_for(target: Target, types: Sequence[Type]) -> int:
     """The lanes of a vector register for the widest of some storage types; narrow floats are computed as F32."""
-    bits = max((32 if one in (F16, BF16) else one.bits for one in types), default=32)
+    bits = max((32 if one.is_narrow_float else one.bits for one in types), default=32)
     return target.lanes(Type("u", max(8, bits)))
 
 
@@ -32,23 +33,25 @@ def types_within(roots: Sequence[Expr]) -> list[Type]:
 
 def memory_type(scalar: Type) -> Type:
     """The type with which elements are moved: not every target moves vectors of truth values or narrow floats."""
-    if scalar == BOOL:
+    if scalar == BOOL or scalar.is_tiny_integer:
         return U8
-    return U16 if scalar in (F16, BF16) else scalar
+    return word_of(scalar) if scalar.is_narrow_float else scalar
 
 
 def as_stored(k: Function, value: Value, scalar: Type) -> Value:
     """A value of the working type as it lies in memory."""
-    if scalar == BOOL:
-        return value.to(U8)
-    return to_bits(k, value, scalar) if scalar in (F16, BF16) else value
+    if scalar == BOOL or scalar.is_tiny_integer:
+        return as_byte(value, scalar)
+    return to_bits(k, value, scalar) if scalar.is_narrow_float else value
 
 
 def as_loaded(value: Value, scalar: Type) -> Value:
     """A value read from memory in its working type."""
     if scalar == BOOL:
         return value.differs(0)
-    return from_bits(value, scalar) if scalar in (F16, BF16) else value
+    if scalar.is_tiny_integer:
+        return value.to(scalar)
+    return from_bits(value, scalar) if scalar.is_narrow_float else value
 
 
 class Operand:
