@@ -15,7 +15,9 @@ from sardonyx.runtime.result_pool import (
     BLOCKS,
     FREE_BYTES,
     HEADER_WORDS,
+    LARGE_PAGES_FROM,
     LARGEST_KEPT,
+    MADV_HUGEPAGE,
     PAGE,
     POOL_BYTES,
     BlockColumn,
@@ -71,12 +73,22 @@ def _emit_take(target: Target) -> str:
         sizes = (k.constant(I64, ALIGNMENT), capacity)
         problem = k.call("posix_memalign", I32, place.address, *sizes)
         with k.when(problem.equals(0)):
+            if "linux" in target.triple:
+                _ask_for_large_pages(k, place.load(), capacity)
             row.store(capacity, int(BlockColumn.CAPACITY))
             row.store(place.load(), int(BlockColumn.ADDRESS))
             row.store(int(BlockState.USED), int(BlockColumn.STATE))
             result.set(_number(k, row))
     k.give(result.get())
     return k.finish()
+
+
+def _ask_for_large_pages(k: Function, address: Value, capacity: Value) -> None:
+    """Let the system map a large block by the megabyte: fewer page faults, and fewer misses when it is written."""
+    with k.when(capacity >= LARGE_PAGES_FROM):
+        first = (address + (PAGE - 1)) & -PAGE
+        size = (address + capacity - first) & -PAGE
+        k.call("madvise", I32, k.pointer(first, I64).address, size, k.constant(I32, MADV_HUGEPAGE))
 
 
 def _emit_give(target: Target) -> str:
