@@ -1,12 +1,15 @@
 """Measure everything: the models of the zoo and all that surrounds a run, against other engines.
 
-    python -m benchmarks [--zoo DIR] [--models …] [--engines …] [--threads 1,2] [--parts …] [--quick]
+    python -m benchmarks [--zoo DIR] [--models …] [--engines …] [--threads 1,2] [--parts …]
+                         [--quick | --thorough] [--seconds S]
                          [--json build/bench/results.json] [--plot build/bench/speed.png]
 
-Models that are not there are built first; what fails costs its own figures and none of the others. Each part is also a
-command of its own, with more options: `python -m benchmarks.floors`, `compare` (models), `startup` (sessions and
-processes), `memory`, `small`, `lengths`, `gemm_shapes`, `ablation`. The figures of a part that is not measured again
-stay in the file. benchmarks/README.md says how to read them.
+Models that are not there are built first; what fails costs its own figures and none of the others. It tells every now
+and then on the error output how far it is; the file is written after every row. `--seconds` is what each engine may
+spend on a model; `--thorough` measures everything longer (`effort.py`). Each part is also a command of its own, with
+more options: `python -m benchmarks.floors`, `compare` (models), `startup` (sessions and processes), `memory`, `small`,
+`lengths`, `gemm_shapes`, `ablation`. The figures of a part that is not measured again stay in the file.
+benchmarks/README.md says how to read them.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks import (
     ablation,
@@ -35,8 +38,9 @@ from benchmarks import (
     startup,
 )
 from benchmarks import summary as summaries
+from benchmarks.effort import QUICK, THOROUGH, USUAL, Effort
 from benchmarks.engines import BASELINE, BEST_OF, OURS
-from benchmarks.turns import Budget
+from benchmarks.progress import Progress
 from benchmarks.zoo import registry, store
 
 RESULTS = Path("build/bench/results.json")
@@ -45,14 +49,15 @@ PICTURE = Path("build/bench/speed.png")
 
 @dataclass(frozen=True)
 class Request:
-    """What is measured, and where the figures go."""
+    """What is measured and how much of it, and where the figures go."""
 
     zoo: Path
     models: tuple[str, ...]
     engines: tuple[str, ...]
     threads: tuple[int, ...]
-    quick: bool
+    effort: Effort
     kept: report.Report
+    progress: Progress
 
     @property
     def few(self) -> tuple[str, ...]:
@@ -77,7 +82,10 @@ def main() -> None:
     options.add_engines(parser)
     options.add_threads(parser)
     parser.add_argument("--parts", type=options.names, default=tuple(PARTS), help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--quick", action="store_true", help="few runs: for trying out, not for figures")
+    effort = parser.add_mutually_exclusive_group()
+    effort.add_argument("--quick", action="store_true", help="few runs: for trying out, not for figures")
+    effort.add_argument("--thorough", action="store_true", help="more runs of everything: hours")
+    parser.add_argument("--seconds", type=float, metavar="S", help="timed seconds for each engine on a model")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="default: %(default)s")
     parser.add_argument("--plot", type=Path, default=PICTURE, metavar="FILE", help="default: %(default)s")
     chosen = parser.parse_args()
@@ -93,23 +101,30 @@ def main() -> None:
 def measure(chosen: argparse.Namespace) -> list[str]:
     """Measure the parts, print the tables and draw the picture; what failed as a whole, and why."""
     print(machine.line())
-    began = time.monotonic()
     needs_models = not {"small", "gemm"}.issuperset(chosen.parts)
     models, failures = build(chosen.models, chosen.zoo) if needs_models else ((), [])
     kept = report.Report(chosen.json)
     kept.data["versions"] = report.versions(chosen.engines)
     print(", ".join(f"{engine} {version}" for engine, version in kept.data["versions"].items()))
-    request = Request(chosen.zoo, models, tuple(kept.data["versions"]), chosen.threads, chosen.quick, kept)
-    for number, name in enumerate(chosen.parts, 1):
-        print(f"\nPart {number} of {len(chosen.parts)}, {name}, {since(began)}", flush=True)
+    effort = effort_of(chosen)
+    request = Request(chosen.zoo, models, tuple(kept.data["versions"]), chosen.threads, effort, kept, Progress({}))
+    planned = {name: PARTS[name].rows(request) * PARTS[name].row_seconds * effort.pace for name in chosen.parts}
+    request = replace(request, progress=Progress(planned))
+    for name in chosen.parts:
+        request.progress.begin(name)
         try:
-            PARTS[name](request)
+            PARTS[name].measure(request)
         except Exception as error:  # the other parts are still to come
             traceback.print_exc()
             failures.append(f"{name}: {isolated.reason(error)}")
+    request.progress.end()
+    kept.data["minutes"] = {name: round(seconds / 60, 1) for name, seconds in request.progress.spent.items()}
+    kept.save()
     print(
-        f"\n{summaries.render(kept.data)}\n\nkept in {chosen.json} after {(time.monotonic() - began) / 60:.0f} minutes"
+        f"\n{summaries.render(kept.data)}\n\nkept in {chosen.json} after {request.progress.minutes:.0f} minutes: ",
+        end="",
     )
+    print(", ".join(f"{name} {minutes}" for name, minutes in kept.data["minutes"].items()))
     if importlib.util.find_spec("matplotlib") is None:
         print("no picture: matplotlib is not installed")
     elif any(row["ratio"] and row["gflops"] for row in kept.rows("models")):
@@ -121,9 +136,12 @@ def measure(chosen: argparse.Namespace) -> list[str]:
     return failures
 
 
-def since(began: float) -> str:
-    """How long after the start it is."""
-    return f"{(time.monotonic() - began) / 60:.1f} minutes after the start"
+def effort_of(chosen: argparse.Namespace) -> Effort:
+    """How much the options ask for."""
+    effort = QUICK if chosen.quick else THOROUGH if chosen.thorough else USUAL
+    if chosen.seconds is None:
+        return effort
+    return replace(effort, models=replace(effort.models, seconds=chosen.seconds, runs=0))
 
 
 def build(models: Sequence[str], zoo: Path) -> tuple[tuple[str, ...], list[str]]:
@@ -140,71 +158,116 @@ def build(models: Sequence[str], zoo: Path) -> tuple[tuple[str, ...], list[str]]
     return tuple(name for name in models if store.is_built(name, zoo)), failures
 
 
+@dataclass(frozen=True)
+class Part:
+    """One part: what measures it, how many rows that gives, and the seconds that a row takes with the usual effort.
+
+    The seconds are those of a machine with two cores (AMD Zen 5); they only serve to tell how long it will take.
+    """
+
+    measure: Callable[[Request], None]
+    rows: Callable[[Request], int]
+    row_seconds: float
+
+
 def measure_models(request: Request) -> None:
-    budget = Budget(runs=3) if request.quick else Budget()
-    settings = compare.Settings(request.zoo, request.engines, budget)
-    rows = compare.measure_all(
-        request.models, request.threads, settings, report.ceilings(request.kept, request.threads)
-    )
-    request.kept.put("models", rows, {"seconds": budget.seconds, "runs": budget.runs})
+    effort = request.effort
+    settings = compare.Settings(request.zoo, request.engines, effort.models, one_team_only=effort.one_team_only)
+    ceilings = report.ceilings(request.kept, request.threads)
+    rows = compare.measure_all(request.models, request.threads, settings, ceilings)
+    keep(request, "models", rows, {"seconds": effort.models.seconds, "runs": effort.models.runs})
+
+
+def rows_of_models(request: Request) -> int:
+    always = [name for name in request.engines if name not in request.effort.one_team_only]
+    return len(request.models) * (len(request.engines) + len(always) * (len(request.threads) - 1))
 
 
 def measure_sessions(request: Request) -> None:
-    repeats = 1 if request.quick else 3
+    repeats = request.effort.repeats
     rows = startup.sessions(request.models, request.few, request.most, request.zoo, repeats)
-    request.kept.put("sessions", rows, {"repeats": repeats})
+    keep(request, "sessions", rows, {"repeats": repeats})
 
 
 def measure_processes(request: Request) -> None:
-    repeats = 1 if request.quick else 3
+    repeats = request.effort.repeats
     rows = startup.processes(request.models, request.few, request.most, request.zoo, repeats)
-    request.kept.put("processes", rows, {"repeats": repeats})
+    keep(request, "processes", rows, {"repeats": repeats})
 
 
 def measure_memory(request: Request) -> None:
-    request.kept.put("memory", memory.measure_all(request.models, request.few, request.most, request.zoo))
+    keep(request, "memory", memory.measure_all(request.models, request.few, request.most, request.zoo))
+
+
+def rows_of_starts(request: Request) -> int:
+    return len(request.models) * len(request.few)
 
 
 def measure_small(request: Request) -> None:
-    turns = 3 if request.quick else 40
-    request.kept.put("small", small.measure_all(request.few, request.threads, turns), {"turns": turns})
+    turns = request.effort.turns
+    keep(request, "small", small.measure_all(request.few, request.threads, turns), {"turns": turns})
+
+
+def rows_of_small(request: Request) -> int:
+    return len(small.MODELS) * len(request.few) * len(request.threads)
 
 
 def measure_lengths(request: Request) -> None:
     if request.length_model is None:
         print("no lengths: minilm-l6 is not built")
         return
-    count = 4 if request.quick else lengths.COUNT
+    count = request.effort.lengths
     rows = lengths.measure_all(request.length_model, request.few, request.threads, request.zoo, count)
-    request.kept.put("lengths", rows, {"count": count})
+    keep(request, "lengths", rows, {"count": count})
+
+
+def rows_of_lengths(request: Request) -> int:
+    return 2 * len(request.few) * len(request.threads)
 
 
 def measure_gemm(request: Request) -> None:
     if not {BASELINE, OURS} <= set(request.engines):
         print(f"no matrix products: they are measured with both {BASELINE} and {OURS}")
         return
-    count, turns = (6, 3) if request.quick else (200, 7)
+    count, turns = request.effort.products, request.effort.product_turns
     ceilings = report.ceilings(request.kept, request.threads)
     rows = gemm_shapes.measure_all(count, request.threads, False, turns, ceilings)
-    request.kept.put("gemm", rows, {"turns": turns, "variable": False})
+    keep(request, "gemm", rows, {"turns": turns, "variable": False})
+
+
+def rows_of_gemm(request: Request) -> int:
+    return request.effort.products * len(request.threads)
 
 
 def measure_ablation(request: Request) -> None:
-    budget = Budget(runs=2) if request.quick else Budget(2.0)
-    models = [name for name in ablation.MODELS if name in request.models]
-    rows = ablation.measure_all(ablation.SWITCHES, models, request.threads[:1], request.zoo, budget)
-    request.kept.put("ablation", rows, {"seconds": budget.seconds, "runs": budget.runs})
+    budget = request.effort.techniques
+    rows = ablation.measure_all(ablation.SWITCHES, techniques_of(request), request.threads[:1], request.zoo, budget)
+    keep(request, "ablation", rows, {"seconds": budget.seconds, "runs": budget.runs})
 
 
-PARTS: dict[str, Callable[[Request], None]] = {
-    "models": measure_models,
-    "sessions": measure_sessions,
-    "processes": measure_processes,
-    "memory": measure_memory,
-    "small": measure_small,
-    "lengths": measure_lengths,
-    "gemm": measure_gemm,
-    "ablation": measure_ablation,
+def rows_of_ablation(request: Request) -> int:
+    return len(ablation.SWITCHES) * len(techniques_of(request))
+
+
+def techniques_of(request: Request) -> list[str]:
+    """The models that techniques are measured on."""
+    return [name for name in ablation.MODELS if name in request.models]
+
+
+def keep(request: Request, name: str, rows: Iterable[Any], settings: Mapping[str, Any] | None = None) -> None:
+    """Keep the rows of a part as they come, and tell how far it is."""
+    request.kept.put(name, request.progress.over(rows, PARTS[name].rows(request)), settings)
+
+
+PARTS: dict[str, Part] = {
+    "models": Part(measure_models, rows_of_models, 2.4),
+    "sessions": Part(measure_sessions, rows_of_starts, 5.0),
+    "processes": Part(measure_processes, rows_of_starts, 3.0),
+    "memory": Part(measure_memory, rows_of_starts, 2.2),
+    "small": Part(measure_small, rows_of_small, 1.8),
+    "lengths": Part(measure_lengths, rows_of_lengths, 11.0),
+    "gemm": Part(measure_gemm, rows_of_gemm, 0.6),
+    "ablation": Part(measure_ablation, rows_of_ablation, 3.0),
 }
 
 

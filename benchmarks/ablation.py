@@ -3,9 +3,9 @@
     python -m benchmarks.ablation [--zoo DIR] [--models …] [--threads 1] [--seconds S | --runs N] [--only NAME]
                                   [--switch "NAME: -Rewrite, key=value"] [--json FILE]
 
-A technique is switched off by session config entries, by leaving rewrites out, or both. For each of them a fresh
-process holds two sessions of the model, with everything and without the technique, which take turns; `effect` is the
-median without over the median with it: 1.20 means that runs take a fifth longer without. `--switch` adds one to those
+A technique is switched off by session config entries, by leaving rewrites out, or both. A fresh process for each model
+holds a session with everything, which takes turns with one without a technique after the other; `effect` is the median
+without over the median with it: 1.20 means that runs take a fifth longer without. `--switch` adds one to those
 of the table in this file: entries are ``key=value``, rewrites have a minus before their name.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -132,42 +132,52 @@ def unknown(switch: Switch) -> Iterator[str]:
 
 
 def measure_all(
-    switches: Iterable[Switch], models: Iterable[str], threads: Iterable[int], zoo: Path, budget: Budget
+    switches: Sequence[Switch], models: Iterable[str], threads: Iterable[int], zoo: Path, budget: Budget
 ) -> Iterator[Effect]:
     """Rows of all techniques on all models, each printed when it is there."""
     print(f"\nTechniques\n\n{TABLE.head()}")
-    for switch in switches:
-        for model in models:
-            for count in threads:
-                try:
-                    row = isolated.call(measure, switch, model, count, zoo, budget)
-                except Exception as error:  # a model that fails is a result, not the end of the benchmark
-                    row = Effect(switch.name, model, count, error=isolated.reason(error))
+    for model in models:
+        for count in threads:
+            for row in measure_apart(switches, model, count, zoo, budget):
                 print(TABLE.line(asdict(row)), flush=True)
                 yield row
 
 
-def measure(switch: Switch, name: str, threads: int, zoo: Path, budget: Budget) -> Effect:
-    """One technique on one model, in this process."""
-    row = Effect(switch.name, name, threads)
+def measure_apart(switches: Sequence[Switch], model: str, threads: int, zoo: Path, budget: Budget) -> list[Effect]:
+    """Techniques on one model, in a fresh process; each in one of its own if that fails."""
+    try:
+        return isolated.call(measure, switches, model, threads, zoo, budget)
+    except Exception as error:  # a model that fails is a result, not the end of the benchmark
+        if len(switches) == 1:
+            return [Effect(switches[0].name, model, threads, error=isolated.reason(error))]
+    return [row for switch in switches for row in measure_apart([switch], model, threads, zoo, budget)]
+
+
+def measure(switches: Iterable[Switch], name: str, threads: int, zoo: Path, budget: Budget) -> list[Effect]:
+    """Techniques on one model, in this process, which holds two sessions at a time."""
     inputs, _ = test_data.load(zoo / name / "test_data_set_0")
     path = zoo / name / "model.onnx"
-    try:
-        sessions = {
-            "with": OnnxRuntime(OURS).session(path, threads),
-            "without": OnnxRuntime(OURS, switch.config, switch.without).session(path, threads),
-        }
-        outputs = {which: [np.array(value) for value in one.run(None, inputs)] for which, one in sessions.items()}
-        runners = {which: partial(one.run, None, inputs) for which, one in sessions.items()}
-        samples = take_turns(runners, budget)
-    except Exception as error:  # a technique that cannot be switched off is a result, not the end of the benchmark
-        row.error = isolated.reason(error)
-        return row
+    whole = OnnxRuntime(OURS).session(path, threads)
+    rows = [Effect(switch.name, name, threads) for switch in switches]
+    for row, switch in zip(rows, switches, strict=True):
+        try:
+            without = OnnxRuntime(OURS, switch.config, switch.without).session(path, threads)
+            compare(
+                row, {"with": partial(whole.run, None, inputs), "without": partial(without.run, None, inputs)}, budget
+            )
+        except Exception as error:  # a technique that cannot be switched off is a result, not the end of the benchmark
+            row.error = isolated.reason(error)
+    return rows
+
+
+def compare(row: Effect, runners: Mapping[str, Callable[[], Sequence[np.ndarray]]], budget: Budget) -> None:
+    """Put the figures of a model with and without a technique into its row."""
+    outputs = {which: [np.array(value) for value in run()] for which, run in runners.items()}
+    samples = take_turns(runners, budget)
     row.with_ms, row.without_ms = (statistics.median(samples[which]) * 1e3 for which in ("with", "without"))
     row.effect = row.without_ms / row.with_ms
     row.min_effect = min(samples["without"]) / min(samples["with"])
     _, row.max_rel = difference(outputs["without"], outputs["with"])
-    return row
 
 
 if __name__ == "__main__":

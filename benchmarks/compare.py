@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,13 @@ class Settings:
     budget: Budget
     static: bool = False
     batch: int = 1
+    one_team_only: tuple[str, ...] = ()  # engines that take part with the first number of threads alone
+
+    def of_team(self, is_first: bool) -> Settings:
+        """The settings for one number of threads."""
+        if is_first:
+            return self
+        return replace(self, engines=tuple(name for name in self.engines if name not in self.one_team_only))
 
 
 def main() -> None:
@@ -113,13 +120,13 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
 
 
 def measure_all(
-    models: Iterable[str], threads: Iterable[int], settings: Settings, ceilings: Floors
+    models: Iterable[str], threads: Sequence[int], settings: Settings, ceilings: Floors
 ) -> Iterator[Timing]:
     """Rows of all models, each printed when it is there."""
     print(TABLE.head())
     for name in models:
         for count in threads:
-            rows, todo = measure_apart(name, count, settings)
+            rows, todo = measure_apart(name, count, settings.of_team(count == threads[0]))
             for row in rows:
                 if todo is not None and not row.error:
                     rate(row, todo, ceilings)

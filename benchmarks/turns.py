@@ -1,7 +1,8 @@
 """Taking turns: how several engines in one process are timed against each other.
 
-Each in turn makes one run that does not count (it wakes the threads and fills the caches), then timed runs for a
-while. Between turns everybody sleeps, until the last engine's threads have stopped spinning.
+Each in turn makes one run that does not count (it wakes the threads and fills the caches, which is nothing to runs
+that are long themselves), then timed runs for a while. Between turns everybody sleeps, until the last engine's threads
+have stopped spinning.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ class Budget:
     turn_seconds: float = 0.25
     pause_seconds: float = 0.1
     minimum_runs: int = 3
+    long_run_seconds: float = 0.5  # runs of at least this length need none before them, but for the very first
+
+    def needs_waking(self, samples: list[float]) -> bool:
+        """Whether a turn begins with a run that does not count."""
+        return not samples or samples[-1] < self.long_run_seconds
 
     def is_spent(self, samples: list[float]) -> bool:
         if self.runs:
@@ -47,7 +53,8 @@ def take_turns(runners: Mapping[str, Callable[[], object]], budget: Budget) -> d
             if budget.is_spent(samples[name]):
                 continue
             time.sleep(budget.pause_seconds)
-            runner()
+            if budget.needs_waking(samples[name]):
+                runner()
             turn_end = time.perf_counter() + budget.turn_seconds
             while True:
                 samples[name].append(timed(runner)[0])

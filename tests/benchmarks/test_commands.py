@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,8 @@ def chosen_parts(parts: tuple[str, ...], models: tuple[str, ...], folder: Path) 
         engines=("sardonyx",),
         threads=(1,),
         quick=True,
+        thorough=False,
+        seconds=None,
         zoo=folder / "zoo",
         json=folder / "results.json",
         plot=folder / "speed.png",
@@ -67,7 +70,7 @@ def test_a_part_that_fails_costs_no_other(
     def fail(request: everything.Request) -> None:
         raise RuntimeError("no such luck")
 
-    monkeypatch.setitem(everything.PARTS, "memory", fail)
+    monkeypatch.setitem(everything.PARTS, "memory", replace(everything.PARTS["memory"], measure=fail))
     failures = everything.measure(chosen_parts(("memory", "small"), ("one-add",), tmp_path))
     assert failures == ["memory: RuntimeError: no such luck"]
     assert "failed: memory" in capsys.readouterr().err
