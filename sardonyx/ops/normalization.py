@@ -31,6 +31,8 @@ from sardonyx.ops.row_kernels import (
 )
 from sardonyx.ops.row_kernels import standardized as standardized_rows
 
+_NO_NUMBERS = "an input holds something other than real numbers"
+
 
 def _wide(x: Array) -> Array:
     return x.astype(working_dtype(x.dtype), copy=False)
@@ -44,7 +46,7 @@ def _per_channel(parameter: Array, rank: int, dtype: np.dtype[Any]) -> Array:
 class Normalization(Operator):
     """An operator whose first output has the type and shape of the first input."""
 
-    host_reason = "the normalisation of NumPy: no native kernel"
+    host_reason = _NO_NUMBERS
 
     # Operations for each element: mean, difference, square, sum, scale and offset.
     operations = 8
@@ -96,9 +98,23 @@ class BatchNormalization(Normalization):
     operations = 2
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
-        if self.training_mode or self.has_output(1) or not self.spatial:
-            return Host(self.run, "statistics of the batch: no native kernel")
-        return self.lower_rows(inputs)
+        if not self.spatial:
+            return Host(self.run, "each element has parameters of its own")
+        if not self._trains:
+            return self.lower_rows(inputs)
+        if any(dtype is None or not is_computable(dtype) for dtype in inputs):
+            return Host(self.run, _NO_NUMBERS)
+        outputs = [
+            expr.cast(dtype)
+            for expr, dtype in zip(
+                self._training_rows(*leaves(inputs)), [inputs[0], *inputs[3:], *inputs[3:]], strict=True
+            )
+        ]
+        return rows_template(inputs, outputs[: max(1, self.wanted_outputs)], self._arranged_to_train, self.run)
+
+    @property
+    def _trains(self) -> bool:
+        return bool(self.training_mode) or self.has_output(1)
 
     def rows(self, *inputs: Expr | None) -> Sequence[Expr | None]:
         x, scale, bias, mean, variance = (one for one in inputs if one is not None)
@@ -111,6 +127,32 @@ class BatchNormalization(Normalization):
         channels = (-1, *(1,) * (max(len(shape), 2) - 2))
         parameters = [(math.prod(given(one)), *channels[1:]) for one in shapes[1:]]
         return Arrangement((shape, *parameters), (), (shape,))
+
+    def _training_rows(self, *inputs: Expr | None) -> Sequence[Expr]:
+        """All five outputs over rows that are the channels of a batch."""
+        x, scale, bias, mean, variance = (one for one in inputs if one is not None)
+        _, batch_mean, _ = standardized_rows(x, self.epsilon)
+        centred = x - batch_mean
+        batch_variance = k.mean(centred * centred)
+        factor = scale.cast(x.dtype) / k.sqrt(batch_variance + self.epsilon)
+        # The old statistics are the same for all elements of a row.
+        running = [
+            k.reduce("maximum", old.cast(x.dtype)) * self.momentum + new * (1 - self.momentum)
+            for old, new in ((mean, batch_mean), (variance, batch_variance))
+        ]
+        return [centred * factor + bias.cast(x.dtype), *running, batch_mean, batch_variance]
+
+    def _arranged_to_train(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        shape = given(shapes[0])
+        if len(shape) < 2:
+            raise ValueError(f"a batch to train with needs channels on axis 1, not the shape {shape}")
+        channels = (shape[1], *(1,) * (len(shape) - 2))
+        for name, one in zip(("scale", "B", "input_mean", "input_var"), shapes[1:], strict=True):
+            if given(one) != (shape[1],):
+                raise ValueError(f"input '{name}' has shape {one}, not a number for each channel of {shape}")
+        axes = (0, *range(2, len(shape)))
+        rows = [(shape[1],)] * max(0, self.wanted_outputs - 1)
+        return Arrangement((shape, *(channels for _ in shapes[1:])), axes, (shape, *rows))
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, mean, variance = inputs[0], inputs[3], inputs[4]
@@ -127,7 +169,7 @@ class BatchNormalization(Normalization):
         if not self.spatial:
             return (self._normalized(wide, *(_wide(p)[None] for p in (scale, bias, mean, variance))).astype(x.dtype),)
         rank, dtype = max(x.ndim, 2), wide.dtype
-        if self.training_mode or self.has_output(1):
+        if self._trains:
             return self._train(x, scale, bias, mean, variance)
         parameters = [_per_channel(p, rank, dtype) for p in (scale, bias, mean, variance)]
         return (self._normalized(wide, *parameters).astype(x.dtype, copy=False),)

@@ -9,10 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.kernel.program import Host, Kernel, View
+from sardonyx.kernel import expr as k
+from sardonyx.kernel.program import Arrangement, Host, Kernel, View
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, leaves, rows_template
 from sardonyx.runtime.random_state import Stream
 
 
@@ -161,13 +163,29 @@ class Dropping(Drawing):
         data = inputs[0] or UNKNOWN
         return [Fact(data.type, data.shape), Fact(self.mask_type(data), data.shape)]
 
+    def lower_whole(self, data: np.dtype[Any] | None) -> Kernel:
+        """The kernel of `kept_whole`."""
+        if not self.has_output(1):
+            return View(_first)
+        (x,) = leaves([data])
+        if x is None or data is None or not is_computable(data):
+            return Host(self.run, f"nothing is computed with {data}")
+        kept = k.logical_or(x.equals(x), k.isnan(x))  # true, in the shape of x
+        outputs = [x.cast(data), kept if self.version >= 10 else kept.cast(data)]
+        return rows_template([data], outputs, _as_they_are, self.run)
+
     def kept_whole(self, data: Array) -> Sequence[Value]:
         """The outputs where nothing is dropped."""
         return (data, self.mask(np.ones(data.shape, np.bool_), data)) if self.has_output(1) else (data,)
 
 
-def _first(data: Array) -> Array:
+def _first(data: Array, *ratio: Array) -> Array:
     return data
+
+
+def _as_they_are(shapes: Shapes, contents: Contents) -> Arrangement:
+    shape = given(shapes[0])
+    return Arrangement((shape,), (), (shape, shape))
 
 
 @operator("Dropout")
@@ -183,19 +201,21 @@ class OldDropout(Dropping):
         result, kept = self.dropped(data, self.ratio)
         return result, self.mask(kept, data)
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return self.lower_whole(inputs[0]) if self.is_test else Host(self.run, self.host_reason)
+
 
 @operator("Dropout", since=7)
 class InferenceDropout(Dropping):
     """Dropout of opsets 7 to 11: the input itself."""
 
-    host_reason = "its mask is one everywhere"
     ratio: float = 0.5
 
     def run(self, data: Array) -> Sequence[Value]:
         return self.kept_whole(data)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
-        return Host(self.run, self.host_reason) if self.has_output(1) else View(_first)
+        return self.lower_whole(inputs[0])
 
 
 @operator("Dropout", since=12)
@@ -209,6 +229,4 @@ class Dropout(Dropping):
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         training = len(inputs) > 2 and inputs[2] is not None
-        if training or self.has_output(1):
-            return Host(self.run, self.host_reason)
-        return View(lambda data, *ratio: data)
+        return Host(self.run, self.host_reason) if training else self.lower_whole(inputs[0])
