@@ -22,6 +22,7 @@ from sardonyx import errors
 from sardonyx.graph.external_data import Buffer, ExternalData, external_entries, map_file
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dense, dimensions
+from sardonyx.graph.long_attributes import put_back, set_aside
 from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
@@ -125,10 +126,12 @@ def _model_of(
         _prepare_tensors(graph, reader, warnings)
     for function in proto.functions:
         _densify_constants(function.node, reader)
+    long_attributes = set_aside(proto.graph)
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:  # the checks above leave nothing that onnx-ir refuses, as far as is known
         raise errors.Fail(f"This is an invalid model. {_innermost(error)}") from error
+    put_back(long_attributes, model.graph)
     restore_maps(model)
     _read_tensors(model, reader)
     if structure.unsorted:

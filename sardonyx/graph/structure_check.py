@@ -172,7 +172,7 @@ def _check_attributes(node: onnx.NodeProto, scopes: Sequence[Scope], found: Stru
             for kind in attribute.type_protos:
                 check_type(kind)
         elif attribute.type == onnx.AttributeProto.STRINGS:
-            for text in attribute.strings:
+            for text in set(attribute.strings):
                 _check_text(node, name, text)
 
 

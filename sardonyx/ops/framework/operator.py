@@ -228,9 +228,9 @@ def attribute_value(attribute: ir.Attr) -> Any:
         return value  # a graph is a sequence of its nodes, too
     if attribute.type == ir.AttributeType.STRING and isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if attribute.type in (ir.AttributeType.INTS, ir.AttributeType.FLOATS):
-        return tuple(value)  # there may be very many
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        if bytes not in set(map(type, value)):
+            return tuple(value)  # there may be very many
         return tuple(item.decode("utf-8", "replace") if isinstance(item, bytes) else item for item in value)
     return value
 
