@@ -56,7 +56,7 @@ def test_a_word_comes_from_time_to_time(capsys: pytest.CaptureFixture[str]) -> N
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Part 1 of 2, models: 0.0 minutes so far, about 2 left"
     assert lines[1] == "models: 2 of 6 rows, 0.3 minutes so far, about 2 left of all parts"
-    assert len(lines) == 3
+    assert len(lines) == 4
 
 
 def test_more_rows_than_expected_are_no_error(capsys: pytest.CaptureFixture[str]) -> None:
