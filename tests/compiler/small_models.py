@@ -12,7 +12,7 @@ from onnx import numpy_helper, parser
 
 Array = np.ndarray[Any, Any]
 
-_OPSETS = '<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1, "ai.onnx.ml": 3]>'
+_OPSETS = '<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1, "ai.onnx.ml": 3, "ai.onnx.preview.training": 1]>'
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,9 @@ SMALL_MODELS: dict[str, SmallModel] = {
         sizes=({"n": 1}, {"n": 6}),
     ),
     "counted": SmallModel(
-        """counted (float[n, 9] x, bool[n] chosen) => (int64[2, c] places, float[d, 9] kept, float[u] once)
-        { places = NonZero(x) kept = Compress<axis = 0>(x, chosen) once = Unique(x) }""",
+        """counted (float[n, 9] x, bool[n] chosen) => (int64[2, c] places, float[d, 9] kept, float[u] once,
+                float[n, v] columns)
+        { places = NonZero(x) kept = Compress<axis = 0>(x, chosen) once = Unique(x) columns = Unique<axis = 1>(x) }""",
         sizes=({"n": 6},),
         special={"chosen": lambda sizes: np.arange(sizes["n"]) % 2 == 0},
     ),
@@ -433,6 +434,31 @@ SMALL_MODELS: dict[str, SmallModel] = {
         { most = Constant<value_ints = [3]>() over = Constant<value_floats = [0.3]>()
           y = NonMaxSuppression(boxes, scores, most, over) }""",
         sizes=({"n": 12}, {"n": 40}),
+        float32_alone=True,
+    ),
+    "tiny types": SmallModel(
+        """tiny (float[n, 21] x, float[n, 21] scale) => (float[n, 21] y, float[n, 21] z, float8e4m3fn[n, 21] q)
+        { q = Cast<to = 17>(x) r = Cast<to = 19>(x) s = Cast<to = 1>(q) t = Cast<to = 1>(r) y = Add(s, t)
+          one = Constant<value_float = 0.25>() i = QuantizeLinear<output_dtype = 22>(x, one)
+          d = DequantizeLinear(i, one) z = Mul(d, scale) }""",
+        sizes=({"n": 5},),
+        float32_alone=True,
+    ),
+    "matrices": SmallModel(
+        """matrices (float[n, 5, 5] x) => (float[n] y) { y = Det(x) }""",
+        sizes=({"n": 1}, {"n": 9}),
+    ),
+    "training": SmallModel(
+        """training (float[n, 5, 7] x, float[5] s, float[5] b, float[5] m, float[5] v, float[n, 5, 7] g, int64 t)
+            => (float[n, 5, 7] y, float[5] mean, float[5] variance, bool[n, 5, 7] kept, float[n, 5, 7] moved,
+                float[n, 5, 7] state)
+        { y, mean, variance = BatchNormalization<training_mode = 1>(x, s, b, m, v) d, kept = Dropout(x)
+          rate = Constant<value_float = 0.1>() moved, state =
+              ai.onnx.preview.training.Momentum<alpha = 0.9, beta = 0.8, mode = "nesterov", norm_coefficient = 0.1>(
+                  rate, t, x, g, d) }""",
+        sizes=({"n": 3},),
+        special={"t": lambda sizes: np.array(2)},
+        tolerance=1e-5,
         float32_alone=True,
     ),
     "classic": SmallModel(

@@ -83,6 +83,44 @@ def test_distinct_elements(variant: str, in_order: bool) -> None:
             assert found[0].size == values.size
 
 
+def _distinct_slices(data: Array, axis: int, in_order: bool) -> list[Array]:
+    """Unique along an axis by Python's order of tuples; NaN is above everything and equals itself."""
+    rows = [part.astype(np.float64).reshape(-1) for part in np.moveaxis(data, axis, 0)]
+    keys = [tuple((1, 0) if np.isnan(x) else (0, x) for x in row.tolist()) for row in rows]
+    firsts: dict[Any, int] = {}
+    for place, key in enumerate(keys):
+        firsts.setdefault(key, place)
+    chosen = sorted(firsts) if in_order else list(firsts)
+    numbers = {key: number for number, key in enumerate(chosen)}
+    first = np.array([firsts[key] for key in chosen], np.int64)
+    inverse = np.array([numbers[key] for key in keys], np.int64)
+    return [data.take(first, axis), first, inverse, np.bincount(inverse, minlength=len(chosen))]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_distinct_slices(variant: str, in_order: bool) -> None:
+    rng = np.random.default_rng(5)
+    for dtype in (np.float32, np.int64, np.int8, np.float16, ml_dtypes.bfloat16, np.bool_):
+        for shape, axis in (
+            ((300, 2), 0),
+            ((2, 70, 2), 1),
+            ((3, 50), -1),
+            ((40, 0), 0),
+            ((0, 3), 0),
+            ((5,), 0),
+            ((1, 3), 0),
+        ):
+            data = rng.integers(-2, 2, shape).astype(np.float32)
+            if np.dtype(dtype).kind not in "iub":
+                data[rng.random(shape) < 0.1] = np.nan
+                data[rng.random(shape) < 0.1] = -0.0
+            data = data.astype(dtype)
+            found = _counted(Unique({"axis": axis, "sorted": in_order}), [data], variant)
+            for one, expected in zip(found, _distinct_slices(data, axis, in_order), strict=True):
+                np.testing.assert_array_equal(one.astype(np.float64), expected.astype(np.float64))
+
+
 def _kept(boxes: Array, scores: Array, limit: int, overlap: float, least: float | None, centers: bool) -> Array:
     """Greedy suppression in float64."""
     rows = []

@@ -60,6 +60,26 @@ def positions_of(binder: Binder, data: Tensor, size: int) -> tuple[Tensor, Tenso
     return places, total
 
 
+def slices_at(binder: Binder, data: Tensor, axis: int, places: Tensor, count: Tensor) -> Tensor:
+    """The slices of contiguous data at the first `count` of the places along an axis, which are in range; densely."""
+    shape, size = data.shape, places.size
+    output = binder.new(data.dtype, (*shape[:axis], size, *shape[axis + 1 :]))
+    row = math.prod(shape[axis + 1 :]) * data.dtype.itemsize
+    per_chunk = max(1, CHUNK_BYTES // max(8, row))
+    outer = math.prod(shape[:axis])
+    if row and outer:
+        binder.step(
+            emit_compress,
+            CompressSpec(),
+            [data, places, count, output, row, outer, shape[axis] * row, per_chunk],
+            reads=(data, places, count),
+            writes=(output,),
+            chunks=-(-size // per_chunk),
+            detail=f"rows of {row} bytes",
+        )
+    return output
+
+
 def nothing(binder: Binder) -> Tensor:
     """A count of none, known before the run."""
     return binder.constant(np.zeros(1, np.int64))
@@ -118,21 +138,7 @@ class Compress(NativeKernel):
             shape, axis = (data.size,), 0
         axis = axis_of(axis, len(shape))
         size = min(condition.size, shape[axis])
-        output = binder.new(data.dtype, (*shape[:axis], size, *shape[axis + 1 :]))
         if size == 0:
-            return [output, nothing(binder)]
+            return [binder.new(data.dtype, (*shape[:axis], 0, *shape[axis + 1 :])), nothing(binder)]
         places, count = positions_of(binder, contiguous(binder, condition), size)
-        row = math.prod(shape[axis + 1 :]) * data.dtype.itemsize
-        per_chunk = max(1, CHUNK_BYTES // max(8, row))
-        outer = math.prod(shape[:axis])
-        if row and outer:
-            binder.step(
-                emit_compress,
-                CompressSpec(),
-                [data, places, count, output, row, outer, shape[axis] * row, per_chunk],
-                reads=(data, places, count),
-                writes=(output,),
-                chunks=-(-size // per_chunk),
-                detail=f"rows of {row} bytes",
-            )
-        return [output, count]
+        return [slices_at(binder, data.reshaped(shape), axis, places, count), count]

@@ -1,0 +1,45 @@
+"""Functions of square matrices: Det."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.kernel.program import Kernel, Template
+from sardonyx.ops.framework.facts import UNKNOWN, Fact
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
+
+
+def square(shape: Sequence[Any]) -> int:
+    """The rows of the matrices in the last two dimensions, as far as they are known; ValueError unless square."""
+    if len(shape) < 2 or (isinstance(shape[-1], int) and isinstance(shape[-2], int) and shape[-1] != shape[-2]):
+        raise ValueError(f"Det needs square matrices in the last two dimensions, not the shape {list(shape)}")
+    return shape[-1] if isinstance(shape[-1], int) else 0
+
+
+@operator("Det", since=11)
+class Det(Operator):
+    """The determinants of the matrices in the last two dimensions, computed in float64."""
+
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        x = inputs[0] or UNKNOWN
+        if x.shape is None:
+            return [Fact(x.type, None)]
+        square(x.shape)
+        return [Fact(x.type, x.shape[:-2])]
+
+    def run(self, x: Array) -> Sequence[Value]:
+        square(x.shape)
+        return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        return Template("determinant", {}, self.run)
+
+    def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
+        x, count = inputs[0], elements(outputs[0])
+        rows = None if x is None or x.shape is None else x.shape[-1]
+        known = count is not None and isinstance(rows, int)
+        return Cost(2 / 3 * rows**3 * count if known else None, super().cost(inputs, outputs).bytes)
