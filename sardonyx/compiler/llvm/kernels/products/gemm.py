@@ -32,6 +32,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import (
     BUSY,
     Panels,
     Registers,
+    Request,
     Rows,
     Tile,
     multiply_tile,
@@ -114,6 +115,9 @@ _PANEL_CASE = 100
 
 # Lanes of a vector that two rows may share: two words are put into one register for each multiplication saved.
 _LEAST_HALVED = 8
+
+# Bytes of a cache line.
+_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -357,7 +361,8 @@ class _Gemm:
         start = chunk.b.offset(panel * self._words(self.given["k"]) * self.panel)
         # A vector alone is bound by what it loads, and of so few columns B is small.
         ahead = self.given["prefetch"] if vectors == spec.vectors else None
-        b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead, halved=halved)
+        request = self._rows_behind(block, rows)
+        b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead, request, halved=halved)
         with k.when(self.given["far"].differs(0)):
             self._writer(chunk, panel * self.panel, [None] * vectors).ask_ahead(
                 chunk.row_start, k.constant(I64, spec.rows)
@@ -479,6 +484,19 @@ class _Gemm:
         a = block.a
         return Rows(a.start.offset(row * a.stride if a.along_k else row), a.stride, a.along_k)
 
+    def _rows_behind(self, block: _Block, rows: Rows) -> Request | None:
+        """Asks for the rows of A behind a tile of whole height, which the next tile multiplies.
+
+        In each step of K a tile reads a word of every row, and so a line of all of them every few steps: no stream that
+        a machine's own prefetchers follow. But rows that hold all of K follow one another without a gap.
+        """
+        k, spec = self.k, self.spec
+        if not rows.along_k or spec.a == "windows":
+            return None
+        lines = -(-spec.rows * self.product.word.nbytes // _LINE)
+        apart = k.select(rows.stride.equals(block.words), k.constant(I64, _LINE), 0)
+        return Request(rows.start.offset(rows.stride * spec.rows), lines, apart)
+
     def _tile(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place) -> None:
         """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
         k, product = self.k, self.product
@@ -523,6 +541,8 @@ class _Gemm:
                 panels = b if count == 1 else self._several(b, count)
             if height in self.wide and not spec.few_prefetch:
                 panels = replace(panels, prefetch=None)
+            if height == spec.rows:
+                panels = replace(panels, request=self._rows_behind(block, a))
             unroll = spec.unroll if case == spec.rows else 1
             values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
             if height == spec.rows and fits_registers(spec.epilogue):

@@ -38,10 +38,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Request:
-    """Cache lines that are asked for one after the other from `start` on, `lines` of them in each step of K."""
+    """Cache lines that are asked for from `start` on, so many bytes `apart`, `lines` of them in each step of K."""
 
     start: Pointer
     lines: int
+    apart: Value | int = _LINE
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,8 @@ class _Steps:
                     ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
         if b.request is not None and self.request is not None:
             for number in range(step * b.request.lines, (step + 1) * b.request.lines):
-                k.pointer(k.advance(self.request.get(), number, _LINE), self.product.word).prefetch(level=2)
+                line = k.advance(self.request.get(), b.request.apart * number, 1)
+                k.pointer(line, self.product.word).prefetch(level=2)
         if self.beside:
             places = [k.pointer(place.get(), self.product.word) for place in self.beside]
             minus, kept = (place.offset(self._b_offset(step)) for place in places)
@@ -225,4 +227,5 @@ class _Steps:
         for variable in (*self.b_pointers, *self.beside):
             variable.set(k.advance(variable.get(), self._b_offset(steps), word.nbytes))
         if self.b.request is not None and self.request is not None:
-            self.request.set(k.advance(self.request.get(), steps * self.b.request.lines, _LINE))
+            along = self.b.request.apart * (steps * self.b.request.lines)
+            self.request.set(k.advance(self.request.get(), along, 1))
