@@ -9,12 +9,15 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
-from sardonyx.compiler.binding import Tensor
+from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.fusion import Group
+from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue, JointKernel, Part
+from sardonyx.kernel.expr import Input
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,74 @@ def pairs_of(groups: Sequence[Group], outer_readers: Mapping[ir.Value, bool]) ->
     return found
 
 
+@runtime_checkable
+class SummingKernel(JointKernel, Protocol):
+    """A joint kernel that can add up its only output while it makes it."""
+
+    def bind_with_sums(
+        self, binder: Binder, first: Part, second: Part
+    ) -> tuple[Sequence[Tensor | None], Tensor | None]:
+        """As `bind`, and the sums of parts of maps, [batch, channels, parts]; None where it does not sum here."""
+        ...
+
+
+@runtime_checkable
+class AveragingKernel(Protocol):
+    """A kernel whose only output are means of its only input, if it `averages`."""
+
+    averages: bool
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Add the steps that make means of elements."""
+        ...
+
+    def bind_means(self, binder: Binder, sums: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+        """Add the steps that make means of maps of this shape from sums of parts; None where they are others."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class AveragedPair:
+    """A pair whose output is averaged map by map, in `pool`, as squeeze-and-excitation begins: the map is added up
+    while it is made, so that it is not read once more."""
+
+    pair: Pair
+    pool: Group
+    summing: SummingKernel
+    averaging: AveragingKernel
+
+    @property
+    def group(self) -> Group:
+        """All as one group."""
+        whole, pool = self.pair.group, self.pool
+        nodes, outputs = [*whole.nodes, *pool.nodes], [*whole.outputs, *pool.outputs]
+        return Group(nodes, whole.shape, whole.values, whole.anchor, whole.operands, outputs, whole.before)
+
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Add the steps and give the outputs of the pair and of the pool."""
+        first, second = self.pair.parts(inputs)
+        made, sums = self.summing.bind_with_sums(binder, first, second)
+        check_operands(made, second)
+        (x,) = made
+        assert x is not None
+        means = None if sums is None else self.averaging.bind_means(binder, sums, x.shape)
+        return [x, *(self.averaging.bind(binder, [x]) if means is None else [means])]
+
+
+def averaged(pair: Pair, groups: Sequence[Group]) -> AveragedPair | None:
+    """A pair with the group among these that averages what it makes, if there is one."""
+    if not isinstance(pair.kernel, SummingKernel) or len(pair.second.outputs) != 1:
+        return None
+    for pool in groups:
+        if pool.anchor is None or pool.inputs != pair.second.outputs or pool.outputs != [pool.anchor.node.outputs[0]]:
+            continue
+        kernel, made = pool.anchor.native, list(pool.values.values())
+        is_plain = not made or (len(made) == 1 and isinstance(made[0], Input))
+        if is_plain and isinstance(kernel, AveragingKernel) and kernel.averages:
+            return AveragedPair(pair, pool, pair.kernel, kernel)
+    return None
+
+
 def _joint(first: Group, second: Group) -> JointKernel | None:
     """The kernel of a pair, if there is one."""
     assert second.anchor is not None
@@ -84,6 +155,14 @@ def part_of(group: Group, inputs: Sequence[Tensor | None]) -> Part:
     own = len(group.anchor.node.inputs)
     operands = tuple(tensor for tensor in inputs[own:] if tensor is not None)
     return Part(inputs[:own], Epilogue(tuple(group.values.values()), operands) if group.values else None)
+
+
+def check_operands(made: Sequence[Tensor | None], given: Part) -> None:
+    """ValueError where a result is combined with something that is larger."""
+    operands = () if given.epilogue is None else given.epilogue.operands
+    shape = made[0].shape if made[0] is not None else ()
+    if common_shape([shape, *(tensor.shape for tensor in operands)]) != shape:
+        raise ValueError(f"a result of the shape {shape} is combined with {[one.shape for one in operands]}")
 
 
 def _reads(group: Group) -> list[ir.Value | None]:

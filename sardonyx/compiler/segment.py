@@ -25,9 +25,7 @@ from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.rows.rows import common_shape
-from sardonyx.compiler.native.template import Part
-from sardonyx.compiler.pairs import Pair, pairs_of, part_of
+from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
 from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
 from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Replays, structure_of
 from sardonyx.graph.types import numpy_dtype
@@ -56,11 +54,16 @@ class Operation:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PairOperation:
-    """Two operations as one: `whole` can stand in place of both, where `second` is."""
+    """Two operations as one: `whole` can stand in place of both, where `second` is.
+
+    If the operation `pool` averages what it makes, `with_pool` can stand in place of all three.
+    """
 
     pair: Pair
     whole: Operation
     second: Operation
+    with_pool: Operation | None = None
+    pool: Operation | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -204,14 +207,20 @@ class Segment:
         where that pays."""
         instead: dict[int, Operation] = {}
         inside = set(map(id, operations))
+        done: set[int] = set()
         for operation in operations:
             pair = self.pairs.get(id(operation))
+            if id(operation) in done:
+                continue
             if pair is None or id(pair.second) not in inside:
                 yield instead.get(id(operation), operation)
-            elif self._pays(pair, binder, values):
-                instead[id(pair.second)] = pair.whole
-            else:
+            elif not self._pays(pair, binder, values):
                 yield operation
+            elif pair.with_pool is not None and id(pair.pool) in inside:
+                instead[id(pair.second)] = pair.with_pool
+                done.add(id(pair.pool))
+            else:
+                instead[id(pair.second)] = pair.whole
 
     def _pays(self, both: PairOperation, binder: Binder, values: Mapping[int, Tensor | None]) -> bool:
         given = [values.get(number) for number in both.whole.inputs]
@@ -325,6 +334,14 @@ def build_segment(
         structure = structures.setdefault(key, len(operations) + len(pairs))
         whole = Operation(pair.group, numbered, second.outputs, _pair_binding(pair), _label(pair.group), structure)
         pairs[id(first)] = PairOperation(pair, whole, second)
+    for count, (index, both) in enumerate(list(pairs.items())):
+        more = averaged(both.pair, groups)
+        pool = None if more is None else by_group.get(id(more.pool))
+        if more is not None and pool is not None:
+            written, place = (*both.second.outputs, *pool.outputs), len(operations) + len(pairs) + count
+            structure = structures.setdefault(("averaged", both.whole.structure, pool.structure), place)
+            with_pool = Operation(more.group, both.whole.inputs, written, more.bind, _label(more.group), structure)
+            pairs[index] = replace(both, with_pool=with_pool, pool=pool)
     outputs = tuple(value for value in made if outer[value])
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
@@ -389,7 +406,7 @@ def _binding(
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
         given = part_of(group, inputs)
         made = native.bind(binder, given.inputs, epilogue=given.epilogue)  # type: ignore[call-arg]
-        _check_operands(made, given)
+        check_operands(made, given)
         return made
 
     return bind
@@ -401,18 +418,10 @@ def _pair_binding(pair: Pair) -> Callable[[Binder, Tensors], Tensors]:
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
         first, second = pair.parts(inputs)
         made = pair.kernel.bind(binder, first, second)
-        _check_operands(made, second)
+        check_operands(made, second)
         return made
 
     return bind
-
-
-def _check_operands(made: Tensors, given: Part) -> None:
-    """ValueError where a result is combined with something that is larger."""
-    operands = () if given.epilogue is None else given.epilogue.operands
-    shape = made[0].shape if made[0] is not None else ()
-    if common_shape([shape, *(tensor.shape for tensor in operands)]) != shape:
-        raise ValueError(f"a result of the shape {shape} is combined with {[one.shape for one in operands]}")
 
 
 def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:

@@ -258,6 +258,26 @@ def test_padding_is_zero_whatever_the_activation_makes_of_zero() -> None:
     np.testing.assert_allclose(found[0, 0], counts * 2 / (1 + np.exp(-2.0)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_lines_are_added_up_while_they_are_made(variant: str) -> None:
+    """Of tiles that end with their line and of blocks that overlap every place is counted once."""
+    given_cases = [Case((2, 5, 9, 31), 70, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "silu", "silu", True, False), SIZES[1]]
+    for case in given_cases[: 1 if variant == "neon" else 2]:
+        given = Given.of(case, np.random.default_rng(12))
+        binder, memory = new_binder(variant), Memory()
+        x = placed(binder, memory, given.x, by_channels=True)
+        known = [binder.constant(one) for one in (given.w, given.bias, given.taps, given.added) if one is not None]
+        first, second = kernels(case)
+        parts = Part([x, *known[:2]], epilogue(case.first)), Part([None, *known[2:]], epilogue(case.second))
+        (y,), sums = ConvolutionPair(first, second).bind_with_sums(binder, *parts)
+        assert y is not None
+        assert sums is not None
+        assert not memory.run(binder, one_by_one=True)
+        found = memory.read(y).copy()
+        check(found, case, given)
+        np.testing.assert_allclose(memory.read(sums), found.astype(np.float64).sum(axis=3), rtol=1e-5, atol=1e-4)
+
+
 def refused() -> list[tuple[str, Case, Given]]:
     rng = np.random.default_rng(8)
     few = Case((1, 4, 9, 9), 2, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "clip", "clip", True, False)
@@ -324,6 +344,37 @@ def test_one_thread_makes_no_line_twice_and_several_share_their_chunks_evenly() 
         bands[threads] = int(row.detail.split("in bands of ")[1].split()[0])
     assert bands[1] == 56
     assert bands[2] < 56
+
+
+# What squeeze-and-excitation makes of what the windows give: a mean of each map, which scales the map.
+SQUEEZED = (
+    NETWORK.split("d = Clip")[0]
+    + """
+    s = Sigmoid(c) d = Mul(c, s) e = Conv<group=96, pads=[1,1,1,1], strides=[2,2]>(d, w2, b2)
+    t = Sigmoid(e) f = Mul(e, t) m = GlobalAveragePool(f) y = Mul(f, m)
+"""
+)
+
+
+def test_a_map_that_is_averaged_is_added_up_while_it_is_made() -> None:
+    made = [session(SQUEEZED, threads=threads) for threads in (1, 2, 3)]
+    reference, rounds = session(SQUEEZED, kernels="numpy"), session(SQUEEZED, items="1")
+    for shape in ((1, 3, 112, 112), (1, 3, 95, 80), (3, 3, 64, 64), (1, 3, 5, 4)):
+        feeds = image(*shape)
+        found = [one.run(None, feeds)[0] for one in (*made, rounds)]
+        np.testing.assert_allclose(found[0], reference.run(None, feeds)[0], rtol=1e-5, atol=2e-5)
+        assert len({one.tobytes() for one in found}) == 1
+    rows = explain(made[0], image(1, 3, 112, 112)).rows
+    (pool,) = [row for row in rows if "96 x " in row.detail]
+    assert "96 x 56 by columns" in pool.detail  # lines of sums, not places
+
+
+def test_another_reader_of_an_averaged_map_reads_all_of_it() -> None:
+    body = SQUEEZED.replace("y = Mul", "z = Mul") + " n = GlobalMaxPool(f) y = Add(z, n)"
+    feeds = image(2, 3, 112, 112)
+    np.testing.assert_allclose(
+        session(body).run(None, feeds)[0], session(body, kernels="numpy").run(None, feeds)[0], rtol=1e-5, atol=2e-5
+    )
 
 
 def test_what_somebody_else_reads_is_made_whole() -> None:

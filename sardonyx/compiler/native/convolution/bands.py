@@ -120,6 +120,24 @@ def predict(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> 
 
 def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Sequence[Tensor]:
     """Add the step and give the outputs of the second call, in ONNX's order."""
+    return _bind(binder, first, second, None)
+
+
+def bind_with_sums(
+    binder: Binder, first: ConvolutionCall, second: ConvolutionCall
+) -> tuple[Sequence[Tensor], Tensor | None]:
+    """The same, and the sums of the output's lines as [batch, channels, lines]; None where they cost too much here.
+
+    They are sums of one line each, place by place, so that they do not depend on how the work is cut.
+    """
+    slide, finish = Slide.of(second.windows), second.finish(binder)
+    if _finish_form(slide, finish).is_cheap or [one.dtype for one in finish.outputs] != [_FLOAT32]:
+        return bind(binder, first, second), None
+    sums = binder.new(_FLOAT32, (second.batch, slide.output[1], second.filters))
+    return _bind(binder, first, second, sums), transposed(sums, (0, 2, 1))
+
+
+def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums: Tensor | None) -> Sequence[Tensor]:
     target, slide = binder.target, Slide.of(second.windows)
     middle, finish = first.finish(binder), second.finish(binder)
     results = second.results(binder, finish)
@@ -127,7 +145,9 @@ def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Seq
     row = (slide.kernel[-1], slide.stride[-1], slide.dilation[-1])
     along = tile(target, Correlate(F32), row, slide.output[-1], in_turns=False)
     spread = tuple(operand.strides[-1] == 0 for operand in middle.operands)
-    spec = BandSpec(cut.rows, cut.vectors, canonical(middle.outputs), spread, along, _finish_form(slide, finish))
+    spec = BandSpec(
+        cut.rows, cut.vectors, canonical(middle.outputs), spread, along, _finish_form(slide, finish, sums is not None)
+    )
     lanes = target.lanes(F32)
     panel = cut.vectors * lanes
     panels, taps = _panels(binder, first, panel), _taps(binder, second, cut.vectors, lanes)
@@ -144,12 +164,14 @@ def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Seq
     for name, tensor in named.items():
         words |= {name: tensor, **slide.strides(name, tensor)}
         words[f"{name}_step"] = words[f"{name}_w"]
+    if sums is not None:
+        words |= {"sums": sums, "sums_n": sums.strides[0] * F32.nbytes, "sums_h": sums.strides[1] * F32.nbytes}
     binder.step(
         emit_bands,
         spec,
         [words[name] for name in spec.argument_names()],
         reads=(x, panels, taps, *middle.operands, *finish.operands),
-        writes=results,
+        writes=results if sums is None else (*results, sums),
         chunks=second.batch * cut.bands * cut.blocks,
         scratch=ring_start + _ring_bytes(slide, panel),
         flops=first.flops + second.flops,
@@ -218,12 +240,12 @@ def _geometry(slide: Slide, panel: int) -> dict[str, int]:
     }
 
 
-def _finish_form(slide: Slide, finish: Finish) -> finishing.Finish:
+def _finish_form(slide: Slide, finish: Finish, sums: bool = False) -> finishing.Finish:
     forms = tuple(
         finishing.OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
         for operand in finish.operands
     )
-    return finishing.Finish(canonical(finish.outputs), forms)
+    return finishing.Finish(canonical(finish.outputs), forms, sums)
 
 
 def _best_cut(target: Target, first: ConvolutionCall, second: ConvolutionCall, slide: Slide, threads: int) -> _Cut:

@@ -35,7 +35,7 @@ from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.errors import EngineError
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
-from sardonyx.kernel.expr import Expr, Input, Reduce, RowLength, substitute, walk
+from sardonyx.kernel.expr import Expr, Input, Reduce, RowLength, mean, reduce, substitute, walk
 from sardonyx.kernel.program import Arrangement, Reduction, is_row_value
 from sardonyx.ops.framework.facts import Fact
 
@@ -65,6 +65,7 @@ class ReductionTemplate(NativeKernel):
         self.known_inputs = parameters["known"]
         self.takes_epilogue = self.positions == (0,)
         self._is_row_value = is_row_value(self.program.outputs[0])
+        self.averages = canonical(self.program.outputs) == _MEAN
         self._fused: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
         self._kernels: dict[tuple[Expr, ...], PointwiseKernel | ReductionKernel] = {}
 
@@ -74,6 +75,8 @@ class ReductionTemplate(NativeKernel):
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None = None
     ) -> Sequence[Tensor | None]:
+        if epilogue is not None and [*map(type, epilogue.outputs)] == [Input] and not epilogue.operands:
+            epilogue = None  # the result as it is
         shapes = [None if tensor is None else tensor.shape for tensor in inputs]
         known = self.known_inputs
         contents = [
@@ -100,6 +103,18 @@ class ReductionTemplate(NativeKernel):
         assert own is not None
         dtypes = (own.dtype, *(tensor.dtype for tensor in epilogue.operands))
         return PointwiseKernel(epilogue.outputs, dtypes).bind_nodes(binder, [own, *epilogue.operands])
+
+    def bind_means(self, binder: Binder, sums: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+        """The means of maps from the sums of their parts, [batch, channels, parts]; `shape` is that of the maps.
+
+        Only for a kernel that `averages`. None where it averages something else than the maps.
+        """
+        arrangement = self.arrange((shape,), (None,))
+        if tuple(arrangement.axes) != tuple(range(2, len(shape))) or arrangement.inputs != (shape,):
+            return None
+        share = binder.constant(np.full((1, 1, 1), 1 / math.prod(shape[2:]), np.float32))
+        (means,) = _MEANS_OF_SUMS.bind(binder, [sums, share], (2,))
+        return read_as(binder, means, arrangement.outputs[0])
 
     def _takes_in(self, arrangement: Arrangement, epilogue: Epilogue) -> bool:
         """Whether the result is an element of the space, with the space's own shape, and stays so."""
@@ -306,6 +321,12 @@ def _width(form: str, size: int, lanes: int) -> int:
         if size >= wide and (size % wide == 0 or size >= _FULL_ENOUGH * wide):
             return width
     return 1
+
+
+_FLOAT32 = np.dtype(np.float32)
+# What averages do, and how means are made of sums: each is multiplied by a share.
+_MEAN = canonical([mean(Input(_FLOAT32, 0))])
+_MEANS_OF_SUMS = ReductionKernel([reduce("sum", Input(_FLOAT32, 0) * Input(_FLOAT32, 1))], [_FLOAT32, _FLOAT32])
 
 
 @dataclass(frozen=True)

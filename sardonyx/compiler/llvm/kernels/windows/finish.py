@@ -15,7 +15,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot
-from sardonyx.compiler.llvm.types import I64, Type, type_of
+from sardonyx.compiler.llvm.types import F32, I64, Type, type_of
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, walk
 
@@ -40,10 +40,14 @@ class OperandForm:
 
 @dataclass(frozen=True)
 class Finish:
-    """`body` over what the windows give, the first inputs, and the operands, which follow them."""
+    """`body` over what the windows give, the first inputs, and the operands, which follow them.
+
+    With `sums` the only result, float32, is added up along each line, too; it must not be `is_cheap`.
+    """
 
     body: Canonical
     operands: tuple[OperandForm, ...] = ()
+    sums: bool = False
 
     @property
     def results(self) -> int:
@@ -57,10 +61,14 @@ class Finish:
         return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
 
     def names(self) -> tuple[str, ...]:
-        """The arguments: address and byte strides of each operand and output, `_step` along the steps."""
+        """The arguments: address and byte strides of each operand and output, `_step` along the steps.
+
+        The sums of lines lie as [batch, lines, lanes], one behind the other.
+        """
         places = [f"operand{index}" for index in range(len(self.operands))]
         places += [f"output{index}" for index in range(self.results)]
-        return tuple(f"{place}{part}" for place in places for part in ("", *STRIDES))
+        named = tuple(f"{place}{part}" for place in places for part in ("", *STRIDES))
+        return (*named, "sums", "sums_n", "sums_h") if self.sums else named
 
 
 def storage_of(name: str) -> Type:
@@ -80,6 +88,8 @@ class Finishing:
         self._names = [f"operand{index}" for index in range(len(finish.operands))]
         self._names += [f"output{index}" for index in range(finish.results)]
         self._rows: list[Value] = []
+        self._total = k.stack(F32, lanes) if finish.sums else None
+        self._sums: Pointer | None = None  # those of the row, from its first lane on
 
     def start_row(self, spot: Spot) -> None:
         """Begin a row of the slower dimensions."""
@@ -92,11 +102,34 @@ class Finishing:
             )
             for name, storage in zip(self._names, self._types, strict=True)
         ]
+        if self.finish.sums:
+            line = k.advance(k.pointer(a["sums"], F32).address, spot.batch * a["sums_n"] + spot.h * a["sums_h"], 1)
+            self._sums = Pointer(line, F32)
 
-    def store(self, values: Sequence[Sequence[Value]], step: Value, lane: Value, *, along_lanes: bool = False) -> None:
+    def start_sums(self) -> None:
+        """Begin the sums of a vector of lanes in a row."""
+        assert self._total is not None
+        self._total.store(self.k.constant(F32.vector(self.lanes), 0))
+
+    def end_sums(self, lane: Value) -> None:
+        """Write them: at once, because another thread may write the same ones of a block that overlaps this one."""
+        assert self._total is not None
+        assert self._sums is not None
+        self._sums.store(self._total.load(0, self.lanes), lane)
+
+    def store(
+        self,
+        values: Sequence[Sequence[Value]],
+        step: Value,
+        lane: Value,
+        *,
+        along_lanes: bool = False,
+        known: Value | None = None,
+    ) -> None:
         """What the windows give from these coordinates on: vectors that follow each other along the steps or the lanes.
 
-        Each of `values` is one vector of everything that the fold gives.
+        Each of `values` is one vector of everything that the fold gives. So many of them first were stored before,
+        and are `known` to the sums.
         """
         k = self.k
         starts = self._starts(step, lane)
@@ -115,9 +148,17 @@ class Finishing:
                 room.store(value, turn * self.lanes)
         with k.apart():
             fixed = self._fixed(starts, stays)
+            room = self._total
+            total = None if room is None else k.variable(F32.vector(self.lanes), room.load(0, self.lanes))
             with k.loop(0, len(values)) as at:
                 there = self._moved(starts, [at * one for one in steps])
-                self._place([room.load(at * self.lanes, self.lanes) for room in rooms], there, fixed)
+                (first, *_) = self._place([one.load(at * self.lanes, self.lanes) for one in rooms], there, fixed)
+                if total is not None:
+                    assert known is not None
+                    with k.when(at >= known):
+                        total.set(total.get() + first)
+            if room is not None and total is not None:
+                room.store(total.get())
 
     def _starts(self, step: Value, lane: Value) -> list[Pointer]:
         """Where the operands and the outputs are at these coordinates."""
@@ -150,9 +191,12 @@ class Finishing:
         """The operands that are the same for all vectors of a call."""
         return {index: self._read(index, starts[index]) for index, stay in enumerate(stays) if stay}
 
-    def _place(self, found: Sequence[Value], starts: Sequence[Pointer], fixed: dict[int, Value]) -> None:
+    def _place(self, found: Sequence[Value], starts: Sequence[Pointer], fixed: dict[int, Value]) -> list[Value]:
+        """Store the results for one vector, and give them."""
         count = len(self.finish.operands)
         operands = [fixed[index] if index in fixed else self._read(index, starts[index]) for index in range(count)]
         results = emit_working(self.k, self.finish.body.roots, [*found, *operands])
+        results = [self.k.splat(result, self.lanes) for result in results]
         for result, storage, pointer in zip(results, self._types[count:], starts[count:], strict=True):
-            pointer.store(as_stored(self.k, self.k.splat(result, self.lanes), storage))
+            pointer.store(as_stored(self.k, result, storage))
+        return results
