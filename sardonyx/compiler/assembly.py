@@ -27,14 +27,14 @@ def assemble(
     flush_denormals: bool,
 ) -> NativePlan:
     """The plan of these steps, for so many inputs and outputs; `owners` live as long as it does."""
-    offsets, arena_bytes = _lay_out(steps)
+    offsets, arena_bytes = lay_out(steps)
     fixups: list[int] = []  # those of the arena, and then of what the caller gives
     externals: list[int] = []
     constant_words: list[int] = []
     addresses: list[int] = []
     table: list[int] = []
     first = 0
-    for step, barrier in zip(steps, _barriers(steps, offsets), strict=True):
+    for step, barrier in zip(steps, find_barriers(steps, offsets), strict=True):
         form, buffers = step.form, step.buffers
         flags = (_BARRIER if barrier else 0) | (_CALLER if form.alone else 0)
         table += (form.function, first, form.chunks, form.claim, flags, 0, 0, 0)
@@ -63,17 +63,12 @@ def assemble(
         base_count=1 + inputs + outputs,
         labels=tuple([step.label for step in steps]),
         owners=tuple(owners),
-        nanoseconds=_nanoseconds(steps),
+        nanoseconds=round(sum([step.form.nanoseconds for step in steps])),
         flush_denormals=flush_denormals,
     )
 
 
-def _nanoseconds(steps: Sequence[BoundStep]) -> int:
-    """A rough estimate of a run on one thread: 50 operations or 20 bytes in a nanosecond, and 100 ns for a step."""
-    return round(sum([100 + step.form.flops / 50 + step.form.nbytes / 20 for step in steps]))
-
-
-def _lay_out(steps: Sequence[BoundStep]) -> tuple[dict[Buffer, int], int]:
+def lay_out(steps: Sequence[BoundStep]) -> tuple[dict[Buffer, int], int]:
     """Byte offsets of the buffers in the arena, by first and last use: best fit, freed space joined."""
     last: dict[Buffer, int] = {}
     begins: list[list[Buffer]] = [[] for _ in steps]
@@ -154,7 +149,7 @@ class _Arena:
 _Touch = tuple[int, int, int, bool, int]
 
 
-def _barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> list[bool]:
+def find_barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> list[bool]:
     """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
 
     Steps that the caller does alone are done in order, so they need no meeting among themselves. Inputs and constants

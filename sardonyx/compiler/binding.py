@@ -87,6 +87,7 @@ class Binder:
     constants: list[Array] = field(default_factory=list)  # kept alive as long as the plan
     scratch_bytes: int = 0
     faults: list[Fault] = field(default_factory=list)
+    notes: list[Buffer] = field(default_factory=list)  # where each of the faults is noted
     # Constants made from others, with what they were made from, and those that this plan uses, in order. They are kept
     # for other plans where what they were made from lives as long: where its `id` is in `lasting` (None: all do).
     lasting: Container[int] | None = None
@@ -221,10 +222,11 @@ class Binder:
         After a run that left a note, the caller raises the error that `describe` makes for the number (errors.* or
         ValueError), as one of the node that is being bound.
         """
-        address = Address(self._notes, FAULT_BYTES * len(self.faults))
+        note = Buffer(FAULT_BYTES, home=self._notes, start=self._notes.nbytes)
         self.faults.append(Fault(self.origin, describe))
+        self.notes.append(note)
         self._notes.nbytes += FAULT_BYTES
-        return address
+        return Address(note)
 
     def settle(self, part: Tensor, room: Tensor) -> bool:
         """Whether `part`, computed by the steps so far, will lie where `room` does, both contiguous: no copy needed.
@@ -250,13 +252,10 @@ class Binder:
         """
         finished: list[Tensor] = []
         for index, tensor in enumerate(outputs):
-            buffer = tensor.buffer
-            whole = buffer.kind == "arena" and tensor.offset == 0 and tensor.nbytes == buffer.nbytes
-            if not (whole and buffer.home is None and tensor.is_contiguous):
+            if not tensor.fills_buffer:
                 self.label, self.origin = "copy", None
                 tensor = copy(self, tensor)
-                buffer = tensor.buffer
-            buffer.kind, buffer.index = "output", index
+            tensor.buffer.kind, tensor.buffer.index = "output", index
             finished.append(tensor)
         self._notes.kind, self._notes.index = "output", len(outputs)
         if self.settings.branches != 1:
@@ -293,7 +292,7 @@ class Bound:
 
     plan: NativePlan
     outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
-    steps: tuple[BoundStep, ...]
+    steps: Sequence[BoundStep]
     faults: tuple[Fault, ...] = ()
     stretches: tuple[Stretch, ...] = ()
 

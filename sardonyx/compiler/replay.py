@@ -7,11 +7,12 @@ worked out again: a model of equal layers binds one of them, and generation, in 
 little more than one attention.
 
 Which contents a kernel reads is observed, not declared: while it is recorded, its inputs tell when `array` is asked
-for. A binding that notes faults or decides where a buffer of another kernel lies is not recorded.
+for. A binding that decides where a buffer of another kernel lies is not recorded.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
@@ -23,10 +24,12 @@ import onnx_ir as ir
 from sardonyx.compiler.binding import Array, Binder, Buffer, RecordedStep, Tensor
 from sardonyx.compiler.bound_step import Look, tensor_over
 from sardonyx.compiler.fusion import Group
+from sardonyx.compiler.pieces import Piece
 from sardonyx.kernel.canonical import canonical
 
 Tensors = Sequence["Tensor | None"]
 Bind = Callable[[Binder, Tensors], Tensors]
+Describe = Callable[[int], Exception]
 
 # Recordings of a segment; beyond, all are dropped. Each takes a few kilobytes.
 MOST_RECORDINGS = 4096
@@ -95,6 +98,10 @@ class Looks:
         tensor.number = number
         return number
 
+    def of_one(self, tensor: Tensor) -> int:
+        """The number of a tensor, which may have it already."""
+        return tensor.number or self.number(tensor)
+
     def of(self, inputs: Tensors) -> Hashable:
         """All that a kernel can see of its inputs but their contents; which of them share a buffer, too."""
         places: dict[Buffer, int] = {}
@@ -111,7 +118,7 @@ class Looks:
                     root, start = buffer.settled()
                     look.append((places.setdefault(root, len(places)), root.kind, root.nbytes, start))
             look.append(place)
-            look.append(tensor.number or self.number(tensor))
+            look.append(self.of_one(tensor))
         return tuple(look)
 
 
@@ -136,17 +143,19 @@ class _Output:
     number: int = 0  # that of its look
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Recording:
-    """What one binding did. Buffers are numbered: those of the inputs, new ones in the arena, constants.
+    """What one binding did. Buffers are numbered: those of the inputs, new ones in the arena, constants, notes.
 
     `buffers` has the constants in place, and None for what differs from replay to replay.
     """
 
     owners: tuple[Any, ...]  # what keeps the identities alive that led to this recording
+    read: tuple[int, ...]  # places of inputs whose contents were read
     input_refs: tuple[tuple[int, int], ...]  # places of inputs, and the numbers of their buffers
     arena: tuple[tuple[int, int], ...]  # numbers of new buffers, and their bytes
     derived: tuple[_Derived, ...]
+    faults: tuple[tuple[int, Describe], ...]  # the numbers of their notes, and what makes their errors
     buffers: tuple[Buffer | None, ...]
     steps: tuple[RecordedStep, ...]
     groups: int
@@ -163,6 +172,8 @@ class Recording:
             buffers[ref] = Buffer(nbytes)
         for one in self.derived:
             buffers[one.ref] = binder.derived(inputs[one.place], one.key, one.make).buffer  # type: ignore[arg-type]
+        for ref, describe in self.faults:
+            buffers[ref] = binder.fault(describe).buffer
         binder.constants.extend(self.constants)
         binder.replay_steps(self.steps, buffers, self.groups, self.scratch_bytes)  # type: ignore[arg-type]
         outputs: list[Tensor | None] = []
@@ -177,6 +188,31 @@ class Recording:
                 outputs.append(tensor_over(buffer, output.look, output.array, output.number))
         return outputs
 
+    @functools.cached_property
+    def piece(self) -> Piece:
+        """The same as tables."""
+        constants = [(ref, buffer.address) for ref, buffer in enumerate(self.buffers) if buffer is not None]
+        touched = (
+            self.input_refs,
+            [(one.place, one.key, one.ref) for one in self.derived],
+            [ref for ref, _ in self.faults],
+            [one and (one.given, one.ref, one.array is None) for one in self.outputs],
+        )
+        return Piece.of(self.steps, self.arena, constants, touched)
+
+    def buffer(self, ref: int, binder: Binder, value: Callable[[int], Tensor | None]) -> Buffer:
+        """One of the buffers but those of notes, where `value` gives the input at a place."""
+        known = self.buffers[ref]
+        if known is not None:
+            return known
+        for place, other in self.input_refs:
+            if other == ref:
+                return value(place).buffer  # type: ignore[union-attr]
+        for one in self.derived:
+            if one.ref == ref:
+                return binder.derived(value(one.place), one.key, one.make).buffer  # type: ignore[arg-type]
+        return next(Buffer(nbytes) for other, nbytes in self.arena if other == ref)
+
 
 class Replays:
     """The recordings of one segment; `lasting` are constants that live as long as it does.
@@ -190,31 +226,28 @@ class Replays:
         # For each look of the inputs: the places whose contents were read, and the recordings by those contents.
         self._known: dict[Hashable, tuple[tuple[int, ...], dict[Hashable, Recording]]] = {}
         self._count = 0
-        self._notes_faults: set[Hashable] = set()
         self._lock = threading.Lock()
 
-    def bind(self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(
+        self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors
+    ) -> tuple[Tensors, Recording | None]:
         """What `bind` does for these inputs, replayed where something of the same structure did the same before.
 
-        Functions of equal `structure` do the same for inputs that look the same.
+        Functions of equal `structure` do the same for inputs that look the same. The recording is None for what cannot
+        be done again.
         """
-        if structure in self._notes_faults:
-            return bind(binder, inputs)
         look = structure, binder.rehearses, self._looks.of(inputs)
         known = self._known.get(look)
         if known is not None:
             places, recordings = known
-            recording = recordings.get(tuple([_contents(inputs[place]) for place in places]))
+            recording = recordings.get(tuple([contents_of(inputs[place]) for place in places]))
             if recording is not None:
-                return recording.replay(binder, inputs)
+                return recording.replay(binder, inputs), recording
         seen: set[int] = set()
-        faults = len(binder.faults)
         outputs, found = _record(bind, binder, inputs, seen, self.lasting, self._looks)
         if found is not None:
             self._keep(look, seen, inputs, found)
-        elif len(binder.faults) > faults:
-            self._notes_faults.add(structure)
-        return outputs
+        return outputs, found
 
     def _keep(self, look: Hashable, seen: set[int], inputs: Tensors, recording: Recording) -> None:
         with self._lock:
@@ -226,10 +259,10 @@ class Replays:
             places = tuple(sorted(seen if known is None else seen.union(known[0])))
             if known is None or places != known[0]:
                 known = self._known[look] = places, {}
-            known[1][tuple([_contents(inputs[place]) for place in places])] = recording
+            known[1][tuple([contents_of(inputs[place]) for place in places])] = recording
 
 
-def _contents(tensor: Tensor | None) -> Hashable:
+def contents_of(tensor: Tensor | None) -> Hashable:
     """The contents of an input for comparison: themselves where they are few, else which array it is."""
     array = None if tensor is None else tensor.array
     if array is None:
@@ -249,10 +282,11 @@ def _record(
     made = bind(binder, watched)
     own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
     outputs = [one.given if isinstance(one, _Watched) else one for one in made]
-    if len(binder.faults) > faults or any(buffer.home is not home for buffer, home in homes):
+    if any(buffer.home is not home for buffer, home in homes):
         return outputs, None
     recorder = _Recorder(inputs)
     recorder.derive(binder.derivations[derived:])
+    notes = [recorder.note(note) for note in binder.notes[faults:]]
     ref = recorder.ref
     recorded: list[RecordedStep] = []
     for step in binder.steps[steps:]:
@@ -265,9 +299,11 @@ def _record(
         return outputs, None
     return outputs, Recording(
         kept,
+        tuple(sorted(seen)),
         recorder.input_refs,
         tuple(recorder.arena),
         tuple(recorder.derived),
+        tuple(zip(notes, [fault.describe for fault in binder.faults[faults:]], strict=True)),
         tuple(recorder.buffers),
         tuple(recorded),
         binder.groups - groups,
@@ -326,6 +362,10 @@ class _Recorder:
                 ref = self._number(self._refs, result.buffer, None)
                 self.derived.append(_Derived(source.place, key, make, ref))
                 self._derived_arrays.add(id(result.buffer.array))
+
+    def note(self, buffer: Buffer) -> int:
+        """Number what a fault is noted in."""
+        return self._number(self._refs, buffer, None)
 
     def is_derived(self, array: Array) -> bool:
         return id(array) in self._derived_arrays

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from sardonyx import errors
 from sardonyx.compiler.batch_items import NotSeparableError
 from sardonyx.compiler.batch_rounds import bind_in_rounds
-from sardonyx.compiler.binding import Array, Binder, Bound, Stretch, Tensor
+from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Stretch, Tensor
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -25,9 +25,10 @@ from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.outline import LaterSteps, Outlines, Sample
 from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
 from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
-from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Replays, structure_of
+from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Recording, Replays, structure_of
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
 from sardonyx.ops.framework.facts import Dims
@@ -73,6 +74,8 @@ class BoundOperation:
     operation: Operation
     inputs: Tensors
     outputs: Tensors = ()
+    recording: Recording | None = None  # None: it cannot be replayed, or need not
+    end: int = 0  # how many steps the plan has up to here
 
 
 class OperationError(Exception):
@@ -110,6 +113,9 @@ class Segment:
     def __post_init__(self) -> None:
         constants = [one.array for one in self._constants.values() if one.array is not None]
         self._replays = Replays(constants, self._looks)
+        # Pairs depend on sizes, and steps side by side come in another order than their operations.
+        is_plain = not self.pairs and self.settings.branches == 1
+        self._outlines = Outlines(self.operations, self._constants.keys()) if is_plain else None
 
     @property
     def steering_places(self) -> tuple[int, ...]:
@@ -169,8 +175,8 @@ class Segment:
                 if operation.structure is None:
                     made = operation.bind(binder, given)
                 else:
-                    made = self._replays.bind(operation.structure, operation.bind, binder, given)
-                one.outputs = made
+                    made, one.recording = self._replays.bind(operation.structure, operation.bind, binder, given)
+                one.outputs, one.end = made, len(binder.steps)
             except Exception as error:
                 raise OperationError(failure(operation, error), one) from error
             values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
@@ -180,25 +186,75 @@ class Segment:
         self, shapes: Sequence[Sequence[int]], contents: Sequence[Array], *, rehearses: bool
     ) -> tuple[Bound, dict[int, Array]]:
         """What `bind` gives for all items at once."""
-        binder, values = self.binder(rehearses), self.constants
+        outlines = None if rehearses else self._outlines
+        outlined = None if outlines is None else self._bind_outlined(outlines, shapes, contents)
+        if outlined is not None:
+            return outlined
+        bound, known, operations, constants = self._bind_all(shapes, contents, rehearses=rehearses)
+        if outlines is not None:
+            made = len(self.outputs) - len(known)
+            outlines.learn(Sample(operations, bound.steps, len(self.inputs), made, constants))
+        return bound, known
+
+    def _bind_all(
+        self, shapes: Sequence[Sequence[int]], contents: Sequence[Array], *, rehearses: bool = False
+    ) -> tuple[Bound, dict[int, Array], list[BoundOperation], list[Array]]:
+        """The same operation by operation; with the operations, and the constants that the plan keeps alive."""
+        binder = self.binder(rehearses)
+        values = self._given(binder, shapes, contents)
+        operations = self.bind_operations(binder, self.chosen(self.operations, binder, values), values)
+        results, known = self._made(values.__getitem__)
+        try:
+            bound = binder.finish(results, len(self.inputs), copy)
+        except OverflowError as error:
+            raise errors.Fail("Failed to allocate memory for requested buffer: a size exceeds 64 bits") from error
+        return bound, known, operations, binder.constants
+
+    def _bind_outlined(
+        self, outlines: Outlines, shapes: Sequence[Sequence[int]], contents: Sequence[Array]
+    ) -> tuple[Bound, dict[int, Array]] | None:
+        """The same by the outline of an earlier plan, where there is one; its steps are bound when they are asked for.
+
+        Where an operation refuses its inputs, the ordinary way says so.
+        """
+        binder = self.binder()
+        values = self._given(binder, shapes, contents)
+        found = outlines.walk(binder, values, self._replays, self._looks)
+        if found is None:
+            return None
+        walk, outline = found
+        results, known = self._made(walk.value)
+        if not all(tensor.fills_buffer for tensor in results):
+            return None
+        plan = outline.plan(walk, self.settings.flush_denormals)
+        described = tuple([(tensor.dtype, tensor.shape) for tensor in results])
+        steps = LaterSteps(len(plan.labels), lambda: self._bind_all(shapes, contents)[0].steps)
+        faults = tuple([Fault(BoundOperation(operation, ()), describe) for operation, describe in walk.faults])
+        return Bound(plan, described, steps, faults), known
+
+    def _given(
+        self, binder: Binder, shapes: Sequence[Sequence[int]], contents: Sequence[Array]
+    ) -> dict[int, Tensor | None]:
+        """What is known before the operations: constants and inputs, by their numbers."""
+        values = self.constants
         for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
             values[self._numbers[value]] = binder.external(index, dtype, shape)
         for place, array in zip(self.steering_places, contents, strict=True):
             values[self._numbers[self.inputs[place]]] = binder.constant(array)
-        self.bind_operations(binder, self.chosen(self.operations, binder, values), values)
+        return values
+
+    def _made(self, value_of: Callable[[int], Tensor | None]) -> tuple[list[Tensor], dict[int, Array]]:
+        """The outputs that a plan makes, and those, by place, that are known already."""
         known: dict[int, Array] = {}
-        results = []
+        results: list[Tensor] = []
         for index, value in enumerate(self.outputs):
-            tensor = values[self._numbers[value]]
+            tensor = value_of(self._numbers[value])
             assert tensor is not None
             if tensor.array is not None:
                 known[index] = tensor.array
             else:
                 results.append(tensor)
-        try:
-            return binder.finish(results, len(self.inputs), copy), known
-        except OverflowError as error:
-            raise errors.Fail("Failed to allocate memory for requested buffer: a size exceeds 64 bits") from error
+        return results, known
 
     def chosen(
         self, operations: Sequence[Operation], binder: Binder, values: Mapping[int, Tensor | None]

@@ -90,6 +90,7 @@ def segment_of(session: ort.InferenceSession) -> Segment:
     call = native(session)
     source = call.plan_for(shapes_of(session, 1, 2, 3)).source
     assert isinstance(source, BoundSegment)
+    source.segment._outlines = None
     return source.segment
 
 
@@ -169,8 +170,8 @@ def test_equal_layers_are_bound_once(session: ort.InferenceSession, monkeypatch:
     assert bound.count("Softmax") == 1
     first = len(bound)
     segment.bind(shapes_of(session, 2, 5, 21))
-    # Only what notes faults or settles where another's buffer lies is bound again.
-    assert set(bound[first:]) <= {"Gather", "Concat"}
+    # Only what settles where another's buffer lies is bound again.
+    assert set(bound[first:]) <= {"Concat"}
 
 
 def test_results_do_not_depend_on_what_was_bound_before(session: ort.InferenceSession) -> None:
@@ -186,7 +187,7 @@ def test_results_do_not_depend_on_what_was_bound_before(session: ort.InferenceSe
 
 
 def bound_by(replays: Replays, binder: Binder, bind: Any, *inputs: Tensor) -> list[Tensor | None]:
-    return list(replays.bind("same", bind, binder, inputs))
+    return list(replays.bind("same", bind, binder, inputs)[0])
 
 
 def test_contents_count_where_they_were_read() -> None:

@@ -1,0 +1,399 @@
+"""Outlines: what the plans of one segment for different sizes have in common.
+
+For other sizes a segment takes nearly always the same steps over buffers of other sizes. An outline is what follows
+from which steps touch which buffers, whatever their sizes: where buffers lie in the arena, before which steps the
+team meets, which words hold addresses. With it, a plan for new sizes takes one binding for each kind of operation,
+such as the equal ones of all layers, and a few operations on whole tables.
+
+Nothing is taken for granted. Operations of one kind have to look the same again, and their bindings have to touch the
+same buffers as before: where it is not so, the segment is bound in the ordinary way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from sardonyx.compiler.assembly import find_barriers, lay_out
+from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
+from sardonyx.compiler.bound_step import BoundStep, tensor_over
+from sardonyx.compiler.pieces import Words
+from sardonyx.compiler.replay import Describe, Looks, Recording, Replays, contents_of
+from sardonyx.runtime.arena_layout import ALIGNMENT
+from sardonyx.runtime.native_plan import FIXUP_WORDS, NativePlan, StepColumn, StepFlag
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.segment import BoundOperation, Operation
+
+Values = dict[int, "Tensor | None"]
+
+# Outlines of a segment; beyond, all are dropped.
+MOST_OUTLINES = 64
+# What has grown since an outline was made gets this much more room than it needs, so that it may grow on.
+_SPARE = 1 / 8
+
+_BARRIER = int(StepFlag.BARRIER)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A plan that was bound in the ordinary way: all that an outline is made of."""
+
+    operations: Sequence[BoundOperation]
+    steps: Sequence[BoundStep]
+    inputs: int
+    outputs: int  # how many the plan makes
+    constants: Sequence[Array]  # what its kernels read
+
+
+class Walk:
+    """The operations of a segment, bound once for each of their kinds, for new sizes.
+
+    `kinds` numbers the operations by kind in the order of their first ones, -1 for those that are computed while
+    binding. `values` has what is known before: constants and inputs. Afterwards there is one recording for each kind.
+    """
+
+    def __init__(self, operations: Sequence[Operation], kinds: Sequence[int], binder: Binder, values: Values) -> None:
+        self.binder = binder
+        self.recordings: list[Recording] = []
+        self._operations = operations
+        self._kinds = kinds
+        self._values = values
+        self._makers: dict[int, tuple[int, int]] = {}  # of a value: the operation, and which of its outputs
+        self._buffers: dict[tuple[int, int], Buffer] = {}
+
+    def run(self, replays: Replays, looks: Looks, fixed: Collection[int]) -> bool:
+        """Bind; False where operations of a kind differ, cannot be recorded, or refuse what they are given.
+
+        `fixed` are the model's constants.
+        """
+        numbers = {n: looks.of_one(one) for n, one in self._values.items() if one is not None and n not in fixed}
+        firsts: list[tuple[Operation, list[int]]] = []  # of each kind, with the looks of what it reads
+        for index, (operation, kind) in enumerate(zip(self._operations, self._kinds, strict=True)):
+            read = [numbers[number] for number in operation.inputs if number in numbers]
+            if 0 <= kind < len(firsts):
+                first, wanted = firsts[kind]
+                recording = self.recordings[kind]
+                if read != wanted or (recording.read and not self._reads_alike(operation, first, recording)):
+                    return False
+                for place, (number, output) in enumerate(zip(operation.outputs, recording.outputs, strict=False)):
+                    if number >= 0 and output is not None:
+                        self._makers[number] = index, place
+                        if output.number:
+                            numbers[number] = output.number
+                        elif operation.inputs[output.given] in numbers:
+                            numbers[number] = numbers[operation.inputs[output.given]]
+                continue
+            given = [None if number < 0 else self.value(number) for number in operation.inputs]
+            self.binder.label, self.binder.origin = operation.label, operation
+            found: Recording | None = None
+            try:
+                if operation.structure is None:
+                    made = operation.bind(self.binder, given)
+                else:
+                    made, found = replays.bind(operation.structure, operation.bind, self.binder, given)
+            except Exception:  # the ordinary way says so
+                return False
+            if kind >= 0:
+                if found is None:
+                    return False
+                self.recordings.append(found)
+                firsts.append((operation, read))
+            for number, tensor in zip(operation.outputs, made, strict=False):
+                if number >= 0 and tensor is not None:
+                    self._values[number] = tensor
+                    numbers[number] = looks.of_one(tensor)
+        return True
+
+    def _reads_alike(self, operation: Operation, first: Operation, recording: Recording) -> bool:
+        """Whether the contents that decided over the recording are the same."""
+        return all(
+            contents_of(self.value(operation.inputs[place])) == contents_of(self.value(first.inputs[place]))
+            for place in recording.read
+        )
+
+    @property
+    def faults(self) -> list[tuple[Operation, Describe]]:
+        """What kernels may note, in the order of the notes: whose it is, and what makes the error."""
+        return [
+            (operation, describe)
+            for operation, kind in zip(self._operations, self._kinds, strict=True)
+            if kind >= 0
+            for _, describe in self.recordings[kind].faults
+        ]
+
+    def value(self, number: int) -> Tensor | None:
+        """A value that was known before, or that an operation has made: that one is put together when asked for."""
+        if number in self._values:
+            return self._values[number]
+        index, place = self._makers[number]
+        output = self.recordings[self._kinds[index]].outputs[place]
+        assert output is not None
+        if output.look is None:
+            found = self.value(self._operations[index].inputs[output.given])
+        else:
+            found = tensor_over(self._buffer(index, output.ref), output.look, output.array, output.number)
+        self._values[number] = found
+        return found
+
+    def _buffer(self, index: int, ref: int) -> Buffer:
+        """A buffer of an operation, by its number in the recording."""
+        known = self._buffers.get((index, ref))
+        if known is None:
+            inputs, recording = self._operations[index].inputs, self.recordings[self._kinds[index]]
+            known = recording.buffer(ref, self.binder, lambda place: self.value(inputs[place]))
+            self._buffers[index, ref] = known
+        return known
+
+
+class LaterSteps(Sequence[BoundStep]):
+    """The steps of a plan that was made without them: bound when somebody looks at one."""
+
+    def __init__(self, count: int, bind: Callable[[], Sequence[BoundStep]]) -> None:
+        self._count = count
+        self._bind = bind
+        self._found: Sequence[BoundStep] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> BoundStep: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[BoundStep]: ...
+    def __getitem__(self, place: int | slice) -> BoundStep | Sequence[BoundStep]:
+        if self._found is None:
+            self._found = self._bind()
+        return self._found[place]
+
+
+class NotOutlinedError(Exception):
+    """A plan without an outline: it holds more than whole buffers in the arena and what crosses its border."""
+
+
+class Outline:
+    """What those plans have in common whose operations are of these kinds and touch buffers as in the sample.
+
+    `fixed` are the numbers of the model's constants. NotOutlinedError where there is none.
+    """
+
+    def __init__(self, sample: Sample, kinds: Sequence[int], fixed: Collection[int]) -> None:
+        self._lock = threading.Lock()
+        self._kinds = [kind for kind in kinds if kind >= 0]
+        self._constants = tuple(sample.constants)
+        self._labels = tuple([step.label for step in sample.steps])
+        self._base_count = 1 + sample.inputs + sample.outputs
+        self._numbers: dict[Buffer, int] = {}
+        self._buffers: list[Buffer] = []  # those of the arena are copies, whose sizes change with the room they get
+        self._varying: list[tuple[int, int]] = []  # buffers that hold what was computed while binding: the value
+        step_owner: list[int] = []
+        place_owner: list[int] = []
+        place_buffer: list[int] = []
+        arena: list[int] = []
+        constant: list[int] = []
+        steps = [self._over_copies(step, sample) for step in sample.steps]
+        spare, first, count = len(self._buffers), 0, 0
+        for bound in sample.operations:
+            own, first = sample.steps[first : bound.end], bound.end
+            recording = bound.recording
+            if recording is None:
+                if own or bound.operation.structure is not None:
+                    raise NotOutlinedError
+                continue
+            local = self._local(recording, own)
+            self._check(bound, recording, local, fixed)
+            step_owner += [count] * len(own)
+            place_owner += [count] * len(recording.piece.refs)
+            place_buffer += [local[ref] for ref in recording.piece.refs]
+            arena += [local.get(ref, spare) for ref in recording.piece.arena]
+            constant += [local.get(ref, spare) for ref in recording.piece.constants]
+            count += 1
+        if first != len(sample.steps):
+            raise NotOutlinedError
+        self._step_owner, self._place_owner = np.array(step_owner, np.int64), np.array(place_owner, np.int64)
+        self._place_buffer = np.array(place_buffer, np.int64)
+        self._arena, self._constant = np.array(arena, np.int64), np.array(constant, np.int64)
+        self._lay_steps_out(steps, set(arena), sample)
+
+    def _over_copies(self, step: BoundStep, sample: Sample) -> BoundStep:
+        """The step over buffers of its own, which are numbered."""
+        own: list[Buffer] = []
+        for buffer in step.buffers:
+            number = self._numbers.get(buffer)
+            if number is None:
+                root, _ = buffer.settled()
+                is_note = root.kind == "output" and root.index == sample.outputs
+                if root is not buffer and not is_note:
+                    raise NotOutlinedError
+                number = self._numbers[buffer] = len(self._buffers)
+                self._buffers.append(Buffer(buffer.nbytes) if buffer.kind == "arena" and not is_note else buffer)
+            own.append(self._buffers[number])
+        return BoundStep(step.label, step.form, own, None, step.group)
+
+    def _local(self, recording: Recording, steps: Sequence[BoundStep]) -> dict[int, int]:
+        """The numbers of the buffers by those that they have in the recording."""
+        found: dict[int, int] = {}
+        for (_, _, refs, _), step in zip(recording.steps, steps, strict=True):
+            found.update(zip(refs, map(self._numbers.__getitem__, step.buffers), strict=True))
+        return found
+
+    def _check(
+        self, bound: BoundOperation, recording: Recording, local: dict[int, int], fixed: Collection[int]
+    ) -> None:
+        """Note constants that are not the model's own; NotOutlinedError where others were made from them."""
+        read = bound.operation.inputs
+        if any(read[one.place] not in fixed for one in recording.derived):
+            raise NotOutlinedError
+        for place, ref in recording.input_refs:
+            number = local.get(ref)
+            if number is not None and self._buffers[number].kind == "constant" and read[place] not in fixed:
+                self._varying.append((number, read[place]))
+
+    def _lay_steps_out(self, steps: Sequence[BoundStep], made: Collection[int], sample: Sample) -> None:
+        self._steps = steps
+        count = len(self._buffers)
+        self._lies_on = np.zeros(count, np.int64)  # which of a plan's bases; 0 the arena, -1 nowhere: a constant
+        self._base = np.zeros(count + 1, np.int64)  # what is added to the offsets of its places; the last is nobody's
+        self._room = np.full(count + 1, np.iinfo(np.int64).max)
+        for number, buffer in enumerate(self._buffers):
+            root, start = buffer.settled()
+            if root.kind == "constant":
+                self._lies_on[number], self._base[number] = -1, root.address + start
+            elif root.kind == "arena":
+                if number not in made:
+                    raise NotOutlinedError
+                self._room[number] = buffer.nbytes
+            else:
+                self._lies_on[number] = root.index + (1 if root.kind == "input" else 1 + sample.inputs)
+                self._base[number] = start
+        on = self._lies_on[self._place_buffer]
+        self._constant_places = np.flatnonzero(on < 0)
+        self._moving_places = np.concatenate([np.flatnonzero(on == 0), np.flatnonzero(on > 0)])
+        self._moving_bases = on[self._moving_places]
+        self._base_count += bool((on >= self._base_count).any())
+        self._place_arena()
+
+    def _place_arena(self) -> None:
+        """Find where the buffers of the arena lie, and the barriers that follow from it."""
+        offsets, self._arena_bytes = lay_out(self._steps)
+        for number in np.flatnonzero(self._lies_on == 0).tolist():
+            self._base[number] = offsets.get(self._buffers[number], 0)
+        self._flags = np.array(find_barriers(self._steps, offsets), np.int64) * _BARRIER
+
+    def _grow(self, needed: Words) -> None:
+        """Make room for what needs more than there is."""
+        for number in np.flatnonzero(needed > self._room).tolist():
+            nbytes = int(needed[number])
+            self._room[number] = -(-int(nbytes * (1 + _SPARE)) // ALIGNMENT) * ALIGNMENT
+            self._buffers[number].nbytes = int(self._room[number])
+        self._place_arena()
+
+    def plan(self, walk: Walk, flush_denormals: bool) -> NativePlan:
+        """The plan for the sizes of a walk whose recordings have the topologies of the sample's."""
+        recordings = [walk.recordings[kind] for kind in self._kinds]
+        pieces = [recording.piece for recording in recordings]
+        needed = np.zeros(len(self._room), np.int64)
+        needed[self._arena] = np.concatenate([piece.arena_bytes for piece in pieces])
+        needed[-1] = 0
+        with self._lock:
+            if (needed > self._room).any():
+                self._grow(needed)
+            base, flags, arena_bytes = self._base.copy(), self._flags, self._arena_bytes
+        base[self._constant] = np.concatenate([piece.constant_addresses for piece in pieces])
+        owners: list[Array] = []
+        for number, value in self._varying:
+            tensor = walk.value(value)
+            assert tensor is not None
+            base[number] = tensor.buffer.address
+            owners.append(tensor.buffer.array)  # type: ignore[arg-type]
+        ends = np.array([len(piece.words) for piece in pieces], np.int64).cumsum() // 8
+        starts = np.concatenate([[0], ends[:-1]])
+        steps = np.concatenate([piece.steps for piece in pieces])
+        steps[:, StepColumn.ARGUMENTS] += starts[self._step_owner]
+        steps[:, StepColumn.FLAGS] |= flags
+        places = np.concatenate([piece.places for piece in pieces]) + starts[self._place_owner]
+        addresses = np.concatenate([piece.offsets for piece in pieces]) + base[self._place_buffer]
+        words = np.frombuffer(bytearray(b"".join([piece.words for piece in pieces])), np.int64)
+        words[places[self._constant_places]] = addresses[self._constant_places]
+        fixups = np.empty((len(self._moving_places), FIXUP_WORDS), np.int64)
+        fixups[:, 0], fixups[:, 1] = places[self._moving_places], self._moving_bases
+        fixups[:, 2] = addresses[self._moving_places]
+        return NativePlan(
+            words=words,
+            fixups=fixups,
+            steps=steps,
+            arena_bytes=arena_bytes,
+            scratch_bytes=max([recording.scratch_bytes for recording in recordings], default=0),
+            base_count=self._base_count,
+            labels=self._labels,
+            owners=(*self._constants, *walk.binder.constants, *owners),
+            nanoseconds=round(sum([piece.nanoseconds for piece in pieces])),
+            flush_denormals=flush_denormals,
+        )
+
+
+class Outlines:
+    """The outlines of one segment with these operations; `fixed` are the numbers of the model's constants."""
+
+    def __init__(self, operations: Sequence[Operation], fixed: Collection[int]) -> None:
+        self._operations = operations
+        self._fixed = fixed
+        self._kinds: tuple[int, ...] = ()
+        self._known: dict[Hashable, Outline] = {}
+        self._topologies: dict[Hashable, int] = {}
+        self._sample: Sample | None = None
+        self._given_up = False  # a plan had no outline, so that the others have none
+        self._lock = threading.RLock()
+
+    def learn(self, sample: Sample) -> None:
+        """Keep a plan that was bound in the ordinary way: its outline is made when another one is wanted."""
+        if not self._given_up:
+            self._sample = sample
+
+    def walk(self, binder: Binder, values: Values, replays: Replays, looks: Looks) -> tuple[Walk, Outline] | None:
+        """The operations bound for other inputs, which are among `values`, and the outline of their plan.
+
+        None where there is none, or where an operation does not take its inputs.
+        """
+        with self._lock:
+            if self._sample is not None:
+                sample, self._sample = self._sample, None
+                self._take_in(sample)
+            kinds, known = self._kinds, self._known
+        if not kinds:
+            return None
+        walk = Walk(self._operations, kinds, binder, values)
+        if not walk.run(replays, looks, self._fixed):
+            return None
+        outline = known.get(self._key(walk.recordings))
+        return None if outline is None else (walk, outline)
+
+    def _key(self, recordings: Sequence[Recording]) -> Hashable:
+        known = self._topologies
+        with self._lock:
+            return tuple([known.setdefault(recording.piece.topology, len(known)) for recording in recordings])
+
+    def _take_in(self, sample: Sample) -> None:
+        """Make the outline of a plan. Operations are of one kind that were so in all plans."""
+        found = [None if bound.recording is None else id(bound.recording) for bound in sample.operations]
+        pairs = list(zip(found, self._kinds or found, strict=True))
+        numbers = {pair: place for place, pair in enumerate(dict.fromkeys(one for one in pairs if one[0] is not None))}
+        kinds = tuple([numbers.get(pair, -1) for pair in pairs])
+        if kinds != self._kinds:
+            self._kinds, self._known = kinds, {}
+        recordings: dict[int, Recording] = {}
+        for kind, bound in zip(kinds, sample.operations, strict=True):
+            if bound.recording is not None:
+                recordings.setdefault(kind, bound.recording)
+        if len(self._known) >= MOST_OUTLINES:
+            self._known.clear()
+            self._topologies.clear()
+        key = self._key(list(recordings.values()))
+        try:
+            self._known[key] = Outline(sample, kinds, self._fixed)
+        except NotOutlinedError:
+            self._given_up, self._kinds = True, ()
