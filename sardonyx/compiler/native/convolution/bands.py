@@ -35,8 +35,9 @@ _MOST_TAPS, _MOST_VECTORS = 8, 3
 _MOST_BANDS = 16
 # The share of a chunk that threads wait for one whose core was taken meanwhile.
 _DISTURBANCE = 0.25
-# What a load of the product costs beside it, in multiply-adds, and a cache line that comes from the second cache.
-_LOAD, _FAR_LINE = 0.15, 1.0
+# What a load of the product costs beside it, in multiply-adds, a word of the input more where a tile has one vector
+# that uses it, and a cache line that comes from the second cache.
+_LOAD, _USED_ONCE, _FAR_LINE = 0.15, 0.5, 1.0
 # Nanoseconds for each vector that is made, finished and stored, and for each tile.
 _VECTOR_NS, _TILE_NS = 0.5, 12.0
 # The share of the multiply-adds' peak that the windows reach, whose lines are near.
@@ -285,7 +286,7 @@ def _tile_time(target: Target, first: ConvolutionCall, rows: int, vectors: int) 
     lanes, channels = target.lanes(F32), first.channels
     touched = (vectors * lanes + rows) * channels + rows * vectors * lanes
     near = _SHARE_OF_L1 * target.caches.l1 / F32.nbytes
-    loads = _LOAD * (rows + vectors)
+    loads = _LOAD * (rows + vectors) + (_USED_ONCE * rows if vectors == 1 else 0.0)
     if touched > near:
         loads += _FAR_LINE * vectors * lanes / (_LINE / F32.nbytes)
     if math.prod(first.x.shape[1:]) > near:
