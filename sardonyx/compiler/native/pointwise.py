@@ -80,9 +80,7 @@ class PointwiseKernel:
         """Add the step that writes existing tensors, all of the inputs' broadcast shape."""
         self._add(binder, inputs, outputs, memory_order(outputs[:1], outputs[0].shape))
 
-    def _add(
-        self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], order: Sequence[int]
-    ) -> None:
+    def _add(self, binder: Binder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], order: Sequence[int]) -> None:
         """Add the step, over the dimensions in this order, slowest first."""
         shape = outputs[0].shape
         if outputs[0].size == 0:
