@@ -65,6 +65,50 @@ def test_variants(variant: str) -> None:
         assert np.array_equal(found, exact(x, w, int(x_zero), w_zero, group, given))
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_weights_that_come_with_the_run(variant: str) -> None:
+    rng = np.random.default_rng(7)
+    kinds = [(np.uint8, np.int8), (np.int8, np.uint8), (np.uint8, np.uint8), (np.int8, np.int8)]
+    for number, (x_shape, w_shape, group, given) in enumerate(CASES):
+        x_type, w_type = kinds[number % len(kinds)]
+        x, w = random_bytes(rng, x_type, x_shape), random_bytes(rng, w_type, w_shape)
+        x_zero, w_zero = random_bytes(rng, x_type, ()), random_bytes(rng, w_type, [(), w_shape[:1]][number % 2])
+        kernel = ConvIntegerKernel({"group": group, "attributes": attributes(given)})
+        (found,) = outputs_of(kernel, [x, w, x_zero, w_zero], variant, known={1} if number % 3 else ())
+        assert found.dtype == np.int32
+        assert np.array_equal(found, exact(x, w, int(x_zero), w_zero, group, given))
+
+
+def test_long_sums_of_weights_that_come_with_the_run() -> None:
+    """Beyond what float32 holds, and where minimal filtering would pay."""
+    rng = np.random.default_rng(8)
+    given = {"pads": [1, 1, 1, 1]}
+    x, w = rng.integers(200, 256, (1, 256, 16, 16), np.uint8), rng.integers(90, 128, (64, 256, 3, 3), np.int8)
+    kernel = ConvIntegerKernel({"group": 1, "attributes": attributes(given)})
+    (found,) = outputs_of(kernel, [x, w])
+    assert np.array_equal(found, exact(x, w, 0, np.zeros((), np.int8), 1, given))
+    assert found.max() > 1 << 24
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("known", [(), (3, 4, 5)])
+def test_scales_that_come_with_the_run(known: tuple[int, ...], channels_last: bool) -> None:
+    rng = np.random.default_rng(9)
+    for x_type in (np.uint8, np.int8):
+        x, w = random_bytes(rng, x_type, (2, 5, 9, 8)), random_bytes(rng, np.int8, (7, 5, 3, 3))
+        found, wanted = quantized(x, w, {"pads": [0, 1, 1, 1]}, channels_last=channels_last, known=known)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_parameters_of_wrong_sizes() -> None:
+    kernel = ConvIntegerKernel({"group": 1, "attributes": attributes({})})
+    x, w = np.zeros((1, 2, 4, 4), np.uint8), np.zeros((3, 2, 2, 2), np.int8)
+    with pytest.raises(ValueError, match=r"zero points have the shape \(2,\), but there are 3 filters"):
+        outputs_of(kernel, [x, w, None, np.zeros(2, np.int8)])
+    with pytest.raises(ValueError, match="zero point of x must be one number"):
+        outputs_of(kernel, [x, w, np.zeros(2, np.uint8)])
+
+
 def test_random_sweep() -> None:
     rng = np.random.default_rng(1)
     for _ in range(150):
@@ -90,7 +134,13 @@ def test_random_sweep() -> None:
 
 
 def quantized(
-    x: Array, w: Array, given: dict[str, Any], variant: str = "", *, channels_last: bool = False
+    x: Array,
+    w: Array,
+    given: dict[str, Any],
+    variant: str = "",
+    *,
+    channels_last: bool = False,
+    known: Sequence[int] = range(1, 9),
 ) -> tuple[Array, Array]:
     """A QLinearConv by its kernel, and in NumPy."""
     rng = np.random.default_rng(2)
@@ -101,7 +151,7 @@ def quantized(
     parameters += [rng.integers(-9000, 9000, filters).astype(np.int32)]
     native = QLinearConvKernel({"group": 1, "attributes": attributes(given), "channels_last": channels_last})
     image = np.ascontiguousarray(np.moveaxis(x, 1, -1)) if channels_last else x
-    (found,) = outputs_of(native, [image, *parameters], variant, known=range(1, 9))
+    (found,) = outputs_of(native, [image, *parameters], variant, known=known)
     node = ir.node("QLinearConv", [], {name: value for name, value in given.items() if name != "auto_pad"})
     (wanted,) = QLinearConv(node, 10).run(x, *parameters)
     return (np.moveaxis(found, -1, 1) if channels_last else found), wanted

@@ -19,6 +19,7 @@ from sardonyx.compiler.native.quantization.byte_convolution import (
     signed_weights,
     unsigned_image,
 )
+from sardonyx.compiler.native.quantization.exact_convolution import convolve_exactly, factors_of, single, wrapped
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input
@@ -138,8 +139,6 @@ def _wrapped(sums: Array) -> Array:
 class ConvIntegerKernel(ByteConvolution):
     """Inputs: x, w, the zero points of x and of w; the sums in int32."""
 
-    known_inputs = (1, 3)
-
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return self._declines(inputs[0], inputs[1])
 
@@ -149,7 +148,12 @@ class ConvIntegerKernel(ByteConvolution):
         x, w, x_zero, w_zero = (*inputs, None, None)[:4]
         assert x is not None
         assert w is not None
-        return self._bind(binder, self._call(x, w, epilogue), x_zero, w_zero, None, lambda total, _: total)
+        if _is_laid_out(w) and (w_zero is None or w_zero.is_known):
+            return self._bind(binder, self._call(x, w, epilogue), x_zero, w_zero, None, lambda total, _: total)
+        zeros = (x_zero, w_zero)
+        return convolve_exactly(
+            binder, self.group, self.attributes, x, w, zeros, None, epilogue, lambda total, _: wrapped(total)
+        )
 
 
 @template("convolution_quantized")
@@ -158,8 +162,6 @@ class QLinearConvKernel(ByteConvolution):
 
     With the parameter `channels_last`, the channels of x and y come behind the places.
     """
-
-    known_inputs = (1, 2, 3, 4, 5, 6, 7, 8)
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
@@ -178,6 +180,8 @@ class QLinearConvKernel(ByteConvolution):
         assert x is not None
         assert w is not None
         assert y_zero is not None
+        if not (_is_laid_out(w) and all(one is None or one.is_known for one in inputs[1:])):
+            return self._bind_unknown(binder, inputs, epilogue)
         steps = [_array(one).astype(np.float32).reshape(-1) for one in (x_scale, w_scale, y_scale)]
         factors = binder.constant(np.ascontiguousarray(steps[0] * steps[1] / steps[2]))
         target = y_zero.dtype
@@ -195,6 +199,39 @@ class QLinearConvKernel(ByteConvolution):
         call = self._call(transposed(x, (0, rank - 1, *range(1, rank - 1))), w, None)
         (y,) = self._bind(binder, call, x_zero, w_zero, added, finished)
         return [transposed(y, (0, *range(2, rank), 1))]
+
+    def _bind_unknown(
+        self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None
+    ) -> Sequence[Tensor | None]:
+        """Weights, scales or zero points come with the run."""
+        x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = (*inputs, None)[:9]
+        assert x is not None
+        assert w is not None
+        assert x_scale is not None
+        assert w_scale is not None
+        assert y_scale is not None
+        assert y_zero is not None
+        rank, target = len(x.shape), y_zero.dtype
+        last = bool(self.parameters.get("channels_last"))
+        factors = factors_of(binder, x_scale, w_scale, y_scale, w.shape[0], rank - 2)
+        point = single(y_zero, "zero point of y")
+
+        def finished(total: Expr, operands: list[Tensor]) -> Expr:
+            operands.extend([factors, point])
+            quotient = total.cast(_F32) * Input(_F32, len(operands) - 1)
+            return quantized(quotient, Input(target, len(operands)).cast(_F32), target)
+
+        x = transposed(x, (0, rank - 1, *range(1, rank - 1))) if last else x
+        zeros = (x_zero, w_zero)
+        results = convolve_exactly(binder, self.group, self.attributes, x, w, zeros, bias, epilogue, finished)
+        if not last:
+            return results
+        return [None if one is None else transposed(one, (0, *range(2, rank), 1)) for one in results]
+
+
+def _is_laid_out(w: Tensor) -> bool:
+    """Whether the weights lie ready before the run."""
+    return w.is_known and w.buffer.kind == "constant"
 
 
 def _array(tensor: Tensor | None) -> Array:
