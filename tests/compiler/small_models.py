@@ -224,9 +224,10 @@ SMALL_MODELS: dict[str, SmallModel] = {
         sizes=({"n": 4}, {"n": 70}),
     ),
     "interleaving": SmallModel(
-        """interleaving (float[n, 1000, 2] pairs, float[3, n, 700] planes, float[1024, 512] square)
-            => (float[n, 2, 1000] a, float[n, 700, 3] b, float[512, 1024] c)
-        { a = Transpose<perm = [0, 2, 1]>(pairs) b = Transpose<perm = [1, 2, 0]>(planes) c = Transpose(square) }""",
+        """interleaving (float[n, 1000, 2] pairs, float[3, n, 700] planes, float[1024, 512] square, float[n, 90, 1] one)
+            => (float[n, 2, 1000] a, float[n, 700, 3] b, float[512, 1024] c, float[n, 90, 3] d)
+        { a = Transpose<perm = [0, 2, 1]>(pairs) b = Transpose<perm = [1, 2, 0]>(planes) c = Transpose(square)
+          d = Concat<axis = 2>(one, one, one) }""",
         sizes=({"n": 2},),
     ),
     "indices": SmallModel(

@@ -30,6 +30,12 @@ def barriers(bound: Bound) -> list[bool]:
         (-1, [(5, 7, 1), (5, 7, 4)]),
         (2, [(1, 12, 100, 64), (1, 12, 1, 64)]),
         (1, [(1, 3, 4, 4)] * 5),
+        (1, [(37, 1)] * 8),
+        (-1, [(3, 70, 1)] * 3),
+        (1, [(300, 2)] * 5),
+        (1, [(9, 1, 2)] * 2),
+        (1, [(20_000, 1)] * 4),
+        (1, [(50, 1)] * 9),
     ],
 )
 def test_concat(axis: int, shapes: list[tuple[int, ...]], dtype: Any, variant: str) -> None:
@@ -79,6 +85,15 @@ def test_parts_off_the_alignment_are_copied() -> None:
     x = binder.external(0, F32, (3, 5))
     Concat({"axis": 0}).bind(binder, [copy(binder, x), copy(binder, x)])
     assert len(binder.steps) == 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "axis", "steps"), [((90, 1), 8, 1, 1), ((90, 1), 9, 1, 9), ((1, 4), 3, 0, 3)]
+)
+def test_columns_of_single_elements_are_one_step(shape: tuple[int, ...], count: int, axis: int, steps: int) -> None:
+    binder = new_binder()
+    Concat({"axis": axis}).bind(binder, [binder.external(index, F32, shape) for index in range(count)])
+    assert len(binder.steps) == steps
 
 
 def test_parts_wait_for_each_other_only_where_they_must() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.native.movement.copy import copy_into
+from sardonyx.compiler.llvm.kernels.movement.interleave import MOST_ROWS, ZipSpec, emit_weave
+from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, copy_into
 from sardonyx.compiler.native.movement.slices import part_of
 from sardonyx.compiler.native.rows.rows import laid_out, memory_order, permuted
 from sardonyx.compiler.native.template import NativeKernel, template
@@ -18,7 +20,7 @@ class Concat(NativeKernel):
 
     Parts that are contiguous in the result (nothing is in front of the axis) are not copied where they are the whole
     of a value that earlier steps compute: those steps then write to the result. Where most of the parts have their
-    channels last in memory, so has the result.
+    channels last in memory, so has the result. A few columns of single elements become one table in one step.
     """
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -38,6 +40,9 @@ class Concat(NativeKernel):
         shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
         order = _order(parts)
         result = laid_out(binder, first.dtype, shape, order)
+        if order == tuple(range(len(shape))) and _take_turns(parts, axis):
+            _weave(binder, parts, result, axis)
+            return [result]
         at = 0
         with binder.together():
             for tensor in parts:
@@ -47,6 +52,34 @@ class Concat(NativeKernel):
                     copy_into(binder, tensor, room)
                 at += size
         return [result]
+
+
+def _take_turns(parts: Sequence[Tensor], axis: int) -> bool:
+    """Whether the result takes one element, or a few that are moved as one, from each part in turn."""
+    first = parts[0]
+    blob = math.prod(first.shape[axis:]) * first.dtype.itemsize
+    return (
+        1 < len(parts) <= MOST_ROWS
+        and math.prod(first.shape[:axis]) > 1
+        and blob in (1, 2, 4, 8)
+        and all(tensor.shape == first.shape and tensor.is_contiguous for tensor in parts)
+    )
+
+
+def _weave(binder: Binder, parts: Sequence[Tensor], result: Tensor, axis: int) -> None:
+    """Add the step that makes all of the result."""
+    size = math.prod(result.shape[:axis])
+    blob = parts[0].nbytes // size
+    per_chunk = CHUNK_BYTES // (len(parts) * blob)
+    binder.step(
+        emit_weave,
+        ZipSpec(blob, len(parts)),
+        [result, size, per_chunk, *parts],
+        reads=tuple(parts),
+        writes=(result,),
+        chunks=-(-size // per_chunk),
+        detail=f"{size} times {len(parts)} elements of {blob} bytes",
+    )
 
 
 def _order(parts: Sequence[Tensor]) -> tuple[int, ...]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import Axis, blocks, copy_blob, kernel_frame, places, share
+from sardonyx.compiler.llvm.kernels.movement.walk import Axis, blocks, kernel_frame, places, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
 
 # The steps between elements, and the sizes of inner dimensions, that these kernels take.
-STEPS = (-1, 2, 3, 4)
+STEPS = (-1, *range(2, 9))
 COUNTS = (2, 3, 4)
+# How many rows that lie anywhere they take.
+MOST_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -93,32 +96,49 @@ def emit_zip(target: Target, spec: ZipSpec) -> str:
     a, b = Axis(words, 4), Axis(words, 8)
     a_blocks = words.load(12)
     begin, end = share(k, words.load(2), words.load(3))
-    scalar, count = Type("u", 8 * spec.blob), spec.count
-    lanes = target.lanes(scalar)
+    scalar = Type("u", 8 * spec.blob)
     with k.loop(begin, end) as item:
         place = item // a_blocks
         first = (item - place * a_blocks) * a.block
         last = k.smaller(a.size, first + a.block)
         read, written = places(k, place, words.offset(15), words.load(14), 2)
-        to = destination.offset(written).cast(scalar)
-        rows = [source.offset(read + b.read_step * row).cast(scalar) for row in range(count)]
-        whole = first + ((last - first) & -lanes)
-
-        def turn(i: Value, rows: list[Pointer] = rows, to: Pointer = to) -> None:
-            vectors = [row.load(i, lanes, align=1) for row in rows]
-            for part in range(count):
-                to.store(_taken_in_turn(k, vectors, part * lanes), i * count + part * lanes, align=1)
-
-        with k.loop(first, whole, lanes) as i:
-            turn(i)
-        done = k.variable(I64, whole)
-        with k.when((whole < last) & (a.size >= lanes)):
-            turn(a.size - lanes)  # moved back: some elements are copied once more
-            done.set(last)
-        with k.loop(done.get(), last) as i:
-            for number, row in enumerate(rows):
-                copy_blob(row.offset(i).cast(U8), to.offset(i * count + number).cast(U8), spec.blob)
+        rows = [source.offset(read + b.read_step * row).cast(scalar) for row in range(spec.count)]
+        _zip(k, rows, destination.offset(written).cast(scalar), (first, last), a.size)
     return k.finish()
+
+
+def emit_weave(target: Target, spec: ZipSpec) -> str:
+    """Contiguous rows, wherever they lie, become one in which their elements take turns.
+
+    Arguments: destination, elements of a row, elements per chunk, rows.
+    """
+    k, words = kernel_frame(target)
+    scalar = Type("u", 8 * spec.blob)
+    size = words.load(1)
+    rows = [k.pointer(words.load(3 + row), scalar) for row in range(spec.count)]
+    _zip(k, rows, k.pointer(words.load(0), scalar), share(k, size, words.load(2)), size)
+    return k.finish()
+
+
+def _zip(k: Function, rows: Sequence[Pointer], to: Pointer, part: tuple[Value, Value], size: Value) -> None:
+    """The elements of rows of `size` elements in turns, from the first of a part up to its last (excluded)."""
+    (first, last), count, lanes = part, len(rows), k.target.lanes(to.scalar)
+    whole = first + ((last - first) & -lanes)
+
+    def turn(i: Value) -> None:
+        vectors = [row.load(i, lanes, align=1) for row in rows]
+        for part in range(count):
+            to.store(_taken_in_turn(k, vectors, part * lanes), i * count + part * lanes, align=1)
+
+    with k.loop(first, whole, lanes) as i:
+        turn(i)
+    done = k.variable(I64, whole)
+    with k.when((whole < last) & (size >= lanes)):
+        turn(size - lanes)  # moved back: some elements are copied once more
+        done.set(last)
+    with k.loop(done.get(), last) as i:
+        for number, row in enumerate(rows):
+            to.store(row.load(i, align=1), i * count + number, align=1)
 
 
 def _taken_in_turn(k: Function, vectors: list[Value], start: int) -> Value:
