@@ -87,10 +87,12 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     panel, rows = panel_columns(target), tile_shape(target).rows
     upper, half, panels = (m + 1) // 2, k // 2, n // 2 // panel
     k_block = _k_block(target, half)
-    found = _row_block(upper, _wished_rows(target, k_block), rows)
-    if found is None:
+    wished = _wished_rows(target, k_block)
+    found = [_row_block(upper, wished, rows), _row_block(upper, wished, rows, more=2)]
+    able = [one for one in found if one is not None]
+    if not able:
         raise ValueError(f"{upper} rows cannot be cut into tiles of {rows - LEAST_MAKING} to {rows}")
-    row_block, tile_rows = found
+    row_block, tile_rows = min(able, key=lambda one: _end(one[0], -(-upper // one[0]) * panels))
     row_blocks = -(-upper // row_block)
     group = 2 if k_block < half and panels * row_blocks >= _MANY_CHUNKS else 1
     tiles = _lines(k_block * panel * _WORD)
@@ -121,6 +123,15 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
 _MANY_CHUNKS = 32
 
 
+# Threads among which chunks are to be shared without a rest.
+_THREADS = 2
+
+
+def _end(row_block: int, chunks: int) -> float:
+    """When such a team is done, relative to one that shares evenly and makes no sums of B."""
+    return (1 + _B_SUMS / (2 * row_block)) * -(-chunks // _THREADS) * _THREADS / chunks
+
+
 def _lines(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
@@ -137,13 +148,14 @@ def _wished_rows(target: Target, k_block: int) -> int:
     return max(4 * rows, target.caches.l2 // (7 * k_block * _WORD) // rows * rows)
 
 
-def _row_block(upper: int, wished: int, rows: int) -> tuple[int, int] | None:
-    """Rows of a block of the `upper` ones, about `wished`, and of its tiles, at most `rows`: all about equal.
+def _row_block(upper: int, wished: int, rows: int, more: int = 1) -> tuple[int, int] | None:
+    """Rows of a block of the `upper` ones, about `wished`, and of its tiles, at most `rows`: all about equal. There are
+    `more` times as many blocks.
 
     The first tile of every block is one of those that make sums of B: `rows - LEAST_MAKING` rows at least. None where
     no block will do.
     """
-    count = max(1, round(upper / wished))
+    count = max(1, round(upper / wished)) * more
     for block in range(-(-upper // count), 0, -1):
         tile = -(-block // -(-block // rows))
         last = upper - (-(-upper // block) - 1) * block
