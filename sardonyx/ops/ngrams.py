@@ -9,48 +9,51 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 
 MODES = ("TF", "IDF", "TFIDF")
+_LARGEST_SKIP = (1 << 62) - 1  # more tokens than any row has
 
 
 class Trie:
     """The n-grams of a pool as paths of tokens from a root, all look-ups being of whole arrays.
 
-    `step` follows edges from nodes (the root is 0, a dead end -1); `gram` is each node's place in the pool, or -1.
+    `step` follows edges from nodes (the root is 0, a dead end -1); `gram` is each node's place in the pool, or -1. An
+    edge's key, of which `keys` holds all in order, is node * `width` + the token's number in `numbers`.
     """
 
     def __init__(self, grams: Sequence[tuple[int, Sequence[Any]]]) -> None:
         self.numbers = {
             token: number for number, token in enumerate({token: None for _, gram in grams for token in gram})
         }
-        self._width = len(self.numbers) + 1
+        self.width = len(self.numbers) + 1
         edges: dict[int, int] = {}
         places = {0: -1}
         for place, gram in grams:
             node = 0
             for token in gram:
-                node = edges.setdefault(node * self._width + self.numbers[token], len(edges) + 1)
+                node = edges.setdefault(node * self.width + self.numbers[token], len(edges) + 1)
                 places.setdefault(node, -1)
             if places[node] >= 0:
                 raise ValueError(f"the pool has the n-gram {list(gram)} twice")
             places[node] = place
         self.gram = np.array([places[node] for node in range(len(places))], np.int64)
-        self._keys = np.array(sorted(edges), np.int64)
-        self._targets = np.array([edges[key] for key in sorted(edges)], np.int64)
+        self.keys = np.array(sorted(edges), np.int64)
+        self.targets = np.array([edges[key] for key in sorted(edges)], np.int64)
 
     def tokens(self, data: Array) -> Array:
         """The number of each token; one that no n-gram has gets a number without edges."""
         distinct, inverse = np.unique(data, return_inverse=True)
-        numbers = [self.numbers.get(token, self._width - 1) for token in distinct.tolist()]
+        numbers = [self.numbers.get(token, self.width - 1) for token in distinct.tolist()]
         return np.array(numbers, np.int64)[inverse].reshape(data.shape)
 
     def step(self, nodes: Array, tokens: Array) -> Array:
-        keys = nodes * self._width + tokens
-        slots = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-        return np.where((nodes >= 0) & (self._keys[slots] == keys), self._targets[slots], -1)
+        keys = nodes * self.width + tokens
+        slots = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where((nodes >= 0) & (self.keys[slots] == keys), self.targets[slots], -1)
 
 
 @operator("TfIdfVectorizer", since=9)
@@ -63,7 +66,6 @@ class TfIdfVectorizer(Operator):
 
     # "The i-th element in weights is the weight of the i-th n-gram in pool": onnx.reference takes the weight of the
     # i-th coordinate instead, and fails where there are no weights.
-    host_reason = "look-ups in sorted arrays in NumPy"
     max_gram_length: int
     max_skip_count: int
     min_gram_length: int
@@ -94,8 +96,32 @@ class TfIdfVectorizer(Operator):
         if place != len(self.ngram_indexes) or min(self.ngram_indexes, default=-1) < 0:
             raise ValueError(f"ngram_indexes must have {place} entries of 0 or more, one for each n-gram of the pool")
 
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if self.pool_strings or inputs[0] == np.dtype(object):
+            return Host(self.run, "strings are Python objects")
+        try:
+            self._check_attributes()
+            trie = self.trie()
+        except ValueError as error:
+            return Host(self.run, f"its attributes contradict each other: {error}")
+        count = len(self.ngram_indexes)
+        parameters = {
+            "trie": trie,
+            "places": self.ngram_indexes,
+            "coordinates": self._size(),
+            "weights": np.ones(count) if self.mode == "TF" or not self.weights else self.weights,
+            "once": self.mode == "IDF",
+            "distances": min(self.max_skip_count, _LARGEST_SKIP) + 1,
+            "longest": min(self.max_gram_length, len(self.ngram_counts)),
+            "check": self._check_shape,
+        }
+        return Template("ngrams", parameters, self.run)
+
     def run(self, data: Array) -> Sequence[Value]:
-        self._check(data)
+        self._check_attributes()
+        self._check_shape(data.shape)
+        if (data.dtype == object) != bool(self.pool_strings):
+            raise ValueError(f"the pool is of {'strings' if self.pool_strings else 'integers'}, the input is not")
         rows = data.reshape(1, -1) if data.ndim < 2 else data
         counts = self._counts(rows)
         if self.mode == "IDF":
@@ -106,7 +132,7 @@ class TfIdfVectorizer(Operator):
         np.add.at(result.T, np.array(self.ngram_indexes, np.int64), scaled.T.astype(np.float32))
         return (result[0] if data.ndim < 2 else result,)
 
-    def _check(self, data: Array) -> None:
+    def _check_attributes(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode '{self.mode}' is none of {', '.join(MODES)}")
         if not 1 <= self.min_gram_length <= self.max_gram_length or self.max_skip_count < 0:
@@ -115,10 +141,10 @@ class TfIdfVectorizer(Operator):
             raise ValueError("one of pool_strings and pool_int64s must hold the n-grams")
         if self.weights and len(self.weights) != len(self.ngram_indexes):
             raise ValueError(f"weights has {len(self.weights)} entries for {len(self.ngram_indexes)} n-grams")
-        if data.ndim > 2 or (data.ndim == 2 and not len(data)):
-            raise ValueError(f"the input must be of shape [C] or [B, C] with B > 0, not {list(data.shape)}")
-        if (data.dtype == object) != bool(self.pool_strings):
-            raise ValueError(f"the pool is of {'strings' if self.pool_strings else 'integers'}, the input is not")
+
+    def _check_shape(self, shape: Sequence[int]) -> None:
+        if len(shape) > 2 or (len(shape) == 2 and not shape[0]):
+            raise ValueError(f"the input must be of shape [C] or [B, C] with B > 0, not {list(shape)}")
 
     def _counts(self, rows: Array) -> Array:
         """How often each n-gram of the pool is in each row, (rows, n-grams)."""
@@ -127,7 +153,7 @@ class TfIdfVectorizer(Operator):
         if rows.size and trie.numbers:
             tokens = trie.tokens(rows)
             bases = np.arange(len(rows))[:, None] * grams
-            for distance in range(1, self.max_skip_count + 2):
+            for distance in range(1, min(self.max_skip_count + 1, max(1, rows.shape[1] - 1)) + 1):
                 nodes = np.zeros_like(tokens)
                 for length in range(1, self.max_gram_length + 1):
                     reach = tokens.shape[1] - distance * (length - 1)

@@ -445,6 +445,15 @@ SMALL_MODELS: dict[str, SmallModel] = {
         sizes=({"n": 5},),
         float32_alone=True,
     ),
+    "n-grams": SmallModel(
+        """grams (int64[n, 23] x) => (float[n, 4] y)
+        { y = TfIdfVectorizer<mode = "TFIDF", min_gram_length = 1, max_gram_length = 2, max_skip_count = 2,
+                ngram_counts = [0, 2], ngram_indexes = [0, 1, 3, 0], pool_int64s = [1, 2, 1, 3, 1, 2],
+                weights = [0.5, 0.25, 2.0, 4.0]>(x) }""",
+        sizes=({"n": 1}, {"n": 40}),
+        special={"x": lambda sizes: np.random.default_rng(8).integers(0, 5, (sizes["n"], 23))},
+        float32_alone=True,
+    ),
     "matrices": SmallModel(
         """matrices (float[n, 5, 5] x) => (float[n] y) { y = Det(x) }""",
         sizes=({"n": 1}, {"n": 9}),
