@@ -21,10 +21,10 @@ import numpy as np
 from sardonyx.compiler.assembly import find_barriers, lay_out
 from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
 from sardonyx.compiler.bound_step import BoundStep, tensor_over
-from sardonyx.compiler.pieces import Words
+from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
 from sardonyx.compiler.replay import Describe, Looks, Recording, Replays, contents_of
 from sardonyx.runtime.arena_layout import ALIGNMENT
-from sardonyx.runtime.native_plan import FIXUP_WORDS, NativePlan, StepColumn, StepFlag
+from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
 
 if TYPE_CHECKING:
     from sardonyx.compiler.segment import BoundOperation, Operation
@@ -190,14 +190,14 @@ class Outline:
         self._numbers: dict[Buffer, int] = {}
         self._buffers: list[Buffer] = []  # those of the arena are copies, whose sizes change with the room they get
         self._varying: list[tuple[int, int]] = []  # buffers that hold what was computed while binding: the value
-        step_owner: list[int] = []
-        place_owner: list[int] = []
-        place_buffer: list[int] = []
+        owners: list[list[int]] = [[], []]  # of each step, and of each place: the operation
+        places: list[int] = []
         arena: list[int] = []
         constant: list[int] = []
         steps = [self._over_copies(step, sample) for step in sample.steps]
+        rows = Rows(list(_pieces_by_kind(sample, kinds).values()))
         spare, first, count = len(self._buffers), 0, 0
-        for bound in sample.operations:
+        for bound, kind in zip(sample.operations, kinds, strict=True):
             own, first = sample.steps[first : bound.end], bound.end
             recording = bound.recording
             if recording is None:
@@ -206,17 +206,19 @@ class Outline:
                 continue
             local = self._local(recording, own)
             self._check(bound, recording, local, fixed)
-            step_owner += [count] * len(own)
-            place_owner += [count] * len(recording.piece.refs)
-            place_buffer += [local[ref] for ref in recording.piece.refs]
-            arena += [local.get(ref, spare) for ref in recording.piece.arena]
-            constant += [local.get(ref, spare) for ref in recording.piece.constants]
+            piece = recording.piece
+            rows.add(kind)
+            owners[0] += [count] * piece.steps
+            owners[1] += [count] * len(piece.places)
+            places += [local[ref] for ref in piece.places]
+            arena += [local.get(ref, spare) for ref in piece.arena]
+            constant += [local.get(ref, spare) for ref in piece.constants]
             count += 1
         if first != len(sample.steps):
             raise NotOutlinedError
-        self._step_owner, self._place_owner = np.array(step_owner, np.int64), np.array(place_owner, np.int64)
-        self._place_buffer = np.array(place_buffer, np.int64)
-        self._arena, self._constant = np.array(arena, np.int64), np.array(constant, np.int64)
+        self._rows = rows.all()
+        self._step_owner, self._place_owner = (np.array(each, np.int64) for each in owners)
+        self._places, self._arena, self._constant = (np.array(each, np.int64) for each in (places, arena, constant))
         self._lay_steps_out(steps, set(arena), sample)
 
     def _over_copies(self, step: BoundStep, sample: Sample) -> BoundStep:
@@ -270,7 +272,7 @@ class Outline:
             else:
                 self._lies_on[number] = root.index + (1 if root.kind == "input" else 1 + sample.inputs)
                 self._base[number] = start
-        on = self._lies_on[self._place_buffer]
+        on = self._lies_on[self._places]
         self._constant_places = np.flatnonzero(on < 0)
         self._moving_places = np.concatenate([np.flatnonzero(on == 0), np.flatnonzero(on > 0)])
         self._moving_bases = on[self._moving_places]
@@ -294,30 +296,32 @@ class Outline:
 
     def plan(self, walk: Walk, flush_denormals: bool) -> NativePlan:
         """The plan for the sizes of a walk whose recordings have the topologies of the sample's."""
-        recordings = [walk.recordings[kind] for kind in self._kinds]
-        pieces = [recording.piece for recording in recordings]
+        pieces = [recording.piece for recording in walk.recordings]
+        numbers = np.concatenate([piece.numbers for piece in pieces])
+        count, step, word, offset, size, address = self._rows
         needed = np.zeros(len(self._room), np.int64)
-        needed[self._arena] = np.concatenate([piece.arena_bytes for piece in pieces])
+        needed[self._arena] = numbers[size]
         needed[-1] = 0
         with self._lock:
             if (needed > self._room).any():
                 self._grow(needed)
             base, flags, arena_bytes = self._base.copy(), self._flags, self._arena_bytes
-        base[self._constant] = np.concatenate([piece.constant_addresses for piece in pieces])
+        base[self._constant] = numbers[address]
         owners: list[Array] = []
         for number, value in self._varying:
             tensor = walk.value(value)
             assert tensor is not None
             base[number] = tensor.buffer.address
             owners.append(tensor.buffer.array)  # type: ignore[arg-type]
-        ends = np.array([len(piece.words) for piece in pieces], np.int64).cumsum() // 8
-        starts = np.concatenate([[0], ends[:-1]])
-        steps = np.concatenate([piece.steps for piece in pieces])
+        counts = numbers[count]
+        starts = counts.cumsum() - counts
+        steps = np.zeros((len(flags), STEP_WORDS), np.int64)
+        steps[:, :STEP_NUMBERS] = numbers[step].reshape(-1, STEP_NUMBERS)
         steps[:, StepColumn.ARGUMENTS] += starts[self._step_owner]
         steps[:, StepColumn.FLAGS] |= flags
-        places = np.concatenate([piece.places for piece in pieces]) + starts[self._place_owner]
-        addresses = np.concatenate([piece.offsets for piece in pieces]) + base[self._place_buffer]
-        words = np.frombuffer(bytearray(b"".join([piece.words for piece in pieces])), np.int64)
+        places = numbers[word] + starts[self._place_owner]
+        addresses = numbers[offset] + base[self._places]
+        words = np.frombuffer(bytearray(b"".join([pieces[kind].words for kind in self._kinds])), np.int64)
         words[places[self._constant_places]] = addresses[self._constant_places]
         fixups = np.empty((len(self._moving_places), FIXUP_WORDS), np.int64)
         fixups[:, 0], fixups[:, 1] = places[self._moving_places], self._moving_bases
@@ -327,13 +331,22 @@ class Outline:
             fixups=fixups,
             steps=steps,
             arena_bytes=arena_bytes,
-            scratch_bytes=max([recording.scratch_bytes for recording in recordings], default=0),
+            scratch_bytes=max([recording.scratch_bytes for recording in walk.recordings], default=0),
             base_count=self._base_count,
             labels=self._labels,
             owners=(*self._constants, *walk.binder.constants, *owners),
-            nanoseconds=round(sum([piece.nanoseconds for piece in pieces])),
+            nanoseconds=round(sum([pieces[kind].nanoseconds for kind in self._kinds])),
             flush_denormals=flush_denormals,
         )
+
+
+def _pieces_by_kind(sample: Sample, kinds: Sequence[int]) -> dict[int, Piece]:
+    """The piece of the first operation of each kind, in the order of the kinds."""
+    found: dict[int, Piece] = {}
+    for kind, bound in zip(kinds, sample.operations, strict=True):
+        if bound.recording is not None and kind not in found:
+            found[kind] = bound.recording.piece
+    return found
 
 
 class Outlines:
@@ -369,13 +382,13 @@ class Outlines:
         walk = Walk(self._operations, kinds, binder, values)
         if not walk.run(replays, looks, self._fixed):
             return None
-        outline = known.get(self._key(walk.recordings))
+        outline = known.get(self._key([recording.piece for recording in walk.recordings]))
         return None if outline is None else (walk, outline)
 
-    def _key(self, recordings: Sequence[Recording]) -> Hashable:
+    def _key(self, pieces: Sequence[Piece]) -> Hashable:
         known = self._topologies
         with self._lock:
-            return tuple([known.setdefault(recording.piece.topology, len(known)) for recording in recordings])
+            return tuple([known.setdefault(piece.topology, len(known)) for piece in pieces])
 
     def _take_in(self, sample: Sample) -> None:
         """Make the outline of a plan. Operations are of one kind that were so in all plans."""
@@ -385,14 +398,11 @@ class Outlines:
         kinds = tuple([numbers.get(pair, -1) for pair in pairs])
         if kinds != self._kinds:
             self._kinds, self._known = kinds, {}
-        recordings: dict[int, Recording] = {}
-        for kind, bound in zip(kinds, sample.operations, strict=True):
-            if bound.recording is not None:
-                recordings.setdefault(kind, bound.recording)
+        pieces = _pieces_by_kind(sample, kinds)
         if len(self._known) >= MOST_OUTLINES:
             self._known.clear()
             self._topologies.clear()
-        key = self._key(list(recordings.values()))
+        key = self._key(list(pieces.values()))
         try:
             self._known[key] = Outline(sample, kinds, self._fixed)
         except NotOutlinedError:

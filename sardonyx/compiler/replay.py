@@ -192,13 +192,13 @@ class Recording:
     def piece(self) -> Piece:
         """The same as tables."""
         constants = [(ref, buffer.address) for ref, buffer in enumerate(self.buffers) if buffer is not None]
-        touched = (
+        others = (
             self.input_refs,
-            [(one.place, one.key, one.ref) for one in self.derived],
-            [ref for ref, _ in self.faults],
-            [one and (one.given, one.ref, one.array is None) for one in self.outputs],
+            tuple([(one.place, one.key, one.ref) for one in self.derived]),
+            tuple([ref for ref, _ in self.faults]),
+            tuple([one and (one.given, one.ref, one.array is None) for one in self.outputs]),
         )
-        return Piece.of(self.steps, self.arena, constants, touched)
+        return Piece.of(self.steps, self.arena, constants, others)
 
     def buffer(self, ref: int, binder: Binder, value: Callable[[int], Tensor | None]) -> Buffer:
         """One of the buffers but those of notes, where `value` gives the input at a place."""
