@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.kernels.attention.attention_spec import KEYS
+from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.attention.attention_call import Attention, Bias, Heads, heads_of_cache, heads_of_rows
+from sardonyx.runtime.settings import RunSettings
 from tests.compiler.steps import POISON, VARIANTS, Memory, new_binder
 
 Array = np.ndarray[Any, Any]
@@ -46,9 +49,9 @@ class Case:
 class Call:
     """A case with its operands in memory."""
 
-    def __init__(self, case: Case, variant: str, seed: int = 0) -> None:
+    def __init__(self, case: Case, variant: str, seed: int = 0, precision: str = "float32") -> None:
         self.case, self.random = case, np.random.default_rng(seed)
-        self.binder: Binder = new_binder(variant)
+        self.binder = Binder(new_binder(variant).library, RunSettings(precision=precision))
         self.memory = Memory()
         self.query, self.key, self.value = self._operands()
         if case.poison is not None:
@@ -114,6 +117,13 @@ class Call:
             assert rows[:, :, column].tobytes() == poison * (rows.shape[0] * rows.shape[1])
         return self.memory.read(self.output.as_tensor()).copy()
 
+    def multiplies_pairs(self) -> bool:
+        """Whether the session's precision lets the kernel round its operands to bfloat16."""
+        case = self.case
+        biases = [Bias(self.put(array), masked) for array, masked in case.biases]
+        whole = Attention(self.query, self.key, self.value, self.output, case.scale, biases, softcap=case.softcap)
+        return whole.spec(self.binder).pairs
+
     def expected(self) -> Array:
         """The same in float64."""
         case = self.case
@@ -156,12 +166,13 @@ def tolerance(dtype: np.dtype[Any]) -> float:
     return {"float32": 3e-6, "float64": 1e-13, "float16": 2e-3, "bfloat16": 2e-2}[dtype.name]
 
 
-def check(case: Case, variant: str) -> None:
-    call = Call(case, variant)
+def check(case: Case, variant: str, precision: str = "float32") -> None:
+    call = Call(case, variant, precision=precision)
     found = call.run().astype(np.float64)
     expected = call.expected()
     scale = max(1.0, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance(case.dtype) * scale, equal_nan=True)
+    bound = tolerance(case.dtype if precision == "float32" else np.dtype(precision))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound * scale, equal_nan=True)
 
 
 variants = pytest.mark.parametrize("variant", VARIANTS)
@@ -238,6 +249,59 @@ MASKS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", MASKS)
 def test_masks(variant: str, name: str) -> None:
     check(Case(queries=27, keys=29, **MASKS[name]), variant)
+
+
+# Products of pairs of bfloat16
+
+
+def multiplies_pairs(variant: str) -> bool:
+    return bf16_product(host_targets()[variant]) == "bf16"
+
+
+pairs = pytest.mark.parametrize("variant", list(filter(multiplies_pairs, host_targets())))
+
+
+@pairs
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_in_pairs(variant: str, name: str) -> None:
+    check(SHAPES[name], variant, "bfloat16")
+
+
+@pairs
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_in_pairs(variant: str, name: str) -> None:
+    case = Case(queries=27, keys=29, **MASKS[name])
+    assert Call(case, variant, precision="bfloat16").multiplies_pairs()
+    check(case, variant, "bfloat16")
+
+
+@pairs
+def test_more_keys_than_a_block_in_pairs(variant: str) -> None:
+    keys = 2 * KEYS + 77
+    check(Case(queries=25, keys=keys, size=8, value_size=20, batch=1, right=0, offset=keys - 25), variant, "bfloat16")
+
+
+@pairs
+@pytest.mark.parametrize("operand", ["query", "key", "value"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_nan_and_infinity_in_pairs(variant: str, operand: str, number: float) -> None:
+    check(Case(queries=26, keys=21, poison=(operand, number)), variant, "bfloat16")
+
+
+@pairs
+def test_other_types_and_few_rows_take_no_pairs(variant: str) -> None:
+    for case in (Case(queries=30, dtype=np.dtype(np.float64)), Case(queries=2)):
+        assert not Call(case, variant, precision="bfloat16").multiplies_pairs()
+        check(case, variant, "bfloat16")
+
+
+@pairs
+def test_the_same_bits_for_any_split_of_the_grid_in_pairs(variant: str) -> None:
+    case = Case(queries=230, keys=71, heads=4, key_heads=2)
+    whole, split = (
+        Call(case, variant, precision="bfloat16").run(one_by_one=one_by_one).tobytes() for one_by_one in (False, True)
+    )
+    assert whole == split
 
 
 @variants

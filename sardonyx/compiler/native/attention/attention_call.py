@@ -17,6 +17,7 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
     scratch_layout,
 )
 from sardonyx.compiler.llvm.types import F32, F64
+from sardonyx.compiler.native.products.gemm_step import product_of
 
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
 FEW_ROWS = 8
@@ -171,6 +172,8 @@ class Attention:
         rows = few_rows(binder, self.rows_of_a_key_head, storage, max(self.query.size, self.value.size))
         if rows:
             return replace(wide, few_rows=rows)
+        if product_of(storage, binder.target, binder.settings.precision) == "bf16":
+            return replace(wide, folded=self._shares_biases, pairs=True)
         is_whole = storage.itemsize >= 4 and self.value.size % binder.target.lanes(wide.compute_type) == 0
         return replace(wide, folded=self._shares_biases, reads_values=is_whole and not self._packs_values)
 
@@ -263,6 +266,7 @@ class Attention:
             flops=flops,
             nbytes=nbytes,
             detail=lambda: self._detail(spec, group_rows),
+            arithmetic="bf16" if spec.pairs else "",
         )
 
     def _nbytes(self) -> float:

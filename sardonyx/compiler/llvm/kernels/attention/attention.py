@@ -209,8 +209,10 @@ class _Kernel:
             batch * given["query_batch"] + query * given["query_row"] + head * given["query_head"]
         )
         place = frame.queries.offset(index * frame.query_stride)
-        for at, mask in frame.pieces(self.spec.head_size):
-            place.store(widened(source.load(at, frame.lanes, mask), frame.compute) * self.scale, at)
+        depth = frame.product.depth
+        for at, mask in frame.pieces(self.spec.head_size, depth):
+            values = widened(source.load(at, frame.lanes * depth, mask), frame.compute) * self.scale
+            place.store(frame.words(values), at // depth)
 
     def _row_words(self, batch: Value, query: Value, head: Value, low: Value, high: Value) -> Mapping[str, Value]:
         """What the later passes need to know of a row."""

@@ -13,7 +13,8 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
     AttentionSpec,
     fixed_layout,
 )
-from sardonyx.compiler.llvm.types import I64
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
+from sardonyx.compiler.llvm.types import I64, Type
 
 
 class Frame:
@@ -21,21 +22,26 @@ class Frame:
 
     def __init__(self, k: Function, spec: AttentionSpec, given: Mapping[str, Value]) -> None:
         self.k, self.spec, self.given = k, spec, given
-        self.storage, self.compute = spec.storage_type, spec.compute_type
+        self.storage, self.compute, self.product = spec.storage_type, spec.compute_type, spec.product
         layout = fixed_layout(k.target, spec)
         self.rows, self.lanes = layout.rows, layout.lanes
         self.panel = 2 * self.lanes  # keys, or value columns, of a packed panel
         self.query_stride, self.accumulator_stride = layout.query_stride, layout.accumulator_stride
         self.table = k.pointer("scratch", I64)
-        self.queries = self.scratch(k.constant(I64, layout.queries_at))
+        self.queries = self.scratch(k.constant(I64, layout.queries_at), self.product.word)
         self.scores = self.scratch(k.constant(I64, layout.scores_at))
         self.maxima = self.scratch(k.constant(I64, layout.maxima_at))
         # Whether the product itself gives the maxima, because nothing happens to its scores later.
         self.is_fused = not (spec.few_rows or spec.limited or spec.softcap or (spec.biases and not spec.folded))
 
-    def scratch(self, at: Value) -> Pointer:
-        """A place in scratch, `at` bytes from its start, as elements of the type that is computed in."""
-        return self.k.pointer(self.k.advance(self.k["scratch"], at, 1), self.compute)
+    def scratch(self, at: Value, scalar: Type | None = None) -> Pointer:
+        """A place in scratch, `at` bytes from its start, as elements of the type that is computed in, or of another."""
+        return self.k.pointer(self.k.advance(self.k["scratch"], at, 1), scalar or self.compute)
+
+    def words(self, values: Value) -> Value:
+        """Numbers that follow one another in memory as words of the product."""
+        packed = converted(self.k, values, self.product.packed_a)
+        return packed if self.product.depth == 1 else packed.bits_as(self.product.word)
 
     def score_row(self, index: Value | int) -> Pointer:
         return self.scores.offset(index * SCORES_STRIDE)
@@ -44,11 +50,15 @@ class Frame:
         """The maxima of a row, lane by lane."""
         return self.maxima.offset(index * self.lanes)
 
-    def pieces(self, size: int) -> Iterator[tuple[int, Value | None]]:
-        """The vectors that cover `size` elements: where each starts, and the mask of the last where it is not full."""
-        for at in range(0, size, self.lanes):
+    def pieces(self, size: int, depth: int = 1) -> Iterator[tuple[int, Value | None]]:
+        """The vectors that cover `size` elements: where each starts, and the mask of the last where it is not full.
+
+        With a depth they are the elements of as many words as a vector has lanes.
+        """
+        lanes = self.lanes * depth
+        for at in range(0, size, lanes):
             left = size - at
-            mask = None if left >= self.lanes else self.k.lanes_below(self.k.constant(I64, left), self.lanes)
+            mask = None if left >= lanes else self.k.lanes_below(self.k.constant(I64, left), lanes)
             yield at, mask
 
 

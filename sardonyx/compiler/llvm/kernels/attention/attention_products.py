@@ -1,7 +1,8 @@
 """The products of attention over blocks of rows: keys and values packed into panels, tiles held in registers.
 
 A panel of keys is [head size][2 vectors of keys], the transpose of how they lie in memory; a panel of values is
-[keys][2 vectors of columns]. The last panel has one vector where one is enough.
+[keys][2 vectors of columns]. The last panel has one vector where one is enough. Where the product takes several
+elements at once, a word of it holds so many of the head, or of the keys.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class Blocks:
     def __init__(self, frame: Frame) -> None:
         self.frame, self.k, self.given = frame, frame.k, frame.given
         self.tile = tile_rows(frame.k.target)
-        self.key_panels = frame.scratch(self.given["keys_at"])
-        self.value_panels = frame.scratch(self.given["values_at"])
+        self.depth = frame.product.depth
+        self.key_panels = frame.scratch(self.given["keys_at"], frame.product.word)
+        self.value_panels = frame.scratch(self.given["values_at"], frame.product.word)
         self.columns = frame.scratch(self.given["columns_at"])
         self.padded_head = round_up(frame.spec.head_size, frame.lanes)
         self.value_vectors = round_up(frame.spec.value_size, frame.lanes) // frame.lanes
@@ -61,8 +63,8 @@ class Blocks:
     # Packing
 
     def _pack_keys(self, here: Block) -> None:
-        k, frame, lanes = self.k, self.frame, self.frame.lanes
-        size = frame.spec.head_size
+        k, frame, lanes, depth = self.k, self.frame, self.frame.lanes, self.depth
+        size, elements = frame.spec.head_size, self.frame.lanes * self.depth
         with k.loop(0, here.count, lanes) as at:
             panel = at // frame.panel
             wide = here.count - panel * frame.panel > lanes
@@ -74,26 +76,34 @@ class Blocks:
 
             def square(column: Value | int, mask: Value | None, place: Pointer = place, step: Value = step,
                        rows: list[Pointer] = rows) -> None:  # fmt: skip
-                vectors = [widened(row.offset(column).load(0, lanes, mask), frame.compute) for row in rows]
-                line = place.offset(step * column)
+                found = [row.offset(column).load(0, elements, mask) for row in rows]
+                vectors = [frame.words(widened(values, frame.compute)) for values in found]
+                line = place.offset(step * (column // depth if depth > 1 else column))
                 for lane, vector in enumerate(transpose(k, vectors)):
                     line.offset(step * lane).store(vector)
 
-            whole = size - size % lanes
-            with k.loop(0, whole, lanes) as column:
+            whole = size - size % elements
+            with k.loop(0, whole, elements) as column:
                 square(column, None)
             if whole < size:
-                square(whole, k.lanes_below(k.constant(I64, size - whole), lanes))
+                square(whole, k.lanes_below(k.constant(I64, size - whole), elements))
 
     def _pack_values(self, here: Block) -> None:
-        k, frame, lanes = self.k, self.frame, self.frame.lanes
-        with k.loop(0, here.count) as at:
-            row = here.values.offset(at * self.given["value_row"])
+        k, frame, lanes, depth = self.k, self.frame, self.frame.lanes, self.depth
+        with k.loop(0, here.count, depth) as at:
+            rows = [here.values.offset((at + step) * self.given["value_row"]) for step in range(depth)]
             for number, (column, mask) in enumerate(frame.pieces(frame.spec.value_size)):
                 panel, vector = divmod(number, 2)
                 width = self._value_width(panel)
-                place = self._value_panel(panel).offset(at * width)
-                place.store(widened(row.load(column, lanes, mask), frame.compute), vector * lanes)
+                place = self._value_panel(panel).offset((at // depth if depth > 1 else at) * width)
+                first = widened(rows[0].load(column, lanes, mask), frame.compute)
+                if depth == 1:
+                    place.store(first, vector * lanes)
+                    continue
+                there = k.splat(at + 1 < here.count, lanes)
+                second = widened(rows[1].load(column, lanes, there if mask is None else there & mask), frame.compute)
+                in_turns = [half + lane for lane in range(lanes) for half in (0, lanes)]
+                place.store(frame.words(k.shuffle(first, second, in_turns)), vector * lanes)
 
     def _value_panel(self, panel: Value | int) -> Pointer:
         return self.value_panels.offset(self.given["room"] * (self.frame.panel * panel) if isinstance(panel, int)
@@ -125,7 +135,7 @@ class Blocks:
                         frame.queries.offset(row * frame.query_stride),
                         frame.query_stride,
                         keys,
-                        k.constant(I64, frame.spec.head_size),
+                        k.constant(I64, -(-frame.spec.head_size // self.depth)),
                         scores.offset(row * SCORES_STRIDE),
                         SCORES_STRIDE,
                         columns=columns,
@@ -140,19 +150,23 @@ class Blocks:
     def values(self, here: Block, table: RowTable, count: Value, low: Value, high: Value) -> None:
         """Add the products of the weights of the keys [low, high) and their values to what the rows have."""
         k, frame = self.k, self.frame
+        depth = self.depth
         steps = k.larger(high - low, 0)
+        first = low
+        if depth > 1:
+            steps, first = (steps + (depth - 1)) // depth, low // depth
 
         def panel_tiles(panel: Value | int, vectors: int) -> None:
             step: Value | int = vectors * frame.lanes
             values = self._value_panel(panel)
             if frame.spec.reads_values:
                 step, values = self.given["value_row"], here.values.offset(panel * frame.panel)
-            values = values.offset(low * step)
+            values = values.offset(first * step)
             for rows, row in self._tiles(count):
                 self._multiply(
                     rows,
                     vectors,
-                    frame.score_row(row).offset(low),
+                    k.pointer(frame.score_row(row).address, frame.product.word).offset(first),
                     SCORES_STRIDE,
                     values,
                     steps,
@@ -197,7 +211,7 @@ class Blocks:
         With `columns`, the result is that of scores: it starts from 0, what every row adds comes last, and the maxima
         of the rows from `first_row` on take part.
         """
-        k, lanes = self.k, self.frame.lanes
+        k, lanes, product = self.k, self.frame.lanes, self.frame.product
         wide = self.frame.compute.vector(lanes)
         places = [(row, vector) for row in range(rows) for vector in range(vectors)]
         is_new = columns is not None
@@ -212,10 +226,10 @@ class Blocks:
             loaded = [line.load(vector * lanes, lanes) for vector in range(vectors)]
             words = left.offset(at)
             for row in range(rows):
-                word = k.splat(words.load(row * left_stride + ahead), lanes)
+                word = words.load(row * left_stride + ahead)
                 for vector in range(vectors):
                     variable = accumulators[row, vector]
-                    variable.set(k.fma(word, loaded[vector], variable.get()))
+                    variable.set(product.multiply(k, word, loaded[vector], variable.get()))
 
         whole = steps & -_UNROLL
         with k.loop(0, whole, _UNROLL) as at:

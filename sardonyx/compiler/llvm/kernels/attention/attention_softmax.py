@@ -8,6 +8,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
 from sardonyx.compiler.llvm.mathematics import exp, polynomial, tanh
 from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.types import F32, F64, I32, type_of
@@ -50,7 +51,8 @@ def widest(k: Function, operation: str, vector: Value) -> Value:
 def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: Value, high: Value) -> None:
     """Scores [low, high) of a row become their exponentials; maximum, sum and accumulated values are brought along.
 
-    `low` is a multiple of the lanes; the scores up to the next multiple after `high` become 0.
+    `low` is a multiple of the lanes; the scores up to the next multiple after `high` become 0. The exponentials are
+    elements of the product's words.
     """
     k, lanes = frame.k, frame.lanes
     row = frame.score_row(index)
@@ -62,12 +64,14 @@ def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: V
     shift = k.select(now.equals(float("-inf")), 0.0, now)  # a row without any key yet: exp(-inf - 0) is 0
     shifts = k.splat(shift, lanes)
     sums = k.variable(frame.compute.vector(lanes), 0.0)
+    # Weights as words take less room than the scores that they come from: none is overwritten before it is read.
+    weights = k.pointer(row.address, frame.product.packed_a)
 
     def weigh(at: Value, mask: Value | None) -> None:
         weight = exponential(k, row.load(at, lanes) - shifts)
         if mask is not None:
             weight = k.select(mask, weight, 0.0)
-        row.store(weight, at)
+        weights.store(converted(k, weight, frame.product.packed_a), at)
         sums.set(sums.get() + weight)
 
     whole = whole_end(frame, low, high)

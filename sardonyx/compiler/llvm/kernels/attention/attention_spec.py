@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, Type, type_of
 
@@ -60,6 +61,8 @@ class AttentionSpec:
       way; only in the form for few rows, where the rows together see all keys.
     - `softcap`: scores are cap * tanh(score / cap).
     - `sink`: one logit for each head that takes part in the denominator alone.
+    - `pairs`: whether float32 operands of both products are rounded to bfloat16 and multiplied two by two; not in the
+      form for few rows, and with values that are packed.
     """
 
     storage: str
@@ -75,6 +78,12 @@ class AttentionSpec:
     softcap: bool = False
     sink: bool = False
     appends: bool = False
+    pairs: bool = False
+
+    @property
+    def product(self) -> Product:
+        """The inner product of queries and keys, and of weights and values."""
+        return PRODUCTS["bf16" if self.pairs else "f64" if self.compute_type == F64 else "f32"]
 
     @property
     def limited(self) -> bool:
