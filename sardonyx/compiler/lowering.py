@@ -16,6 +16,7 @@ from sardonyx.kernel.program import Host, Kernel, Pointwise, Template, View
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, Operator
+from sardonyx.ops.framework.result_size import checked
 
 Role = Literal["known", "view", "native", "counted", "host"]
 
@@ -98,7 +99,7 @@ def classify(
     results = [inference.fact(value) if value.name != "" else None for value in node.outputs]
     if not all(_is_array(fact) for fact in (*facts, *results) if fact is not None):
         return Lowered(node, operator, kernel, "host", reason=_reason(kernel, "not a tensor of numbers"))
-    lowered = Lowered(node, operator, kernel, "known")
+    lowered = Lowered(node, operator, checked(operator, kernel), "known")
     if lowered.reads_shapes or (node.op_type not in _RANDOM and all(is_known(value) for value in inputs)):
         return lowered
     if isinstance(kernel, View):

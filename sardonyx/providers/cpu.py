@@ -14,14 +14,20 @@ from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.schedule import borrowed, split
 from sardonyx.compiler.steering import classify_steered
 from sardonyx.graph.partition import Claims, Partition
-from sardonyx.kernel.program import Host, Pointwise, Template, View
+from sardonyx.kernel.program import Host, Pointwise, View
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.result_size import guarded
+from sardonyx.ops.framework.operator import nbytes
+from sardonyx.ops.framework.result_size import checked
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.plan import Step, StepCall
 
 if TYPE_CHECKING:
     from sardonyx.compiler.native_steps import NativeSteps
+
+
+# Larger results that are known before the run are made in every run, rather than kept by a session that does not
+# compute with them.
+_MOST_KNOWN_BYTES = 1 << 20
 
 
 class CPUExecutionProvider(ExecutionProvider):
@@ -84,7 +90,7 @@ class CPUExecutionProvider(ExecutionProvider):
         turns = [(turn, borrowed(turn, known)) for turn in split(items, steering)]
         lent = {value for _, again in turns for item in again for value in item.node.inputs if value is not None}
         for turn, again in turns:
-            if any(_has_work(item) or (not steering and _gives_result(item)) for item in turn):
+            if any(_has_work(item) or (not steering and _gives_result(item, compilation.inference)) for item in turn):
                 steps.append(native.step(turn, again, lent, compilation, steering))
             else:
                 steps.extend(
@@ -103,10 +109,7 @@ class CPUExecutionProvider(ExecutionProvider):
             captured = branches.captured
             kind, reason = "host", item.reason
         else:
-            kernel = item.kernel
-            if isinstance(kernel, Host | Template):
-                run = kernel.call if isinstance(kernel, Host) else kernel.run
-                kernel = Host(guarded(item.operator, run), item.reason)
+            kernel = item.kernel if item.role == "known" else checked(item.operator, item.kernel, item.reason)
             call = render(kernel)
             on_host = item.role == "host" and not isinstance(kernel, View)  # what is known takes no elements
             kind = "host" if on_host else "view" if isinstance(kernel, View) else "kernel"
@@ -132,9 +135,16 @@ def _has_work(item: Lowered) -> bool:
     return item.role == "native"
 
 
-def _gives_result(item: Lowered) -> bool:
-    """Whether a node that computes nothing in a run gives an output of the graph, which native code then makes."""
-    return item.role in ("known", "view") and any(value.is_graph_output() for value in item.node.outputs)
+def _gives_result(item: Lowered, inference: Inference) -> bool:
+    """Whether a node that computes nothing in a run gives an output of the graph, which native code then makes.
+
+    What is known before the run is kept, so it must be small.
+    """
+    results = [value for value in item.node.outputs if value.is_graph_output()]
+    if item.role == "known":
+        sizes = [None if fact is None else nbytes(fact) for fact in map(inference.fact, results)]
+        return bool(sizes) and all(size is not None and size <= _MOST_KNOWN_BYTES for size in sizes)
+    return item.role == "view" and bool(results)
 
 
 def _on_host(node: ir.Node, inference: Inference) -> Lowered:

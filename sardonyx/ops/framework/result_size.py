@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.operator import Operator, Value, attribute_value
 from sardonyx.runtime import memory
 
@@ -36,6 +37,13 @@ def guarded(operator: Operator, call: Callable[..., Sequence[Value]]) -> Callabl
         return call(*inputs)
 
     return checked
+
+
+def checked(operator: Operator, kernel: Kernel, reason: str = "") -> Kernel:
+    """A kernel of `operator` as NumPy runs it, where it is one call behind that check; `reason` says why NumPy does."""
+    if not isinstance(kernel, Host | Template):
+        return kernel
+    return Host(guarded(operator, kernel.call if isinstance(kernel, Host) else kernel.run), reason)
 
 
 def result_bytes(node: ir.Node, inputs: Sequence[Value]) -> int | None:
