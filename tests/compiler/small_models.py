@@ -454,6 +454,16 @@ SMALL_MODELS: dict[str, SmallModel] = {
         special={"x": lambda sizes: np.random.default_rng(8).integers(0, 5, (sizes["n"], 23))},
         float32_alone=True,
     ),
+    "coupled classes": SmallModel(
+        """coupled (float[n, 2] x) => (int64[n] labels, float[n, 3] chances)
+        { labels, chances = ai.onnx.ml.SVMClassifier<vectors_per_class = [1, 1, 1], kernel_type = "RBF",
+                support_vectors = [0.5, 1.0, -0.7, 0.1, 0.3, -1.2], coefficients = [1.0, 0.5, -0.8, 1.2, -0.4, -1.1],
+                rho = [0.1, -0.2, 0.05], prob_a = [-1.5, -2.0, -1.0], prob_b = [0.1, -0.1, 0.3],
+                kernel_params = [0.5, 0.0, 3.0], classlabels_ints = [0, 1, 2]>(x) }""",
+        sizes=({"n": 2}, {"n": 30}),
+        tolerance=1e-5,
+        float32_alone=True,
+    ),
     "matrices": SmallModel(
         """matrices (float[n, 5, 5] x) => (float[n] y) { y = Det(x) }""",
         sizes=({"n": 1}, {"n": 9}),

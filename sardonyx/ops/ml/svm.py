@@ -231,6 +231,8 @@ class SVMClassifier(Operator):
         if total > 0:
             vectors = float_list(self.support_vectors)
             fits = classes > 1 and len(self.vectors_per_class) == classes and weights.size == (classes - 1) * total
+            if self.prob_a and not len(self.prob_a) == len(self.prob_b) == len(pairs):
+                return Host(self.run, _WRONG)
             if not fits or len(self.rho) != len(pairs) or not vectors.size or vectors.size % total:
                 return Host(self.run, _WRONG)
             vectors = vectors.reshape(total, -1)
@@ -251,7 +253,7 @@ class SVMClassifier(Operator):
             "labels": labels_of(self.classlabels_ints, None),
             "transform": self.post_transform,
             "voted": total > 0,
-            "coupled": total > 0 and bool(self.prob_a),
+            "chances": (float_list(self.prob_a), float_list(self.prob_b)) if total > 0 and self.prob_a else None,
             "threshold": threshold,
             "reached": threshold == 0.5,
         }

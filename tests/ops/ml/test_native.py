@@ -118,6 +118,34 @@ def classifiers() -> dict[str, tuple[onnx.NodeProto, dict[str, Any]]]:
     return made
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_coupled_probabilities(variant: str) -> None:
+    """Rows stop in different rounds, each as it does in NumPy."""
+    classes, features, each = 5, 4, 3
+    pairs = classes * (classes - 1) // 2
+    rng = np.random.default_rng(12)
+    attributes = {
+        "kernel_type": "RBF", "kernel_params": [0.4, 0.0, 3.0], "classlabels_ints": list(range(classes)),
+        "vectors_per_class": [each] * classes, "support_vectors": rng.normal(size=classes * each * features).tolist(),
+        "coefficients": rng.normal(size=(classes - 1) * classes * each).tolist(),
+        "rho": rng.normal(size=pairs).tolist(), "prob_a": (-1 - rng.random(pairs)).tolist(),
+        "prob_b": rng.normal(size=pairs).tolist(),
+    }  # fmt: skip
+    rows = rng.normal(size=(200, features)).astype(np.float32)
+    node = next(iter(ir.from_proto(node_model("SVMClassifier", [rows], 2, 21, DOMAIN, 3, attributes)).graph))
+    node.version = 3
+    operator = operator_of(node)
+    kernel = operator.lower([rows.dtype])
+    assert isinstance(kernel, Template)
+    native = find_template(kernel.name)
+    assert native is not None
+    labels, scores = outputs_of(native(kernel.parameters), [rows], variant)
+    expected_labels, expected = operator.run(rows)
+    np.testing.assert_array_equal(labels, expected_labels)
+    np.testing.assert_allclose(scores, expected, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(scores.sum(axis=1, dtype=np.float64), 1, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", list(classifiers()))
 def test_pipelines_are_one_native_step_up_to_what_makes_python_objects(name: str) -> None:
     ort = pytest.importorskip("onnxruntime")

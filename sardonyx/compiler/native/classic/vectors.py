@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.classic.coupling import CouplingSpec, emit_coupled
 from sardonyx.compiler.native.classic.scores import (
     F32,
     I64,
@@ -19,6 +20,7 @@ from sardonyx.compiler.native.classic.scores import (
     by_rows,
     column,
     labelled,
+    logistic,
     rows_of,
     transform_rows,
     weighted_sums,
@@ -28,8 +30,12 @@ from sardonyx.compiler.native.classic.scores import (
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
-from sardonyx.kernel.expr import Expr, Input, constant, exp, power, reduce, tanh, where
-from sardonyx.ops.framework.facts import Fact
+from sardonyx.kernel.expr import Expr, Input, constant, exp, maximum, minimum, power, reduce, tanh, where
+
+# How near probabilities between two classes come to 0 and 1.
+_LEAST_CHANCE = 1e-7
+# Elements of matrices that are worth a claim of their own: a few rounds of each.
+_COUPLED_ELEMENTS = 512
 
 
 class SupportVectors:
@@ -110,14 +116,10 @@ class SVMScores(_Vectors):
 class SVMClasses(_Vectors):
     """Labels (int64) and scores: the decisions of every two classes, whose votes win, or one score for each class.
 
-    Parameters besides: `labels`, `transform`; `voted`: sums are decisions; `threshold`: of two scores the second class
-    wins where the higher one lies above (with `reached`: at) it, None: the greater score wins.
+    Parameters besides: `labels`, `transform`; `voted`: sums are decisions; `chances`: the slopes and offsets by which
+    decisions become probabilities, which are then coupled, or None; `threshold`: of two scores the second class wins
+    where the higher one lies above (with `reached`: at) it, None: the greater score wins.
     """
-
-    def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
-        if self.parameters["coupled"]:
-            return "probabilities are coupled in rounds that differ from row to row"
-        return None
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         (data,) = inputs
@@ -126,7 +128,10 @@ class SVMClasses(_Vectors):
         scores = self._sums.bind(binder, data)
         if self.parameters["voted"]:
             winners = self._votes(binder, scores, len(labels))
-            if scores.shape[1] == 1:
+            if self.parameters["chances"] is not None:
+                coupled = self._coupled(binder, scores, len(labels), *self.parameters["chances"])
+                results = transform_rows(binder, coupled, transform, F32)
+            elif scores.shape[1] == 1:
                 score = Input(F32, 0)
                 pair = both_scores(score, transform, -score if transform == "NONE" else 1 - score)
                 _, results = write_pair(binder, None, pair, [column(scores, 0)])
@@ -148,6 +153,29 @@ class SVMClasses(_Vectors):
         most = reduce("maximum", score)
         above = most >= threshold if self.parameters["reached"] else most > threshold
         return where(above, constant(1, I64), greatest)
+
+    def _coupled(self, binder: Binder, decisions: Tensor, classes: int, slopes: Array, offsets: Array) -> Tensor:
+        """The probabilities of the classes, (rows, classes)."""
+        rows, pairs = decisions.shape
+        chance = 1 - logistic(Input(F32, 0) * Input(F32, 1) + Input(F32, 2))
+        nearly_one = float(np.float32(1) - np.float32(_LEAST_CHANCE))
+        limited = minimum(maximum(chance, _LEAST_CHANCE), nearly_one)
+        platt = [binder.constant(np.asarray(one, np.float32)) for one in (slopes, offsets)]
+        (chances,) = by_elements(binder, [limited], [decisions, *platt])
+        result = binder.new(F32, (rows, classes))
+        per_chunk = max(1, _COUPLED_ELEMENTS // classes**2)
+        binder.step(
+            emit_coupled,
+            CouplingSpec(),
+            [chances, result, rows, per_chunk, classes, pairs, max(100, classes)],
+            reads=(chances,),
+            writes=(result,),
+            chunks=-(-rows // per_chunk),
+            scratch=F32.itemsize * classes * (classes + 1),
+            flops=4.0 * rows * classes**2,
+            detail=f"{rows} rows of {classes} classes",
+        )
+        return result
 
     def _votes(self, binder: Binder, decisions: Tensor, classes: int) -> Tensor:
         """The class with the most votes, the first of equal ones: each decision is one for either class."""
