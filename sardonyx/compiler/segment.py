@@ -33,6 +33,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.gather_scatter import Gather
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
@@ -497,12 +498,14 @@ def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:
     call = render(item.kernel)
     given = any(value is not None and value.name != "" for value in node.inputs)
     kept: list[Tensor] = []
+    gathering = item.operator if isinstance(item.operator, Gather) else None  # such as the positions of so many words
 
     def compute(binder: Binder, inputs: Tensors) -> Tensors:
         if kept:
             return kept
         arrays = [None if tensor is None else tensor.array for tensor in inputs]
-        found = call(_QUIET, arrays)
+        part = None if gathering is None else gathering.part(*arrays)  # type: ignore[arg-type]
+        found = call(_QUIET, arrays) if part is None else [part]
         results = [binder.constant(np.asarray(array)) for array in found]
         if not given:
             kept.extend(results)

@@ -49,6 +49,16 @@ class Gather(Operator):
         found = checked(indices, data.shape[axis], axis)
         return (np.asarray(np.take(data, found.astype(np.intp, copy=False), axis)),)
 
+    def part(self, data: Array, indices: Array) -> Array | None:
+        """What `run` gives as a part of the data, without a copy; None where the indices do not follow each other."""
+        count = indices.size
+        first = int(indices.flat[0]) if count else -1
+        if axis_of(self.axis, data.ndim) or first < 0 or first + count > data.shape[0]:
+            return None
+        if not np.array_equal(indices.reshape(-1), np.arange(first, first + count)):
+            return None
+        return data[first : first + count].reshape(*indices.shape, *data.shape[1:])
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data, indices = inputs[0] or UNKNOWN, inputs[1] or UNKNOWN
         if data.shape is None or indices.shape is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from sardonyx import errors
+from sardonyx.ops.gather_scatter import Gather
 from tests.ops.one_node import build, model_of, run_node
 
 I64 = np.int64
@@ -162,3 +164,23 @@ def test_non_max_suppression_against_reference() -> None:
     (found,) = run_node("NonMaxSuppression", list(feeds.values()))
     np.testing.assert_array_equal(found, expected)
     assert len(found) > 20
+
+
+def test_rows_that_follow_each_other_are_a_part_of_the_data() -> None:
+    data = np.arange(60, dtype=np.float32).reshape(10, 3, 2)
+    gather = Gather(ir.Node("", "Gather", []), 13)
+    for indices in (np.arange(4), np.arange(3, 9).reshape(2, 3), np.array([[9]], np.int32)):
+        part = gather.part(data, indices)
+        assert part is not None
+        assert np.shares_memory(part, data)
+        np.testing.assert_array_equal(part, gather.run(data, indices)[0])
+    for indices in (
+        np.array([0, 2]),
+        np.array([1, 0]),
+        np.array([-2, -1]),
+        np.array([8, 9, 10]),
+        np.zeros(0, np.int64),
+    ):
+        assert gather.part(data, indices) is None
+    last = Gather(ir.Node("", "Gather", [], attributes=[ir.AttrInt64("axis", 1)]), 13)
+    assert last.part(data, np.arange(2)) is None
