@@ -10,11 +10,14 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.attention.projected_attention import ProjectedAttentionKernel
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.integer_matmul import IntegerProduct
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.evaluate import evaluate
+from sardonyx.kernel.expr import Expr, Input, constant
+from sardonyx.kernel.program import Pointwise
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.quantization import dynamically_quantized, quantized
 
@@ -120,8 +123,6 @@ class DynamicQuantizeMatMulKernel(ScaledProduct):
 class QLinearMatMulKernel(ScaledProduct):
     """A, B and the result with scale and zero point each."""
 
-    known_inputs = (1, 4, 6)
-
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
         for fact in (a_scale, y_scale, y_zero, a_zero):
@@ -139,8 +140,7 @@ class QLinearMatMulKernel(ScaledProduct):
         assert b is not None
         assert a_zero is not None
         assert y_zero is not None
-        steps = known_scales(a_scale, b_scale, y_scale)
-        factors = binder.constant(steps[0] * steps[1] / steps[2])
+        factors = _factors(binder, (a_scale, b_scale), y_scale)
 
         def finished(total: Expr, taken: list[Tensor]) -> Expr:
             return self._quantized(taken, total, factors, y_zero, y_zero.dtype)
@@ -154,8 +154,6 @@ class QGemmKernel(ScaledProduct):
 
     Parameters: `alpha`, `transA`, `transB`. Without a scale of the result it is real.
     """
-
-    known_inputs = (1, 4, 7)
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         a, _, a_zero, b, b_scale, b_zero, _, y_scale, y_zero = (*inputs, None, None, None)[:9]
@@ -172,9 +170,7 @@ class QGemmKernel(ScaledProduct):
         assert a_zero is not None
         if len(a.shape) != 2 or len(b.shape) != 2:
             raise ValueError(f"QGemm needs matrices, not shapes {a.shape} and {b.shape}")
-        left, right = known_scales(a_scale, b_scale)
-        factor = np.float32(self.parameters["alpha"]) * left * right
-        factors = binder.constant(factor if y_scale is None else factor / known_scales(y_scale)[0])
+        factors = _factors(binder, (a_scale, b_scale), y_scale, self.parameters["alpha"])
 
         def finished(total: Expr, taken: list[Tensor]) -> Expr:
             if c is not None:
@@ -190,14 +186,19 @@ class QGemmKernel(ScaledProduct):
         return self._bind(binder, a, b, (a_zero.reshaped((1,)), b_zero), epilogue, finished, turned=turned)
 
 
-def known_scales(*scales: Tensor | None) -> list[np.ndarray[Any, Any]]:
-    """The contents of scales that are known while binding, as vectors."""
-    found = []
-    for scale in scales:
-        assert scale is not None
-        assert scale.array is not None
-        found.append(scale.array.astype(np.float32).reshape(-1))
-    return found
+def _factors(binder: Binder, scales: Sequence[Tensor | None], divisor: Tensor | None, alpha: float = 1.0) -> Tensor:
+    """alpha times the scales, over that of the result, in float32: a vector, made once where all of them are known."""
+    given = [one for one in (*scales, divisor) if one is not None]
+    vectors = [one.reshaped((one.size,), (one.strides or (1,))[-1:]) for one in given]
+    count = len(vectors)
+    factor: Expr = constant(alpha, _F32)
+    for index, one in enumerate(vectors):
+        scale = Input(one.dtype, index).cast(_F32)
+        factor = factor / scale if divisor is not None and index == count - 1 else factor * scale
+    if all(one.is_known for one in given):
+        contents = [one.array.reshape(-1) for one in given if one.array is not None]
+        return binder.constant(evaluate(Pointwise(tuple(one.dtype for one in given), (factor,)), contents)[0])
+    return PointwiseKernel([factor], [one.dtype for one in given]).bind(binder, vectors)[0]
 
 
 @template("projected_attention_quantized")
