@@ -404,6 +404,8 @@ class Outlines:
             self._topologies.clear()
         key = self._key(list(pieces.values()))
         try:
+            if not pieces:  # all of it is computed while binding
+                raise NotOutlinedError
             self._known[key] = Outline(sample, kinds, self._fixed)
         except NotOutlinedError:
             self._given_up, self._kinds = True, ()
