@@ -79,7 +79,10 @@ def packed_words(target: Target, product: str, k: int, n: int) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes and layout of one multiplication; `a_stride_bytes` is A's stride other than 1."""
+    """Sizes and layout of one multiplication; `a_stride_bytes` is A's stride other than 1.
+
+    Of `threads` it counts only whether there are several.
+    """
 
     m: int
     n: int
@@ -317,6 +320,8 @@ class _Choice:
         if rows <= _MOST_PANELS:
             panel_bytes = self.panel * max(1, self.problem.k) * self.word // self.product.depth
             enough = max(1, tuning.chunk_bytes // (panel_bytes * _MOST_PANELS)) * _MOST_PANELS
+            if self.problem.threads > 1 and self.panels <= enough and self.panels * panel_bytes > _WORTH_SHARING:
+                enough = -(-self.panels // _THREADS)
         else:
             enough = max(1, round(self._chunk_flops() / self._flops(rows, self.panel)))
         most = max(1, tuning.group_columns // self.panel)
@@ -354,6 +359,8 @@ _COLLIDING = 2048
 _COLLIDING_LINES = 64
 # Threads among which the chunks of a product are to be shared without a rest.
 _THREADS = 2
+# Bytes of B that a single row reads in the time in which two threads meet and share them.
+_WORTH_SHARING = 128 << 10
 # More chunks than wished for are tried up to twice as many; so many are even enough as they are.
 _MORE_CHUNKS = 2
 _MANY = 16

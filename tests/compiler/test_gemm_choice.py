@@ -74,6 +74,13 @@ def test_large_work_is_shared_among_many_threads() -> None:
             assert choose_blocking(target, Problem(m, n, k)).chunks >= 4, (target.name, m, n, k)
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_a_team_shares_the_columns_of_a_single_row_where_they_are_worth_a_meeting(target: Target) -> None:
+    columns = 2 * panel_columns(target)
+    for k, threads, chunks in ((4096, 1, 1), (4096, 2, 2), (64, 2, 1)):
+        assert choose_blocking(target, Problem(1, columns, k, threads=threads)).chunks == chunks
+
+
 def test_two_threads_end_together() -> None:
     """Whatever the sizes, where there are enough tiles to share; products too small to share stay in one piece."""
     target = dataclasses.replace(TARGETS[0], caches=Caches(48 << 10, 1 << 20, 32 << 20))

@@ -38,6 +38,7 @@ from sardonyx.compiler.native.products.strassen_step import takes_quarters
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.framework.facts import Fact
+from sardonyx.runtime.processors import team_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +135,7 @@ def multiply(
         b=b_layout,
         a_stride_bytes=(rows.steps[0] if a_layout != "columns" else a.strides[-1]) * a.dtype.itemsize,
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
+        threads=team_size(binder.settings.threads),
     )
     if a_layout == "rows":
         left = a.reshaped((rows.size, size_k), (rows.steps[0], 1))
