@@ -106,6 +106,17 @@ def test_dtypes_in_whole_and_part_vectors(dtype, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int16, np.int64, np.float16, np.float32, np.float64])
+def test_loops_go_along_the_longest_axis_where_rows_are_short(dtype, variant):
+    """As over the two first of each box's numbers."""
+    a, b = random((41, 3, 5), 1, dtype)[..., :2], random((41, 1, 2), 2, dtype)
+    x, y = inputs_of(a, b)
+    binder = check([x + y, x < y], [a, b], variant, rtol=1e-2 if dtype == np.float16 else 1e-6)
+    (step,) = binder.steps
+    assert step.arguments[4 + 2] == 41  # behind the operands: items, items of a chunk, elements of a row
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("one_by_one", [False, True])
 @pytest.mark.parametrize("shape", [(300_001,), (3, 100_001), (50_000, 7), (70, 3, 999)])
 def test_large_work_is_cut_into_chunks(shape, one_by_one, variant):

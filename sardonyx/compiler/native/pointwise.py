@@ -31,6 +31,9 @@ from sardonyx.kernel.program import Pointwise
 # Expressions with fewer operations than this for an element gain from a loop of two vectors a turn.
 _UNROLLED_OPERATIONS = 12
 
+# To begin a row takes as long as to gather so many elements from anywhere.
+_SHORT_ROW = 8
+
 # Pieces of a row are whole vectors, whatever the dtype and the target.
 _PIECE_MULTIPLE = 64
 
@@ -89,6 +92,7 @@ class PointwiseKernel:
         operands = [*inputs, *outputs]
         steps = [broadcast_steps(tensor, len(shape)) for tensor in operands]
         axes = joined_axes([shape[axis] for axis in order], [[one[axis] for axis in order] for one in steps])
+        axes = _with_long_rows(axes)
         if not axes:
             axes = [Axis(1, tuple(tensor.dtype.itemsize for tensor in operands))]
         row = axes.pop()
@@ -130,6 +134,16 @@ class PointwiseKernel:
         if not known:
             return self.body
         return canonical(substitute(self.body.roots, lambda leaf: known.get(leaf.index, leaf)))
+
+
+def _with_long_rows(axes: list[Axis]) -> list[Axis]:
+    """The axes, the last of which are rows: the longest one where rows along the fastest would be short."""
+    if not axes or axes[-1].size >= _SHORT_ROW:
+        return axes
+    longest = max(axes, key=lambda axis: axis.size)
+    if longest.size < _SHORT_ROW:
+        return axes
+    return [*(axis for axis in axes if axis is not longest), longest]
 
 
 def _cut(axes: list[Axis], row: Axis, wanted: int) -> tuple[list[Axis], Axis, int, int]:
