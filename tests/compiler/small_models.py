@@ -288,8 +288,10 @@ SMALL_MODELS: dict[str, SmallModel] = {
     ),
     "regions": SmallModel(
         """regions (float[2, 20, n, 11] x, float[3, 4] boxes, int64[3] items, float[2, 5] rois)
-            => (float[3, 20, 2, 3] a, float[2, 20, 2, 2] m)
-        { a = RoiAlign<output_height = 2, output_width = 3, sampling_ratio = 2>(x, boxes, items)
+            => (float[3, 20, 2, 3] a, float[2, 20, 2, 2] m, float[3, 20, 3, 5] c)
+        { size = Constant<value_ints = [3, 5]>() tenth = Constant<value_float = 0.1>() parts = Mul(boxes, tenth)
+          c = com.microsoft.CropAndResize(x, parts, items, size)
+          a = RoiAlign<output_height = 2, output_width = 3, sampling_ratio = 2>(x, boxes, items)
           m = MaxRoiPool<pooled_shape = [2, 2]>(x, rois) }""",
         sizes=({"n": 9},),
         special={

@@ -152,6 +152,43 @@ def test_aligned_regions(
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
+def boxes(count: int, dtype: Any) -> Array:
+    """Boxes in fractions: the whole map, inside, reaching out, turned around, no numbers."""
+    rng = np.random.default_rng(6)
+    found = np.concatenate([[[0, 0, 1, 1], [1, 1, 0, 0]], rng.uniform(-0.3, 1.3, (count - 2, 4))])
+    return found.astype(dtype)
+
+
+@variants
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-5), (np.float16, 2e-3), (np.float64, 1e-12)])
+def test_crops(mode: str, dtype: Any, tolerance: float, variant: str) -> None:
+    operator = operator_of("CropAndResize", 1, {"mode": mode, "extrapolation_value": 9.5}, "com.microsoft")
+    for shape, size, last in (
+        ((2, 3, 9, 11), (4, 7), False),
+        ((2, 70, 5, 6), (1, 3), True),
+        ((1, 5, 1, 1), (2, 2), False),
+    ):
+        x = np.random.default_rng(2).standard_normal(shape).astype(dtype)
+        kind = np.int64 if last else np.int32
+        inputs = [x, boxes(9, dtype), (np.arange(9) % shape[0]).astype(kind), np.array(size, np.int32)]
+        (expected,) = operator.run(*inputs)
+        found = result_of(kernel_of(operator, inputs), inputs, variant, last=last)
+        np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), rtol=0, atol=tolerance)
+
+
+def test_crops_of_wrong_indices_and_sizes() -> None:
+    operator = operator_of("CropAndResize", 1, {}, "com.microsoft")
+    x, size = np.ones((2, 3, 5, 6), np.float32), np.array([2, 2])
+    for wrong in (2, -1, 1 << 40):
+        inputs = [x, boxes(3, np.float32), np.array([0, wrong, 1]), size]
+        binder, memory, _ = bound(kernel_of(operator, inputs), inputs, "")
+        assert memory.run(binder) == [f"a region is of item {wrong}, but the batch has 2"]
+    for bad in ([0, 2], [3, -1], [1, 2, 3]):
+        with pytest.raises(ValueError, match="crop_size"):
+            bound(kernel_of(operator, inputs), [x, boxes(3, np.float32), np.zeros(3, np.int64), np.array(bad)], "")
+
+
 @variants
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(2, 3, 9, 11), (2, 70, 1, 7)])

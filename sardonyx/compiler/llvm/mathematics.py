@@ -440,30 +440,30 @@ def erf(k: Function, x: Value) -> Value:
 # Powers: in F64 a logarithm with some ten bits more than the format has, as an unevaluated sum of two numbers.
 
 
-def _exact(k: Function, operation: str, left: Value, right: Value) -> Value:
+def exact(k: Function, operation: str, left: Value, right: Value) -> Value:
     """Arithmetic that the code generator must not contract into a fused operation."""
     return k.emit(left.type, f"f{operation} {left.type} {left.name}, {right.name}")
 
 
 def _sum_of(k: Function, a: Value, b: Value) -> tuple[Value, Value]:
     """a + b and its rounding error, for |a| >= |b| (Dekker)."""
-    total = _exact(k, "add", a, b)
-    return total, _exact(k, "sub", b, _exact(k, "sub", total, a))
+    total = exact(k, "add", a, b)
+    return total, exact(k, "sub", b, exact(k, "sub", total, a))
 
 
 def _product_of(k: Function, a: Value, b: Value) -> tuple[Value, Value]:
     """a * b and its rounding error."""
-    product = _exact(k, "mul", a, b)
+    product = exact(k, "mul", a, b)
     if k.target.has_fma:
         return product, k.fma(a, b, k.negate(product))
     halves = []
     for factor in (a, b):  # Veltkamp's splitting in halves whose products are exact
         high = (factor.bits_as(I64) & ~((1 << 27) - 1)).bits_as(F64)
-        halves.append((high, _exact(k, "sub", factor, high)))
+        halves.append((high, exact(k, "sub", factor, high)))
     (a1, a0), (b1, b0) = halves
-    error = _exact(k, "sub", _exact(k, "mul", a1, b1), product)
+    error = exact(k, "sub", exact(k, "mul", a1, b1), product)
     for left, right in ((a1, b0), (a0, b1), (a0, b0)):
-        error = _exact(k, "add", error, _exact(k, "mul", left, right))
+        error = exact(k, "add", error, exact(k, "mul", left, right))
     return product, error
 
 
@@ -478,7 +478,7 @@ def _precise_log(k: Function, x: Value) -> tuple[Value, Value]:
     denominator, lost = _sum_of(k, k.constant(x.type, 2.0), f)
     s = f / denominator
     product, error = _product_of(k, s, denominator)
-    rest = _exact(k, "sub", _exact(k, "sub", f, product), error)
+    rest = exact(k, "sub", exact(k, "sub", f, product), error)
     s_low = (rest - s * lost) / denominator
     # log(m) = 2 s + s^3 (2/3 + z R): the cube's leading part in twice the precision, too.
     z, z_low = _product_of(k, s, s)

@@ -30,12 +30,19 @@ class CropAndResize(Operator):
     outputs: ClassVar[str] = "Y"
     extrapolation_value: float = 0.0
     mode: str = "bilinear"
-    host_reason: ClassVar[str] = "a sampling at places that depend on the data"
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        self._check_mode()
+        parameters = {"nearest": self.mode == "nearest", "outside": self.extrapolation_value}
+        return Template("crop_and_resize", parameters, self.run)
+
+    def _check_mode(self) -> None:
+        if self.mode not in ("bilinear", "nearest"):
+            raise ValueError(f"attribute 'mode' must be bilinear or nearest, not '{self.mode}'")
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, rois, images, size = inputs
-        if self.mode not in ("bilinear", "nearest"):
-            raise ValueError(f"attribute 'mode' must be bilinear or nearest, not '{self.mode}'")
+        self._check_mode()
         if x.ndim != 4 or rois.ndim != 2 or rois.shape[1] != 4 or size.size != 2:
             raise ValueError(
                 f"'X' {x.shape}, 'rois' {rois.shape} and 'crop_size' {size.shape} must be NCHW, (n, 4), (2)"

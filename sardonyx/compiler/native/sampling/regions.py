@@ -40,16 +40,17 @@ class RegionKernel(NativeKernel):
         return lambda item: no_such_item(item, items)
 
     def _bins(
-        self, binder: Binder, x: Tensor, regions: Tensor, samples: int
+        self, binder: Binder, x: Tensor, regions: Tensor, samples: int, size: tuple[int, int] | None = None
     ) -> tuple[Tensor, Tensor, list[Any], dict[str, Any]]:
         """The maps as they are read; the output, contiguous [regions, rows, columns, channels]; the first words of
-        the arguments; and how the work is cut. A bin has so many `samples`.
+        the arguments; and how the work is cut. A bin has so many `samples`. `size`, rows and columns, is that of the
+        parameters if it is not given.
         """
         last = transposed(x, (0, 2, 3, 1))
         if last.strides[-1] != 1:
             last = contiguous(binder, last)
         batch, height, width, channels = last.shape
-        rows, columns = self.parameters["rows"], self.parameters["columns"]
+        rows, columns = size or (self.parameters["rows"], self.parameters["columns"])
         made = binder.new(x.dtype, (regions.shape[0], rows, columns, channels))
         bins = math.prod(made.shape[:-1])
         per_chunk = elements_per_chunk(bins, channels * x.dtype.itemsize, 8 * samples * (channels + _OVERHEAD))
@@ -77,8 +78,8 @@ class RoiAlignKernel(RegionKernel):
         regions, indices = contiguous(binder, regions), contiguous(binder, indices)
         last, made, words, work = self._bins(binder, x, regions, max(1, samples) ** 2)
         spec = AlignSpec(
-            _type(x),
-            _type(regions),
+            type_named(x),
+            type_named(regions),
             indices.dtype.itemsize * 8,
             self.parameters["maximum"],
             self.parameters["half_pixel"],
@@ -113,7 +114,7 @@ class MaxRoiPoolKernel(RegionKernel):
         if made.size:
             binder.step(
                 emit_region_maximum,
-                RegionMaximumSpec(_type(x)),
+                RegionMaximumSpec(type_named(x)),
                 [*words, float_word(self.parameters["scale"])],
                 reads=(last, regions),
                 flops=float(last.size),
@@ -123,7 +124,7 @@ class MaxRoiPoolKernel(RegionKernel):
         return [transposed(made, (0, 3, 1, 2))]
 
 
-def _type(tensor: Tensor) -> Type:
+def type_named(tensor: Tensor) -> Type:
     found = type_of(tensor.dtype)
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from sardonyx.compiler.llvm.types import F64, I64, U8, U64, Type
 from sardonyx.ops.regions import MOST_SAMPLES
 
 # Registers of channels that are computed at once.
-_UNROLL = 4
+UNROLL = 4
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class AlignSpec:
     half_pixel: bool
 
 
-class _Maps:
+class Maps:
     """The first words of both kernels: maps, regions, output, fault; bins, bins per chunk; rows and columns of the bins
     of a region; items of the batch, height, width, channels; elements between items, rows and columns of the maps.
     """
@@ -55,11 +55,11 @@ class _Maps:
 def emit_roi_align(target: Target, spec: AlignSpec) -> str:
     """The bins of regions, [regions, rows, columns, channels].
 
-    Arguments: the words of `_Maps`, the indices of the items, samples along a bin (0: as many as the bin is long),
+    Arguments: the words of `Maps`, the indices of the items, samples along a bin (0: as many as the bin is long),
     and the scale of regions (F64). An index that names no item is noted as a fault, and its bins left out.
     """
     k, words = kernel_frame(target)
-    known = _Maps(k, words, spec.type, spec.regions)
+    known = Maps(k, words, spec.type, spec.regions)
     indices = k.pointer(words.load(15), Type("i", spec.index))
     samples, scale = words.load(16), words.load(17).bits_as(F64)
     begin, end = share(k, known.bins, known.per_chunk)
@@ -119,7 +119,7 @@ class _Samples:
 
 
 def _pool(
-    k: Function, spec: AlignSpec, known: _Maps, axes: tuple[_Samples, _Samples], map_: Elements, to: Elements
+    k: Function, spec: AlignSpec, known: Maps, axes: tuple[_Samples, _Samples], map_: Elements, to: Elements
 ) -> None:
     """All channels of a bin; 0 where it has no samples."""
     down, across = axes
@@ -148,7 +148,7 @@ def _pool(
             value = total.get() if spec.maximum else total.get() * share_of_each
             to.store(value, at + index * lanes, mask)
 
-    blocked_loop(k, known.channels, k.target.lanes(working), _UNROLL, body)
+    blocked_loop(k, known.channels, k.target.lanes(working), UNROLL, body)
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,10 @@ class RegionMaximumSpec:
 def emit_region_maximum(target: Target, spec: RegionMaximumSpec) -> str:
     """The maximum of each bin of each region, [regions, rows, columns, channels]; 0 where a bin is empty.
 
-    Arguments: the words of `_Maps`, and the scale of regions (F64). An item that there is not is noted as a fault.
+    Arguments: the words of `Maps`, and the scale of regions (F64). An item that there is not is noted as a fault.
     """
     k, words = kernel_frame(target)
-    known = _Maps(k, words, spec.type, spec.type)
+    known = Maps(k, words, spec.type, spec.type)
     scale = words.load(15).bits_as(F64)
     working = working_type(spec.type)
     begin, end = share(k, known.bins, known.per_chunk)
@@ -203,7 +203,7 @@ def emit_region_maximum(target: Target, spec: RegionMaximumSpec) -> str:
                 for index, one in enumerate(best):
                     to.store(one.get(), at + index * lanes, mask)
 
-            blocked_loop(k, known.channels, target.lanes(working), _UNROLL, body)
+            blocked_loop(k, known.channels, target.lanes(working), UNROLL, body)
     return k.finish()
 
 
