@@ -125,11 +125,9 @@ class Convolution(Operator):
 class Conv(Convolution):
     """Cross-correlation in any number of spatial dimensions, with groups, strides, dilations and a bias."""
 
-    host_reason = "the convolution of NumPy: no native kernel"
-
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         if type(self).run is not Conv.run:  # a class that makes more of it than a convolution
-            return Host(self.run, self.host_reason)
+            return Host(self.run, f"the kernel computes Conv, not what {self.op_type} of {self.domain} makes of it")
         return self.template()
 
     def template(self, **parameters: Any) -> Template:

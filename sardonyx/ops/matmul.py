@@ -51,7 +51,6 @@ def product_template(
 class Product(Operator):
     """A matrix product of the inputs number `first` and `second`."""
 
-    host_reason = "the matrix product of NumPy: no native kernel"
     first = 0
     second = 1
 
@@ -91,8 +90,6 @@ class Gemm(Operator):
     beta: float = 1.0
     transA: int = 0  # noqa: N815 - the attribute's name
     transB: int = 0  # noqa: N815 - the attribute's name
-
-    host_reason = "the matrix product of NumPy: no native kernel"
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         a, b = inputs[0], inputs[1]

@@ -25,13 +25,12 @@ from sardonyx.ops.row_kernels import (
     given,
     is_computable,
     leaves,
+    not_computable,
     row_arrangement,
     rows_template,
     shortened,
 )
 from sardonyx.ops.row_kernels import standardized as standardized_rows
-
-_NO_NUMBERS = "an input holds something other than real numbers"
 
 
 def _wide(x: Array) -> Array:
@@ -45,8 +44,6 @@ def _per_channel(parameter: Array, rank: int, dtype: np.dtype[Any]) -> Array:
 
 class Normalization(Operator):
     """An operator whose first output has the type and shape of the first input."""
-
-    host_reason = _NO_NUMBERS
 
     # Operations for each element: mean, difference, square, sum, scale and offset.
     operations = 8
@@ -70,7 +67,7 @@ class Normalization(Operator):
     def lower_rows(self, inputs: Sequence[np.dtype[Any] | None], result: np.dtype[Any] | None = None) -> Kernel:
         """The kernel that `rows` and `arranged` describe; the first output has the dtype of the first input."""
         if not all(dtype is None or is_computable(dtype) for dtype in inputs) or inputs[0] is None:
-            return Host(self.run, self.host_reason)
+            return Host(self.run, not_computable(inputs))
         first, *others = self.rows(*leaves(inputs))
         assert first is not None
         outputs = [first.cast(result or inputs[0]), *others]
@@ -103,7 +100,7 @@ class BatchNormalization(Normalization):
         if not self._trains:
             return self.lower_rows(inputs)
         if any(dtype is None or not is_computable(dtype) for dtype in inputs):
-            return Host(self.run, _NO_NUMBERS)
+            return Host(self.run, not_computable(inputs))
         outputs = [
             expr.cast(dtype)
             for expr, dtype in zip(
@@ -459,7 +456,7 @@ class LRN(Normalization):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         x = inputs[0]
         if x is None or not is_computable(x) or x.kind in "biu":
-            return Host(self.run, self.host_reason)
+            return Host(self.run, f"no kernel normalises {x} by neighbouring channels")
         parameters = {"size": self.size, "alpha": self.alpha, "beta": self.beta, "bias": self.bias}
         return Template("local_response", parameters, self.run)
 

@@ -17,7 +17,7 @@ from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
 from sardonyx.ops.gather_scatter import checked
-from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, rows_template, shortened
+from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, not_computable, rows_template, shortened
 from sardonyx.ops.windows import WindowAttributes, Windows
 
 
@@ -30,8 +30,6 @@ class Pool(Operator):
     kernel_shape: tuple[int, ...]
     pads: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
-
-    host_reason = "only numbers are pooled by a native kernel"
 
     # Whether the channels are the last axis instead of the second.
     has_channels_last: ClassVar[bool] = False
@@ -102,7 +100,7 @@ class MaxPool(Pool):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         x = inputs[0]
         if x is None or not is_computable(x):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, not_computable([x]))
         if self.has_output(1):
             parameters = {"attributes": self.attributes(), "storage_order": self.storage_order}
             return Template("located_pool", parameters, self.run)
@@ -145,7 +143,7 @@ class AveragePool(Pool):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         x = inputs[0]
         if x is None or not _is_real(x):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, f"no kernel adds up windows of {x}")
         element = Input(x, 0).cast(working_dtype(x))
         counts = "padding" if self.count_include_pad else "inside"
         return self.template("sum", element, lambda total, count: (total / count).cast(x), counts)
@@ -169,7 +167,7 @@ class LpPool(Pool):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         x = inputs[0]
         if x is None or not _is_real(x):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, f"no kernel adds up windows of {x}")
         element = _magnitude_power(Input(x, 0).cast(working_dtype(x)), self.p)
         return self.template("sum", element, lambda total, count: _root(total, self.p).cast(x))
 
@@ -243,8 +241,6 @@ class MaxUnpool(Operator):
 class GlobalPool(Operator):
     """One element for each map: the spatial dimensions become ones."""
 
-    host_reason = "the pooling of NumPy: no native kernel"
-
     def of_row(self, x: Expr) -> Expr:
         """What becomes of the elements of a map."""
         raise NotImplementedError
@@ -252,7 +248,7 @@ class GlobalPool(Operator):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         x = inputs[0]
         if x is None or not is_computable(x):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, not_computable([x]))
         result = self.of_row(Input(x, 0).cast(working_dtype(x))).cast(x)
         return rows_template(inputs, [result], self._arranged, self.run)
 

@@ -22,6 +22,7 @@ from sardonyx.ops.row_kernels import (
     index_of_extreme,
     is_computable,
     log_sum_exp,
+    not_computable,
     rows_template,
     shortened,
 )
@@ -55,8 +56,6 @@ class Reduction(Operator):
     keepdims: int = 1
     noop_with_empty_axes: int = 0
 
-    host_reason = "the reduction of NumPy: no native kernel"
-
     def reduce(self, x: Array, axes: tuple[int, ...]) -> Array:
         """The reduction of `x`, with the reduced dimensions kept as ones."""
         raise NotImplementedError
@@ -68,7 +67,7 @@ class Reduction(Operator):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         x = inputs[0]
         if x is None or not is_computable(x):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, not_computable([x]))
         known = (1,) if len(inputs) > 1 and inputs[1] is not None else ()
         result = self.of_row(Input(x, 0).cast(working_dtype(x))).cast(x)
         return rows_template([x], [result], self._arranged, self.run, known)
@@ -253,8 +252,6 @@ class ArgReduction(Operator):
     keepdims: int = 1
     select_last_index: int = 0
 
-    host_reason = "the search of NumPy: no native kernel"
-
     largest: ClassVar[bool] = True
 
     def find(self, x: Array, axis: int) -> Array:
@@ -263,7 +260,7 @@ class ArgReduction(Operator):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         (x,) = inputs
         if x is None or not is_computable(x):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, not_computable([x]))
         values = Input(x, 0).cast(working_dtype(x))
         index = index_of_extreme(values, largest=self.largest, last=bool(self.select_last_index))
         return rows_template(inputs, [index.cast(np.int64)], self._arranged, self.run)

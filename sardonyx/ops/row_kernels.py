@@ -52,6 +52,13 @@ def is_computable(dtype: np.dtype[Any] | None) -> bool:
     return dtype is not None and (dtype.kind in "biuf" or dtype in NARROW_FLOATS)
 
 
+def not_computable(dtypes: Sequence[np.dtype[Any] | None]) -> str:
+    """Why nothing is computed with elements of dtypes of which one is not `is_computable`, or is missing."""
+    others = [dtype for dtype in dtypes if dtype is not None and not is_computable(dtype)]
+    names = {"strings" if dtype.kind == "O" else str(dtype) for dtype in others}
+    return f"no kernel computes with {', '.join(sorted(names))}" if names else "an input is absent or no tensor"
+
+
 def leaves(operands: Sequence[np.dtype[Any] | None]) -> list[Expr | None]:
     """An expression for each operand in the dtype in which it is computed; None for one that is absent."""
     found: list[Expr | None] = []

@@ -16,7 +16,7 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
 from sardonyx.ops.reduction import normalized_axes
-from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, rows_template
+from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, not_computable, rows_template
 
 # Operations for each element: the maximum, the difference, an exponential, the sum and the quotient.
 _OPERATIONS = 18
@@ -52,14 +52,12 @@ class Normalizing(Operator):
 
     axis: int = -1
 
-    host_reason = "the softmax of NumPy: no native kernel"
-
     def function(self, x: Array, axis: int) -> Array:
         raise NotImplementedError
 
-    def of_row(self, x: Expr) -> Expr | None:
-        """The same as an expression over the elements of a row, where there is one."""
-        return None
+    def of_row(self, x: Expr) -> Expr:
+        """The same as an expression over the elements of a row."""
+        raise NotImplementedError
 
     def run(self, x: Array) -> Sequence[Value]:
         (axis,) = normalized_axes([self.axis], x.ndim) if x.ndim else (0,)
@@ -70,10 +68,8 @@ class Normalizing(Operator):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         (x,) = inputs
         if x is None or not is_computable(x):
-            return Host(self.run, self.host_reason)
+            return Host(self.run, not_computable([x]))
         result = self.of_row(Input(x, 0).cast(working_dtype(x)))
-        if result is None:
-            return Host(self.run, self.host_reason)
         return rows_template(inputs, [result.cast(x)], self.arranged, self.run)
 
     def arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
@@ -119,13 +115,16 @@ class Flattening(Normalizing):
         return [Fact(inputs[0].type, inputs[0].shape)]
 
 
-def _register(op_type: str, function: Any, of_row: Callable[[Expr], Expr] | None = None) -> None:
+def _register(op_type: str, function: Any, of_row: Callable[[Expr], Expr]) -> None:
     """Both forms of an operator."""
     for base, since in ((Flattening, 1), (Normalizing, 13)):
-        members: dict[str, Any] = {"function": lambda self, x, axis: function(x, axis), "__doc__": function.__doc__}
-        if of_row is not None:
-            members["of_row"] = lambda self, x: of_row(x)
-        operator(op_type, since=since)(type(op_type, (base,), {**members, "__module__": __name__}))
+        members: dict[str, Any] = {
+            "function": lambda self, x, axis: function(x, axis),
+            "of_row": lambda self, x: of_row(x),
+            "__doc__": function.__doc__,
+            "__module__": __name__,
+        }
+        operator(op_type, since=since)(type(op_type, (base,), members))
 
 
 _register("Softmax", softmax, row_kernels.softmax)
