@@ -14,8 +14,12 @@ from sardonyx.compiler.native.products.plain_product import PlainProduct
 _PRODUCTS = ("f32", "f64")
 # Rows of a tile at most: enough sums to hide the latency of an addition, and few enough pointers for their registers.
 _MOST_ROWS = 8
-# Dot products take at most this share of the micro-kernel's multiplications: they load more for each of them.
-_GAIN = 0.9
+# Dot products take at most this share of the micro-kernel's multiplications; less where B, of more than so many nearest
+# caches, comes from the second one for each tile of rows.
+_GAIN, _GAIN_FROM_L2 = 0.97, 0.88
+_NEAR_L1 = 1.5
+# What a row takes beside its dot products, in multiplications.
+_BESIDE_A_ROW = 1.5
 # The share of the second cache that B takes at most, which every tile of rows reads anew.
 _MOST_OF_L2 = 0.5
 # An A of at least this share of the last cache comes from memory: its next rows are asked for ahead of time.
@@ -32,10 +36,13 @@ def suits_dots(target: Target, product: str, k: int, n: int) -> bool:
         return False
     word = PRODUCTS[product].word
     lanes = target.lanes(word)
-    sum_of_lanes = 1.5 * lanes.bit_length()  # shuffles and additions
-    if n > lanes or n * (-(-k // lanes) + sum_of_lanes) >= _GAIN * k:
+    sum_of_lanes = 0.5 * lanes.bit_length()  # shuffles and additions, of several sums at once
+    dots = n * (-(-k // lanes) + sum_of_lanes) + _BESIDE_A_ROW
+    nbytes = n * k * word.nbytes
+    gain = _GAIN if nbytes <= _NEAR_L1 * target.caches.l1 else _GAIN_FROM_L2
+    if n > lanes or dots >= gain * k:
         return False
-    return n * k * word.nbytes <= _MOST_OF_L2 * target.caches.l2
+    return nbytes <= _MOST_OF_L2 * target.caches.l2
 
 
 def _tile(target: Target, columns: int) -> tuple[int, int]:
