@@ -219,8 +219,8 @@ class _Sums:
         items = math.prod(x.shape[: self.axis]) * len(places)
         width = result.size // items
         looks_up = self.working == np.float32 and has_lookup(binder.target)
-        in_phases = across is not None and run == 1 and not (looks_up and line < _LONG_LINE)
-        phases = _phases(across, line) if across is not None and in_phases else None
+        in_phases = run >= self.lanes // 2 if run > 1 else not (looks_up and line < _LONG_LINE)
+        phases = _phases(across, line // run) if across is not None and in_phases else None
         kind, unrolled, words = self._across(across, run, width, phases)
         source, output = type_of(x.dtype), type_of(result.dtype)
         assert source is not None
@@ -242,7 +242,7 @@ class _Sums:
             reads=(x,),
             writes=(result,),
             chunks=-(-items // per_chunk),
-            scratch=scratch_bytes(binder.target, spec, line),
+            scratch=scratch_bytes(binder.target, spec, line, run),
             flops=flops * items,
             detail=f"{items} lines of {line} to {width} elements, {kind} across",
         )
@@ -253,11 +253,12 @@ class _Sums:
             return "none", 0, [0, 0, 0, 0]
         places, weights = taps
         count = places.shape[1]
+        if phases is not None:
+            kind: Across = "phases" if run == 1 else "phases of runs"
+            return kind, count, [count, 0, self._table(phases.weights, self.working), 0]
         if run >= self.lanes // 2:
             arguments = [count, self._table(places * run, np.int32), self._table(weights, self.working), 0]
             return "runs", _unrolled(count), arguments
-        if phases is not None:
-            return "phases", count, [count, 0, self._table(phases.weights, self.working), 0]
         # Every element of a run has its own entry; by taps, so that neighbours in the output are neighbours here.
         places = (places.T[:, :, None] * run + np.arange(run)).reshape(count, width)
         weights = np.repeat(weights.T, run, axis=1)

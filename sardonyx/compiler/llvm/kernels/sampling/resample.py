@@ -12,15 +12,24 @@ from typing import Any, Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
-from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, interleaved, vector_loop, working_type
+from sardonyx.compiler.llvm.kernels.sampling.elements import (
+    Elements,
+    blocked_loop,
+    interleaved,
+    vector_loop,
+    working_type,
+)
 from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, Type
 
 # How elements of a line are summed: not at all; runs of neighbours, each run by one weight; element by element; element
 # by element, found among the next two registers' worth of the line; or in phases, several of them for each element of
-# the line, all alike but for the ends.
-Across = Literal["none", "runs", "elements", "lookup", "phases"]
+# the line, all alike but for the ends; the same with runs of neighbours.
+Across = Literal["none", "runs", "elements", "lookup", "phases", "phases of runs"]
+
+# Vectors of a line that are summed in one turn of a loop.
+_UNROLL = 4
 
 # More taps than this are a loop.
 MOST_UNROLLED = 6
@@ -48,22 +57,34 @@ class ResampleSpec:
         return working_type(self.output if self.source.bits < 64 else self.source)
 
     @property
+    def reach(self) -> tuple[int, int]:
+        """How far before and behind an element phases read."""
+        distances = [distance for phase in self.phases for distance in phase]
+        return max(0, -min(distances)), max(0, *distances)
+
+    @property
     def together(self) -> int:
         """Lines that are summed across at once, because they share what tables say of an element."""
         return 4 if self.across in ("elements", "lookup") and self.taps else 1
 
 
-def _room(target: Target, spec: ResampleSpec, line: Any) -> Any:
-    """Elements of scratch for a line of `line` elements (a number, or a value of it).
+def _margin(spec: ResampleSpec, run: Any) -> Any:
+    """Elements before a line that phases may read."""
+    return run * spec.reach[0] if spec.across == "phases of runs" else MARGIN
+
+
+def _room(target: Target, spec: ResampleSpec, line: Any, run: Any) -> Any:
+    """Elements of scratch for a line of `line` elements in runs of `run` (numbers, or values of them).
 
     A lookup reads two registers from any of them on; phases read what is before and behind the line, too.
     """
-    return line + (MARGIN + 3 * target.lanes(spec.working))
+    behind = run * spec.reach[1] if spec.across == "phases of runs" else 0
+    return line + (_margin(spec, run) + behind + 3 * target.lanes(spec.working))
 
 
-def scratch_bytes(target: Target, spec: ResampleSpec, line: int) -> int:
-    """A thread's own memory for lines of `line` elements."""
-    room: int = _room(target, spec, line)
+def scratch_bytes(target: Target, spec: ResampleSpec, line: int, run: int) -> int:
+    """A thread's own memory for lines of `line` elements in runs of `run`."""
+    room: int = _room(target, spec, line, run)
     return 0 if spec.across == "none" else spec.together * room * spec.working.nbytes
 
 
@@ -90,9 +111,9 @@ def emit_resample(target: Target, spec: ResampleSpec) -> str:
     down = _Taps(k, words, 5, spec.down, spec.working, I64)
     across = _Taps(k, words, 9, spec.taps, spec.working, I32)
     begin, end = share(k, words.load(2), words.load(3))
-    scratch = Elements(k.pointer("scratch", spec.working).offset(MARGIN), spec.working, spec.working)
-    room = _room(target, spec, line)
     run, bases = words.load(14), k.pointer(words.load(12), I64)
+    scratch = Elements(k.pointer("scratch", spec.working).offset(_margin(spec, run)), spec.working, spec.working)
+    room = _room(target, spec, line, run)
     with runs(k, begin, end, rows) as (plane, first, last):
         (start,) = places(k, plane, words.offset(16), words.load(15), 1)
         from_ = source.offset(start)
@@ -105,6 +126,8 @@ def emit_resample(target: Target, spec: ResampleSpec) -> str:
                     _blend(k, spec, down, from_, row + index, line, blended)
                 if spec.across == "runs":
                     _across_runs(k, spec, across, lines[0], to[0], width, run)
+                elif spec.across == "phases of runs":
+                    _across_phases_of_runs(k, spec, across, lines[0], to[0], line, run)
                 elif spec.across == "phases":
                     _across_phases(k, spec, across, lines[0], to[0], line)
                 elif spec.across != "none":
@@ -126,17 +149,21 @@ class _Taps:
 def _summed(k: Function, taps: _Taps, wide: Type, term: Callable[[Tap], tuple[Value, Value]]) -> Value:
     """The sum over the taps of the two factors that `term` gives for each."""
     if taps.unrolled:
-        total: Value | None = None
-        for number in range(taps.unrolled):
-            value, weight = term(number)
-            total = value * weight if total is None else k.fma(value, weight, total)
-        assert total is not None
-        return total
+        return _sum_of(k, [term(number) for number in range(taps.unrolled)])
     variable = k.variable(wide, 0)
     with k.loop(0, taps.count) as tap:
         value, weight = term(tap)
         variable.set(k.fma(value, weight, variable.get()))
     return variable.get()
+
+
+def _sum_of(k: Function, factors: Sequence[tuple[Value, Value]]) -> Value:
+    """The sum of products."""
+    (value, weight), *others = factors
+    total = value * weight
+    for value, weight in others:
+        total = k.fma(value, weight, total)
+    return total
 
 
 def _blend(k: Function, spec: ResampleSpec, taps: _Taps, plane: Pointer, row: Value, line: Value, to: Elements) -> None:
@@ -262,3 +289,42 @@ def _across_phases(k: Function, spec: ResampleSpec, taps: _Taps, line: Elements,
             to.store(vector, place, None if mask is None else k.lanes_below(size * count - place, width))
 
     vector_loop(k, size, lanes, body)
+
+
+def _across_phases_of_runs(
+    k: Function, spec: ResampleSpec, taps: _Taps, line: Elements, to: Elements, size: Value, run: Value
+) -> None:
+    """Every run of the line makes one run of each phase; beyond its ends the line goes on with the runs at its ends."""
+    lanes, count, (before, behind) = k.target.lanes(spec.working), len(spec.phases), spec.reach
+
+    def repeat(at: Value, width: int, mask: Value | None) -> None:
+        first, last = line.load(at, width, mask), line.load(size - run + at, width, mask)
+        for distance in range(1, before + 1):
+            line.store(first, at - run * distance, mask)
+        for distance in range(behind):
+            line.store(last, size + run * distance + at, mask)
+
+    vector_loop(k, run, lanes, repeat)
+    weights = [
+        [taps.weights.load(phase * taps.unrolled + tap) for tap in range(taps.unrolled)] for phase in range(count)
+    ]
+    distances = sorted({distance for phase in spec.phases for distance in phase})
+    with k.loop(0, size, run) as place:
+        read, written = line.offset(place), to.offset(place * count)
+
+        def body(
+            at: Value,
+            vectors: int,
+            width: int,
+            mask: Value | None,
+            read: Elements = read,
+            written: Elements = written,
+        ) -> None:
+            for index in range(vectors):
+                here = at + index * width
+                near = {distance: read.load(run * distance + here, width, mask) for distance in distances}
+                for number, (phase, own) in enumerate(zip(spec.phases, weights, strict=True)):
+                    factors = [(near[distance], k.splat(one, width)) for distance, one in zip(phase, own, strict=True)]
+                    written.store(_sum_of(k, factors), run * number + here, mask)
+
+        blocked_loop(k, run, lanes, _UNROLL, body)
