@@ -260,14 +260,14 @@ def keep(request: Request, name: str, rows: Iterable[Any], settings: Mapping[str
 
 
 PARTS: dict[str, Part] = {
-    "models": Part(measure_models, rows_of_models, 2.4),
-    "sessions": Part(measure_sessions, rows_of_starts, 5.0),
-    "processes": Part(measure_processes, rows_of_starts, 3.0),
-    "memory": Part(measure_memory, rows_of_starts, 2.2),
-    "small": Part(measure_small, rows_of_small, 1.8),
+    "models": Part(measure_models, rows_of_models, 2.3),
+    "sessions": Part(measure_sessions, rows_of_starts, 4.2),
+    "processes": Part(measure_processes, rows_of_starts, 2.5),
+    "memory": Part(measure_memory, rows_of_starts, 1.8),
+    "small": Part(measure_small, rows_of_small, 1.7),
     "lengths": Part(measure_lengths, rows_of_lengths, 11.0),
-    "gemm": Part(measure_gemm, rows_of_gemm, 0.6),
-    "ablation": Part(measure_ablation, rows_of_ablation, 3.0),
+    "gemm": Part(measure_gemm, rows_of_gemm, 0.75),
+    "ablation": Part(measure_ablation, rows_of_ablation, 2.0),
 }
 
 

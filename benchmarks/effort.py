@@ -47,7 +47,7 @@ QUICK = Effort(
     pace=0.5,
 )
 USUAL = Effort(
-    models=Budget(seconds=0.6, turn_seconds=0.15),
+    models=Budget(seconds=0.5, turn_seconds=0.15),
     one_team_only=_SLOW_TO_BUILD,
     repeats=2,
     turns=15,
