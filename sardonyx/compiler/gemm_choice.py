@@ -283,7 +283,9 @@ class _Choice:
         best, soonest = (tiles * tile, self.panels), math.inf
         if least == 1:
             return best
-        for groups in range(1, most_groups + 1):
+        nbytes = self.columns * self.word * self.problem.k // self.product.depth
+        fewest_groups = min(most_groups, -(-nbytes // int(_SWEPT_WHOLE * self.caches.l2)))
+        for groups in range(max(1, fewest_groups), most_groups + 1):
             fewest = min(tiles, -(-least // groups))
             for blocks in range(fewest, min(tiles, self._most_tried(fewest)) + 1):
                 chunk = -(-tiles // blocks) * tile, -(-self.panels // groups)
@@ -300,11 +302,29 @@ class _Choice:
         return _MORE_CHUNKS * fewest if fewest <= _MANY else fewest
 
     def _end(self, row_block: int, group: int) -> float:
-        """When two threads have done such chunks, where 1 is half of the work; other even numbers of threads, about."""
-        rows, columns = max(1, min(row_block, self.problem.m)), max(1, min(group * self.panel, self.columns))
-        count = self.problem.batch * -(-self.problem.m // rows) * -(-self.columns // columns)
-        rounds = -(-count // _THREADS) * _THREADS
-        return rounds * rows * columns / max(1, self.problem.batch * self.problem.m * self.columns)
+        """When two threads have done such chunks, where 1 is half of the work; other even numbers of threads, about.
+
+        Each begins with a half of the chunks, as they follow each other; of an odd number the last one is left over.
+        """
+        problem = self.problem
+        rows, columns = max(1, min(row_block, problem.m)), max(1, min(group * self.panel, self.columns))
+        row_blocks, groups = -(-problem.m // rows), -(-self.columns // columns)
+        last_rows = problem.m - (row_blocks - 1) * rows
+        last_columns = self.columns - (groups - 1) * columns
+
+        def work(chunks: int) -> int:
+            """That of so many chunks from the first one on."""
+            whole, rest = divmod(chunks, row_blocks)
+            items, before = divmod(whole, groups)
+            across = columns if before < groups - 1 else last_columns
+            return (items * self.columns + before * columns) * problem.m + rest * rows * across
+
+        count = problem.batch * row_blocks * groups
+        left_over = last_rows * last_columns if count % _THREADS else 0
+        first = work(count // _THREADS)
+        second = work(count) - first - left_over
+        end = max(first, second, min(first, second) + left_over)
+        return _THREADS * end / max(1, problem.batch * problem.m * self.columns)
 
     def _most_rows(self, k_block: int, swept: bool) -> int:
         """Rows of a block at most, a multiple of the tile's."""
@@ -368,6 +388,8 @@ _MANY = 16
 # nearly at once.
 _GAIN = 0.01
 _EVEN = 1.06
+# The share of the second cache up to which a chunk sweeps all of B, where there are several chunks.
+_SWEPT_WHOLE = 0.75
 # Storing a result of a product whose K is small takes as long as so many multiplications.
 _K_OF_STORE = 4
 # The share of the second cache that B takes at most where it is swept for windows.
