@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
 from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.lines import OUTER, LinesSpec, argument_names, emit_lines
@@ -22,6 +24,8 @@ from sardonyx.compiler.native.products.gemm_step import Packed, product_of
 _MOST_TAPS = 24
 # Places of a chunk at most, so that its lines stay in the nearest cache.
 _MOST_PLACES = 480
+# Lines of the result that a thread claims at once, at most; and how many claims there are at least.
+_MOST_CLAIMED, _LEAST_CLAIMS = 8, 32
 _SHARE_OF_PEAK = 0.8
 # Nanoseconds for a vector of a line that is copied, and of the result.
 _VECTOR_NS = 0.35
@@ -84,6 +88,7 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
         reads=(call.x, weights.words, *finish.operands),
         writes=tuple(results),
         chunks=outer * _segments(call)[1],
+        claim=_claim(outer) if values["shared"] else 1,
         scratch=start + tile_bytes,
         flops=call.flops,
         detail=f"{lines.taps} taps of {_line_count(call, lines)} lines, tile {spec.rows}x{spec.vectors}",
@@ -124,6 +129,25 @@ def _line_count(call: ConvolutionCall, lines: _Lines) -> int:
     return len(_taps_outside(call)) * (call.channels if lines.channels_first else 1)
 
 
+def _taps_around(call: ConvolutionCall) -> int:
+    """Taps along the dimension before that of lines."""
+    return call.windows.kernel[-2] if len(call.windows.kernel) > 1 else 1
+
+
+def _shared_taps(call: ConvolutionCall) -> int:
+    """How many of these read lines of the input that others read for the line of the result before."""
+    windows = call.windows
+    if len(windows.kernel) < 2 or windows.strides[-2] % windows.dilations[-2]:
+        return 0
+    return max(0, _taps_around(call) - windows.strides[-2] // windows.dilations[-2])
+
+
+def _claim(lines: int) -> int:
+    """Lines of the result that a thread does one after the other, where it keeps what they share: as many claims are
+    left as a few threads need."""
+    return max(1, min(_MOST_CLAIMED, lines // _LEAST_CLAIMS))
+
+
 def _segments(call: ConvolutionCall) -> tuple[int, int]:
     """Places of a piece of a line of the result, and how many pieces it has."""
     width = call.windows.output[-1]
@@ -148,9 +172,13 @@ def _geometry(call: ConvolutionCall, lines: _Lines, target: Target, product: Pro
         "item_step": call.x.strides[0],
         "line_first": -windows.begin[-1] * lines.unit,
         "line_size": windows.size[-1] * lines.unit,
+        "around": _taps_around(call),
+        "shared": _shared_taps(call) if segments == 1 else 0,
         "line_words": line_words,
-        "tile_scratch": -(-_line_count(call, lines) * line_words * product.word.nbytes // _LINE) * _LINE,
     }
+    copied = -(-_line_count(call, lines) * line_words * product.word.nbytes // _LINE) * _LINE
+    order = -(-_line_count(call, lines) * np.dtype(np.int64).itemsize // _LINE) * _LINE
+    values |= {"order_scratch": copied, "tile_scratch": copied + order}
     missing = OUTER + 1 - len(windows.size)
     for dim in range(OUTER):
         at = dim - missing

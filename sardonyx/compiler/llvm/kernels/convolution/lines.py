@@ -5,6 +5,10 @@ line of the output needs, with zeros for padding, and then multiplies tiles of n
 next place lie `stride` further on, so that a tile reads every line where it lies, at distances known when the code is
 written. Lines of an input in ONNX's order are those of one channel; where the channels lie together, a line holds all
 of them, `taps` and `stride` count elements, and nothing else changes.
+
+Windows of one line of the output overlap those of the next: chunks that a thread does one after the other keep the
+lines that they share. The taps of a column of the kernel turn around in as many places, and only what is new is copied,
+over what is needed no more.
 """
 
 from __future__ import annotations
@@ -62,14 +66,17 @@ def argument_names(spec: LinesSpec) -> tuple[str, ...]:
     step*, first*, stride*, size* from one to the next in the input, and the same in places: where the first begins
                                   (negative in padding), how far apart they are, how many the input has
     line_first, line_size         where the first place of a line begins, and elements of a line of the input
-    line_words, tile_scratch      words from line to line in scratch, and where the tile lies there, in bytes
+    around, shared                taps along the last outer dimension, and how many of them read what others read for
+                                  the line of the result before: 0 where chunks do not follow each other so
+    line_words                    words from line to line in scratch
+    order_scratch, tile_scratch   where the lines' places and the tile lie there, in bytes
 
     The table of lines lies behind all arguments.
     """
     names = ["x", "b", "filters", "lines", "width", "span", "segments", "item_step"]
     for dim in range(OUTER):
         names += [f"outer{dim}", f"step{dim}", f"first{dim}", f"stride{dim}", f"size{dim}"]
-    names += ["line_first", "line_size", "line_words", "tile_scratch"]
+    names += ["line_first", "line_size", "around", "shared", "line_words", "order_scratch", "tile_scratch"]
     return (*names, *spec.epilogue.argument_names())
 
 
@@ -89,23 +96,39 @@ class _Lines:
         self.lanes = target.lanes(self.product.word)
         self.panel = self.lanes * spec.vectors
         self.scratch = k.pointer("scratch", self.product.word)
+        # Of each line the words before it in scratch.
+        self.order = k.pointer(k.advance(k["scratch"], self.given["order_scratch"], 1), I64)
 
     def text(self) -> str:
         k, given = self.k, self.given
+        turned = k.variable(I64, 0)
         with k.loop(k["begin"], k["end"]) as chunk:
             column = chunk % given["segments"] * given["span"]
             line = chunk // given["segments"]
             at = [line // given["outer1"] % given["outer0"], line % given["outer1"]]
             item = line // given["outer1"] // given["outer0"]
             places = minimum(k, given["width"] - column, given["span"])
-            self._copy_lines(item, at, column, places)
+            follows = (chunk > k["begin"]) & (at[-1] > 0)
+            there = k.select(follows, given["shared"], 0)
+            turned.set(k.select(there > 0, self._turned(turned.get() + given["around"] - there), 0))
+            self._copy_lines(item, at, column, places, there, turned.get())
             row = line % (given["outer0"] * given["outer1"]) * given["width"] + column
             with k.loop(0, given["filters"], self.panel) as filters:
                 self._tiles(item, row, places, filters)
         return k.finish()
 
-    def _copy_lines(self, item: Value, at: list[Value], column: Value, places: Value) -> None:
-        """The part of each line that `places` places from `column` on need, to scratch."""
+    def _turned(self, tap: Value) -> Value:
+        """The place of a tap that is counted on from another one's: those behind the last begin anew."""
+        around = self.given["around"]
+        return tap - self.k.select(tap >= around, around, 0)
+
+    def _copy_lines(
+        self, item: Value, at: list[Value], column: Value, places: Value, there: Value, turned: Value
+    ) -> None:
+        """The part of each line that `places` places from `column` on need, to scratch.
+
+        Those of the first `there` taps are there; the first tap's place is `turned`.
+        """
         k, given, spec = self.k, self.given, self.spec
         start = item * given["item_step"]
         for dim, place in enumerate(at):
@@ -115,15 +138,17 @@ class _Lines:
         source = k.pointer(given["x"], self.product.stored_a).offset(start + first)
         low = minimum(k, k.larger(-first, 0), length)
         high = k.larger(minimum(k, given["line_size"] - first, length), low)
-        with k.loop(0, given["lines"]) as number:
-            entry = self.table.offset(number * _LINE)
-            exists = k.constant(BOOL, True)
-            for dim, place in enumerate(at):
-                position = place * given[f"stride{dim}"] + given[f"first{dim}"] + entry.load(1 + dim)
-                exists = exists & (position >= 0) & (position < given[f"size{dim}"])
-            there = k.select(exists, high, low)
-            target = self.scratch.offset(number * given["line_words"])
-            self._copy_line(source.offset(entry.load()), target, low, there, length)
+        with k.loop(0, given["lines"], given["around"]) as group, k.loop(0, given["around"]) as tap:
+            words = (group + self._turned(tap + turned)) * given["line_words"]
+            self.order.store(words, group + tap)
+            with k.when(tap >= there):
+                entry = self.table.offset((group + tap) * _LINE)
+                exists = k.constant(BOOL, True)
+                for dim, place in enumerate(at):
+                    position = place * given[f"stride{dim}"] + given[f"first{dim}"] + entry.load(1 + dim)
+                    exists = exists & (position >= 0) & (position < given[f"size{dim}"])
+                end = k.select(exists, high, low)
+                self._copy_line(source.offset(entry.load()), self.scratch.offset(words), low, end, length)
 
     def _copy_line(self, source: Pointer, target: Pointer, low: Value, high: Value, length: Value) -> None:
         """Elements [low, high) of a line, and zeros up to `length`; up to a vector more is overwritten."""
@@ -172,13 +197,13 @@ class _Lines:
                 self._finish(room, item, row + here, rows, filters)
 
     def _multiplied(self, line: Pointer, panel: Pointer, rows: int, vectors: int) -> list[list[Value]]:
-        """The sums of `rows` neighbouring places, the first of which begins at `line`, in registers."""
+        """The sums of `rows` neighbouring places, the first of which begins at `line` in a first line, in registers."""
         k, spec, lanes = self.k, self.spec, self.lanes
         wide = self.product.accumulator.vector(lanes)
         sums = [[k.variable(wide, 0) for _ in range(vectors)] for _ in range(rows)]
-        words, weights = k.variable(PTR, line.address), k.variable(PTR, panel.address)
-        with k.loop(0, self.given["lines"]):
-            here = k.pointer(words.get(), self.product.word)
+        weights = k.variable(PTR, panel.address)
+        with k.loop(0, self.given["lines"]) as number:
+            here = line.offset(self.order.load(number))
             filters = k.pointer(weights.get(), self.product.word)
             for tap in range(spec.taps):
                 k.keep_order()  # neighbouring places read the same elements at other taps: none of these shall wait
@@ -188,7 +213,6 @@ class _Lines:
                     for vector in range(vectors):
                         total = sums[row][vector]
                         total.set(self.product.multiply(k, word, factors[vector], total.get()))
-            words.set(here.offset(self.given["line_words"]).address)
             weights.set(filters.offset(spec.taps * self.panel).address)
         return [[total.get() for total in row] for row in sums]
 
