@@ -395,9 +395,10 @@ def build_segment(
         more = averaged(both.pair, groups)
         pool = None if more is None else by_group.get(id(more.pool))
         if more is not None and pool is not None:
-            written, place = (*both.second.outputs, *pool.outputs), len(operations) + len(pairs) + count
-            structure = structures.setdefault(("averaged", both.whole.structure, pool.structure), place)
-            with_pool = Operation(more.group, both.whole.inputs, written, more.bind, _label(more.group), structure)
+            whole, results = both.whole, (*both.second.outputs, *pool.outputs)
+            place = len(operations) + len(pairs) + count
+            structure = structures.setdefault(("averaged", whole.structure, pool.structure), place)
+            with_pool = Operation(more.group, whole.inputs, results, more.bind, _label(more.group), structure)
             pairs[index] = replace(both, with_pool=with_pool, pool=pool)
     outputs = tuple(value for value in made if outer[value])
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)

@@ -148,8 +148,8 @@ class Finishing:
                 room.store(value, turn * self.lanes)
         with k.apart():
             fixed = self._fixed(starts, stays)
-            room = self._total
-            total = None if room is None else k.variable(F32.vector(self.lanes), room.load(0, self.lanes))
+            kept = self._total
+            total = None if kept is None else k.variable(F32.vector(self.lanes), kept.load(0, self.lanes))
             with k.loop(0, len(values)) as at:
                 there = self._moved(starts, [at * one for one in steps])
                 (first, *_) = self._place([one.load(at * self.lanes, self.lanes) for one in rooms], there, fixed)
@@ -157,8 +157,8 @@ class Finishing:
                     assert known is not None
                     with k.when(at >= known):
                         total.set(total.get() + first)
-            if room is not None and total is not None:
-                room.store(total.get())
+            if kept is not None and total is not None:
+                kept.store(total.get())
 
     def _starts(self, step: Value, lane: Value) -> list[Pointer]:
         """Where the operands and the outputs are at these coordinates."""
