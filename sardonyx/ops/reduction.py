@@ -12,7 +12,7 @@ from sardonyx.kernel import expr as k
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.kernel.program import Arrangement, Host, Kernel, Template
-from sardonyx.ops.framework.facts import Dim, Fact, tensor, unknown_dim
+from sardonyx.ops.framework.facts import Dim, Dims, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
 from sardonyx.ops.row_kernels import (
@@ -102,9 +102,19 @@ class Reduction(Operator):
         if x.shape is None:
             return [Fact(x.type, None)]
         if axes is not None and given is None and not (axes.shape is not None and axes.shape == (0,)):
-            return [Fact(x.type, tuple(unknown_dim() for _ in x.shape) if self.keepdims else None)]
+            return [Fact(x.type, self._dims_left(len(x.shape), axes.shape))]
         resolved = self._resolved(given, len(x.shape))
         return [Fact(x.type, reduced_shape(x.shape, resolved, bool(self.keepdims)))]
+
+    def _dims_left(self, rank: int, axes: Dims | None) -> Dims | None:
+        """The dimensions of the result, of which there are as many as are known, where only the axes' number is."""
+        if not self.keepdims:
+            # No dimension is named twice.
+            count = axes[0] if axes is not None and len(axes) == 1 else None
+            if not isinstance(count, int) or count > rank:
+                return None
+            rank -= count
+        return tuple(unknown_dim() for _ in range(rank))
 
     def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
         x = inputs[0]

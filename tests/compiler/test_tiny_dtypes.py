@@ -141,3 +141,42 @@ def test_zero_points_of_four_bits():
     real = (q.astype(np.float64) - zero.astype(np.float64)[:, None]) * scale.astype(np.float64)[:, None]
     np.testing.assert_array_equal(y, real.astype(np.float16))
     np.testing.assert_array_equal(np.asarray(again).view(ml_dtypes.uint4), q)
+
+
+# Inputs, the result, how it is made, and the shapes of the inputs.
+_BEFORE = {
+    "product": ("float[n, 70] x, float[70, 45] w", "float[n, 45] m", "MatMul(x, w)", ((37, 70), (70, 45))),
+    "convolution": (
+        "float[1, 9, h, v] x, float[33, 9, 3, 3] w",
+        "float[1, 33, a, b] m",
+        "Conv(x, w)",
+        ((1, 9, 13, 11), (33, 9, 3, 3)),
+    ),
+    "pool": ("float[2, 20, h, v] x", "float[2, 20, a, b] m", "MaxPool<kernel_shape = [3, 3]>(x)", ((2, 20, 9, 9),)),
+    "softmax": ("float[n, 70] x", "float[n, 70] m", "Softmax(x)", ((5, 70),)),
+}
+
+
+@pytest.mark.parametrize("kernels", ["", "portable"])
+@pytest.mark.parametrize("name", list(_BEFORE))
+@pytest.mark.parametrize("dtype", [FLOATS[0], FLOATS[6], INTEGERS[0]], ids=str)
+def test_quantised_where_it_is_made(dtype, name, kernels):
+    """The result and its quantised form come out of one kernel."""
+    inputs, result, made, shapes = _BEFORE[name]
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    model = parser.parse_model(
+        f"""<ir_version: 11, opset_import: ["": 23]> before ({inputs}) => ({result}, {result[:-1]}y)
+        {{ m = {made} s = Constant<value_float = 0.25>() y = QuantizeLinear<output_dtype = {kind}>(m, s) }}"""
+    )
+    model.graph.output[1].type.tensor_type.elem_type = kind
+    rng = np.random.default_rng(6)
+    arrays = [rng.normal(size=shape).astype(np.float32) / 2 for shape in shapes]
+    options = ort.SessionOptions()
+    options.add_session_config_entry("sardonyx.cpu.kernels", kernels)
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    assert kinds_of_steps(session) == {"segment"}
+    m, y = session.run(None, dict(zip("xw", arrays, strict=False)))
+    limits = ml_dtypes.finfo(dtype) if dtype in FLOATS else ml_dtypes.iinfo(dtype)
+    quotient = m / np.float32(0.25)
+    rounded = np.rint(quotient) if dtype in INTEGERS else quotient
+    assert_same(np.asarray(y).view(dtype), np.clip(rounded, float(limits.min), float(limits.max)).astype(dtype))

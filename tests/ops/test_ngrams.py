@@ -62,6 +62,23 @@ def test_short_rows(shape: tuple[int, ...], strings: bool) -> None:
     compare("TfIdfVectorizer", [tokens(shape, strings=strings)], **attributes)
 
 
+@pytest.mark.parametrize(("count", "factor"), [(3, 1), (3, 10**14), (300, 1), (300, -(10**14))])
+def test_large_vocabularies(count: int, factor: int) -> None:
+    """Tokens and n-grams in tables of every number, or far apart."""
+    pool = (RNG.permutation(count) * factor).tolist()
+    pairs = [[pool[first], pool[second]] for first, second in {*map(tuple, RNG.integers(0, count, (40, 2)).tolist())}]
+    grams = len(pool) + len(pairs)
+    attributes = {
+        "mode": "TFIDF", "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 2,
+        "ngram_counts": [0, len(pool)], "ngram_indexes": RNG.permutation(grams).tolist(),
+        "pool_int64s": [*pool, *(token for pair in pairs for token in pair)],
+        "weights": RNG.normal(size=grams).astype(np.float32).tolist(),
+    }  # fmt: skip
+    data = RNG.integers(-2, count + 2, (4, 60)) * factor
+    data[0, :2] = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    compare("TfIdfVectorizer", [data], **attributes)
+
+
 def test_int32_tokens() -> None:
     attributes = vectorizer("TFIDF", 1, 2, 2, strings=False, weights=True)
     compare("TfIdfVectorizer", [tokens((2, 9), strings=False).astype(np.int32)], **attributes)

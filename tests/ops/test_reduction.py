@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from onnx import parser
 
+import sardonyx
 from tests.ops.single_node import ours
 
 MEANING = {
@@ -70,3 +72,20 @@ def test_cumulative_sums_in_all_four_ways() -> None:
 def test_bad_axes_are_named() -> None:
     with pytest.raises(Exception, match="out of range for a tensor of rank 2"):
         ours("ReduceSum", np.zeros((2, 3), np.float32), np.array([2], np.int64))
+
+
+def test_axes_of_which_only_the_number_is_known() -> None:
+    """They come with the run; the rank of the result follows from how many there are."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 18]>
+        axes (float[a, b, c] x, int64[2] axes) => (float[d] y) { s = ReduceSum<keepdims = 0>(x, axes) y = Sqrt(s) }"""
+    )
+    session = sardonyx.InferenceSession(model.SerializeToString())
+    assert {step.kind for step in session._session().plan.steps} == {"segment"}
+    x = np.random.default_rng(7).uniform(0, 1, (3, 4, 5)).astype(np.float32)
+    for axes in ([0, 2], [1, -1], [1, 0]):
+        (found,) = session.run(None, {"x": x, "axes": np.array(axes)})
+        expected = np.sqrt(x.astype(np.float64).sum(axis=tuple(axes)))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(sardonyx.errors.OnnxRuntimeError, match="twice"):
+        session.run(None, {"x": x, "axes": np.array([1, -2])})

@@ -7,22 +7,27 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, F32, F64, I64, Type
+from sardonyx.compiler.llvm.types import BOOL, F32, F64, I64, U64, Type
 
 
 @dataclass(frozen=True)
 class NgramSpec:
-    """Tokens are integers of `bits`; with `once`, an n-gram counts as one however often it occurs."""
+    """Tokens are integers of `bits`; with `once`, an n-gram counts as one however often it occurs.
+
+    With `dense_words` or `dense_edges`, keys are all numbers from the first one on.
+    """
 
     bits: int
     once: bool
+    dense_words: bool
+    dense_edges: bool
 
 
 # The arguments in order; all numbers are int64, the weights float32.
 ARGUMENTS = (
     *("tokens", "result", "rows", "per_chunk", "columns", "coordinates"),
     *("vocabulary", "numbers", "words"),  # ascending tokens, the number of each, how many
-    *("keys", "targets", "edges", "width"),  # ascending node * width + number, the node behind each edge, how many
+    *("keys", "targets", "edges", "width"),  # ascending node * width + number, the node behind each, how many
     *("grams", "places", "weights", "count"),  # the n-gram that ends at each node or -1; where it counts, how much
     *("distances", "longest"),  # how far tokens may lie apart, tokens of an n-gram
 )
@@ -38,7 +43,7 @@ def emit_ngrams(target: Target, spec: NgramSpec) -> str:
     tokens, result = k.pointer(a["tokens"], Type("i", spec.bits)), k.pointer(a["result"], F32)
     seen = k.pointer("scratch", I64)
     counts = seen.offset(a["columns"])
-    trie = _Trie(k, a)
+    trie = _Trie(k, spec, a)
     begin, end = share(k, a["rows"], a["per_chunk"])
     with k.loop(begin, end) as row:
         line = tokens.offset(row * a["columns"])
@@ -55,16 +60,22 @@ def emit_ngrams(target: Target, spec: NgramSpec) -> str:
 
 
 class _Trie:
-    """Look-ups by binary search."""
+    """Look-ups by place where there is a value for every key, else by binary search."""
 
-    def __init__(self, k: Function, a: dict[str, Value]) -> None:
-        self._k, self._a = k, a
+    def __init__(self, k: Function, spec: NgramSpec, a: dict[str, Value]) -> None:
+        self._k, self._spec, self._a = k, spec, a
         self._first, self._rest = k.variable(I64), k.variable(I64)
         self.grams = k.pointer(a["grams"], I64)
 
-    def _find(self, keys: Pointer, count: Value, values: Pointer, wanted: Value, otherwise: Value | int) -> Value:
+    def _find(
+        self, keys: Pointer, count: Value, values: Pointer, wanted: Value, otherwise: Value | int, *, dense: bool
+    ) -> Value:
         """The value of a key; of others, `otherwise`. There is at least one key."""
         k, first, rest = self._k, self._first, self._rest
+        if dense:
+            place = wanted - keys.load(0)  # the difference may wrap around, but then it is no place
+            known = place.to(U64) < count.to(U64)
+            return k.select(known, values.load(k.select(known, place, 0)), otherwise)
         first.set(0)
         rest.set(count)
         with k.loop_while(lambda: rest.get() > 1):
@@ -78,13 +89,14 @@ class _Trie:
         """A token's number; that of a token in no n-gram has no edges."""
         a, k = self._a, self._k
         vocabulary, numbers = k.pointer(a["vocabulary"], I64), k.pointer(a["numbers"], I64)
-        return self._find(vocabulary, a["words"], numbers, token, a["width"] - 1)
+        return self._find(vocabulary, a["words"], numbers, token, a["width"] - 1, dense=self._spec.dense_words)
 
     def step(self, node: Value, number: Value) -> Value:
         """The node behind the edge of a token; -1 where there is none."""
         a, k = self._a, self._k
         keys, targets = k.pointer(a["keys"], I64), k.pointer(a["targets"], I64)
-        return self._find(keys, a["edges"], targets, node * a["width"] + number, -1)
+        key = node * a["width"] + number
+        return self._find(keys, a["edges"], targets, key, -1, dense=self._spec.dense_edges)
 
 
 def _follow(
