@@ -96,6 +96,7 @@ class Binder:
     _notes: Buffer = field(default_factory=lambda: Buffer(0))
     _group: int = 0
     groups: int = 0  # how many groups of steps were put together so far
+    settled: int = 0  # how many values were given a place in others
 
     @property
     def target(self) -> Target:
@@ -242,6 +243,7 @@ class Binder:
         if (start + room.offset) % ALIGNMENT:
             return False
         buffer.home, buffer.start = root, start + room.offset
+        self.settled += 1
         return True
 
     def finish(self, outputs: Sequence[Tensor], input_count: int, copy: Callable[[Binder, Tensor], Tensor]) -> Bound:

@@ -5,6 +5,7 @@ Nothing here changes results: every element is accumulated in the order of K wha
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -36,8 +37,13 @@ def tile_shape(target: Target, product: str = "f32") -> Shape:
     """
     if PRODUCTS[product].in_tiles:
         return Shape(SIDE * MOST_HIGH, TILES_ACROSS, 1)
-    spare = 4 if target.has_fma else 5
-    return Shape(min(_MOST_ROWS, (target.registers - spare) // 2), 2, 1)
+    return _shape_in_registers(target.registers, target.has_fma)
+
+
+@functools.cache
+def _shape_in_registers(registers: int, has_fma: bool) -> Shape:
+    spare = 4 if has_fma else 5
+    return Shape(min(_MOST_ROWS, (registers - spare) // 2), 2, 1)
 
 
 def asks_ahead(target: Target) -> bool:

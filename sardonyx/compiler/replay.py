@@ -12,7 +12,6 @@ for. A binding that decides where a buffer of another kernel lies is not recorde
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
@@ -122,7 +121,8 @@ class Looks:
         return tuple(look)
 
 
-@dataclass(frozen=True, slots=True)
+# Nobody changes one of these: they are not frozen because that makes their construction three times as dear.
+@dataclass(eq=False, slots=True)
 class _Derived:
     """A constant made from the contents of the input at `place`; see `Binder.derived`."""
 
@@ -132,7 +132,7 @@ class _Derived:
     ref: int  # its buffer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Output:
     """An output: the input at place `given`, or a tensor over the buffer `ref`, perhaps with known contents."""
 
@@ -143,7 +143,7 @@ class _Output:
     number: int = 0  # that of its look
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Recording:
     """What one binding did. Buffers are numbered: those of the inputs, new ones in the arena, constants, notes.
 
@@ -162,6 +162,7 @@ class Recording:
     scratch_bytes: int
     constants: tuple[Array, ...]
     outputs: tuple[_Output | None, ...]
+    _piece: Piece | None = None
 
     def replay(self, binder: Binder, inputs: Tensors) -> list[Tensor | None]:
         """Add the steps for these inputs and give the outputs."""
@@ -188,9 +189,14 @@ class Recording:
                 outputs.append(tensor_over(buffer, output.look, output.array, output.number))
         return outputs
 
-    @functools.cached_property
+    @property
     def piece(self) -> Piece:
-        """The same as tables."""
+        """The same as numbers."""
+        if self._piece is None:
+            self._piece = self._as_piece()
+        return self._piece
+
+    def _as_piece(self) -> Piece:
         constants = [(ref, buffer.address) for ref, buffer in enumerate(self.buffers) if buffer is not None]
         others = (
             self.input_refs,
@@ -275,22 +281,22 @@ def _record(
 ) -> tuple[Tensors, Recording | None]:
     """Bind with watched inputs: the outputs, and what was done, where that can be replayed."""
     watched = [None if one is None else _Watched(one, place, seen) for place, one in enumerate(inputs)]
-    homes = [(one.buffer, one.buffer.home) for one in inputs if one is not None]
     steps, constants, derived = len(binder.steps), len(binder.constants), len(binder.derivations)
-    faults, scratch, groups = len(binder.faults), binder.scratch_bytes, binder.groups
+    faults, scratch, groups, settled = len(binder.faults), binder.scratch_bytes, binder.groups, binder.settled
     binder.scratch_bytes = 0
     made = bind(binder, watched)
     own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
     outputs = [one.given if isinstance(one, _Watched) else one for one in made]
-    if any(buffer.home is not home for buffer, home in homes):
+    if binder.settled != settled:
         return outputs, None
     recorder = _Recorder(inputs)
-    recorder.derive(binder.derivations[derived:])
+    if len(binder.derivations) > derived:
+        recorder.derive(binder.derivations[derived:])
     notes = [recorder.note(note) for note in binder.notes[faults:]]
-    ref = recorder.ref
+    ref, own_label = recorder.ref, binder.label
     recorded: list[RecordedStep] = []
     for step in binder.steps[steps:]:
-        label = "" if step.label == binder.label else step.label
+        label = "" if step.label == own_label else step.label
         recorded.append((label, step.form, tuple(map(ref, step.buffers)), step.group and step.group - groups))
     described = tuple([recorder.output(one, looks) for one in outputs])
     kept = _owners(inputs, seen, lasting)

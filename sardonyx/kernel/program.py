@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,7 @@ class Reduction:
     outputs: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
-class Arrangement:
+class Arrangement(NamedTuple):
     """How a `Reduction` goes over tensors of given shapes.
 
     `inputs` are the shapes under which its inputs are read, the same elements in the same order; `axes` are the

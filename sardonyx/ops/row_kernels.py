@@ -142,13 +142,18 @@ def shortened(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if axis in axes else size for axis, size in enumerate(shape))
 
 
+def _broadcasts(one: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    if len(one) > len(shape):
+        return False
+    return all(size in (1, whole) for size, whole in zip(one, shape[len(shape) - len(one) :], strict=True))
+
+
 def row_arrangement(
     shapes: Shapes, shape: tuple[int, ...], axes: Sequence[int], more: Sequence[tuple[int, ...]] = ()
 ) -> Arrangement:
     """Inputs as they are, which must broadcast to `shape`, that of the first output; `more` are those of the others."""
-    inputs = tuple(one for one in shapes if one is not None)
+    inputs = tuple([one for one in shapes if one is not None])
     for one in inputs:
-        fits = all(size in (1, whole) for size, whole in zip(reversed(one), reversed(shape), strict=False))
-        if len(one) > len(shape) or not fits:
+        if one != shape and not _broadcasts(one, shape):
             raise ValueError(f"an input of shape {one} does not broadcast to {shape}")
     return Arrangement(inputs, tuple(axes), (shape, *more))

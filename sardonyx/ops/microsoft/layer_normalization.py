@@ -167,9 +167,9 @@ class SkipNormalization(Normalization):
 
     def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
         shape = given(shapes[0])
-        names = self.inputs.replace("?", "").split(", ")
-        for name, one in list(zip(names, shapes, strict=False))[2:]:
-            if one is not None and one != shape[-1:]:
+        for place, one in enumerate(shapes):
+            if place > 1 and one is not None and one != shape[-1:]:
+                name = self.inputs.replace("?", "").split(", ")[place]
                 raise ValueError(f"input '{name}' is expected to have shape {shape[-1:]}, got {one}")
         statistics = [(*shape[:-1], 1) for index in (1, 2) if self.has_output(index)]
         more = [*statistics, *([shape] if self.has_output(3) else [])]

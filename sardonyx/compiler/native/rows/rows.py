@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ _CLOSE_BYTES = 32
 _WORTH_COPYING = 4096
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """A dimension of an iteration space: its size, and each operand's step in bytes."""
 
     size: int
