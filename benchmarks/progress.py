@@ -11,7 +11,7 @@ Row = TypeVar("Row")
 
 SILENT_SECONDS = 20.0
 # A part tells more about its own rest than the plan does, once so much of it is done.
-_TELLING = 0.1
+_TELLING = 0.03
 
 
 class Progress:
