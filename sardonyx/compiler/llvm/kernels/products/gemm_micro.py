@@ -197,8 +197,8 @@ class _Steps:
                     ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
         if b.request is not None and self.request is not None:
             for number in range(step * b.request.lines, (step + 1) * b.request.lines):
-                line = k.advance(self.request.get(), b.request.apart * number, 1)
-                k.pointer(line, self.product.word).prefetch(level=2)
+                wanted = k.advance(self.request.get(), b.request.apart * number, 1)
+                k.pointer(wanted, self.product.word).prefetch(level=2)
         if self.beside:
             places = [k.pointer(place.get(), self.product.word) for place in self.beside]
             minus, kept = (place.offset(self._b_offset(step)) for place in places)
@@ -227,5 +227,5 @@ class _Steps:
         for variable in (*self.b_pointers, *self.beside):
             variable.set(k.advance(variable.get(), self._b_offset(steps), word.nbytes))
         if self.b.request is not None and self.request is not None:
-            along = self.b.request.apart * (steps * self.b.request.lines)
-            self.request.set(k.advance(self.request.get(), along, 1))
+            lines = steps * self.b.request.lines
+            self.request.set(k.advance(self.request.get(), self.b.request.apart * lines, 1))
