@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.types import BOOL, Type
 
 
@@ -39,10 +42,17 @@ def combined(k: Function, kind: str, left: Value, right: Value) -> Value:
 
 def folded(k: Function, kind: str, vector: Value) -> Value:
     """All lanes as one scalar: halves are combined until one lane is left."""
+    if vector.type.is_float and kind in ("maximum", "minimum") and vector.type.lanes > 2:
+        # One look for NaN at the vector, in place of one for each combination.
+        best = _halved(k, k.faster_larger if kind == "maximum" else k.faster_smaller, vector)
+        return k.select(any_lane(k, vector.differs(vector)), k.constant(best.type, math.nan), best)
+    return _halved(k, partial(combined, k, kind), vector)
+
+
+def _halved(k: Function, combine: Callable[[Value, Value], Value], vector: Value) -> Value:
     while vector.type.lanes > 2:
         half = vector.type.lanes // 2
-        low, high = k.shuffle(vector, None, range(half)), k.shuffle(vector, None, range(half, 2 * half))
-        vector = combined(k, kind, low, high)
+        vector = combine(k.shuffle(vector, None, range(half)), k.shuffle(vector, None, range(half, 2 * half)))
     if vector.type.lanes == 1:
         return vector
-    return combined(k, kind, k.extract(vector, 0), k.extract(vector, 1))
+    return combine(k.extract(vector, 0), k.extract(vector, 1))
