@@ -23,7 +23,8 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets
-from sardonyx.compiler.native.products.packed_constants import aligned_empty, pack_b
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.runtime.constant_memory import constant_empty
 
 TARGETS = (*host_targets().values(), *aarch64_targets(Caches()).values())
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -155,7 +156,7 @@ def test_kernels_stay_inside_their_scratch(variant: str, a_layout: Layout, b_lay
         a, b = np.ones((m, k), dtype), np.ones((k, n), dtype)
         right = pack_b(kernels, b, product) if b_layout == "packed" else b
         c = np.zeros((m, n), np.float32)
-        scratch = aligned_empty(blocking.scratch + 256, np.dtype(np.uint8))
+        scratch = constant_empty(blocking.scratch + 256, np.dtype(np.uint8))
         scratch[...] = 0xA5
         values = {
             "a": a.ctypes.data, "b": right.ctypes.data, "m": m, "n": n, "k": k, "batch1": 1, "batch2": 1,

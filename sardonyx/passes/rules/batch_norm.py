@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.passes.base import Level, is_named
 from sardonyx.passes.rule import Match, Rule, op
+from sardonyx.runtime.constant_memory import constant_empty
 from sardonyx.runtime.mapped_pages import release_pages
 
 Array = np.ndarray[Any, Any]
@@ -70,7 +71,7 @@ def scaled_filters(weight: Array, factor: Array) -> Array:
     """
     size = math.prod(weight.shape[1:])
     filters = weight.reshape(len(weight), size)
-    scaled = np.empty(filters.shape, weight.dtype)
+    scaled = constant_empty(filters.size, weight.dtype).reshape(filters.shape)
     wide = np.empty((max(1, _BUFFERED // max(1, size)), size))
     for first in range(0, len(filters), len(wide)):
         part = filters[first : first + len(wide)]

@@ -21,8 +21,8 @@ from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.winograd_choice import Cut, Sizes, choose
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.products.packed_constants import aligned_empty
 from sardonyx.kernel.expr import Expr
+from sardonyx.runtime.constant_memory import constant_empty
 
 # Of fewer channels or filters than this the transforms cost more than they save.
 _FEWEST = 16
@@ -143,7 +143,7 @@ def transformed_filters(library: KernelLibrary, array: Array, scheme: Scheme) ->
     filters, channels = array.shape[:2]
     panel = panel_columns(library.target)
     panels, blocks = panels_of(filters, panel), -(-channels // _FILTER_BLOCK)
-    packed = aligned_empty(panels * scheme.filters * channels * panel, np.dtype(np.float32))
+    packed = constant_empty(panels * scheme.filters * channels * panel, np.dtype(np.float32))
     source = np.ascontiguousarray(array, np.float32)
     spec = FiltersSpec(scheme.stride, scheme.outputs, tile_shape(library.target).vectors)
     words = (source, packed, filters, channels, _FILTER_BLOCK, blocks)

@@ -13,19 +13,13 @@ from sardonyx.compiler.llvm.kernels.products.gemm_packing import PackSpec, emit_
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.runtime.arena_layout import ALIGNMENT
+from sardonyx.runtime.constant_memory import constant_empty
 
 # A chunk packs this many elements of K of this many panels: rows are read by the kilobyte, panels written likewise.
 _K_BLOCK = 64
 _GROUP = 16
 # Fewer bytes than this are packed by one thread.
 _SMALL = 1 << 20
-
-
-def aligned_empty(count: int, dtype: np.dtype[np.generic]) -> Array:
-    """An uninitialised vector whose first element lies at a multiple of two cache lines."""
-    room = np.empty(count * dtype.itemsize + 2 * ALIGNMENT, np.uint8)
-    start = -int(room.__array_interface__["data"][0]) % (2 * ALIGNMENT)
-    return room[start : start + count * dtype.itemsize].view(dtype)
 
 
 def pack_b(library: KernelLibrary, array: Array, product: str) -> Array:
@@ -42,7 +36,7 @@ def pack_b(library: KernelLibrary, array: Array, product: str) -> Array:
         batches, by_rows = np.ascontiguousarray(batches), True
     stride = batches.strides[-2 if by_rows else -1] // item
     words = packed_words(target, product, size_k, size_n)
-    packed = aligned_empty(words * len(batches), np.dtype(f"{'f' if kind.word.is_float else 'i'}{kind.word.nbytes}"))
+    packed = constant_empty(words * len(batches), np.dtype(f"{'f' if kind.word.is_float else 'i'}{kind.word.nbytes}"))
     panels = panels_of(size_n, panel_columns(target, product))
     k_blocks = max(1, -(-size_k // _K_BLOCK))
     groups = -(-panels // _GROUP)
@@ -63,7 +57,7 @@ def line_step(count: int, dtype: np.dtype[np.generic]) -> int:
 def in_lines(matrix: Array) -> Array:
     """The columns of a matrix as rows that are `line_step` apart, the first at the beginning of a cache line."""
     size_k, size_n = matrix.shape
-    lines = aligned_empty(size_n * line_step(size_k, matrix.dtype), matrix.dtype)
+    lines = constant_empty(size_n * line_step(size_k, matrix.dtype), matrix.dtype)
     rows = lines.reshape(size_n, -1)
     rows[:, :size_k], rows[:, size_k:] = matrix.T, 0
     return lines

@@ -25,7 +25,7 @@ from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
-from sardonyx.compiler.native.products.packed_constants import aligned_empty, pack_b
+from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import working_dtype
@@ -33,6 +33,7 @@ from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.recurrent import check_shapes, every_input
 from sardonyx.ops.recurrent_cells import Cell, Stage
+from sardonyx.runtime.constant_memory import constant_empty
 
 # Rows of the batch in a block: the panel of a block is read once for them from a far cache.
 _GROUP_ROWS = 48
@@ -259,7 +260,7 @@ class _Layer:
 
             def widened(array: Array) -> Array:
                 rows = array.reshape(shape[0], -1)[:, offset // array.itemsize :].reshape(shape)
-                result = aligned_empty(math.prod(shape[:2]) * room, working).reshape(*shape[:2], room)
+                result = constant_empty(math.prod(shape[:2]) * room, working).reshape(*shape[:2], room)
                 result[..., : shape[2]] = rows
                 result[..., shape[2] :] = 0
                 return result
@@ -400,6 +401,6 @@ def _packed(
     array: Array,
 ) -> Array:
     """The panels of a constant R."""
-    panels = aligned_empty(count * numbers[-1], working)
+    panels = constant_empty(count * numbers[-1], working)
     library.run(emit_recurrent_panels, spec, (np.ascontiguousarray(array), panels, *numbers), count)
     return panels
