@@ -50,7 +50,6 @@ class SVMRegressor(Operator):
     onnxruntime the post transform has no effect on the one score.
     """
 
-    host_reason = "a few matrix products in NumPy"
     coefficients: tuple[float, ...] = ()
     kernel_params: tuple[float, ...] = ()
     kernel_type: str = "LINEAR"
@@ -128,7 +127,6 @@ class SVMClassifier(Operator):
     has a linear model of its own and the first `rho`.
     """
 
-    host_reason = "a few matrix products in NumPy"
     classlabels_ints: tuple[int, ...] | None = None
     classlabels_strings: tuple[str, ...] | None = None
     coefficients: tuple[float, ...] = ()

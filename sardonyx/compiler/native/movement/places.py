@@ -75,7 +75,8 @@ class OneHot(NativeKernel):
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         indices = inputs[0]
         dtype = None if indices is None or indices.dtype is None else numpy_dtype(indices.dtype)
-        if dtype is None or type_of(dtype) is None or dtype in _NO_INDICES:
+        type_ = None if dtype is None else type_of(dtype)
+        if type_ is None or type_.is_tiny_float or type_.is_tiny_integer or dtype in _NO_INDICES:
             return f"indices of {dtype} are not compared with whole numbers of 64 bits"
         return None
 

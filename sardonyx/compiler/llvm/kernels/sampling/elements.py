@@ -7,7 +7,7 @@ from typing import Any
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
-from sardonyx.compiler.llvm.types import BF16, BOOL, F16, F32, F64, I32, Type
+from sardonyx.compiler.llvm.types import BOOL, F32, F64, I32, Type
 
 
 def working_type(storage: Type) -> Type:
@@ -45,7 +45,7 @@ class Elements:
 def stored(k: Function, value: Value, storage: Type) -> Value:
     """A working number as it lies in memory."""
     if storage.is_float:
-        return as_stored(k, value, storage) if storage in (F16, BF16) else value.to(storage)
+        return as_stored(k, value, storage) if storage.is_narrow_float else value.to(storage)
     if storage == BOOL:
         return as_stored(k, value.differs(0.0), storage)
     if storage.bits >= 32:
