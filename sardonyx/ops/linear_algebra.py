@@ -39,7 +39,9 @@ class Det(Operator):
         return Template("determinant", {}, self.run)
 
     def cost(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact]) -> Cost:
+        moved = super().cost(inputs, outputs).bytes
         x, count = inputs[0], elements(outputs[0])
         rows = None if x is None or x.shape is None else x.shape[-1]
-        known = count is not None and isinstance(rows, int)
-        return Cost(2 / 3 * rows**3 * count if known else None, super().cost(inputs, outputs).bytes)
+        if count is None or not isinstance(rows, int):
+            return Cost(None, moved)
+        return Cost(2 / 3 * float(rows) ** 3 * count, moved)

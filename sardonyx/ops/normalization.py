@@ -99,14 +99,11 @@ class BatchNormalization(Normalization):
             return Host(self.run, "each element has parameters of its own")
         if not self._trains:
             return self.lower_rows(inputs)
-        if any(dtype is None or not is_computable(dtype) for dtype in inputs):
+        dtypes = [dtype for dtype in inputs if dtype is not None and is_computable(dtype)]
+        if len(dtypes) < len(inputs):
             return Host(self.run, not_computable(inputs))
-        outputs = [
-            expr.cast(dtype)
-            for expr, dtype in zip(
-                self._training_rows(*leaves(inputs)), [inputs[0], *inputs[3:], *inputs[3:]], strict=True
-            )
-        ]
+        results = zip(self._training_rows(*leaves(dtypes)), (dtypes[0], *dtypes[3:], *dtypes[3:]), strict=True)
+        outputs = [expr.cast(dtype) for expr, dtype in results]
         return rows_template(inputs, outputs[: max(1, self.wanted_outputs)], self._arranged_to_train, self.run)
 
     @property
