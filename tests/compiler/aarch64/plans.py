@@ -79,7 +79,8 @@ def _room(count: int) -> Array:
 
 
 def _constants(bound: Bound) -> Iterator[Array]:
-    """The constants that the steps read."""
+    """The constants that the steps read, and those that the plan keeps."""
+    yield from (one for one in bound.plan.owners[:-1] if isinstance(one, np.ndarray) and one.nbytes)
     for step in bound.steps:
         for argument in step.arguments:
             array = None if isinstance(argument, int) else argument.buffer.settled()[0].array

@@ -35,6 +35,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         bounds[id(bound.plan)] = bound
         return bound
 
+    def bound_of(ready: ReadyPlan) -> Bound:
+        """A plan with its steps; one that was made by the outline of another is no work of a binder."""
+        return bounds[id(ready.plan)] if ready.source is None else ready.source.bound
+
     real = native_segment.address_of
 
     def noted(array: Array) -> int:
@@ -42,13 +46,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return real(array)
 
     def run(segment: NativeSegment, ready: ReadyPlan, addresses: list[int], context: RunContext) -> None:
-        bound = bounds[id(ready.plan)]
+        bound = bound_of(ready)
         assert run_plan(bound, [arrays[address] for address in addresses]) == FINISHED
         ran.extend(step.kernel for step in bound.steps)
 
     def repeat(table: rounds._Table, segment: NativeSegment, code: object, context: RunContext) -> rounds.Outcome:
         assert not table._ready.faults
-        bound = bounds[id(table._ready.plan)]
+        bound = bound_of(table._ready)
         places = [place for pair in table._places for place in pair]
         status, done = run_rounds(bound, table._moves, [*table._kept, *places], table._condition, table._count)
         assert status == FINISHED
