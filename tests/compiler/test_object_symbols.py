@@ -29,7 +29,7 @@ SYSTEM = {
     "sched_setaffinity",
     "sched_getaffinity",
 }
-POOL = {"posix_memalign", "free", "PyCapsule_GetContext", "PyCapsule_GetPointer"}
+POOL = {"posix_memalign", "madvise", "free", "PyCapsule_GetContext", "PyCapsule_GetPointer"}
 ALLOWED = {"memcpy", "memmove", "memset", *(name for name, _, _ in MATHEMATICS), *SYSTEM, *POOL}
 
 
