@@ -245,20 +245,11 @@ class ReductionKernel:
         reduced: set[int],
         order: Sequence[int],
     ) -> None:
-        inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
+        """Add the step over the dimensions in this order, slowest first, unless there is nothing to compute."""
         rows = math.prod([size for axis, size in enumerate(shape) if axis not in reduced])
-        if rows and (math.prod(shape) or any(self.of_rows)):
-            self._step(binder, inputs, outputs, shape, reduced, order)
-
-    def _step(
-        self,
-        binder: Binder,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        shape: tuple[int, ...],
-        reduced: set[int],
-        order: Sequence[int],
-    ) -> None:
+        if not rows or not (math.prod(shape) or any(self.of_rows)):
+            return
+        inputs = [in_order(binder, tensor, shape, order) for tensor in inputs]
         operands = [*inputs, *outputs]
         steps = [broadcast_steps(tensor, len(shape)) for tensor in operands]
         space = _Space.of(shape, steps, reduced, order, self._lanes_on(binder.target) // 2)
