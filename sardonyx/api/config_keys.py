@@ -211,7 +211,7 @@ _TABLE = (
         "choice",
         "float32",
         "works",
-        "bfloat16 lets products of float32 matrices be computed in bfloat16",
+        "bfloat16 lets products of float32 matrices, those of attention too, be computed in bfloat16",
         choices=("bfloat16", "float32"),
     ),
     _on_off(

@@ -126,17 +126,21 @@ def test_scan_inputs_of_different_lengths() -> None:
         run(model_of([node], feeds, ["y"], shapes={"a": ["n"], "b": ["m"]}), feeds)
 
 
-def test_scan_output_of_an_endless_loop_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("op_type", "message"),
+    [("Identity", "scan outputs of native steps"), ("RandomNormalLike", "scan output 'out' after .* iterations")],
+)
+def test_scan_output_of_an_endless_loop_is_refused(op_type: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trip count is the model's to choose: what it collects must not end the process."""
     monkeypatch.setattr(memory, "CHECKED_BYTES", 100_000)
     monkeypatch.setattr(memory, "available_bytes", lambda: (64 << 20) + 1_000_000)
     body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Identity", ["x"], ["out"])],
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node(op_type, ["x"], ["out"])],
         "body",
         [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL)],
         [value("on", [], TensorProto.BOOL), value("out", [1000])],
     )
     feeds = {"n": np.array(1 << 62), "x": np.ones(1000, np.float32)}
     model = model_of([helper.make_node("Loop", ["n", ""], ["all"], body=body)], feeds, ["all"])
-    with pytest.raises(errors.Fail, match=r"scan output 'out' after .* iterations"):
+    with pytest.raises(errors.Fail, match=message):
         run(model, feeds)
