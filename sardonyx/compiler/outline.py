@@ -23,7 +23,6 @@ from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
 from sardonyx.compiler.bound_step import BoundStep, tensor_over
 from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
 from sardonyx.compiler.replay import Describe, Looks, Recording, Replays, contents_of
-from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ Values = dict[int, "Tensor | None"]
 
 # Outlines of a segment; beyond, all are dropped.
 MOST_OUTLINES = 64
-# What has grown since an outline was made gets this much more room than it needs, so that it may grow on.
-_SPARE = 1 / 8
+# Where something has grown, all gets one of so many parts more than it needs, so that it may grow on.
+_SPARE_PART = 8
 
 _BARRIER = int(StepFlag.BARRIER)
 
@@ -175,6 +174,17 @@ class NotOutlinedError(Exception):
     """A plan without an outline: it holds more than whole buffers in the arena and what crosses its border."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Where the buffers of the arena lie, each with its room in bytes, and the barriers before the steps."""
+
+    room: Words
+    total: int
+    base: Words  # of all buffers: what is added to the offsets of places in them
+    flags: Words
+    arena_bytes: int
+
+
 class Outline:
     """What those plans have in common whose operations are of these kinds and touch buffers as in the sample.
 
@@ -219,7 +229,9 @@ class Outline:
         self._rows = rows.all()
         self._step_owner, self._place_owner = (np.array(each, np.int64) for each in owners)
         self._places, self._arena, self._constant = (np.array(each, np.int64) for each in (places, arena, constant))
-        self._lay_steps_out(steps, set(arena), sample)
+        self._steps = steps
+        self._layouts: list[_Layout] = []
+        self._describe_buffers(set(arena), sample)
 
     def _over_copies(self, step: BoundStep, sample: Sample) -> BoundStep:
         """The step over buffers of its own, which are numbered."""
@@ -255,12 +267,11 @@ class Outline:
             if number is not None and self._buffers[number].kind == "constant" and read[place] not in fixed:
                 self._varying.append((number, read[place]))
 
-    def _lay_steps_out(self, steps: Sequence[BoundStep], made: Collection[int], sample: Sample) -> None:
-        self._steps = steps
+    def _describe_buffers(self, made: Collection[int], sample: Sample) -> None:
+        """Say what each buffer lies on; NotOutlinedError where one in the arena is not among those that are `made`."""
         count = len(self._buffers)
         self._lies_on = np.zeros(count, np.int64)  # which of a plan's bases; 0 the arena, -1 nowhere: a constant
         self._base = np.zeros(count + 1, np.int64)  # what is added to the offsets of its places; the last is nobody's
-        self._room = np.full(count + 1, np.iinfo(np.int64).max)
         for number, buffer in enumerate(self._buffers):
             root, start = buffer.settled()
             if root.kind == "constant":
@@ -268,44 +279,51 @@ class Outline:
             elif root.kind == "arena":
                 if number not in made:
                     raise NotOutlinedError
-                self._room[number] = buffer.nbytes
             else:
                 self._lies_on[number] = root.index + (1 if root.kind == "input" else 1 + sample.inputs)
                 self._base[number] = start
+        self._in_arena = np.flatnonzero(self._lies_on == 0)
         on = self._lies_on[self._places]
         self._constant_places = np.flatnonzero(on < 0)
         self._moving_places = np.concatenate([np.flatnonzero(on == 0), np.flatnonzero(on > 0)])
         self._moving_bases = on[self._moving_places]
         self._base_count += bool((on >= self._base_count).any())
-        self._place_arena()
 
-    def _place_arena(self) -> None:
-        """Find where the buffers of the arena lie, and the barriers that follow from it."""
-        offsets, self._arena_bytes = lay_out(self._steps)
-        for number in np.flatnonzero(self._lies_on == 0).tolist():
-            self._base[number] = offsets.get(self._buffers[number], 0)
-        self._flags = np.array(find_barriers(self._steps, offsets), np.int64) * _BARRIER
+    def _layout(self, needed: Words) -> _Layout:
+        """A layout for these sizes, which take about half of its room at least: a known one, or one that grows."""
+        total = int(needed.sum())
+        with self._lock:
+            near = [one for one in self._layouts if total <= 2 * one.total and one.total <= 2 * total]
+            for one in near:
+                if (needed <= one.room).all():
+                    return one
+            room = needed
+            if near:
+                grown = max(near, key=lambda one: one.total)
+                room = np.maximum(needed + needed // _SPARE_PART, grown.room)
+            found = self._lay_steps_out(room)
+            self._layouts = [*(one for one in self._layouts if not near or one is not grown), found]
+            return found
 
-    def _grow(self, needed: Words) -> None:
-        """Make room for what needs more than there is."""
-        for number in np.flatnonzero(needed > self._room).tolist():
-            nbytes = int(needed[number])
-            self._room[number] = -(-int(nbytes * (1 + _SPARE)) // ALIGNMENT) * ALIGNMENT
-            self._buffers[number].nbytes = int(self._room[number])
-        self._place_arena()
+    def _lay_steps_out(self, room: Words) -> _Layout:
+        """Find where buffers that get this room lie in the arena, and the barriers that follow from it."""
+        for number, nbytes in zip(self._in_arena.tolist(), room.tolist(), strict=True):
+            self._buffers[number].nbytes = nbytes
+        offsets, nbytes = lay_out(self._steps)
+        base = self._base.copy()
+        base[self._in_arena] = [offsets.get(self._buffers[number], 0) for number in self._in_arena.tolist()]
+        flags = np.array(find_barriers(self._steps, offsets), np.int64) * _BARRIER
+        return _Layout(room, int(room.sum()), base, flags, nbytes)
 
     def plan(self, walk: Walk, flush_denormals: bool) -> NativePlan:
         """The plan for the sizes of a walk whose recordings have the topologies of the sample's."""
         pieces = [recording.piece for recording in walk.recordings]
         numbers = np.concatenate([piece.numbers for piece in pieces])
         count, step, word, offset, size, address = self._rows
-        needed = np.zeros(len(self._room), np.int64)
+        needed = np.zeros(len(self._base), np.int64)
         needed[self._arena] = numbers[size]
-        needed[-1] = 0
-        with self._lock:
-            if (needed > self._room).any():
-                self._grow(needed)
-            base, flags, arena_bytes = self._base.copy(), self._flags, self._arena_bytes
+        layout = self._layout(needed[self._in_arena])
+        base = layout.base.copy()
         base[self._constant] = numbers[address]
         owners: list[Array] = []
         for number, value in self._varying:
@@ -315,10 +333,10 @@ class Outline:
             owners.append(tensor.buffer.array)  # type: ignore[arg-type]
         counts = numbers[count]
         starts = counts.cumsum() - counts
-        steps = np.zeros((len(flags), STEP_WORDS), np.int64)
+        steps = np.zeros((len(layout.flags), STEP_WORDS), np.int64)
         steps[:, :STEP_NUMBERS] = numbers[step].reshape(-1, STEP_NUMBERS)
         steps[:, StepColumn.ARGUMENTS] += starts[self._step_owner]
-        steps[:, StepColumn.FLAGS] |= flags
+        steps[:, StepColumn.FLAGS] |= layout.flags
         places = numbers[word] + starts[self._place_owner]
         addresses = numbers[offset] + base[self._places]
         words = np.frombuffer(bytearray(b"".join([pieces[kind].words for kind in self._kinds])), np.int64)
@@ -330,7 +348,7 @@ class Outline:
             words=words,
             fixups=fixups,
             steps=steps,
-            arena_bytes=arena_bytes,
+            arena_bytes=layout.arena_bytes,
             scratch_bytes=max([recording.scratch_bytes for recording in walk.recordings], default=0),
             base_count=self._base_count,
             labels=self._labels,

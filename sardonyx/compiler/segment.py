@@ -220,14 +220,17 @@ class Segment:
         """
         binder = self.binder()
         values = self._given(binder, shapes, contents)
-        found = outlines.walk(binder, values, self._replays, self._looks)
-        if found is None:
+        try:
+            found = outlines.walk(binder, values, self._replays, self._looks)
+            if found is None:
+                return None
+            walk, outline = found
+            results, known = self._made(walk.value)
+            if not all(tensor.fills_buffer for tensor in results):
+                return None
+            plan = outline.plan(walk, self.settings.flush_denormals)
+        except OverflowError:  # a size that exceeds 64 bits
             return None
-        walk, outline = found
-        results, known = self._made(walk.value)
-        if not all(tensor.fills_buffer for tensor in results):
-            return None
-        plan = outline.plan(walk, self.settings.flush_denormals)
         described = tuple([(tensor.dtype, tensor.shape) for tensor in results])
         steps = LaterSteps(len(plan.labels), lambda: self._bind_all(shapes, contents)[0].steps)
         faults = tuple([Fault(BoundOperation(operation, ()), describe) for operation, describe in walk.faults])

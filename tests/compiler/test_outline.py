@@ -217,6 +217,42 @@ def test_the_arena_grows_in_strides(session: ort.InferenceSession, outlined: lis
     assert exact[59] <= 1.3 * fresh.plan.arena_bytes
 
 
+def test_short_inputs_need_no_room_for_long_ones(session: ort.InferenceSession, outlined: list[NativePlan]) -> None:
+    """Whatever was bound before: what is too large for the machine, too."""
+    segment = segment_of(session)
+    for n in (64, 63, 6, 7):
+        segment.bind(shapes_of(session, 1, n))
+    segment.bind(shapes_of(session, 1 << 18, 64))
+    before = len(outlined)
+    found = [segment.bind(shapes_of(session, 1, n))[0].plan.arena_bytes for n in (5, 60)]
+    assert len(outlined) > before
+    segment._outlines = None
+    fresh = [segment.bind(shapes_of(session, 1, n))[0].plan.arena_bytes for n in (5, 60)]
+    assert found[0] <= 2.3 * fresh[0]
+    assert found[1] <= 2.3 * fresh[1]
+
+
+def test_sizes_beyond_64_bits_are_refused_as_ever() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    agraph (float[b, n] x) => (float[b, n] y) {
+        a = Softmax (x)
+        c = LayerNormalization <axis = -1> (a, one)
+        d = Softmax <axis = 0> (c)
+        e = Add (a, d)
+        y = Softmax (e)
+    }"""
+    made = parser.parse_model(text)
+    made.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), "one"))
+    source = native(ort.InferenceSession(made.SerializeToString())).plan_for(((2, 3),)).source
+    assert isinstance(source, BoundSegment)
+    segment = source.segment
+    for n in (20, 21, 22):
+        segment.bind([(2, n)])
+    with pytest.raises(errors.Fail, match="a size exceeds 64 bits"):
+        segment.bind([(1 << 40, 1 << 25)])
+    assert segment.bind([(2, 24)])[0].plan.arena_bytes < 1 << 20
+
+
 def test_wrong_sizes_and_indices_are_refused_as_ever(
     session: ort.InferenceSession, plain: ort.InferenceSession, outlined: list[NativePlan]
 ) -> None:
