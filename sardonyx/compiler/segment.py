@@ -29,6 +29,7 @@ from sardonyx.compiler.outline import LaterSteps, Outlines, Sample
 from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
 from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
 from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Recording, Replays, structure_of
+from sardonyx.compiler.rounded_results import round_results
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
 from sardonyx.ops.framework.facts import Dims
@@ -345,6 +346,8 @@ def build_segment(
         return None if fact is None or fact.dtype is None else numpy_dtype(fact.dtype)
 
     groups = fuse(items, shape_of, dtype_of, outer)
+    if settings.precision == "bfloat16":
+        round_results(groups, outer, library.target)
     picked = picked_sizes(items, constant, shape_of)
     needed = _needed(groups, picked, outer)
     numbers: dict[ir.Value, int] = {}

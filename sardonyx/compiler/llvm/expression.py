@@ -85,8 +85,17 @@ def emit_expression(k: Function, roots: Sequence[Expr], inputs: Sequence[Value])
     all values have as many lanes as the widest input, except that what depends on scalars alone stays a scalar.
     A subexpression that several places share is emitted once. Memory is not touched.
     """
-    values = emit_working(k, roots, inputs)
+    values = emit_working(k, [_unrounded(root) for root in roots], inputs)
     return [finished(k, value, root.dtype) for value, root in zip(values, roots, strict=True)]
+
+
+def _unrounded(root: Expr) -> Expr:
+    """What a root rounds to a narrow float, where that is all it does with floats: finishing does the same."""
+    if isinstance(root, Apply) and root.primitive == "cast" and working_type(root.args[0].dtype) in (F32, F64):
+        wanted = type_of(root.dtype)
+        if wanted is not None and wanted.is_narrow_float:
+            return root.args[0]
+    return root
 
 
 def emit_working(

@@ -43,6 +43,10 @@ class NativeKernel:
     # Inputs (by index) whose contents must be known when the plan is made: constants, or made from shapes.
     known_inputs: tuple[int, ...] = ()
 
+    # Float32 inputs (by index) of which nothing is read but what is left when they are rounded to bfloat16, in sessions
+    # of that precision. `bind` may be given them in bfloat16 then.
+    rounded_inputs: tuple[int, ...] = ()
+
     # Where the sizes of the outputs depend on data: of each output, the axis whose size is counted while the kernel
     # runs, or None. Then `bind` gives outputs of the largest size that there may be, which the kernel fills densely,
     # and one value more: the count, one int64. Such a node is a step of its own.

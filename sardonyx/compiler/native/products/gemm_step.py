@@ -30,6 +30,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import BF16
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
 from sardonyx.compiler.native.products.plain_product import PlainProduct
@@ -269,14 +270,20 @@ def _left(binder: Binder, a: Tensor | WindowRows | OverlappingRows, product: str
     return _laid_out(binder, a)
 
 
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_WORDS = np.dtype(np.int32)
+
 # Rows that one chunk writes as words.
 _ROWS_OF_WORDS = 16
 
 
 def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
-    """Add the step that writes A's rows as rows of words, with room for whole vectors."""
+    """A's rows as rows of words. Rows that are none yet are written as such, with room for whole vectors."""
     kind = PRODUCTS[product]
     *outer, size_k = matrix.shape
+    if _are_words(matrix, product):
+        strides = [stride // kind.depth for stride in matrix.strides[:-1]]
+        return Tensor(_WORDS, (*outer, size_k // kind.depth), (*strides, 1), matrix.buffer, matrix.offset)
     lanes = binder.target.lanes(kind.word)
     row = max(1, -(-size_k // (kind.depth * lanes))) * lanes
     count = math.prod(outer)
@@ -285,16 +292,24 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
         matrix, stride = contiguous(binder, matrix), size_k
     # Tiles are read whole, as many rows as they have, though nothing is made of those behind the last one.
     buffer = Buffer((count + (SIDE - 1 if kind.in_tiles else 0)) * row * kind.word.nbytes)
-    words = Tensor(np.dtype(np.int32), (*outer, row), row_major((*outer, row)), buffer)
+    words = Tensor(_WORDS, (*outer, row), row_major((*outer, row)), buffer)
     binder.step(
         emit_words,
-        WordsSpec(product),
+        WordsSpec(product, matrix.dtype == _BFLOAT16),
         [matrix, stride, count, size_k, words, row, _ROWS_OF_WORDS],
         reads=(matrix,),
         writes=(words,),
         chunks=-(-count // _ROWS_OF_WORDS),
     )
     return words
+
+
+def _are_words(matrix: Tensor, product: str) -> bool:
+    """Whether the rows are rounded already, and whole words of the product as they lie; tiles read beyond the last."""
+    kind = PRODUCTS[product]
+    if matrix.dtype != _BFLOAT16 or kind.packed_a != BF16 or kind.in_tiles or matrix.strides[-1] != 1:
+        return False
+    return not any(elements % kind.depth for elements in (matrix.shape[-1], *matrix.strides[:-1]))
 
 
 def _row_step(matrix: Tensor) -> int | None:
@@ -365,7 +380,7 @@ _PRODUCTS_OF: dict[np.dtype[Any], str] = {
     _FLOAT32: "f32",
     np.dtype(np.float64): "f64",
     np.dtype(np.float16): "f16",
-    np.dtype(ml_dtypes.bfloat16): "bfloat16",
+    _BFLOAT16: "bfloat16",
 }
 
 

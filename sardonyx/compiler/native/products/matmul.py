@@ -28,6 +28,7 @@ class ProductKernel(NativeKernel):
     """
 
     takes_epilogue = True
+    rounded_inputs = (0,)
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
@@ -54,9 +55,9 @@ class ProductKernel(NativeKernel):
         for_b = bool(get("transB", 0)), bool(get("transBatchB", 0))
         left, right = as_matrix(_oriented(a, *for_a), vector="row"), as_matrix(_oriented(b, *for_b), vector="column")
         shape = product_shape(a, b, left, right)
-        result = self._result(a.dtype, tuple([(factor, tensor.dtype) for factor, tensor in addends]))
+        result = self._result(b.dtype, tuple([(factor, tensor.dtype) for factor, tensor in addends]))
         operands = [widened(tensor, shape) for _, tensor in addends]
-        product = product_of(a.dtype, binder.target, binder.settings.precision)
+        product = product_of(b.dtype, binder.target, binder.settings.precision)
         assert product is not None
         second = self._right(binder, b, right, for_b, product)
         return add_product(binder, shape, left, second, result, operands, epilogue, product)

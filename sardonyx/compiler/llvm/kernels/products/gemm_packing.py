@@ -256,9 +256,10 @@ def _pack_lines(
 
 @dataclass(frozen=True)
 class WordsSpec:
-    """A kernel that writes rows of elements as rows of words."""
+    """A kernel that writes rows of elements, which may be `rounded` to the words' already, as rows of words."""
 
     product: str
+    rounded: bool = False
 
     ARGUMENTS = ("source", "stride", "rows", "k", "target", "target_stride", "block")
 
@@ -271,7 +272,8 @@ def emit_words(target: Target, spec: WordsSpec) -> str:
     given = {name: words.load(index) for index, name in enumerate(spec.ARGUMENTS)}
     with k.loop(k["begin"], k["end"]) as chunk:
         first = chunk * given["block"]
-        source = k.pointer(given["source"], product.stored_a).offset(first * given["stride"])
+        stored = product.packed_a if spec.rounded else product.stored_a
+        source = k.pointer(given["source"], stored).offset(first * given["stride"])
         place = k.pointer(given["target"], product.word).offset(first * given["target_stride"])
         rows = minimum(k, given["rows"] - first, given["block"])
         copy_rows(k, product, source, given["stride"], rows, given["k"], place, given["target_stride"])
