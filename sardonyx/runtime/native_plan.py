@@ -165,20 +165,23 @@ class NativePlan:
             raise ValueError(f"sizes are not negative: arena {self.arena_bytes}, scratch {self.scratch_bytes}")
         if len(self.labels) != len(steps):
             raise ValueError(f"{len(steps)} steps with {len(self.labels)} labels")
+        # Without signs, negative numbers are larger than all that is allowed.
         if len(fixups):
-            lowest, highest = fixups.min(axis=0).tolist(), fixups.max(axis=0).tolist()
-            _in_range("a fixup's word", lowest[0], highest[0], len(words))
-            _in_range("a fixup's base", lowest[1], highest[1], self.base_count)
+            _, most = _extremes(fixups)
+            _in_range("a fixup's word", fixups[:, 0], most[0], len(words))
+            _in_range("a fixup's base", fixups[:, 1], most[1], self.base_count)
         if len(steps):
-            lowest, highest = steps.min(axis=0).tolist(), steps.max(axis=0).tolist()
+            least, most = _extremes(steps)
             place = StepColumn.ARGUMENTS
-            _in_range("a step's first argument", lowest[place], highest[place], len(words) + 1)
-            if 0 in steps[:, StepColumn.FUNCTION].tolist():
+            _in_range("a step's first argument", steps[:, place], most[place], len(words) + 1)
+            if least[StepColumn.FUNCTION] == 0:
                 raise ValueError("a step without a function")
-            if lowest[StepColumn.CHUNKS] < 0 or lowest[StepColumn.CLAIM] < 1:
+            negative = max(most[StepColumn.CHUNKS], most[StepColumn.CLAIM]) > _MOST_SIGNED
+            if negative or least[StepColumn.CLAIM] < 1:
                 raise ValueError("a step has at least 0 chunks, of which a thread claims at least 1")
 
 
+_MOST_SIGNED = (1 << 63) - 1
 _SERIALS = itertools.count(1)
 
 
@@ -186,9 +189,16 @@ def _address(array: Words) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _in_range(what: str, lowest: int, highest: int, bound: int) -> None:
-    if lowest < 0 or highest >= bound:
-        raise ValueError(f"{what} lies outside [0, {bound}): {lowest} to {highest}")
+def _extremes(table: Words) -> tuple[list[int], list[int]]:
+    """The least and the most of every column, taken without signs."""
+    numbers = table.view(np.uint64)
+    return np.minimum.reduce(numbers).tolist(), np.maximum.reduce(numbers).tolist()
+
+
+def _in_range(what: str, numbers: Words, most: int, bound: int) -> None:
+    """ValueError where `most`, the largest of these numbers without signs, is not below `bound`."""
+    if most >= bound:
+        raise ValueError(f"{what} lies outside [0, {bound}): {numbers.min()} to {numbers.max()}")
 
 
 _BARRIER, _CALLER = int(StepFlag.BARRIER), int(StepFlag.CALLER)
@@ -201,25 +211,22 @@ def _phases(steps: Words) -> tuple[Words, int]:
     is then never done before the one in front of it is, which is what lets a thread wait for the last phase only.
     In the width, the caller's own steps count as one.
     """
-    chunks = steps[:, StepColumn.CHUNKS].tolist()
-    flags = steps[:, StepColumn.FLAGS].tolist()
-    claims = [-(-count // claim) for count, claim in zip(chunks, steps[:, StepColumn.CLAIM].tolist(), strict=True)]
-    begins = [index for index, flag in enumerate(flags) if flag & _BARRIER or index == 0]
-    phases: list[tuple[int, int, int, int]] = []
-    width = 1
-    for first, end in zip(begins, [*begins[1:], len(flags)], strict=False):
-        is_single = end - first == 1 and claims[first] <= 1
-        shared = own = 0
-        for index in range(first, end):
-            if is_single or chunks[index] == 0:
-                flags[index] |= _CALLER
-            if flags[index] & _CALLER:
-                own = 1
-            else:
-                shared += claims[index]
-        phases.append((first, end, int(shared > 0), 0))  # as in `PhaseColumn`
-        width = max(width, shared + own)
-    steps[:, StepColumn.FLAGS] = flags
-    steps[:, StepColumn.TARGET] = [count or 1 for count in chunks]
+    if not len(steps):
+        return np.zeros((0, PHASE_WORDS), np.int64), 1
+    chunks, flags = steps[:, StepColumn.CHUNKS], steps[:, StepColumn.FLAGS]
+    claims = -(-chunks // steps[:, StepColumn.CLAIM])
+    begins = (flags & _BARRIER).astype(bool)
+    begins[0] = True
+    first = begins.nonzero()[0]
+    end = np.append(first[1:], len(steps))
+    is_single = (end - first == 1) & (claims[first] <= 1)
+    own = (chunks == 0) | (flags & _CALLER).astype(bool)
+    own[first] |= is_single
+    flags |= own * np.int64(_CALLER)
+    shared = np.add.reduceat(np.where(own, 0, claims), first)
+    steps[:, StepColumn.TARGET] = np.maximum(chunks, 1)
     steps[:, StepColumn.CLAIMS] = claims
-    return np.array(phases, np.int64).reshape(-1, PHASE_WORDS), width
+    phases = np.zeros((len(first), PHASE_WORDS), np.int64)
+    phases[:, PhaseColumn.FIRST], phases[:, PhaseColumn.END] = first, end
+    phases[:, PhaseColumn.SHARED] = shared > 0
+    return phases, max(1, int((shared + np.logical_or.reduceat(own, first)).max()))
