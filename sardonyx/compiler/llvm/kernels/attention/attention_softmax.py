@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,29 +12,35 @@ from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Fram
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
 from sardonyx.compiler.llvm.mathematics import exp, polynomial, tanh
 from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
-from sardonyx.compiler.llvm.types import F32, F64, I32, type_of
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I32, type_of
 
 # 2^f for f from -1/2 to 1/2 with a relative error of 9e-8, 1.6e-7 where float32 evaluates it; exactly 1 at 0.
 _EXP2 = (1.0, 0.69314700365, 0.24022242427, 0.055507335812, 0.009671512991, 0.0013264727313)
+# The same with an error of 1.0e-4, for weights that are rounded to bfloat16, by up to 3.9e-3, before they are used.
+_COARSE_EXP2 = (1.0, 0.69328292735, 0.2422109618, 0.055008931392)
 
 _LOG2_E = math.log2(math.e)
 _MAGIC = 12582912.0  # 1.5 * 2^23: adding it rounds a float32 to an integer, which the low bits then hold
 
 
-def exponential(k: Function, x: Value) -> Value:
-    """e^x where x is not positive, in float32 with a relative error of 2e-7 + 1e-7 * |x|; 0 where it is not normal."""
+def exponential(k: Function, x: Value, powers: Sequence[float] = _EXP2) -> Value:
+    """e^x where x is not positive, in float32 with a relative error of 2e-7 + 1e-7 * |x|; 0 where it is not normal.
+
+    With other `powers`, 2^f between -1/2 and 1/2 by powers of f, the error is theirs.
+    """
     if x.type.scalar == F64:
         return exp(k, x)
-    by_instruction = "avx512vl" in k.target.features and x.type.lanes == 16
     x = x * _LOG2_E
-    bounded = k.faster_larger(k.constant(x.type, -160.0 if by_instruction else -127.0), x)  # NaN stays NaN
-    shifted = bounded + _MAGIC
-    n = shifted - _MAGIC
-    power = polynomial(k, bounded - n, _EXP2)
-    if by_instruction:
+    if "avx512dq" in k.target.features and x.type.lanes == 16:
         mode = k.constant(I32, 4)  # round as the processor is set to
         every = k.constant(I32, -1).to(type_of(np.dtype(np.int16)) or I32)
-        return k.call("llvm.x86.avx512.mask.scalef.ps.512", x.type, power, n, power, every, mode)
+        # What is left of x without the nearest whole number; infinity leaves nothing.
+        part = k.call("llvm.x86.avx512.mask.reduce.ps.512", x.type, x, k.constant(I32, 0), x, every, mode)
+        power = polynomial(k, part, powers)
+        return k.call("llvm.x86.avx512.mask.scalef.ps.512", x.type, power, x - part, power, every, mode)
+    bounded = k.faster_larger(k.constant(x.type, -127.0), x)  # NaN stays NaN
+    shifted = bounded + _MAGIC
+    power = polynomial(k, bounded - (shifted - _MAGIC), powers)
     scale = ((shifted.bits_as(I32) + 127) << 23).bits_as(F32)
     return k.select(x < -126.0, 0.0, power * scale)
 
@@ -66,9 +73,10 @@ def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: V
     sums = k.variable(frame.compute.vector(lanes), 0.0)
     # Weights as words take less room than the scores that they come from: none is overwritten before it is read.
     weights = k.pointer(row.address, frame.product.packed_a)
+    powers = _COARSE_EXP2 if frame.product.packed_a == BF16 else _EXP2
 
     def weigh(at: Value, mask: Value | None) -> None:
-        weight = exponential(k, row.load(at, lanes) - shifts)
+        weight = exponential(k, row.load(at, lanes) - shifts, powers)
         if mask is not None:
             weight = k.select(mask, weight, 0.0)
         weights.store(converted(k, weight, frame.product.packed_a), at)
