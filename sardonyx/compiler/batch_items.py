@@ -72,7 +72,7 @@ def of_items(
         for number, tensor in zip(operation.outputs, bound.outputs, strict=False):
             if number < 0:
                 continue
-            if tensor is None or tensor.array is not None or not tensor.shape:
+            if tensor is None or tensor.is_known or not tensor.shape:
                 raise NotSeparableError(f"{operation.label} does not make a batch")
             values[number] = stand_in(tensor.dtype, (count * tensor.shape[0], *tensor.shape[1:]))
             carried.add(number)
@@ -111,13 +111,18 @@ def _reads_alike(one: BoundOperation, read: Tensors, batched: Sequence[bool]) ->
     for place, (large, small, flag) in enumerate(zip(read, one.inputs, batched, strict=True)):
         if flag or (large is None and small is None) or (is_reshape and place == 1):
             continue
-        if large is None or small is None or large.array is None or small.array is None:
+        if large is None or small is None or not (large.is_known and small.is_known):
             return False
-        if large.array is not small.array and not (
-            large.dtype == small.dtype and large.shape == small.shape and np.array_equal(large.array, small.array)
-        ):
+        if large.source is not small.source and not _are_equal(large, small):
             return False
     return True
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    """Whether known tensors have the same type, shape and contents."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return np.array_equal(one.array, other.array)  # type: ignore[arg-type]
 
 
 def _rule(anchor: Lowered) -> Callable[[_Call], bool] | None:

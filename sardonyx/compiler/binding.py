@@ -47,6 +47,7 @@ __all__ = [
     "BoundStep",
     "Buffer",
     "Fault",
+    "Prepared",
     "StepForm",
     "Stretch",
     "Tensor",
@@ -74,6 +75,10 @@ class Fault:
 RecordedStep = tuple[str, StepForm, Sequence[int], int]
 
 
+# What was made of constants, by the identity of their `source` and a key, with what keeps that identity alive.
+Prepared = dict[tuple[int, Hashable], tuple[Array | Buffer, Tensor]]
+
+
 @dataclass
 class Binder:
     """Collects the steps of one plan. `label` names the kernel that is being bound, `origin` is what it comes from."""
@@ -91,7 +96,7 @@ class Binder:
     # Constants made from others, with what they were made from, and those that this plan uses, in order. They are kept
     # for other plans where what they were made from lives as long: where its `id` is in `lasting` (None: all do).
     lasting: Container[int] | None = None
-    prepared: dict[tuple[int, Hashable], tuple[Array, Tensor]] = field(default_factory=dict)
+    prepared: Prepared = field(default_factory=dict)
     derivations: list[tuple[Tensor, Hashable, Callable[[Array], Array], Tensor]] = field(default_factory=list)
     _notes: Buffer = field(default_factory=lambda: Buffer(0))
     _group: int = 0
@@ -185,25 +190,28 @@ class Binder:
 
         `make` depends on nothing but the contents and what `key` says, so that it serves any kernel.
         """
-        array = source.unwatched.array
-        assert array is not None
-        known = self.prepared.get((id(array), key))
+        given = source.unwatched
+        origin = given.source
+        assert origin is not None
+        known = self.prepared.get((id(origin), key))
         if known is None:
+            array = given.array
+            assert array is not None
             result = self.constant(make(array))
             release_pages(array)
-            known = array, result
-            if self._lasts(array):
-                self.prepared[id(array), key] = known
+            known = origin, result
+            if self._lasts(origin):
+                self.prepared[id(origin), key] = known
         else:
             self.constants.append(known[1].buffer.array)  # type: ignore[arg-type]
         self.derivations.append((source, key, make, known[1]))
         return known[1]
 
-    def _lasts(self, array: Array) -> bool:
+    def _lasts(self, origin: Array | Buffer) -> bool:
         """Whether contents live as long as what is prepared: the model's own, and what was prepared of them."""
-        if self.lasting is None or id(array) in self.lasting:
+        if self.lasting is None or id(origin) in self.lasting:
             return True
-        return any(made.buffer.array is array for _, made in self.prepared.values())
+        return any(made.buffer.array is origin for _, made in self.prepared.values())
 
     @contextmanager
     def together(self) -> Iterator[None]:

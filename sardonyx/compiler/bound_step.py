@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -85,6 +86,11 @@ class Tensor:
         return self.array is not None
 
     @property
+    def source(self) -> Array | Buffer | None:
+        """What stands for its contents where the question is whether they are the same; None where there are none."""
+        return self.array
+
+    @property
     def unwatched(self) -> Tensor:
         """The tensor, whose `array` may be read without anybody noting it."""
         return self
@@ -115,6 +121,56 @@ class Tensor:
         shape = tuple(shape)
         chosen = row_major(shape) if strides is None else tuple(strides)
         return Tensor(self.dtype, shape, chosen, self.buffer, self.offset + offset)
+
+
+class ComputedBuffer(Buffer):
+    """The memory of a constant that `compute` gives whenever somebody asks, and that stays where a kernel reads it."""
+
+    __slots__ = ("_lock", "compute")
+
+    def __init__(self, compute: Callable[[], Array], nbytes: int) -> None:
+        super().__init__(nbytes, "constant")
+        self.compute = compute
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> int:
+        with self._lock:
+            if not self._address:
+                self.array = np.ascontiguousarray(self.compute())
+                self._address = int(self.array.__array_interface__["data"][0])
+        return self._address
+
+
+class ComputedConstant(Tensor):
+    """A constant that is computed from others whenever its contents are read, and not held in between.
+
+    What is made of it for a kernel (see `Binder.derived`) is all that stays in memory, unless a kernel reads the
+    constant itself.
+    """
+
+    __slots__ = ()
+
+    buffer: ComputedBuffer
+
+    def __init__(self, compute: Callable[[], Array], dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+        shape = tuple(shape)
+        self.dtype, self.shape, self.strides = dtype, shape, row_major(shape)
+        self.buffer = ComputedBuffer(compute, math.prod(shape) * dtype.itemsize)
+        self.offset = self.number = 0
+
+    @property
+    def array(self) -> Array:  # type: ignore[override]
+        held = self.buffer.array
+        return np.ascontiguousarray(self.buffer.compute()) if held is None else held
+
+    @property
+    def is_known(self) -> bool:
+        return True
+
+    @property
+    def source(self) -> Buffer:
+        return self.buffer
 
 
 @dataclass(frozen=True, slots=True)

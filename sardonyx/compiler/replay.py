@@ -18,6 +18,7 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Buffer, RecordedStep, Tensor
@@ -66,8 +67,13 @@ class _Watched(Tensor):
         return self.given.array
 
     @property
+    def source(self) -> Array | Buffer | None:
+        self.seen.add(self.place)
+        return self.given.source
+
+    @property
     def is_known(self) -> bool:
-        return self.given.array is not None
+        return self.given.is_known
 
     @property
     def unwatched(self) -> Tensor:
@@ -87,7 +93,7 @@ class Looks:
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor, which keeps it: its buffer's kind and size do not change while anybody asks."""
         buffer = tensor.buffer
-        known = tensor.array is not None
+        known = tensor.is_known
         look = buffer.kind, buffer.nbytes, tensor.dtype, tensor.shape, tensor.strides, tensor.offset, known
         number = self._numbers.get(look)
         if number is None:
@@ -226,7 +232,7 @@ class Replays:
     Segments that share tensors share their `looks`.
     """
 
-    def __init__(self, lasting: Sequence[Array], looks: Looks) -> None:
+    def __init__(self, lasting: Sequence[Array | Buffer], looks: Looks) -> None:
         self.lasting = frozenset(map(id, lasting))
         self._looks = looks
         # For each look of the inputs: the places whose contents were read, and the recordings by those contents.
@@ -270,10 +276,10 @@ class Replays:
 
 def contents_of(tensor: Tensor | None) -> Hashable:
     """The contents of an input for comparison: themselves where they are few, else which array it is."""
-    array = None if tensor is None else tensor.array
-    if array is None:
+    source = None if tensor is None else tensor.source
+    if source is None:
         return None
-    return array.tobytes() if array.nbytes <= _COMPARED_BYTES else (id(array),)
+    return source.tobytes() if isinstance(source, np.ndarray) and source.nbytes <= _COMPARED_BYTES else (id(source),)
 
 
 def _record(
@@ -319,16 +325,16 @@ def _record(
     )
 
 
-def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[Array, ...] | None:
-    """The arrays whose identity leads to a recording; None where one is too large to be kept."""
-    owners = []
+def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[Array | Buffer, ...] | None:
+    """What has the identities that lead to a recording; None where it is too large to be kept."""
+    owners: list[Array | Buffer] = []
     for place in seen:
         tensor = inputs[place]
-        array = None if tensor is None else tensor.array
-        if array is not None and array.nbytes > _COMPARED_BYTES:
-            if array.nbytes > _KEPT_BYTES and id(array) not in lasting:
+        source = None if tensor is None else tensor.source
+        if source is not None and source.nbytes > _COMPARED_BYTES:
+            if source.nbytes > _KEPT_BYTES and id(source) not in lasting:
                 return None
-            owners.append(array)
+            owners.append(source)
     return tuple(owners)
 
 

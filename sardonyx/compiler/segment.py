@@ -17,7 +17,8 @@ import onnx_ir as ir
 from sardonyx import errors
 from sardonyx.compiler.batch_items import NotSeparableError
 from sardonyx.compiler.batch_rounds import bind_in_rounds
-from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Stretch, Tensor
+from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Prepared, Stretch, Tensor
+from sardonyx.compiler.bound_step import ComputedConstant
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -30,6 +31,8 @@ from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, pa
 from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
 from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Recording, Replays, structure_of
 from sardonyx.compiler.rounded_results import round_results
+from sardonyx.graph.computed_tensor import ComputedTensor
+from sardonyx.graph.constants import is_constant
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import View
 from sardonyx.ops.framework.facts import Dims
@@ -108,12 +111,12 @@ class Segment:
     settings: RunSettings = DEFAULT
     steering: frozenset[ir.Value] = frozenset()
     pairs: Mapping[int, PairOperation] = field(default_factory=dict)  # by the `id` of the first operation
-    _prepared: dict[tuple[int, Hashable], tuple[Array, Tensor]] = field(default_factory=dict)
+    _prepared: Prepared = field(default_factory=dict)
     _paying: dict[Hashable, bool] = field(default_factory=dict)
     _looks: Looks = field(default_factory=Looks)
 
     def __post_init__(self) -> None:
-        constants = [one.array for one in self._constants.values() if one.array is not None]
+        constants = [one.source for one in self._constants.values() if one.source is not None]
         self._replays = Replays(constants, self._looks)
         # Pairs depend on sizes, and steps side by side come in another order than their operations.
         is_plain = not self.pairs and self.settings.branches == 1
@@ -362,11 +365,11 @@ def build_segment(
         if known is None:
             known = numbers[value] = len(numbers)
             if value not in made:
-                array = constant(value)
-                if array is None:
+                tensor = _constant_tensor(binder, value, constant)
+                if tensor is None:
                     inputs.append(value)
                 else:
-                    constants[known] = binder.constant(array)
+                    constants[known] = tensor
         return known
 
     operations: list[Operation] = []
@@ -410,6 +413,15 @@ def build_segment(
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
     return Segment(library, *kept, settings, steering.intersection(inputs), pairs)
+
+
+def _constant_tensor(binder: Binder, value: ir.Value, constant: Callable[[ir.Value], Array | None]) -> Tensor | None:
+    """A value that never changes, by the way in which the model holds it; None for others."""
+    held = value.const_value
+    if isinstance(held, ComputedTensor) and is_constant(value):
+        return ComputedConstant(held.numpy, held.dtype.numpy(), held.shape.numpy())
+    array = constant(value)
+    return None if array is None else binder.constant(array)
 
 
 def _read(group: Group) -> list[ir.Value | None]:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.graph.computed_tensor import ComputedTensor
 from sardonyx.graph.constants import array_of, is_constant, tensor_of
 from sardonyx.graph.types import element_type
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, of_array
@@ -197,9 +198,7 @@ class Match:
         """A new constant, named after the root's result."""
         graph = self.root.graph
         assert isinstance(graph, ir.Graph)
-        name = f"{self.root.outputs[0].name}_{suffix}"
-        while name in graph.initializers:
-            name += "_"
+        name = self._free_name(graph, suffix)
         dtype = element_type(array.dtype)
         value = ir.Value(
             name=name,
@@ -210,6 +209,23 @@ class Match:
         graph.register_initializer(value)
         self.context.inference.facts[value] = of_array(array, dtype)
         return value
+
+    def computed(self, compute: Callable[[], Array], dtype: ir.DataType, shape: Sequence[int], suffix: str) -> ir.Value:
+        """The same for a constant that is computed whenever it is read, and not held."""
+        graph = self.root.graph
+        assert isinstance(graph, ir.Graph)
+        name = self._free_name(graph, suffix)
+        tensor = ComputedTensor(compute, dtype, shape, name)
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=tensor.shape, const_value=tensor)
+        graph.register_initializer(value)
+        self.context.inference.facts[value] = Fact(value.type, tuple(shape))
+        return value
+
+    def _free_name(self, graph: ir.Graph, suffix: str) -> str:
+        name = f"{self.root.outputs[0].name}_{suffix}"
+        while name in graph.initializers:
+            name += "_"
+        return name
 
     def new_node(
         self,

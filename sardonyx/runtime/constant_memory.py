@@ -1,11 +1,14 @@
-"""Memory of the constants that sessions make: cut from large pieces.
+"""Memory of the constants that sessions make: cut from large pieces of the system's own.
 
-The system maps memory page by page, which takes longer than to fill it. For large pieces NumPy asks it for large pages,
-so that a session of many constants waits for some dozens of them in place of tens of thousands.
+The system maps memory page by page, which takes longer than to fill it. Large pieces ask for large pages, so that a
+session of many constants waits for some dozens of them in place of tens of thousands. The allocator of C has
+no part in it: it would keep what is given back where something behind that is still in use.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import threading
 import weakref
 from typing import Any
@@ -21,6 +24,8 @@ _ALIGNMENT = 2 * ALIGNMENT
 # room between others.
 PIECE = 8 << 20
 LEAST, MOST = 32 << 10, 4 << 20
+_LARGE_PAGE = 2 << 20
+_IS_MAPPED = hasattr(mmap, "MAP_ANONYMOUS")
 
 
 class _Cutting(threading.local):
@@ -29,6 +34,18 @@ class _Cutting(threading.local):
     piece: weakref.ref[Array] | None = None
     used = 0
 
+    def cut(self, nbytes: int) -> Array:
+        """So many bytes of a piece, of a new one where the last has no room for them."""
+        held = None if self.piece is None else self.piece()
+        if held is None or self.used + nbytes > held.size:
+            if held is not None:
+                _give_back(held, self.used)
+            held = system_memory(PIECE)
+            self.piece, self.used = weakref.ref(held), 0
+        first = self.used
+        self.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return held[first : first + nbytes]
+
 
 _CUTTING = _Cutting()
 
@@ -36,18 +53,37 @@ _CUTTING = _Cutting()
 def constant_empty(count: int, dtype: np.dtype[Any]) -> Array:
     """An uninitialised vector whose first element lies at a multiple of two cache lines."""
     nbytes = count * dtype.itemsize
-    if not LEAST <= nbytes < MOST:
-        room = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        first = _first_aligned(room)
-    else:
-        held = None if _CUTTING.piece is None else _CUTTING.piece()
-        if held is None or _CUTTING.used + nbytes > held.size:
-            held = np.empty(PIECE, np.uint8)
-            _CUTTING.piece, _CUTTING.used = weakref.ref(held), _first_aligned(held)
-        room, first = held, _CUTTING.used
-        _CUTTING.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    if nbytes >= MOST:
+        return passing_empty(count, dtype)
+    if nbytes >= LEAST:
+        return _CUTTING.cut(nbytes).view(dtype)
+    room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    first = -int(room.__array_interface__["data"][0]) % _ALIGNMENT
     return room[first : first + nbytes].view(dtype)
 
 
-def _first_aligned(room: Array) -> int:
-    return -int(room.__array_interface__["data"][0]) % _ALIGNMENT
+def passing_empty(count: int, dtype: np.dtype[Any]) -> Array:
+    """An uninitialised vector, as above, that goes back to the system as soon as nobody holds it."""
+    nbytes = count * dtype.itemsize
+    return system_memory(nbytes)[:nbytes].view(dtype) if nbytes else np.empty(count, dtype)
+
+
+def _give_back(piece: Array, used: int) -> None:
+    """Let the system have what nobody took of a piece: a large page comes as a whole."""
+    pages = piece.base.obj if isinstance(piece.base, memoryview) else None
+    first = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
+    if isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and first < piece.size:
+        pages.madvise(mmap.MADV_DONTNEED, first, piece.size - first)
+
+
+def system_memory(nbytes: int) -> Array:
+    """So many bytes at least, at the beginning of a page."""
+    if not _IS_MAPPED:
+        room = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
+        first = -int(room.__array_interface__["data"][0]) % mmap.PAGESIZE
+        return room[first : first + nbytes]
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if nbytes >= _LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a system without large pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.graph.joined_tensor import JoinedTensor
+from sardonyx.graph.computed_tensor import JoinedTensor
 from sardonyx.passes import pipeline
 from sardonyx.passes.base import Level
 from sardonyx.passes.rule import RULE_KEY, SOURCES_KEY

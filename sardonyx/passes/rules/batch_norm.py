@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.graph.constants import tensor_array
 from sardonyx.passes.base import Level, is_named
 from sardonyx.passes.rule import Match, Rule, op
-from sardonyx.runtime.constant_memory import constant_empty
+from sardonyx.runtime.constant_memory import passing_empty
 from sardonyx.runtime.mapped_pages import release_pages
 
 Array = np.ndarray[Any, Any]
 
 # Elements that are scaled at a time: their float64 products stay in the second cache.
 _BUFFERED = 1 << 15
+# Filters of fewer bytes are scaled at once: to hold them costs less than to look for who wants them.
+_COMPUTED_BYTES = 64 << 10
 
 
 class FoldBatchNormalizationIntoConvolution(Rule):
@@ -48,13 +51,28 @@ class FoldBatchNormalizationIntoConvolution(Rule):
         scale, bias, mean, variance = (self._wide(m, name) for name in ("scale", "bias", "mean", "variance"))
         offset = self._wide(m, "offset") if m.optional("offset") is not None else np.zeros_like(mean)
         factor = scale / np.sqrt(variance + m.attribute(m.root, "epsilon", 1e-5))
-        folded = m.initializer(scaled_filters(weight, factor), "weight")
-        release_pages(weight)  # the model goes on without it
+        folded = self._folded(m, weight, factor)
         shifted = m.initializer(((offset - mean) * factor + bias).astype(weight.dtype), "bias")
         convolution = m.node("Conv")
         node = m.new_node("Conv", [m.value("x"), folded, shifted], version=convolution.version)
         node.attributes.update(convolution.attributes)
         return node
+
+    @staticmethod
+    def _folded(m: Match, weight: Array, factor: Array) -> ir.Value:
+        """The filters times their factors: where they are large, worked out when they are packed."""
+        source = m.value("weight").const_value
+        assert source is not None
+        if weight.nbytes < _COMPUTED_BYTES:
+            return m.initializer(scaled_filters(weight, factor), "weight")
+
+        def compute() -> Array:
+            filters = tensor_array(source)
+            scaled = scaled_filters(filters, factor)
+            release_pages(filters)
+            return scaled
+
+        return m.computed(compute, source.dtype, weight.shape, "weight")
 
     @staticmethod
     def _wide(m: Match, name: str) -> np.ndarray:
@@ -71,7 +89,7 @@ def scaled_filters(weight: Array, factor: Array) -> Array:
     """
     size = math.prod(weight.shape[1:])
     filters = weight.reshape(len(weight), size)
-    scaled = constant_empty(filters.size, weight.dtype).reshape(filters.shape)
+    scaled = passing_empty(filters.size, weight.dtype).reshape(filters.shape)
     wide = np.empty((max(1, _BUFFERED // max(1, size)), size))
     for first in range(0, len(filters), len(wide)):
         part = filters[first : first + len(wide)]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.graph.computed_tensor import JoinedTensor
 from sardonyx.graph.constants import is_constant
-from sardonyx.graph.joined_tensor import JoinedTensor
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.passes.base import Context, Level
 from sardonyx.passes.rule import Match, Replacement, Rule
