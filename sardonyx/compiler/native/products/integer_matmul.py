@@ -17,6 +17,7 @@ from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input, bitwise_xor
 from sardonyx.ops.framework.facts import Fact
+from sardonyx.runtime.mapped_pages import release_pages
 
 _I32 = np.dtype(np.int32)
 _U8, _I8 = np.dtype(np.uint8), np.dtype(np.int8)
@@ -143,6 +144,7 @@ class IntegerProduct(NativeKernel):
         if self._packed is None or self._packed[0] is not b.array or self._packed[1] != product:
             point = None if zero_point is None else zero_point.array
             made = _Constant(binder, b.array.T if turned else b.array, point, product)
+            release_pages(b.array)
             self._packed = b.array, product, made
         return self._packed[2].bound(binder)
 
