@@ -337,7 +337,7 @@ def build_segment(
 
     `steering` are values whose contents are read where the segment begins.
     """
-    made = {value for item in items for value in item.node.outputs if value.name != ""}
+    made = dict.fromkeys(value for item in items for value in item.node.outputs if value.name != "")
     outer = {value: is_read_outside(value) for value in made}
 
     def shape_of(value: ir.Value) -> Dims | None:
