@@ -48,6 +48,7 @@ class CompiledModel:
     defaults: Mapping[str, Any]
     nodes: tuple[AssignedNode, ...]
     passes: tuple[PassReport, ...]
+    contradicts: bool  # whether declared shapes are not the inferred ones
 
     @classmethod
     def build(
@@ -76,7 +77,7 @@ class CompiledModel:
         check_cancelled()
         with span(trace, "Compile", "infer"):
             inference = infer_model(model)
-        report_contradictions(declared, inference.facts, strict_shapes, logger)
+        contradicts = report_contradictions(declared, inference.facts, strict_shapes, logger)
         inputs, overridable, outputs = _signature(model.graph, declared, inference)
         defaults = {item.name: array_of(model.graph.initializers[item.name]) for item in overridable}
         check_cancelled()
@@ -91,7 +92,8 @@ class CompiledModel:
         nodes: list[AssignedNode] = []
         with span(trace, "Compile", "plan"):
             compiled = _compile(model.graph, inference, providers, placements, nodes, settings, trace)
-        return cls(model, compiled, placements, inputs, outputs, overridable, defaults, tuple(nodes), tuple(passes))
+        seen = inputs, outputs, overridable, defaults
+        return cls(model, compiled, placements, *seen, tuple(nodes), tuple(passes), contradicts)
 
 
 def _compile(

@@ -234,6 +234,12 @@ _TABLE = (
         "how many items of a batch go through independent layers at a time: auto, a number, or 0 for all",
         pattern=r"auto|\d{1,6}",
     ),
+    _on_off(
+        "sardonyx.engine_cache",
+        "1",
+        "works",
+        "the first run of a model file leaves an engine from which later sessions begin at once",
+    ),
     # Compiled models of other providers
     _on_off("ep.context_enable", "0", "accepted", "write a model with compiled parts"),
     _text("ep.context_file_path", "", "accepted", "where to write it"),

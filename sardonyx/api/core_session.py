@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from sardonyx import errors, log
-from sardonyx.api import environment, session_build
+from sardonyx.api import engine_store, environment, session_build
 from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.built import Built
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
 from sardonyx.api.fast_run import ShortWay
@@ -29,14 +30,17 @@ from sardonyx.api.results import detach, to_python
 from sardonyx.api.run_options import RunOptions, check_run_config, shrinks_memory
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.api.shared_symbols import Contradiction, SharedSymbols
-from sardonyx.api.signature import metadata
+from sardonyx.api.signature import Signature
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.trace import Trace
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     from onnx import ModelProto
+
+    from sardonyx.passes.base import PassReport
 
 _NO_ADAPTERS: Mapping[str, Any] = {}
 
@@ -61,25 +65,26 @@ class CoreSession:
         self._trace = self._start_trace() if self._options.enable_profiling else None
         self._profiling_start = 0 if self._trace is None else self._trace.start_ns
         self._context = RunContext(trace=self._trace, logger=self._logger)
-        self._build = functools.partial(
-            session_build.build,
-            source,
-            names=providers,
-            provider_options=provider_options,
-            disabled=set(disabled_optimizers),
-            logger=self._logger,
+        given: dict[str, Any] = {
+            "names": providers,
+            "provider_options": provider_options,
+            "disabled": set(disabled_optimizers),
+            "logger": self._logger,
+        }
+        self._build = functools.partial(session_build.build, source, **given)
+        self._again = functools.partial(
+            CoreSession._ordinary, source, self._options, providers, provider_options, set(disabled_optimizers)
         )
-        built = self._build(options=self._options, trace=self._trace)
+        built = session_build.open_session(source, options=self._options, trace=self._trace, **given)
         self._providers = built.providers
         self._memory_owners = [*built.providers]
-        self._nodes = built.compiled.nodes
-        self.passes = built.compiled.passes
-        self.model = built.compiled.model
-        self.model_meta: ModelMetadata = metadata(built.compiled.model)
+        self._compiled = built.compiled
+        self._is_stored, self._keep = built.is_stored, built.keep
+        self.model_meta: ModelMetadata = built.signature.metadata
         self._set_signature(built)
-        self._plan = built.compiled.compiled.plan
+        self._plan = built.plan
         self._plans = OutputPlans(self._plan, self._output_names)
-        self._shared_symbols = _shared_symbols(built)
+        self._shared_symbols = _shared_symbols(built.signature)
         self._distinct: OutputPlans | None = None
         self._distinct_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -92,24 +97,23 @@ class CoreSession:
         self._fast = None if self.short_way is None else self.short_way.fast_call()
         self._last_shapes: list[tuple[int, ...]] | None = None
 
-    def _set_signature(self, built: session_build.Built) -> None:
-        compiled = built.compiled
-        self.inputs_meta: list[NodeArg] = [item.node_arg() for item in compiled.inputs]
-        self.outputs_meta: list[NodeArg] = [item.node_arg() for item in compiled.outputs]
-        self.overridable_initializers: list[NodeArg] = [item.node_arg() for item in compiled.overridable]
+    def _set_signature(self, built: Built) -> None:
+        seen = built.signature
+        self.inputs_meta: list[NodeArg] = [item.node_arg() for item in seen.inputs]
+        self.outputs_meta: list[NodeArg] = [item.node_arg() for item in seen.outputs]
+        self.overridable_initializers: list[NodeArg] = [item.node_arg() for item in seen.overridable]
         self._output_names = tuple(argument.name for argument in self.outputs_meta)
         specs = {
             item.name: InputSpec(item.name, item.type, item.sizes, self._logger)
-            for item in (*compiled.inputs, *compiled.overridable)
+            for item in (*seen.inputs, *seen.overridable)
         }
         self._specs = specs
-        order = [value.name or "" for value in compiled.model.graph.inputs]
-        self._inputs = [(name, specs[name].raw, specs[name].optional) for name in order]
-        self._defaults = compiled.defaults
+        self._inputs = [(name, specs[name].raw, specs[name].optional) for name in seen.order]
+        self._defaults = built.defaults
         # Outputs whose declared shape says something that a result can break.
         self._declared = {
             value.name: value.sizes
-            for value in built.declared_outputs
+            for value in seen.declared_outputs
             if any(size is not None for size in value.sizes or ())
         }
 
@@ -178,6 +182,9 @@ class CoreSession:
                 values = execute(plan, context, inputs)
             finally:
                 trace.event("Session", "model_run", start)
+        if self._keep is not None and plan is self._plan:
+            keep, self._keep = self._keep, None
+            keep(inputs)
         del inputs  # the references to them would make results look shared
         if run_options is not None and shrinks_memory(run_options._config):
             self._release_memory()
@@ -189,6 +196,26 @@ class CoreSession:
     def observe(self, feeds: Mapping[str, Any], trace: Trace) -> None:
         """Run for all outputs, with `trace` told of every step."""
         execute(self._plan, replace(self._context, trace=trace), self._checked(feeds, _NO_ADAPTERS))
+
+    def without_engine(self) -> CoreSession:
+        """This session, or where its plan comes from an engine the same one made from the model."""
+        return self._again() if self._is_stored else self
+
+    @staticmethod
+    def _ordinary(source: str | bytes | ModelProto, options: SessionOptions, *others: Any) -> CoreSession:
+        options = options._copy()
+        options._config[engine_store.KEY] = "0"
+        return CoreSession(source, options, *others)
+
+    @property
+    def model(self) -> ir.Model:
+        """The model after its rewrites."""
+        return self._compiled().model
+
+    @property
+    def passes(self) -> tuple[PassReport, ...]:
+        """What each rewrite did."""
+        return self._compiled().passes
 
     @property
     def plan(self) -> Plan:
@@ -239,11 +266,11 @@ class CoreSession:
                         f"Got invalid dimensions: {contradiction}, and the model cannot be compiled without the name: "
                         f"{error.message}"
                     ) from error
-                if [value.name for value in built.compiled.model.graph.inputs] != [name for name, _, _ in self._inputs]:
+                if list(built.signature.order) != [name for name, _, _ in self._inputs]:
                     raise errors.InvalidArgument(
                         f"Got invalid dimensions: {contradiction}, and the model is not the one that was loaded before"
                     )
-                self._distinct = OutputPlans(built.compiled.compiled.plan, self._output_names)
+                self._distinct = OutputPlans(built.plan, self._output_names)
                 self._memory_owners.extend(built.providers)
             return self._distinct
 
@@ -395,12 +422,12 @@ class CoreSession:
                 name,
                 [
                     OrtEpAssignedNode(node.name, node.domain, node.op_type)
-                    for node in self._nodes
+                    for node in self._compiled().nodes
                     if node.provider == name
                 ],
             )
             for name in self.provider_names
-            if any(node.provider == name for node in self._nodes)
+            if any(node.provider == name for node in self._compiled().nodes)
         ]
 
     # Profiling
@@ -428,11 +455,10 @@ class CoreSession:
         return self._profiling_start
 
 
-def _shared_symbols(built: session_build.Built) -> SharedSymbols:
+def _shared_symbols(signature: Signature) -> SharedSymbols:
     """The names that several dimensions of inputs share, over the inputs in the plan's order."""
-    dims = {item.name: item.dims or () for item in (*built.compiled.inputs, *built.compiled.overridable)}
-    names = [value.name or "" for value in built.compiled.model.graph.inputs]
-    return SharedSymbols([(name, dims[name]) for name in names])
+    dims = {item.name: item.dims or () for item in (*signature.inputs, *signature.overridable)}
+    return SharedSymbols([(name, dims[name]) for name in signature.order])
 
 
 def _fits(shape: tuple[int, ...], sizes: tuple[int | None, ...]) -> bool:

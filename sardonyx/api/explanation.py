@@ -165,7 +165,7 @@ def explain(
     depend on what the inputs hold; InvalidArgument where that takes feeds and there are none. The machine's ceilings
     come from the user's cache, or are measured now, which takes some seconds.
     """
-    core = session._session()
+    core = session._session().without_engine()
     if feeds is None and runs:
         raise errors.InvalidArgument("explain: to run the model takes feeds")
     given = {name: tuple(np.shape(value)) for name, value in (feeds or {}).items()}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import onnx
@@ -14,16 +16,19 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from sardonyx import errors, log
-from sardonyx.api import config_keys, provider_choice
+from sardonyx.api import config_keys, engine_store, provider_choice, stored_session
+from sardonyx.api.built import Built
 from sardonyx.api.compiled_model import CompiledModel
 from sardonyx.api.config_keys import is_on
+from sardonyx.api.engine_store import EngineStore
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.model_overrides import fix_dimensions, replace_external_initializers, replace_initializers
 from sardonyx.api.placement_report import log_placement
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.api.shared_symbols import make_distinct
-from sardonyx.api.signature import Declared
+from sardonyx.api.signature import Declared, Signature, metadata
+from sardonyx.api.stored_session import Keeper
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
 from sardonyx.passes.base import PACKED_PRODUCTS, QDQ, Level
@@ -44,13 +49,32 @@ _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
-@dataclass(frozen=True)
-class Built:
-    """What a session is made of; `declared_outputs` are the outputs as the model file states them."""
-
-    compiled: CompiledModel
-    providers: Sequence[ExecutionProvider]
-    declared_outputs: Sequence[Declared]
+def open_session(
+    source: Source,
+    options: SessionOptions,
+    names: Sequence[str],
+    provider_options: Sequence[Mapping[str, str]],
+    disabled: set[str],
+    logger: log.Logger,
+    trace: Trace | None,
+) -> Built:
+    """What `build` gives, from the engine that an earlier session kept, or else with a way to keep one."""
+    store = EngineStore.of(source, options, names, provider_options, disabled, logger)
+    if store is None:
+        return build(source, options, names, provider_options, disabled, logger, trace)
+    engine = store.find()
+    if engine is not None:
+        config_keys.check(options._config, logger)
+        again = functools.partial(build, source, options, names, provider_options, disabled, logger, None)
+        built = stored_session.opened(store, engine, run_settings(options), again)
+        if built is not None:
+            logger.info(f"the session is that of an engine kept for {source!r}", "engine")
+            return built
+    began = time.perf_counter()
+    built = build(source, options, names, provider_options, disabled, logger, trace)
+    if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.warned:
+        return built
+    return replace(built, keep=Keeper.of(store, built, built.files, logger))
 
 
 def build(
@@ -84,12 +108,22 @@ def build(
             make_distinct(loaded.model)
         names, provider_options = _chosen(options, names, provider_options)
         providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
-        declared_outputs = [Declared.of(value) for value in loaded.model.graph.outputs]
+        declared = tuple(Declared.of(value) for value in loaded.model.graph.outputs)
         compiled = _compiled(loaded, options, providers, disabled, logger, trace)
         log_placement(compiled.nodes, [provider.name for provider in providers], logger)
         if is_on(config, _NO_FALLBACK):
             _refuse_fallback(compiled, logger)
-    return Built(compiled, providers, declared_outputs)
+    model = compiled.model
+    order = tuple(value.name or "" for value in model.graph.inputs)
+    return Built(
+        Signature(compiled.inputs, compiled.outputs, compiled.overridable, declared, order, metadata(model)),
+        compiled.compiled.plan,
+        compiled.defaults,
+        providers,
+        lambda: compiled,
+        files=loaded.files,
+        warned=bool(loaded.warnings) or compiled.contradicts,
+    )
 
 
 def keeps_assignment(options: SessionOptions) -> bool:

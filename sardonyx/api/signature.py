@@ -38,6 +38,19 @@ class Declared:
         return None if self.dims is None else tuple(dim if isinstance(dim, int) else None for dim in self.dims)
 
 
+@dataclass(frozen=True)
+class Signature:
+    """What callers see of a model. `order` are the names of all inputs as a run takes them, `overridable` those among
+    them that have a value of their own; `declared_outputs` are the outputs as the model file states them."""
+
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+    overridable: tuple[Declared, ...]
+    declared_outputs: tuple[Declared, ...]
+    order: tuple[str, ...]
+    metadata: ModelMetadata
+
+
 def merged(declared: Declared, fact: Fact, symbols: set[str]) -> Declared:
     """An output's declaration together with what inference found.
 
@@ -85,8 +98,9 @@ def symbols_of(values: Sequence[Declared]) -> set[str]:
 
 def report_contradictions(
     declared: Mapping[ir.Value, Declared], facts: Mapping[ir.Value, Fact], strict: bool, logger: log.Logger
-) -> None:
-    """Warn where declared and inferred shapes contradict each other; `Fail` instead where `strict`."""
+) -> bool:
+    """Warn where declared and inferred shapes contradict each other, `Fail` where `strict`; whether some did."""
+    contradicts = False
     for value, said in declared.items():
         fact = facts.get(value)
         if fact is None or fact.shape is None or said.dims is None:
@@ -103,12 +117,14 @@ def report_contradictions(
                 f"Node:{producer.name if producer else ''} Output:{said.name} [ShapeInferenceError] "
                 + _contradiction(source, target, wrong[0] if same_rank else None)
             )
+        contradicts = True
         shown = [",".join(map(str, dims)) for dims in (source, target)]
         logger.warning(
             f"Error merging shape info for output. '{said.name}' source:{{{shown[0]}}} target:{{{shown[1]}}}. "
             "Falling back to lenient merge.",
             "inference",
         )
+    return contradicts
 
 
 def _contradiction(source: Sequence[int], target: Sequence[int], axis: int | None) -> str:

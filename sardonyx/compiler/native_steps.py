@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,23 +14,13 @@ from sardonyx import errors
 from sardonyx.compiler.binding import Array, Bound, Fault
 from sardonyx.compiler.counted import CountedCall, CountedKernel
 from sardonyx.compiler.likely_shapes import likely_shapes
-from sardonyx.compiler.llvm.kernels.engine.call import emit_call
-from sardonyx.compiler.llvm.kernels.engine.chain import emit_chain
-from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
-from sardonyx.compiler.llvm.kernels.engine.result_pool import emit_result_pool
-from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.lowering import Lowered
+from sardonyx.compiler.native_resources import NativeResources
 from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.runtime.fast_call import CallCode
-from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Step
-from sardonyx.runtime.processors import parse_affinities, team_size
-from sardonyx.runtime.result_pool import PoolCode, ResultPool, result_pool
-from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.team import TeamOptions, ThreadTeam, shared_team
 from sardonyx.runtime.trace import Work, type_shape
 
 
@@ -44,17 +33,13 @@ class BoundSegment:
 
 
 class NativeSteps:
-    """Makes the native steps of one session, which share its thread team and its arenas."""
+    """Makes the native steps of one session, which share its `resources`."""
 
-    def __init__(self, settings: RunSettings, provider: str) -> None:
-        self.settings = settings
+    def __init__(self, resources: NativeResources, provider: str) -> None:
+        self.resources = resources
+        self.settings = resources.settings
+        self.library = resources.library
         self.provider = provider
-        self.library = library(settings.kernels)
-        self.library.progress.begin()
-        self.runtime = library(settings.kernels, "runtime")
-        self.team: ThreadTeam = shared_team(executor_code(self.runtime), _team_options(settings))
-        self.lanes = LanePool(self.team.threads, None if settings.keeps_arena else 0)
-        self.results = _result_pool(self.runtime)
 
     def _work(self, bound: BoundOperation | None, compilation: Compilation, extra: Mapping[str, Any]) -> Work:
         """What a profile says of a step; copies to the outputs belong to no node."""
@@ -78,10 +63,6 @@ class NativeSteps:
             [type_shape(tensor.dtype, tensor.shape) for tensor in outputs],
             {"nodes": [compilation.node_name(node) for node in nodes], **extra} if len(nodes) > 1 else extra,
         )
-
-    def _call_code(self) -> CallCode:
-        arrays, bound = (self.runtime.address(emit_call, (form,)) for form in ("arrays", "bound"))
-        return CallCode(arrays, bound, lambda: self.runtime.address(emit_chain, ()))
 
     def step(
         self,
@@ -149,17 +130,8 @@ class NativeSteps:
         def whole(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
             raise NotImplementedError("a counted kernel makes all of its results")
 
-        segment = NativeSegment(
-            make_plan,
-            dtypes,
-            [value.name or "" for value in inputs],
-            kernel.steering_places,
-            self.team,
-            self.lanes,
-            self._call_code,
-            self.results,
-            whole,
-        )
+        names = [value.name or "" for value in inputs]
+        segment = self.resources.segment(make_plan, dtypes, names, kernel.steering_places, whole)
         if not kernel.steering_places:
             with contextlib.suppress(errors.OnnxRuntimeError, OperationError):
                 kernel.bind(dtypes, likely_shapes(inputs, compilation.inference), ())
@@ -201,38 +173,7 @@ class NativeSteps:
             return self._native(part, compilation), [segment.inputs.index(value) for value in part.inputs]
 
         names = [value.name or "" for value in segment.inputs]
-        return NativeSegment(
-            make_plan,
-            segment.input_dtypes,
-            names,
-            segment.steering_places,
-            self.team,
-            self.lanes,
-            self._call_code,
-            self.results,
-            restricted,
-        )
-
-
-def _result_pool(library: KernelLibrary) -> ResultPool | None:
-    """The process's pool of results; none where the system lacks the allocator that it calls."""
-    if os.name != "posix":
-        return None
-    take, give, release = (library.address(emit_result_pool, (part,)) for part in ("take", "give", "release"))
-    return result_pool(PoolCode(take, give, release))
-
-
-def _team_options(settings: RunSettings) -> TeamOptions:
-    """The kind of team that a session asks for."""
-    affinities = parse_affinities(settings.affinities) if settings.affinities else ()
-    threads = team_size(settings.threads, settings.branches, parallel=settings.branches != 1 and not affinities)
-    return TeamOptions(
-        threads,
-        spinning=settings.spin,
-        spin_seconds=None if settings.spin_us is None else settings.spin_us / 1e6,
-        stop_after_run=settings.spin_stops,
-        affinities=affinities,
-    )
+        return self.resources.segment(make_plan, segment.input_dtypes, names, segment.steering_places, restricted)
 
 
 def _make_ready(segment: Segment, compilation: Compilation) -> None:

@@ -39,6 +39,7 @@ class ExternalData:
         self.from_bytes = from_bytes
         self._buffers = {name: memoryview(buffer).cast("B") for name, buffer in (buffers or {}).items()}
         self._mapped: dict[str, memoryview] = {}
+        self.paths: list[str] = []  # of the files that were read
 
     def view(self, tensor: onnx.TensorProto, size: int) -> memoryview:
         """The `size` bytes that an external tensor stands for; `errors.Fail` where they are not there."""
@@ -71,6 +72,7 @@ class ExternalData:
         except (OSError, ValueError) as error:
             raise errors.Fail(f"External data of initializer {name} cannot be read: {error}") from error
         self._mapped[location] = data
+        self.paths.append(path)
         return data
 
     def _checked(self, location: str, name: str) -> str:

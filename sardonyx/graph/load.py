@@ -38,12 +38,14 @@ _INITIALIZERS_ARE_CONSTANT = 3  # up to this IR version an initializer is listed
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as it was written, before any rewrite; `warnings` are lines for the session's log."""
+    """A model as it was written, before any rewrite; `warnings` are lines for the session's log, `files` the absolute
+    paths of what it was read from."""
 
     model: ir.Model
     path: Path | None  # None for a model given as bytes or as a ModelProto
     size: int = 0  # bytes of the serialised model, without external data
     warnings: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     @property
     def is_bytes(self) -> bool:
@@ -75,7 +77,8 @@ def load_model(
         if path is None:
             raise
         raise type(error)(f"Load model from {path} failed:{error.message}") from error
-    return LoadedModel(model, path, len(data), tuple(warnings))
+    files = (*(() if path is None else (os.path.realpath(path),)), *external.paths)
+    return LoadedModel(model, path, len(data), tuple(warnings), files)
 
 
 def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:

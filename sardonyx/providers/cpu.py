@@ -22,7 +22,10 @@ from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.plan import Step, StepCall
 
 if TYPE_CHECKING:
+    from sardonyx.compiler.llvm.library import KernelLibrary
+    from sardonyx.compiler.native_resources import NativeResources
     from sardonyx.compiler.native_steps import NativeSteps
+    from sardonyx.runtime.settings import RunSettings
 
 
 # Larger results that are known before the run are made in every run, rather than kept by a session that does not
@@ -37,14 +40,28 @@ class CPUExecutionProvider(ExecutionProvider):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__({})
-        self._native: NativeSteps | None = None
+        self._resources: NativeResources | None = None
 
     def claim(self, graph: ir.Graph, inference: Inference) -> Claims:
         return Claims(dict.fromkeys(graph, "the CPU provider runs every operator"))
 
     def release_memory(self) -> None:
-        if self._native is not None:
-            self._native.lanes.shrink()
+        if self._resources is not None:
+            self._resources.release_memory()
+
+    @property
+    def library(self) -> KernelLibrary:
+        """The kernels of its session, which has native steps."""
+        assert self._resources is not None
+        return self._resources.library
+
+    def resources(self, settings: RunSettings) -> NativeResources:
+        """What the native steps of its session share, made when it is asked for the first time."""
+        from sardonyx.compiler.native_resources import NativeResources  # with the code of the executor
+
+        if self._resources is None:
+            self._resources = NativeResources(settings)
+        return self._resources
 
     def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:
         if compilation.settings.kernels == "numpy":
@@ -52,12 +69,11 @@ class CPUExecutionProvider(ExecutionProvider):
             return [self._step(item, compilation) for item in items]
         from sardonyx.compiler.native_steps import NativeSteps  # with the kernels' code: not needed to import sardonyx
 
-        if self._native is None:
-            self._native = NativeSteps(compilation.settings, self.name)
+        native = NativeSteps(self.resources(compilation.settings), self.name)
         items, steering = classify_steered(
             lambda steers: self._classified(partition, compilation, steers), compilation.inference
         )
-        return self._compiled(self._native, items, steering, compilation)
+        return self._compiled(native, items, steering, compilation)
 
     def _classified(
         self, partition: Partition, compilation: Compilation, steers: Callable[[ir.Value], bool]

@@ -25,7 +25,7 @@ _DIGEST_BYTES = 32
 MOST_BYTES = 512 << 20
 _KEPT_SHARE = 0.75  # of the bytes above, after the removal: room for a while
 _DAY = 86400.0
-_TEMPORARY = ".new-"
+TEMPORARY = ".new-"
 
 OFF = "off"
 
@@ -62,7 +62,7 @@ class KernelCache:
         self.problem = "the cache is off"  # why the folder is not used; empty where it is
         self._is_bounded = False
         if folder is not None:
-            self.problem = _prepare(folder)
+            self.problem = prepare_folder(folder)
             if self.problem:
                 self.folder = None
 
@@ -87,7 +87,7 @@ class KernelCache:
             return
         body = _MAGIC + len(key.encode()).to_bytes(4, "little") + key.encode() + code
         with contextlib.suppress(OSError):
-            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=_TEMPORARY)
+            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=TEMPORARY)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(body + hashlib.sha256(body).digest())
@@ -99,7 +99,7 @@ class KernelCache:
         if not self._is_bounded:
             self._is_bounded = True
             with contextlib.suppress(OSError):
-                _bound(self.folder, MOST_BYTES)
+                bound_folder(self.folder, ".o", MOST_BYTES)
 
     def drop(self, key: str) -> None:
         """Forget an entry, for example one that the linker refused."""
@@ -115,8 +115,9 @@ def _mark_used(path: str, status: os.stat_result) -> None:
             os.utime(path)
 
 
-def _bound(folder: Path, most: int) -> None:
-    """Remove what torn writes left, and the entries used longest ago where all take more than `most` bytes."""
+def bound_folder(folder: Path, suffix: str, most: int) -> None:
+    """Remove what torn writes left, and of the files with this suffix those used longest ago where all of them take
+    more than `most` bytes."""
     entries: list[tuple[float, int, str]] = []
     now = time.time()
     with os.scandir(folder) as found:
@@ -125,10 +126,10 @@ def _bound(folder: Path, most: int) -> None:
                 status = item.stat(follow_symlinks=False)
             except OSError:  # somebody else removed it
                 continue
-            if item.name.startswith(_TEMPORARY):
+            if item.name.startswith(TEMPORARY):
                 if now - status.st_mtime > _DAY:
                     _remove(item.path)
-            elif item.name.endswith(".o"):
+            elif item.name.endswith(suffix):
                 entries.append((status.st_mtime, status.st_size, item.path))
     total = sum(size for _, size, _ in entries)
     if total <= most:
@@ -161,7 +162,7 @@ def _file_name(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:40] + ".o"
 
 
-def _prepare(folder: Path) -> str:
+def prepare_folder(folder: Path) -> str:
     """Make the folder, readable by its owner alone; the reason where it cannot be used."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,13 +1,33 @@
-"""Pages of mapped files that were read for the last time, given back to the system."""
+"""What is mapped into this process, and pages of mapped files that were read for the last time."""
 
 from __future__ import annotations
 
 import mmap
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+
+class MappedRange(NamedTuple):
+    """A range of addresses of this process; where it shows a file, its path and which byte of it comes first."""
+
+    start: int
+    end: int
+    offset: int
+    path: str
+
+
+_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ \d+ *(.*)")
+
+
+def mapped_ranges() -> list[MappedRange]:
+    """All ranges of addresses in use, as Linux tells them; OSError on other systems."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        found = [_LINE.match(line) for line in file]
+    return [MappedRange(int(one[1], 16), int(one[2], 16), int(one[3], 16), one[4]) for one in found if one is not None]
 
 
 def release_pages(array: Array) -> None:

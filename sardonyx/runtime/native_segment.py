@@ -102,7 +102,7 @@ class NativeSegment:
         self.dtypes = tuple(dtypes)
         self._call_code = call_code
         self._results = results
-        self._names = tuple(names)
+        self.names = tuple(names)
         self.steering_places = tuple(steering_places)
         self._team = team
         self._lanes = lanes
@@ -124,6 +124,11 @@ class NativeSegment:
                 while len(self._plans) > (MOST_STEERED_PLANS if self.steering_places else MOST_PLANS):
                     self._plans.popitem(last=False)
         return ready
+
+    def forget_plans(self) -> None:
+        """Make all plans anew when they are asked for again."""
+        with self._lock:
+            self._plans.clear()
 
     def made_plan(self, shapes: Shapes, contents: Sequence[Array] = ()) -> ReadyPlan | None:
         """What `plan_for` has made before; None where it has not."""
@@ -210,10 +215,10 @@ class NativeSegment:
         arrays = []
         for index, (value, dtype) in enumerate(zip(inputs, self.dtypes, strict=True)):
             if value is None:
-                raise errors.Fail(f"Missing Input: {self._names[index]}")
+                raise errors.Fail(f"Missing Input: {self.names[index]}")
             array = np.asarray(value)
             if array.dtype != dtype:
-                raise errors.Fail(f"{self._names[index]} has the type {array.dtype}, but {dtype} was inferred")
+                raise errors.Fail(f"{self.names[index]} has the type {array.dtype}, but {dtype} was inferred")
             if not (array.flags.c_contiguous and array.flags.aligned):
                 memory.require(array.nbytes, "a copy of an input")
                 array = np.array(array, order="C")

@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 import sardonyx as ort
-from sardonyx.compiler.native_steps import NativeSteps
+from sardonyx.compiler.native_resources import NativeResources
 from sardonyx.runtime.result_pool import LARGEST_KEPT, POOL_BYTES, SMALLEST, ResultPool
 from sardonyx.runtime.settings import DEFAULT
 
@@ -20,7 +20,7 @@ FLOAT = np.dtype(np.float32)
 
 @pytest.fixture
 def pool() -> ResultPool:
-    code = NativeSteps(DEFAULT, "test").results
+    code = NativeResources(DEFAULT).results
     if code is None:
         pytest.skip("no pool on this system")
     return ResultPool(code.code)

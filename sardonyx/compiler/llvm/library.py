@@ -60,6 +60,7 @@ class KernelLibrary:
 
     def __post_init__(self) -> None:
         self._addresses: dict[str, int] = {}
+        self._keys: dict[int, str] = {}  # of all addresses, where somebody asked for one
         self._recent: dict[tuple[Emit, Hashable], int] = {}  # spares the text; expressions are told apart by identity
         self._lock = threading.RLock()
         self._loader: Loader | None = None
@@ -81,6 +82,23 @@ class KernelLibrary:
                 self._recent.clear()
             address = self._recent[emit, spec] = self._addresses[key]
             return address
+
+    def key_of(self, address: int) -> str | None:
+        """What `kept` finds the kernel at an address by, also in another process; None for what is no kernel here."""
+        with self._lock:
+            if len(self._keys) != len(self._addresses):
+                self._keys = {place: key for key, place in self._addresses.items()}
+            return self._keys.get(address)
+
+    def kept(self, key: str) -> int | None:
+        """The address of the kernel of this key; None where neither this process nor the cache has it."""
+        with self._lock:
+            known = self._addresses.get(key)
+            if known is None:
+                known = self._cached(key)
+                if known is not None:
+                    self._addresses[key] = known
+            return known
 
     def run(self, emit: Emit, spec: Any, arguments: Sequence[int | Array], chunks: int, threads: int = 1) -> None:
         """Do all chunks of a kernel that needs no scratch memory now; an array as argument stands for its address."""
@@ -119,17 +137,10 @@ class KernelLibrary:
                 self._helpers.pool = None
 
     def _make(self, key: str, emit: Emit, spec: Any) -> int:
-        full_key = f"{key}|{self.target.key}|{_generator_version()}"
-        if self._loader is None:
-            self._loader = Loader(self.target)
-        code = self.cache.find(full_key)
-        if code is not None:
-            try:
-                address = self._loader.load(KERNEL, code)
-                self.counts.from_cache += 1
-                return address
-            except ValueError:
-                self.cache.drop(full_key)
+        found = self._cached(key)
+        if found is not None:
+            return found
+        full_key, loader = self._full_key(key), self._linker()
         self.progress.next(kept=self.cache.folder is not None)
         began = self.clock()
         code = compile_object(emit(self.target, spec), self.target)
@@ -138,7 +149,29 @@ class KernelLibrary:
         self.counts.seconds += seconds
         self.progress.done(seconds)
         self.cache.store(full_key, code)
-        return self._loader.load(KERNEL, code)
+        return loader.load(KERNEL, code)
+
+    def _cached(self, key: str) -> int | None:
+        """The address of a kernel that the cache has, loaded here; None where it has none that the linker takes."""
+        full_key, loader = self._full_key(key), self._linker()
+        code = self.cache.find(full_key)
+        if code is None:
+            return None
+        try:
+            address = loader.load(KERNEL, code)
+        except ValueError:
+            self.cache.drop(full_key)
+            return None
+        self.counts.from_cache += 1
+        return address
+
+    def _full_key(self, key: str) -> str:
+        return f"{key}|{self.target.key}|{_generator_version()}"
+
+    def _linker(self) -> Loader:
+        if self._loader is None:
+            self._loader = Loader(self.target)
+        return self._loader
 
 
 def _address(array: Array) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sardonyx as ort
-from sardonyx.compiler import native_steps
+from sardonyx.compiler import native_resources
 from sardonyx.compiler.binding import Binder, Bound
 from sardonyx.compiler.llvm import library, target
 from sardonyx.runtime import native_segment, rounds
@@ -61,7 +61,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(target, "host_targets", lambda: {"neon": neon()})
     monkeypatch.setattr(library, "_LIBRARIES", {(purpose, neon().key): emulated() for purpose in ("models", "runtime")})
-    monkeypatch.setattr(native_steps, "_result_pool", lambda kernels: None)
+    monkeypatch.setattr(native_resources, "_result_pool", lambda kernels: None)
     monkeypatch.setattr(native_segment, "address_of", noted)
     monkeypatch.setattr(NativeSegment, "_run", run)
     monkeypatch.setattr(Binder, "finish", finished)

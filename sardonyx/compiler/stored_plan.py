@@ -1,0 +1,228 @@
+"""Native plans that outlive their process: a plan without addresses, and the way back.
+
+Words of a plan that hold the address of a constant are known from its steps; they become a piece of memory and a place
+in it. Kernels become the keys by which the cache has their code. Pieces are ranges of bytes: those inside a mapped file
+of the model stay there, the others are written one behind the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array, Bound
+from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.native_steps import BoundSegment
+from sardonyx.runtime.arena_layout import ALIGNMENT
+from sardonyx.runtime.engine_file import Bytes
+from sardonyx.runtime.mapped_pages import MappedRange, mapped_ranges
+from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn
+from sardonyx.runtime.native_segment import ReadyPlan
+
+_ALIGNMENT = 2 * ALIGNMENT
+# Numbers below it are sizes, even where a program is mapped there.
+_LEAST_ADDRESS = 1 << 32
+
+
+class NotStorableError(Exception):
+    """Why a plan cannot be kept for another process."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes that a plan reads: `nbytes` from `start` of the model's file called `file`, or of the constants (None)."""
+
+    start: int
+    nbytes: int
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A plan as JSON (`content`), its tables and its constants, each made of arrays one behind the other."""
+
+    content: Mapping[str, Any]
+    tables: Sequence[Bytes]
+    constants: Sequence[Bytes]
+
+
+def stored_plan(ready: ReadyPlan, library: KernelLibrary, files: Sequence[str]) -> StoredPlan:
+    """A plan for `restored_plan`. `files` are those of the model, by absolute paths.
+
+    NotStorableError where something in it has no meaning in another process.
+    """
+    plan = ready.plan
+    if ready.known or not isinstance(ready.source, BoundSegment):
+        raise NotStorableError("some outputs are known before the run")
+    places = constant_places(ready.source.bound)
+    _check_rest(plan, places)
+    ranges = _joined([(array, address) for _, array, address in places])
+    pieces, constants = _pieces(ranges, files)
+    starts = [start for start, _ in ranges]
+    table = []
+    for word, _, address in places:
+        number = bisect_right(starts, address) - 1
+        table += [word, number, address - starts[number]]
+    words = plan.words.copy()
+    words[[word for word, _, _ in places]] = 0
+    kernels: dict[int, int] = {}
+    steps = plan.steps.copy()
+    for row in steps:
+        row[StepColumn.FUNCTION] = kernels.setdefault(int(row[StepColumn.FUNCTION]), len(kernels))
+    keys = [library.key_of(address) for address in kernels]
+    if None in keys:
+        raise NotStorableError("a step runs code that is no kernel of the cache")
+    tables = [words, plan.fixups, steps, np.array(table, np.int64)]
+    content = {
+        "kernels": keys,
+        "labels": plan.labels,
+        "arena_bytes": plan.arena_bytes,
+        "scratch_bytes": plan.scratch_bytes,
+        "base_count": plan.base_count,
+        "nanoseconds": plan.nanoseconds,
+        "flush_denormals": plan.flush_denormals,
+        "faults": len(ready.faults),
+        "tables": [array.size for array in tables],
+        "outputs": [[_dtype_name(dtype), shape] for dtype, shape in ready.outputs],
+        "pieces": [[piece.start, piece.nbytes, piece.file] for piece in pieces],
+    }
+    return StoredPlan(content, [array.reshape(-1).view(np.uint8) for array in tables], constants)
+
+
+def restored_plan(
+    content: Mapping[str, Any],
+    tables: Bytes,
+    constants: Bytes,
+    library: KernelLibrary,
+    mapped: Callable[[str], Bytes],
+    plan_again: Callable[[], ReadyPlan],
+) -> ReadyPlan | None:
+    """The plan of `stored_plan`, in this process; None where a kernel is not there any more.
+
+    `mapped` gives a file of the model; `plan_again` a plan made anew, which tells what is not kept: the errors of
+    kernels and what a profile says.
+    """
+    addresses = [library.kept(key) for key in content["kernels"]]
+    if None in addresses:
+        return None
+    ends = np.cumsum(content["tables"]).tolist()
+    words, fixups, steps, places = np.split(tables.view(np.int64), ends[:-1])
+    owners: list[Any] = [library, constants]
+    bases: list[int] = []
+    for start, nbytes, file in content["pieces"]:
+        home = constants if file is None else mapped(file)
+        if not 0 <= start <= start + nbytes <= home.size:
+            return None
+        owners.append(home)
+        bases.append(int(home.__array_interface__["data"][0]) + start)
+    places = places.reshape(-1, 3)
+    words = words.copy()
+    words[places[:, 0]] = np.array(bases, np.int64)[places[:, 1]] + places[:, 2]
+    steps = steps.reshape(-1, STEP_WORDS).copy()
+    steps[:, StepColumn.FUNCTION] = np.array(addresses, np.int64)[steps[:, StepColumn.FUNCTION]]
+    plan = NativePlan(
+        words=words,
+        fixups=fixups.reshape(-1, FIXUP_WORDS),
+        steps=steps,
+        arena_bytes=content["arena_bytes"],
+        scratch_bytes=content["scratch_bytes"],
+        base_count=content["base_count"],
+        labels=tuple(content["labels"]),
+        owners=tuple(owners),
+        nanoseconds=content["nanoseconds"],
+        flush_denormals=content["flush_denormals"],
+    )
+    faults = tuple([_later(plan_again, number) for number in range(content["faults"])])
+    outputs = tuple((np.dtype(name), tuple(shape)) for name, shape in content["outputs"])
+    return ReadyPlan(plan, outputs, {}, lambda: plan_again().works(), faults, plan.nanoseconds or 0)
+
+
+def _later(plan_again: Callable[[], ReadyPlan], place: int) -> Callable[[int], Any]:
+    """The error of a fault, by the plan made anew."""
+    return lambda number: plan_again().faults[place](number)
+
+
+def constant_places(bound: Bound) -> list[tuple[int, Array, int]]:
+    """Where the words of a bound plan hold addresses of constants: the word, the constant, the address."""
+    found: list[tuple[int, Array, int]] = []
+    steps = list(bound.steps)
+    first = 0
+    for step in map(steps.__getitem__, bound.order):
+        for word, ref, offset in step.form.places:
+            buffer, start = step.buffers[ref].settled()
+            if buffer.kind == "constant":
+                assert buffer.array is not None
+                found.append((first + word, buffer.array, buffer.address + start + offset))
+        first += len(step.form.words) // 8
+    return found
+
+
+def _check_rest(plan: NativePlan, places: Sequence[tuple[int, Array, int]]) -> None:
+    """NotStorableError unless the words agree with the places, and no other word is an address."""
+    words = plan.words
+    rest = np.ones(len(words), bool)
+    for word, _, address in places:
+        if not 0 <= word < len(words) or words[word] != address:
+            raise NotStorableError("the plan does not follow its steps")
+        rest[word] = False
+    rest[plan.fixups[:, 0]] = False
+    for range_ in mapped_ranges():
+        if not _LEAST_ADDRESS <= range_.start < range_.end < 1 << 63:
+            continue
+        if (rest & (words >= range_.start) & (words < range_.end)).any():
+            raise NotStorableError("a kernel takes an address as a number")
+
+
+def _joined(arrays: Sequence[tuple[Array, int]]) -> list[tuple[int, int]]:
+    """The ranges of memory that hold these arrays, and addresses in them; those that touch are one."""
+    bounds = {(*np.lib.array_utils.byte_bounds(array), address) for array, address in arrays}
+    ranges: list[tuple[int, int]] = []
+    for low, high in sorted((min(low, address), max(high, address)) for low, high, address in bounds):
+        if ranges and low <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(high, ranges[-1][1])
+        else:
+            ranges.append((low, high))
+    return ranges
+
+
+def _pieces(ranges: Sequence[tuple[int, int]], files: Sequence[str]) -> tuple[list[Piece], list[Bytes]]:
+    """What the ranges are in the files, and in the constants, which hold everything else."""
+    own = [one for one in mapped_ranges() if one.path in files]
+    pieces: list[Piece] = []
+    constants: list[Bytes] = []
+    end = 0
+    for low, high in ranges:
+        file = _file_of(own, low, high)
+        if file is not None:
+            pieces.append(Piece(low - file.start + file.offset, high - low, file.path))
+            continue
+        pieces.append(Piece(end, high - low))
+        constants.append(_memory(low, high))
+        room = -(high - low) % _ALIGNMENT
+        if room:
+            constants.append(np.zeros(room, np.uint8))
+        end += high - low + room
+    return pieces, constants
+
+
+def _file_of(files: Sequence[MappedRange], low: int, high: int) -> MappedRange | None:
+    """The mapped file that holds a range."""
+    return next((file for file in files if file.start <= low and high <= file.end), None)
+
+
+def _memory(low: int, high: int) -> Bytes:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    try:
+        if np.dtype(dtype.name) == dtype:
+            return dtype.name
+    except TypeError:
+        pass
+    raise NotStorableError(f"an output has the type {dtype}")

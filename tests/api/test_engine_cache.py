@@ -1,0 +1,308 @@
+"""Sessions from kept engines: the same answers and errors as from the model, and never those of another model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx as ort
+from sardonyx import errors
+from sardonyx.api import engine_store
+from sardonyx.api.explanation import explain
+from sardonyx.runtime import engine_file
+
+ROWS, WIDTH = 50, 24
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every model has an engine, in a folder of the test."""
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
+    return tmp_path / "cache" / "engines"
+
+
+def write_model(path: Path, seed: int = 0, *, external: str = "") -> dict[str, np.ndarray]:
+    """Rows of a table by their numbers, times weights, plus a bias; its constants."""
+    rng = np.random.default_rng(seed)
+    constants = {
+        "table": rng.standard_normal((ROWS, WIDTH)).astype(np.float32),
+        "weights": rng.standard_normal((WIDTH, 40)).astype(np.float32),
+        "bias": rng.standard_normal(40).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"], name="look_up"),
+        helper.make_node("MatMul", ["rows", "weights"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+        helper.make_node("ReduceMax", ["y"], ["most"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "words",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 40]),
+            helper.make_tensor_value_info("most", TensorProto.FLOAT, []),
+        ],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model.producer_name = "a test"
+    if external:
+        onnx.save_model(model, path, save_as_external_data=True, location=external, size_threshold=0)
+    else:
+        onnx.save(model, path)
+    return constants
+
+
+def expected(constants: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
+    return np.maximum(constants["table"][ids].astype(np.float64) @ constants["weights"] + constants["bias"], 0)
+
+
+def session(path: Path, entries: dict[str, str] | None = None, threads: int = 1) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def is_stored(made: ort.InferenceSession) -> bool:
+    assert made._sess is not None
+    return made._sess._is_stored
+
+
+def wait() -> None:
+    """Until every engine is written."""
+    for thread in threading.enumerate():
+        if thread.name == "sardonyx-engine":
+            thread.join(60)
+
+
+def keep(path: Path, count: int = 7, **others: Any) -> list[Any]:
+    """Leave an engine for inputs of this size; what the session gave."""
+    made = session(path, **others)
+    assert not is_stored(made)
+    results = made.run(None, {"ids": IDS[:count]})
+    wait()
+    return results
+
+
+IDS = np.random.default_rng(9).integers(0, ROWS, 64)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_second_session_begins_from_the_engine(tmp_path: Path, threads: int) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    first = keep(tmp_path / "model.onnx", threads=threads)
+    made = session(tmp_path / "model.onnx", threads=threads)
+    assert is_stored(made)
+    for _ in range(3):  # the long way, and then the short one
+        results = made.run(None, {"ids": IDS[:7]})
+        for one, other in zip(first, results, strict=True):
+            np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(results[0], expected(constants, IDS[:7]), rtol=1e-4, atol=1e-4)
+    assert [(one.name, one.type, one.shape) for one in made.get_inputs()] == [("ids", "tensor(int64)", ["n"])]
+    assert [(one.name, one.shape) for one in made.get_outputs()] == [("y", ["n", 40]), ("most", [])]
+    assert made.get_modelmeta().producer_name == "a test"
+    assert made.get_modelmeta().graph_name == "words"
+    assert made.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_other_sizes_come_from_the_model(tmp_path: Path, folder: Path) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    made = session(tmp_path / "model.onnx")
+    assert is_stored(made)
+    for count in (7, 12, 7, 1, 64, 0):
+        (y,) = made.run(["y"], {"ids": IDS[:count]})
+        np.testing.assert_allclose(y, expected(constants, IDS[:count]), rtol=1e-4, atol=1e-4)
+        if count:
+            results = made.run(None, {"ids": IDS[:count]})
+            np.testing.assert_array_equal(results[0], y)
+            assert results[1] == y.max()
+    wait()
+    assert list(folder.glob("*.engine")) == []
+    later = session(tmp_path / "model.onnx")  # whose sizes vary is made from the model, for a day
+    assert not is_stored(later)
+    later.run(None, {"ids": IDS[:7]})
+    wait()
+    (marker,) = folder.glob("*.varied")
+    assert list(folder.glob("*.engine")) == []
+    long_ago = time.time() - 2 * 86400
+    os.utime(marker, (long_ago, long_ago))
+    keep(tmp_path / "model.onnx")
+    assert is_stored(session(tmp_path / "model.onnx"))
+
+
+def test_errors_are_those_of_the_model(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    stored, ordinary = session(tmp_path / "model.onnx"), session(tmp_path / "model.onnx", {engine_store.KEY: "0"})
+    assert is_stored(stored)
+    assert not is_stored(ordinary)
+    outside = IDS[:7].copy()
+    outside[3] = ROWS
+    for feeds in ({"ids": outside}, {"ids": IDS[:7].astype(np.int32)}, {}, {"ids": IDS[:7], "other": IDS}):
+        messages = []
+        for made in (stored, ordinary):
+            made.run(None, {"ids": IDS[:7]})
+            with pytest.raises((errors.OnnxRuntimeError, ValueError)) as caught:
+                made.run(None, feeds)
+            messages.append(f"{type(caught.value).__name__}: {caught.value}")
+        assert messages[0] == messages[1]
+        if "ids" in feeds and feeds["ids"] is outside:
+            assert "look_up" in messages[0]
+
+
+def test_a_changed_weight_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    write_model(path)
+    keep(path)
+    assert is_stored(session(path))
+    status = path.stat()
+    constants = write_model(path, seed=1)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+    assert path.stat().st_mtime_ns == status.st_mtime_ns
+    made = session(path)
+    assert not is_stored(made)
+    (y,) = made.run(["y"], {"ids": IDS})
+    np.testing.assert_allclose(y, expected(constants, IDS), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("change", ["other weights", "gone"])
+def test_external_data_belong_to_the_model(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "model.onnx"
+    write_model(path, external="weights.bin")
+    first = keep(path)
+    made = session(path)
+    assert is_stored(made)
+    np.testing.assert_array_equal(made.run(None, {"ids": IDS[:7]})[0], first[0])
+    if change == "gone":
+        (tmp_path / "weights.bin").unlink()
+        with pytest.raises(errors.Fail, match=r"weights\.bin"):
+            session(path)
+        return
+    with (tmp_path / "weights.bin").open("r+b") as file:
+        file.write(np.float32(7).tobytes())
+    assert not is_stored(session(path))
+
+
+def test_new_files_have_no_engine(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_store, "SETTLED_SECONDS", 2.0)
+    write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("where", [0, 20, 60, 400, "tables", "constants", "short", "long key", "shared"])
+def test_damaged_engines_count_as_absent(tmp_path: Path, folder: Path, where: int | str) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    (path,) = folder.glob("*.engine")
+    content = bytearray(path.read_bytes())
+    if where == "short":
+        del content[-100:]
+    elif where == "long key":
+        content[18:26] = (1 << 60).to_bytes(8, "little")
+    elif where != "shared":
+        engine = engine_file.read_engine(path)
+        assert engine is not None
+        sought = {"tables": engine.sections[0], "constants": constants["bias"].view(np.uint8)}
+        place = where if isinstance(where, int) else content.index(sought[where].tobytes()[:64])
+        content[place] ^= 0x10
+    path.write_bytes(bytes(content))
+    if where == "shared":
+        path.chmod(0o666)
+    made = session(tmp_path / "model.onnx")
+    assert not is_stored(made)
+    (y,) = made.run(["y"], {"ids": IDS})
+    np.testing.assert_allclose(y, expected(constants, IDS), rtol=1e-4, atol=1e-4)
+    made.run(None, {"ids": IDS[:7]})
+    wait()
+    assert is_stored(session(tmp_path / "model.onnx"))
+
+
+def test_options_have_engines_of_their_own(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    assert not is_stored(session(tmp_path / "model.onnx", threads=2))
+    assert not is_stored(session(tmp_path / "model.onnx", {"sardonyx.cpu.kernels": "portable"}))
+    assert not is_stored(session(tmp_path / "model.onnx", {engine_store.KEY: "0"}))
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert not is_stored(ort.InferenceSession(str(tmp_path / "model.onnx"), options))
+    assert is_stored(session(tmp_path / "model.onnx"))
+
+
+def test_what_an_engine_cannot_do_comes_from_the_model(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx")
+    first = keep(tmp_path / "model.onnx")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    assert not is_stored(ort.InferenceSession(str(tmp_path / "model.onnx"), options))
+    bytes_ = (tmp_path / "model.onnx").read_bytes()
+    assert not is_stored(ort.InferenceSession(bytes_, providers=["CPUExecutionProvider"]))
+    made = session(tmp_path / "model.onnx")
+    assert is_stored(made)
+    rows = explain(made, {"ids": IDS[:7]}).rows
+    assert any("look_up" in node for row in rows for node in row.nodes)
+    binding = made.io_binding()
+    binding.bind_cpu_input("ids", IDS[:7])
+    binding.bind_output("y")
+    made.run_with_iobinding(binding)
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], first[0])
+
+
+def test_another_process_finds_the_engine(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx")
+    program = (
+        "import sys, hashlib, numpy as np, sardonyx as ort\n"
+        "from sardonyx.api import engine_store\n"
+        "engine_store.LEAST_SECONDS, engine_store.SETTLED_SECONDS = 0.0, -3600.0\n"
+        "made = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
+        "results = made.run(None, {'ids': np.arange(9)})\n"
+        "print(made._sess._is_stored, hashlib.sha256(results[0].tobytes()).hexdigest())\n"
+    )
+    run = [sys.executable, "-c", program, str(tmp_path / "model.onnx")]
+    found = [subprocess.run(run, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)]
+    assert [stored for stored, _ in found] == ["False", "True"]
+    assert found[0][1] == found[1][1]
+
+
+def test_the_folder_is_bounded(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        write_model(tmp_path / f"{number}.onnx", number)
+        keep(tmp_path / f"{number}.onnx")
+    first, second, third = (path for path in sorted(folder.glob("*.engine"), key=lambda path: path.stat().st_mtime_ns))
+    size = first.stat().st_size
+    monkeypatch.setattr(engine_file, "MOST_BYTES", 4 * size)
+    write_model(tmp_path / "3.onnx", 3)
+    now = time.time()
+    for age, path in ((10, first), (30, second), (20, third)):
+        os.utime(path, (now - age, now - age))
+    monkeypatch.setattr(engine_file, "MOST_BYTES", int(3.9 * size))
+    keep(tmp_path / "3.onnx")
+    assert not second.exists()
+    assert first.exists()
+    monkeypatch.setattr(engine_file, "MOST_BYTES", size)
+    write_model(tmp_path / "4.onnx", 4)
+    before = set(folder.glob("*.engine"))
+    keep(tmp_path / "4.onnx")
+    assert set(folder.glob("*.engine")) == before
