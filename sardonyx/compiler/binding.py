@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from sardonyx.compiler.bound_step import (
     StepForm,
     Tensor,
     float_word,
+    nanoseconds_of,
     row_major,
 )
 from sardonyx.compiler.branches import side_by_side
@@ -35,6 +36,9 @@ from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.mapped_pages import release_pages
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.settings import DEFAULT, RunSettings
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.pieces import PieceMaker
 
 __all__ = [
     "FAULT_BYTES",
@@ -102,6 +106,7 @@ class Binder:
     _group: int = 0
     groups: int = 0  # how many groups of steps were put together so far
     settled: int = 0  # how many values were given a place in others
+    piece: PieceMaker | None = None  # takes the steps as numbers, where nobody needs the steps
 
     @property
     def target(self) -> Target:
@@ -151,11 +156,17 @@ class Binder:
             return
         self.scratch_bytes = max(self.scratch_bytes, scratch)
         if nbytes is None:
-            nbytes = float(sum(tensor.nbytes for tensor in (*reads, *writes)))
+            nbytes = float(sum([tensor.nbytes for tensor in (*reads, *writes)]))
+        function = self.library.address(emit, spec)
+        alone = chunks == 1 and self.settings.branches == 1
+        if self.piece is not None:
+            took = nanoseconds_of(flops, nbytes)
+            self.piece.add(function, arguments, reads, writes, self._group, chunks, claim, alone, took)
+            return
         self.steps.append(
             BoundStep.of(
                 self.label,
-                self.library.address(emit, spec),
+                function,
                 arguments,
                 reads,
                 writes,
@@ -165,7 +176,7 @@ class Binder:
                 claim=claim,
                 flops=flops,
                 nbytes=nbytes,
-                alone=chunks == 1 and self.settings.branches == 1,
+                alone=alone,
                 kernel=emit.__name__.removeprefix("emit_"),
                 detail=detail,
                 arithmetic=arithmetic,

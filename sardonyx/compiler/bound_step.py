@@ -214,8 +214,8 @@ class StepForm:
 
     @property
     def nanoseconds(self) -> float:
-        """A rough estimate on one thread: 50 operations or 20 bytes in a nanosecond, and 100 ns for a step."""
-        return 100 + self.flops / 50 + self.nbytes / 20
+        """A rough estimate on one thread."""
+        return nanoseconds_of(self.flops, self.nbytes)
 
 
 @dataclass(slots=True)
@@ -319,6 +319,11 @@ class BoundStep:
     @property
     def arithmetic(self) -> str:
         return self.form.arithmetic
+
+
+def nanoseconds_of(flops: float, nbytes: float) -> float:
+    """A rough estimate of a step on one thread: 50 operations or 20 bytes in a nanosecond, and 100 ns for itself."""
+    return 100 + flops / 50 + nbytes / 20
 
 
 def tensor_over(buffer: Buffer, look: Look, array: Array | None = None, number: int = 0) -> Tensor:

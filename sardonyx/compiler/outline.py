@@ -94,7 +94,8 @@ class Walk:
                 if operation.structure is None:
                     made = operation.bind(self.binder, given)
                 else:
-                    made, found = replays.bind(operation.structure, operation.bind, self.binder, given)
+                    bind = operation.bind
+                    made, found = replays.bind(operation.structure, bind, self.binder, given, as_piece=True)
             except Exception:  # the ordinary way says so
                 return False
             if kind >= 0:
@@ -251,6 +252,7 @@ class Outline:
     def _local(self, recording: Recording, steps: Sequence[BoundStep]) -> dict[int, int]:
         """The numbers of the buffers by those that they have in the recording."""
         found: dict[int, int] = {}
+        assert recording.steps is not None
         for (_, _, refs, _), step in zip(recording.steps, steps, strict=True):
             found.update(zip(refs, map(self._numbers.__getitem__, step.buffers), strict=True))
         return found

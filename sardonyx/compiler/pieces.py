@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sardonyx.compiler.binding import RecordedStep
+from sardonyx.compiler.binding import Argument, Buffer, RecordedStep, Tensor
 from sardonyx.runtime.native_plan import StepColumn, StepFlag
 
 Words = NDArray[np.int64]
@@ -41,45 +42,79 @@ class Piece:
     nanoseconds: float
     topology: Hashable
 
-    @staticmethod
-    def of(
-        steps: Sequence[RecordedStep],
-        arena: Sequence[tuple[int, int]],
-        constants: Sequence[tuple[int, int]],
-        others: Iterable[Hashable],
-    ) -> Piece:
-        """The piece of steps that follow each other.
 
-        `arena` are new buffers with their sizes, `constants` others with their addresses, and `others` is what else
-        the topology depends on.
-        """
-        table: list[int] = []
-        words: list[int] = []
-        offsets: list[int] = []
-        places: list[int] = []
-        topology: list[Hashable] = []
-        first, nanoseconds = 0, 0.0
-        for _, form, buffers, group in steps:
-            table += (form.function, first, form.chunks, form.claim, _CALLER if form.alone else 0)
-            for word, ref, offset in form.places:
-                words.append(first + word)
-                offsets.append(offset)
-                places.append(buffers[ref])
-            topology += (group, form.alone, len(words), buffers, form.read_refs, form.written_refs)
-            first += len(form.words) // 8
-            nanoseconds += form.nanoseconds
-        sizes = [nbytes for _, nbytes in arena]
-        addresses = [address for _, address in constants]
-        new, kept = [ref for ref, _ in arena], [ref for ref, _ in constants]
+class PieceMaker:
+    """Makes a piece of the steps of one operation, which are added in order. `ref` numbers their buffers.
+
+    `groups` is how many groups of steps there were before.
+    """
+
+    def __init__(self, ref: Callable[[Buffer], int], groups: int) -> None:
+        self._ref = ref
+        self._groups = groups
+        self._words = array("q")
+        self._table: list[int] = []
+        self._places: list[tuple[int, int, int]] = []  # the word, the number of the buffer, the offset
+        self._topology: list[Hashable] = []
+        self._nanoseconds = 0.0
+
+    def add(
+        self,
+        function: int,
+        arguments: Sequence[Argument],
+        reads: Sequence[Tensor],
+        writes: Sequence[Tensor],
+        group: int,
+        chunks: int,
+        claim: int,
+        alone: bool,
+        nanoseconds: float,
+    ) -> None:
+        """A step as `Binder.step` is given it."""
+        words, places, ref = self._words, self._places, self._ref
+        self._table += (function, len(words), chunks, claim, _CALLER if alone else 0)
+        for argument in arguments:
+            if isinstance(argument, int):
+                words.append(argument)
+            else:
+                places.append((len(words), ref(argument.buffer), argument.offset))
+                words.append(0)
+        touched = tuple([ref(one.buffer) for one in reads]), tuple([ref(one.buffer) for one in writes])
+        self._topology += (group and group - self._groups, alone, len(places), *touched)
+        self._nanoseconds += nanoseconds
+
+    @staticmethod
+    def of(steps: Iterable[RecordedStep]) -> PieceMaker:
+        """One that has these steps."""
+        made = PieceMaker({}.__getitem__, 0)
+        words = made._words
+        for _, form, refs, group in steps:
+            first = len(words)
+            made._table += (form.function, first, form.chunks, form.claim, _CALLER if form.alone else 0)
+            words.frombytes(form.words)
+            made._places += [(first + word, refs[place], offset) for word, place, offset in form.places]
+            touched = tuple([refs[one] for one in form.read_refs]), tuple([refs[one] for one in form.written_refs])
+            made._topology += (group, form.alone, len(made._places), *touched)
+            made._nanoseconds += form.nanoseconds
+        return made
+
+    def piece(
+        self, arena: Sequence[tuple[int, int]], constants: Sequence[tuple[int, int]], others: Iterable[Hashable]
+    ) -> Piece:
+        """`arena` are new buffers with their sizes, `constants` others with their addresses, and `others` is what else
+        the topology depends on."""
+        words, refs, offsets = zip(*self._places, strict=True) if self._places else ((), (), ())
+        new, sizes = zip(*arena, strict=True) if arena else ((), ())
+        kept, addresses = zip(*constants, strict=True) if constants else ((), ())
         return Piece(
-            b"".join([form.words for _, form, _, _ in steps]),
-            np.array([first, *table, *words, *offsets, *sizes, *addresses], np.int64),
-            len(steps),
-            places,
+            self._words.tobytes(),
+            np.array((len(self._words), *self._table, *words, *offsets, *sizes, *addresses), np.int64),
+            len(self._table) // STEP_NUMBERS,
+            refs,
             new,
             kept,
-            nanoseconds,
-            (*topology, *places, -1, *new, -1, *kept, *others),
+            self._nanoseconds,
+            (*self._topology, *refs, -1, *new, -1, *kept, *others),
         )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Buffer, RecordedStep, Tensor
-from sardonyx.compiler.bound_step import Look, tensor_over
+from sardonyx.compiler.bound_step import BoundStep, Look, tensor_over
 from sardonyx.compiler.fusion import Group
-from sardonyx.compiler.pieces import Piece
+from sardonyx.compiler.pieces import Piece, PieceMaker
 from sardonyx.kernel.canonical import canonical
 
 Tensors = Sequence["Tensor | None"]
@@ -151,7 +151,7 @@ class _Output:
 
 @dataclass(eq=False, slots=True)
 class Recording:
-    """What one binding did. Buffers are numbered: those of the inputs, new ones in the arena, constants, notes.
+    """What one binding did. Buffers are numbered: those of the inputs, then the others as the steps touch them.
 
     `buffers` has the constants in place, and None for what differs from replay to replay.
     """
@@ -163,7 +163,7 @@ class Recording:
     derived: tuple[_Derived, ...]
     faults: tuple[tuple[int, Describe], ...]  # the numbers of their notes, and what makes their errors
     buffers: tuple[Buffer | None, ...]
-    steps: tuple[RecordedStep, ...]
+    steps: tuple[RecordedStep, ...] | None  # None where nobody needs more than the piece
     groups: int
     scratch_bytes: int
     constants: tuple[Array, ...]
@@ -171,7 +171,7 @@ class Recording:
     _piece: Piece | None = None
 
     def replay(self, binder: Binder, inputs: Tensors) -> list[Tensor | None]:
-        """Add the steps for these inputs and give the outputs."""
+        """Add the steps for these inputs, where it has steps, and give the outputs."""
         buffers = list(self.buffers)
         for place, ref in self.input_refs:
             buffers[ref] = inputs[place].buffer  # type: ignore[union-attr]
@@ -182,7 +182,8 @@ class Recording:
         for ref, describe in self.faults:
             buffers[ref] = binder.fault(describe).buffer
         binder.constants.extend(self.constants)
-        binder.replay_steps(self.steps, buffers, self.groups, self.scratch_bytes)  # type: ignore[arg-type]
+        if self.steps is not None:
+            binder.replay_steps(self.steps, buffers, self.groups, self.scratch_bytes)  # type: ignore[arg-type]
         outputs: list[Tensor | None] = []
         for output in self.outputs:
             if output is None:
@@ -199,10 +200,12 @@ class Recording:
     def piece(self) -> Piece:
         """The same as numbers."""
         if self._piece is None:
-            self._piece = self._as_piece()
+            assert self.steps is not None
+            return self.keep_piece(PieceMaker.of(self.steps))
         return self._piece
 
-    def _as_piece(self) -> Piece:
+    def keep_piece(self, maker: PieceMaker) -> Piece:
+        """Make the piece of its steps, which `maker` has."""
         constants = [(ref, buffer.address) for ref, buffer in enumerate(self.buffers) if buffer is not None]
         others = (
             self.input_refs,
@@ -210,7 +213,8 @@ class Recording:
             tuple([ref for ref, _ in self.faults]),
             tuple([one and (one.given, one.ref, one.array is None) for one in self.outputs]),
         )
-        return Piece.of(self.steps, self.arena, constants, others)
+        self._piece = maker.piece(self.arena, constants, others)
+        return self._piece
 
     def buffer(self, ref: int, binder: Binder, value: Callable[[int], Tensor | None]) -> Buffer:
         """One of the buffers but those of notes, where `value` gives the input at a place."""
@@ -241,22 +245,22 @@ class Replays:
         self._lock = threading.Lock()
 
     def bind(
-        self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors
+        self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors, *, as_piece: bool = False
     ) -> tuple[Tensors, Recording | None]:
         """What `bind` does for these inputs, replayed where something of the same structure did the same before.
 
         Functions of equal `structure` do the same for inputs that look the same. The recording is None for what cannot
-        be done again.
+        be done again. With `as_piece`, the steps are in its piece, and the binder may get none.
         """
         look = structure, binder.rehearses, self._looks.of(inputs)
         known = self._known.get(look)
         if known is not None:
             places, recordings = known
             recording = recordings.get(tuple([contents_of(inputs[place]) for place in places]))
-            if recording is not None:
+            if recording is not None and (as_piece or recording.steps is not None):
                 return recording.replay(binder, inputs), recording
         seen: set[int] = set()
-        outputs, found = _record(bind, binder, inputs, seen, self.lasting, self._looks)
+        outputs, found = _record(bind, binder, inputs, seen, self.lasting, self._looks, as_piece)
         if found is not None:
             self._keep(look, seen, inputs, found)
         return outputs, found
@@ -283,46 +287,50 @@ def contents_of(tensor: Tensor | None) -> Hashable:
 
 
 def _record(
-    bind: Bind, binder: Binder, inputs: Tensors, seen: set[int], lasting: Container[int], looks: Looks
+    bind: Bind, binder: Binder, inputs: Tensors, seen: set[int], lasting: Container[int], looks: Looks, as_piece: bool
 ) -> tuple[Tensors, Recording | None]:
-    """Bind with watched inputs: the outputs, and what was done, where that can be replayed."""
-    watched = [None if one is None else _Watched(one, place, seen) for place, one in enumerate(inputs)]
-    steps, constants, derived = len(binder.steps), len(binder.constants), len(binder.derivations)
-    faults, scratch, groups, settled = len(binder.faults), binder.scratch_bytes, binder.groups, binder.settled
+    """Bind with watched inputs: the outputs, and what was done, where that can be replayed.
+
+    With `as_piece`, the steps are in the recording's piece alone.
+    """
+    watched = [
+        _Watched(one, place, seen) if one is not None and one.is_known else one for place, one in enumerate(inputs)
+    ]
+    recorder = _Recorder(inputs, binder)
+    steps, constants = len(binder.steps), len(binder.constants)
+    scratch, groups, settled = binder.scratch_bytes, binder.groups, binder.settled
     binder.scratch_bytes = 0
+    maker = binder.piece = PieceMaker(recorder.ref, groups) if as_piece else None
     made = bind(binder, watched)
+    binder.piece = None
     own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
     outputs = [one.given if isinstance(one, _Watched) else one for one in made]
     if binder.settled != settled:
         return outputs, None
-    recorder = _Recorder(inputs)
-    if len(binder.derivations) > derived:
-        recorder.derive(binder.derivations[derived:])
-    notes = [recorder.note(note) for note in binder.notes[faults:]]
-    ref, own_label = recorder.ref, binder.label
-    recorded: list[RecordedStep] = []
-    for step in binder.steps[steps:]:
-        label = "" if step.label == own_label else step.label
-        recorded.append((label, step.form, tuple(map(ref, step.buffers)), step.group and step.group - groups))
+    recorded = recorder.steps(binder.steps[steps:], binder.label, groups) if maker is None else None
     described = tuple([recorder.output(one, looks) for one in outputs])
+    recorder.finish()
     kept = _owners(inputs, seen, lasting)
     own_constants = tuple([one for one in binder.constants[constants:] if not recorder.is_derived(one)])
     if recorder.is_foreign or kept is None or sum([one.nbytes for one in own_constants]) > _KEPT_BYTES:
         return outputs, None
-    return outputs, Recording(
+    found = Recording(
         kept,
         tuple(sorted(seen)),
         recorder.input_refs,
-        tuple(recorder.arena),
+        tuple([(ref, buffer.nbytes) for ref, buffer in recorder.arena]),
         tuple(recorder.derived),
-        tuple(zip(notes, [fault.describe for fault in binder.faults[faults:]], strict=True)),
+        tuple(recorder.faults),
         tuple(recorder.buffers),
-        tuple(recorded),
+        recorded,
         binder.groups - groups,
         own_scratch,
         own_constants,
         described,
     )
+    if maker is not None:
+        found.keep_piece(maker)
+    return outputs, found
 
 
 def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[Array | Buffer, ...] | None:
@@ -339,60 +347,72 @@ def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[A
 
 
 class _Recorder:
-    """Numbers the buffers that a binding touched."""
+    """Numbers the buffers that a binding touches; to be made before it, as `binder` has more of everything later."""
 
-    def __init__(self, inputs: Tensors) -> None:
+    def __init__(self, inputs: Tensors, binder: Binder) -> None:
         self.buffers: list[Buffer | None] = []
-        self.arena: list[tuple[int, int]] = []
+        self.arena: list[tuple[int, Buffer]] = []
         self.derived: list[_Derived] = []
+        self.faults: list[tuple[int, Describe]] = []
         self.is_foreign = False  # whether a buffer cannot be made again
+        self._binder = binder
+        self._first_derived, self._first_fault = len(binder.derivations), len(binder.faults)
         self._derived_arrays: set[int] = set()
-        self._places: dict[int, int] = {}
-        self._inputs = inputs
-        refs: dict[Buffer, int] = {}
+        self._places: dict[int, int] = {}  # of the inputs, by identity
+        self._refs: dict[Buffer, int] = {}
         found: list[tuple[int, int]] = []
         for place, tensor in enumerate(inputs):
             if tensor is None:
                 continue
             self._places.setdefault(id(tensor), place)
-            if tensor.buffer not in refs:
-                found.append((place, self._number(refs, tensor.buffer, None)))
-        self._refs = refs
+            if tensor.buffer not in self._refs:
+                found.append((place, self._number(tensor.buffer, None)))
         self.input_refs = tuple(found)
 
-    def _number(self, refs: dict[Buffer, int], buffer: Buffer, kept: Buffer | None) -> int:
-        refs[buffer] = len(self.buffers)
+    def _number(self, buffer: Buffer, kept: Buffer | None) -> int:
+        number = self._refs[buffer] = len(self.buffers)
         self.buffers.append(kept)
-        return refs[buffer]
-
-    def derive(self, derivations: Sequence[tuple[Tensor, Hashable, Callable[[Array], Array], Tensor]]) -> None:
-        """Number the constants that were made from inputs."""
-        for source, key, make, result in derivations:
-            if not isinstance(source, _Watched):
-                self.is_foreign = True
-            elif result.buffer not in self._refs:
-                ref = self._number(self._refs, result.buffer, None)
-                self.derived.append(_Derived(source.place, key, make, ref))
-                self._derived_arrays.add(id(result.buffer.array))
-
-    def note(self, buffer: Buffer) -> int:
-        """Number what a fault is noted in."""
-        return self._number(self._refs, buffer, None)
-
-    def is_derived(self, array: Array) -> bool:
-        return id(array) in self._derived_arrays
+        return number
 
     def ref(self, buffer: Buffer) -> int:
+        """The number of a buffer, which may be a new one."""
         known = self._refs.get(buffer)
         if known is not None:
             return known
         if buffer.kind == "constant":
-            return self._number(self._refs, buffer, buffer)
-        if buffer.kind != "arena" or buffer.home is not None:
+            is_derived = any(made.buffer is buffer for *_, made in self._binder.derivations[self._first_derived :])
+            return self._number(buffer, None if is_derived else buffer)
+        number = self._number(buffer, None)
+        if buffer.kind == "arena" and buffer.home is None:
+            self.arena.append((number, buffer))
+        elif buffer not in self._binder.notes[self._first_fault :]:
             self.is_foreign = True
-        number = self._number(self._refs, buffer, None)
-        self.arena.append((number, buffer.nbytes))
         return number
+
+    def steps(self, steps: Iterable[BoundStep], own_label: str, groups: int) -> tuple[RecordedStep, ...]:
+        """Steps by the numbers of their buffers, where there were so many groups before."""
+        found: list[RecordedStep] = []
+        for step in steps:
+            label = "" if step.label == own_label else step.label
+            found.append((label, step.form, tuple(map(self.ref, step.buffers)), step.group and step.group - groups))
+        return tuple(found)
+
+    def finish(self) -> None:
+        """Find the constants that were made from inputs, and the faults."""
+        known = {ref for _, ref in self.input_refs}
+        for source, key, make, result in self._binder.derivations[self._first_derived :]:
+            ref = self.ref(result.buffer)
+            if not isinstance(source, _Watched):
+                self.is_foreign = True
+            elif ref not in known:
+                known.add(ref)
+                self.derived.append(_Derived(source.place, key, make, ref))
+                self._derived_arrays.add(id(result.buffer.array))
+        notes, faults = self._binder.notes[self._first_fault :], self._binder.faults[self._first_fault :]
+        self.faults = [(self.ref(note), fault.describe) for note, fault in zip(notes, faults, strict=True)]
+
+    def is_derived(self, array: Array) -> bool:
+        return id(array) in self._derived_arrays
 
     def output(self, tensor: Tensor | None, looks: Looks) -> _Output | None:
         if tensor is None:

@@ -16,7 +16,7 @@ import sardonyx as ort
 from sardonyx.compiler import replay as replaying
 from sardonyx.compiler.binding import Binder, Bound, Tensor
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.compiler.replay import Looks, Replays
+from sardonyx.compiler.replay import Looks, Recording, Replays
 from sardonyx.compiler.segment import Segment
 from sardonyx.runtime.native_segment import NativeSegment
 from tests.compiler.steps import new_binder
@@ -303,3 +303,37 @@ def test_which_inputs_share_memory_counts() -> None:
     assert bound_by(replays, binder, bind, other, one) == [one]
     assert bound_by(replays, binder, bind, one, one) == [one]
     assert calls == [False, True]
+
+
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes)
+def test_pieces_without_steps_are_those_of_the_steps(session: ort.InferenceSession, size: tuple[int, int, int]) -> None:
+    segment, shapes = segment_of(session), shapes_of(session, *size)
+    found: list[list[Recording | None]] = []
+    for as_piece in (False, True):
+        binder, replays = segment.binder(), Replays([], Looks())
+        values = segment.constants
+        for index, (value, dtype, shape) in enumerate(zip(segment.inputs, segment.input_dtypes, shapes, strict=True)):
+            (number,) = segment.numbers_of([value])
+            values[number] = binder.external(index, dtype, shape)
+        found.append([])
+        for number, one in enumerate(segment.operations):
+            given = [None if place < 0 else values[place] for place in one.inputs]
+            made, recording = replays.bind(number, one.bind, binder, given, as_piece=as_piece)
+            found[-1].append(recording)
+            values.update(zip(one.outputs, made, strict=False))
+        assert as_piece == (not binder.steps)
+    assert any(found[0])
+    for full, bare in zip(*found, strict=True):
+        assert (full is None) == (bare is None)
+        if full is not None and bare is not None:
+            assert full.steps is not None
+            assert bare.steps is None
+            one, other = full.piece, bare.piece
+            count = len(one.numbers) - len(one.constants)  # constants that a kernel makes lie anywhere
+            np.testing.assert_array_equal(one.numbers[:count], other.numbers[:count])
+            assert (one.words, one.steps, one.nanoseconds) == (other.words, other.steps, other.nanoseconds)
+            assert (one.places, one.arena, one.constants) == (other.places, other.arena, other.constants)
+            assert one.topology == other.topology
+            assert full.scratch_bytes == bare.scratch_bytes
+            assert [fault for fault, _ in full.faults] == [fault for fault, _ in bare.faults]
