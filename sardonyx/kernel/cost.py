@@ -28,6 +28,7 @@ _WEIGHTS = {
     "log1p": 20,
     "modulo": 10,
     "power": 40,
+    "sigmoid": 16,
     "sin": 20,
     "sinh": 25,
     "sqrt": 4,

@@ -115,6 +115,11 @@ def _power(base: Array, exponent: Array) -> Array:
     return np.where(exponent < 0, reciprocal, raised)
 
 
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)); an exponential that overflows gives the right limit, zero."""
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
 def _where(condition: Array, yes: Array, no: Array) -> Array:
     return np.where(condition, yes, no)
 
@@ -162,6 +167,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "rint": np.rint,
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
+    "sigmoid": _sigmoid,
     "sign": np.sign,
     "sin": np.sin,
     "sinh": np.sinh,

@@ -20,11 +20,6 @@ _SQRT_HALF = math.sqrt(0.5)
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 
 
-def sigmoid(x: Expr) -> Expr:
-    """1 / (1 + exp(-x)); an overflowing exponential gives the right limit, zero."""
-    return 1 / (1 + k.exp(-x))
-
-
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), written so that nothing overflows."""
     return k.maximum(x, 0) + k.log1p(k.exp(-k.absolute(x)))
@@ -146,7 +141,7 @@ class Sigmoid(Elementwise):
     """1 / (1 + exp(-x))."""
 
     def scalar(self, x: Expr) -> Expr:
-        return sigmoid(x)
+        return k.sigmoid(x)
 
 
 @operator("Tanh")
@@ -183,7 +178,7 @@ class Swish(Elementwise):
     alpha: float = 1.0
 
     def scalar(self, x: Expr) -> Expr:
-        return x / (1 + k.exp(-self.alpha * x))
+        return x * k.sigmoid(x if self.alpha == 1.0 else self.alpha * x)
 
 
 @operator("SwiGLU")
@@ -193,7 +188,7 @@ class SwiGLU(Elementwise):
     alpha: float = 1.0
 
     def scalar(self, gate: Expr, value: Expr) -> Expr:
-        return gate * sigmoid(self.alpha * gate) * value
+        return gate * k.sigmoid(self.alpha * gate) * value
 
     def run(self, gate: Array, value: Array) -> Sequence[Value]:
         if gate.shape != value.shape:

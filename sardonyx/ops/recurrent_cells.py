@@ -13,13 +13,9 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.canonical import Canonical, canonical
-from sardonyx.kernel.expr import Expr, Input, absolute, exp, expm1, log1p, maximum, minimum, tanh, where
+from sardonyx.kernel.expr import Expr, Input, absolute, exp, expm1, log1p, maximum, minimum, sigmoid, tanh, where
 
 Activation = Callable[[Expr], Expr]
-
-
-def sigmoid(x: Expr) -> Expr:
-    return 1.0 / (1.0 + exp(-x))
 
 
 # Each activation with the defaults of its alpha and beta.

@@ -17,13 +17,13 @@ FUNCTIONS = {**mathematics.FUNCTIONS, **trigonometry.FUNCTIONS}
 BOUNDS = {
     "absolute": (0, 0), "acos": (3, 3), "acosh": (4, 4), "asin": (3, 3), "asinh": (4, 4), "atan": (3, 3),
     "atanh": (4, 4), "ceil": (0, 0), "cos": (2, 2), "cosh": (3, 3), "erf": (7, 2), "exp": (2, 2), "expm1": (3, 3),
-    "floor": (0, 0), "log": (2, 2), "log1p": (2, 2), "rint": (0, 0), "sin": (2, 2), "sinh": (3, 3),
+    "floor": (0, 0), "log": (2, 2), "log1p": (2, 2), "rint": (0, 0), "sigmoid": (4, 2), "sin": (2, 2), "sinh": (3, 3),
     "sqrt": (0.5, 0.5), "tan": (4, 4), "tanh": (6, 3), "trunc": (0, 0),
 }  # fmt: skip
 
 NUMPY = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
-    "atanh": np.arctanh, "erf": np.vectorize(math.erf),
+    "atanh": np.arctanh, "erf": np.vectorize(math.erf), "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
 }  # fmt: skip
 
 WIDER = {np.dtype(np.float32): np.float64, np.dtype(np.float64): np.longdouble}
@@ -63,6 +63,8 @@ def test_function_stays_within_its_bound(name, dtype, variant):
     x = samples(np.dtype(dtype))
     if name == "erf":
         x = x[::7]  # the oracle is slow
+    if name == "sigmoid":
+        x = x[~(x < np.log(np.finfo(dtype).tiny))]  # a test of its own has those
     (result,) = run_vectors(variant, lambda k, args: [FUNCTIONS[name](k, args[0])], [x], [np.dtype(dtype)])
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64 if name == "erf" else WIDER[np.dtype(dtype)])
@@ -101,7 +103,7 @@ def test_erf_and_tanh_reach_one_and_no_more(dtype, variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_results_do_not_depend_on_the_number_of_lanes(variant, lanes):
     x = specials(np.float32)
-    for name in ("exp", "erf", "sin", "log1p", "tanh"):
+    for name in ("exp", "erf", "sigmoid", "sin", "log1p", "tanh"):
         emit = lambda k, args, f=FUNCTIONS[name]: [f(k, args[0])]  # noqa: E731
         (few,) = run_vectors(variant, emit, [x], [x.dtype], lanes)
         (usual,) = run_vectors(variant, emit, [x], [x.dtype])
@@ -152,9 +154,26 @@ def test_only_floats_and_doubles_are_accepted():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sigmoid_goes_from_zero_to_one(dtype, variant):
+    """Exactly one and zero at the ends, and no more than the right denormal number before the latter."""
+    emit = lambda k, args: [mathematics.sigmoid(k, args[0])]  # noqa: E731
+    highest = np.finfo(dtype).max
+    x = np.array([np.inf, highest, 1e10, 40, 0.0, -0.0, -1e10, -highest, -np.inf], dtype)
+    (result,) = run_vectors(variant, emit, [x], [np.dtype(dtype)])
+    np.testing.assert_array_equal(result, np.array([1, 1, 1, 1, 0.5, 0.5, 0, 0, 0], dtype))
+    assert not np.signbit(result).any()
+    least = -np.log(np.finfo(dtype).tiny)
+    x = -np.linspace(least, least + 30, 1001).astype(dtype)
+    (result,) = run_vectors(variant, emit, [x], [np.dtype(dtype)])
+    assert (result >= 0).all()
+    assert (result <= np.exp(x.astype(WIDER[np.dtype(dtype)])) * (1 + 1e-5) + np.finfo(dtype).smallest_subnormal).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_silu_of_any_number(dtype, variant):
-    """x / (1 + exp(-x)) from its largest values down to where it vanishes, and beyond."""
-    emit = lambda k, args: [args[0] / (mathematics.exp(k, -args[0]) + 1.0)]  # noqa: E731
+    """x * sigmoid(x) from its largest values down to where it vanishes, and beyond."""
+    emit = lambda k, args: [args[0] * mathematics.sigmoid(k, args[0])]  # noqa: E731
     x = np.concatenate([np.linspace(-80, 80, 20_001).astype(dtype), samples(np.dtype(dtype), 2000)])
     x = x[~(x < -80)]
     (result,) = run_vectors(variant, emit, [x], [np.dtype(dtype)])

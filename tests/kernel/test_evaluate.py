@@ -21,6 +21,7 @@ UNARY = {
     "absolute": np.abs, "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
     "atan": np.arctan, "atanh": np.arctanh, "ceil": np.ceil, "cos": np.cos, "cosh": np.cosh, "exp": np.exp,
     "expm1": np.expm1, "floor": np.floor, "log": np.log, "log1p": np.log1p, "rint": np.rint, "sign": np.sign,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "sin": np.sin, "sinh": np.sinh, "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh, "trunc": np.trunc,
 }  # fmt: skip
 BINARY = {

@@ -41,6 +41,16 @@ EXP_64 = (
     2.5100494788905042e-08,
 )
 
+# tanh(r / 2) / r in z = r^2, for |r| <= ln(2) / 2.
+HALF_TANH_32 = (
+    0.4999999,
+    -0.04166141,
+    0.004079095,
+)
+
+# r / tanh(r / 2) for |r| <= ln(2) / 64.
+INVERSE_HALF_TANH_32 = 2.0000147
+
 # (log(1 + f) - f + f^2 / 2) / f^3 for 1 + f from sqrt(1/2) to sqrt(2).
 LOG_32 = (
     0.3333333,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sardonyx.compiler.llvm.function_text import FunctionText
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
@@ -13,6 +14,8 @@ from sardonyx.compiler.llvm.values import Value, Variable
 
 if TYPE_CHECKING:
     from sardonyx.compiler.llvm.builder import Function
+
+Given = TypeVar("Given")
 
 _NAMED = re.compile(r"%[\w.]+")
 _DEFINED = re.compile(r"\s*(%[\w.]+) = ")
@@ -86,6 +89,24 @@ class ControlFlow(FunctionText):
             )
         )
         self.line(f"call void @{name}({parameters})")
+
+    def abreast(self, strands: Sequence[Callable[[], Given]]) -> list[Given]:
+        """What some pieces of code give, none of which reads what another one writes: their instructions in turns.
+
+        A processor looks only so far ahead for instructions that need not wait, less far than a long chain of them
+        takes. Pieces with blocks of their own follow one another.
+        """
+        outside, written, given = self._lines, [], []
+        for strand in strands:
+            self._lines = []
+            given.append(strand())
+            written.append(self._lines)
+        self._lines = outside
+        if any(line.endswith(":") for lines in written for line in lines):
+            self._lines.extend(line for lines in written for line in lines)
+        else:
+            self._lines.extend(line for lines in zip_longest(*written) for line in lines if line is not None)
+        return given
 
     @contextmanager
     def loop_while(self, condition: Any) -> Iterator[None]:

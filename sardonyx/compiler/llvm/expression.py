@@ -7,6 +7,7 @@ finished.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,11 @@ def emit_expression(k: Function, roots: Sequence[Expr], inputs: Sequence[Value])
     all values have as many lanes as the widest input, except that what depends on scalars alone stays a scalar.
     A subexpression that several places share is emitted once. Memory is not touched.
     """
-    values = emit_working(k, [_unrounded(root) for root in roots], inputs)
+    values = emit_working(k, [unrounded(root) for root in roots], inputs)
     return [finished(k, value, root.dtype) for value, root in zip(values, roots, strict=True)]
 
 
-def _unrounded(root: Expr) -> Expr:
+def unrounded(root: Expr) -> Expr:
     """What a root rounds to a narrow float, where that is all it does with floats: finishing does the same."""
     if isinstance(root, Apply) and root.primitive == "cast" and working_type(root.args[0].dtype) in (F32, F64):
         wanted = type_of(root.dtype)
@@ -110,6 +111,18 @@ def emit_working(
         if id(expr) not in values:
             values[id(expr)] = emit_node(k, expr, inputs, values)
     return [values[id(root)] for root in roots]
+
+
+# How many vectors go through an expression abreast: enough that the processor finds something to do while a long chain
+# of instructions waits for its results, and no more than leave registers for constants.
+STRANDS = 4
+
+
+def emit_abreast(
+    k: Function, roots: Sequence[Expr], inputs: Sequence[Sequence[Value]], known: Mapping[int, Value] | None = None
+) -> list[list[Value]]:
+    """`emit_working` for several sets of inputs, their instructions in turns; `STRANDS` of them are worth it."""
+    return k.abreast([partial(emit_working, k, roots, one, known) for one in inputs])
 
 
 def emit_node(k: Function, expr: Expr, inputs: Sequence[Value], values: Mapping[int, Value]) -> Value:

@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, powers, hyperbolic functions, the error function and roundings of floating-point vectors.
+"""Exponentials, logarithms, powers, sigmoids, hyperbolic functions, the error function and roundings of float vectors.
 
 Every function takes a value of type F32 or F64 with any number of lanes and emits straight code. Range reductions are
 those of Cody and Waite; the coefficients are in `coefficients`. NaN stays NaN, infinities, denormal numbers and
@@ -8,6 +8,7 @@ the whole range, as `tests/compiler/test_mathematics.py` measures them on every 
     function                     F32   F64
     exp                            2     2
     expm1                          3     3
+    sigmoid                        4     2
     log, log1p                     2     2
     power                          1     2
     erf                            7     2
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from sardonyx.compiler.llvm import coefficients
@@ -237,26 +239,42 @@ _STEPS = 32
 _POWERS = [2.0 ** (step / _STEPS) for step in range(_STEPS)]
 
 
-def _exp_by_table(k: Function, x: Value, adjust: int) -> Value:
-    """The same in float32 by AVX-512: 2^n for n a multiple of 1 / 32 is looked up, so that few terms are left to add.
+def _has_tables(k: Function, x: Value) -> bool:
+    """Whether powers of 2 are looked up."""
+    return x.type.bits == 32 and "avx512vl" in k.target.features
 
-    Vectors of other widths take whole registers, too, and have the same bits.
+
+def _by_registers(k: Function, x: Value, compute: Callable[[Value], Value]) -> Value:
+    """What `compute` makes of whole registers: of all that `x` fills, of a part of one where it is narrower.
+
+    The bits are the same for any number of lanes.
     """
-    lanes, whole = x.type.lanes, k.target.lanes(F32)
+    lanes, whole = x.type.lanes, k.target.lanes(x.type.scalar)
     if lanes > whole:
-        halves = [range(lanes // 2), range(lanes // 2, lanes)]
-        low, high = (_exp_by_table(k, k.shuffle(x, None, half), adjust) for half in halves)
+        halves = [k.shuffle(x, None, half) for half in (range(lanes // 2), range(lanes // 2, lanes))]
+        low, high = k.abreast([partial(_by_registers, k, half, compute) for half in halves])
         return k.shuffle(low, high, range(lanes))
+    if lanes == whole:
+        return compute(x)
     if lanes == 1:
-        return _exp_by_table(k, k.splat(x, whole), adjust).lane(0)
-    if lanes < whole:
-        wide = k.shuffle(x, None, [min(lane, lanes - 1) for lane in range(whole)])
-        return k.shuffle(_exp_by_table(k, wide, adjust), None, range(lanes))
-    # Where x is infinite, NaN or far outside, so is n, which then decides alone, as the remainder's bound sees to.
+        return compute(k.splat(x, whole)).lane(0)
+    return k.shuffle(compute(k.shuffle(x, None, [min(lane, lanes - 1) for lane in range(whole)])), None, range(lanes))
+
+
+def _reduce_by_table(k: Function, x: Value) -> tuple[_Reduced, Value, Value]:
+    """The reduction of exp for a register of AVX-512, its remainder within bounds, and the looked up fraction of 2^n.
+
+    Where x is infinite, NaN or far outside, so is n, which then decides alone, as the remainder's bound sees to.
+    """
     reduced = _reduce_exponent(k, x, steps=_STEPS)
     r = _by_avx512(k, "range", [reduced.remainder, k.constant(x.type, 0.5 / _STEPS)], _LESSER_MAGNITUDE)
-    low, high = k.numbers(F32, _POWERS[:whole]), k.numbers(F32, _POWERS[whole:])
-    power = lookup(k, low, high, reduced.shifted.bits_as(I32))
+    low, high = (k.numbers(F32, half) for half in (_POWERS[: x.type.lanes], _POWERS[x.type.lanes :]))
+    return reduced, r, lookup(k, low, high, reduced.shifted.bits_as(I32))
+
+
+def _exp_by_table(k: Function, x: Value, adjust: int) -> Value:
+    """The same for a register of AVX-512: 2^n for n a multiple of 1 / 32 is looked up, so that few terms are left."""
+    reduced, r, power = _reduce_by_table(k, x)
     p = k.fma(power * r, polynomial(k, r, coefficients.SHORT_EXP_32), power)
     return _scaled(k, p, reduced, adjust)
 
@@ -264,8 +282,8 @@ def _exp_by_table(k: Function, x: Value, adjust: int) -> Value:
 def _exp(k: Function, x: Value, adjust: int) -> Value:
     """e^x * 2^adjust, which overflows only where the product does."""
     of = format_of(x)
-    if x.type.bits == 32 and "avx512vl" in k.target.features:
-        return _exp_by_table(k, x, adjust)
+    if _has_tables(k, x):
+        return _by_registers(k, x, lambda part: _exp_by_table(k, part, adjust))
     if _has_avx512(k, x):
         # Where x is infinite, NaN or far outside, so is n, which then decides alone, as the remainder's bound sees to.
         reduced = _reduce_exponent(k, x)
@@ -274,6 +292,36 @@ def _exp(k: Function, x: Value, adjust: int) -> Value:
         reduced = _reduce_exponent(k, _clamped(k, x, of.exp_lowest, of.exp_highest))
         r = reduced.remainder
     return _scaled(k, _exp_of_remainder(k, r), reduced, adjust)
+
+
+def sigmoid(k: Function, x: Value) -> Value:
+    """1 / (1 + e^-x); where that is denormal, it may be 0.
+
+    With -x = n log(2) + r and t = tanh(r / 2) it is (1 - t) / (1 - t + 2^n (1 + t)): the division takes the place of
+    some terms of an exponential, and only the last sum waits for 2^n.
+    """
+    if x.type.bits == 64:
+        return 1.0 / (exp(k, -x) + 1.0)
+    if _has_tables(k, x):
+        return _by_registers(k, x, partial(_sigmoid_by_table, k))
+    # Within these bounds 2^n is zero, a normal number or infinite.
+    reduced = _reduce_exponent(k, -_clamped(k, x, -88.7, 88.0))
+    r = reduced.remainder
+    ratio = polynomial(k, r * r, coefficients.HALF_TANH_32)
+    one = k.constant(x.type, 1.0)
+    above, below = k.fma(-r, ratio, one), k.fma(r, ratio, one)
+    of = format_of(x)
+    n = reduced.shifted.bits_as(of.integer) - k.constant(x.type, of.magic).bits_as(of.integer)
+    power = ((n + of.bias) << of.mantissa_bits).bits_as(F32)
+    return above / k.fma(power, below, above)
+
+
+def _sigmoid_by_table(k: Function, x: Value) -> Value:
+    """The same for a register of AVX-512, where r is so small that t is a multiple of it."""
+    reduced, r, power = _reduce_by_table(k, -x)
+    power = _scaled(k, power, reduced)
+    above = coefficients.INVERSE_HALF_TANH_32 - r
+    return above / k.fma(power, r + coefficients.INVERSE_HALF_TANH_32, above)
 
 
 def expm1(k: Function, x: Value) -> Value:
@@ -567,6 +615,7 @@ FUNCTIONS: dict[str, Callable[[Function, Value], Value]] = {
     "log": log,
     "log1p": log1p,
     "rint": rint,
+    "sigmoid": sigmoid,
     "sinh": sinh,
     "sqrt": sqrt,
     "tanh": tanh,

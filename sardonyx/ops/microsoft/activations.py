@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sardonyx.kernel.expr import Expr, absolute, exp, expm1, log1p, maximum, minimum, tanh, where
+from sardonyx.kernel.expr import Expr, absolute, exp, expm1, log1p, maximum, minimum, sigmoid, tanh, where
 from sardonyx.ops.microsoft.rules import Array
 
 # Each with the parameters that it reads, in the order in which fused operators list them, and their defaults.
@@ -73,7 +73,7 @@ _EXPRESSIONS: dict[str, Callable[..., Expr]] = {
     "Relu": lambda x: maximum(x, 0),
     "ScaledTanh": lambda x, alpha, beta: alpha * tanh(beta * x),
     "Selu": lambda x, alpha, gamma: gamma * where(x < 0, alpha * expm1(minimum(x, 0)), x),
-    "Sigmoid": lambda x: 1 / (1 + exp(-x)),
+    "Sigmoid": lambda x: sigmoid(x),
     "Softplus": lambda x: maximum(x, 0) + log1p(exp(-absolute(x))),
     "Softsign": lambda x: x / (1 + absolute(x)),
     "Tanh": lambda x: tanh(x),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sardonyx.kernel.evaluate import erf as array_erf
-from sardonyx.kernel.expr import Apply, Expr, erf, exp, tanh
+from sardonyx.kernel.expr import Apply, Expr, erf, sigmoid, tanh
 from sardonyx.kernel.program import Host, Kernel
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Elementwise, Operator, operator
@@ -30,10 +30,6 @@ def gelu(x: Expr) -> Expr:
 def fast_gelu(x: Expr) -> Expr:
     """GELU by its cubic tanh approximation (Hendrycks and Gimpel 2016)."""
     return 0.5 * x * (1.0 + tanh(SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))))
-
-
-def sigmoid(x: Expr) -> Expr:
-    return 1.0 / (1.0 + exp(-x))
 
 
 @operator("Gelu", domain=DOMAIN)
@@ -84,7 +80,7 @@ class QuickGelu(Elementwise):
 
     def scalar(self, *inputs: Expr) -> Expr:
         (x,) = inputs
-        return x / (1.0 + exp(-x if self.alpha == 1.0 else -self.alpha * x))
+        return x * sigmoid(x if self.alpha == 1.0 else self.alpha * x)
 
 
 @operator("ScaledSiLU", domain=DOMAIN)

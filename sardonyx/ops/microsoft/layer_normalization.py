@@ -243,7 +243,7 @@ class GatedRMSNorm(SameAsFirst):
         assert x is not None
         assert gate is not None
         z = gate.cast(x.dtype)
-        opened = 1 / (1 + k.exp(-z))
+        opened = k.sigmoid(z)
         if self.activation != "sigmoid":
             opened = opened * z
         y = affine(standardized(x, self.epsilon, centred=False)[0], scale, None) * opened

@@ -195,7 +195,7 @@ class QLinearSigmoid(Lookup):
             return np.asarray(1 / (1 + np.exp(-x)))
 
     def scalar(self, x: Expr) -> Expr:
-        return 1 / (1 + k.exp(-x))
+        return k.sigmoid(x)
 
 
 @operator("QLinearLeakyRelu", domain=DOMAIN)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.expression import emit_working
+from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Request, Rows, multiply_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -150,7 +150,7 @@ class _Bands:
                 for row in range(spec.rows):
                     value = tile[row, 0, vector]
                     if self.is_cheap:
-                        value = self._finished(value, others)
+                        (value,) = self._finished([value], others)
                     target.store(value, row * self.panel + vector * self.lanes)
         if not self.is_cheap:
             self._finish_line(made, channel)
@@ -160,8 +160,13 @@ class _Bands:
         k, a = self.k, self.a
         with k.apart(), k.loop(0, self.panel, self.lanes) as vector:
             others = self._others(channel + vector)
-            with k.loop(vector, a["made_w"] * self.panel, self.panel) as at:
-                made.store(self._finished(made.load(at, self.lanes), others), at)
+            whole = a["made_w"] - a["made_w"] % STRANDS
+            for begin, end, count in ((k.constant(I64, 0), whole, STRANDS), (whole, a["made_w"], 1)):
+                with k.loop(begin * self.panel + vector, end * self.panel, self.panel * count) as at:
+                    places = [made.offset(at + turn * self.panel) for turn in range(count)]
+                    sums = [place.load(0, self.lanes) for place in places]
+                    for place, value in zip(places, self._finished(sums, others), strict=True):
+                        place.store(value)
 
     def _others(self, channel: Value) -> list[Value]:
         """The other inputs of `middle` for a vector of channels."""
@@ -172,9 +177,10 @@ class _Bands:
             for start, spread in zip(starts, self.spec.spread, strict=True)
         ]
 
-    def _finished(self, value: Value, others: Sequence[Value]) -> Value:
-        (result,) = emit_working(self.k, self.spec.middle.roots, [value, *others])
-        return self.k.splat(result, self.lanes)
+    def _finished(self, sums: Sequence[Value], others: Sequence[Value]) -> list[Value]:
+        """What becomes of some vectors of sums of the same channels, abreast."""
+        results = emit_abreast(self.k, self.spec.middle.roots, [[one, *others] for one in sums])
+        return [self.k.splat(result, self.lanes) for (result,) in results]
 
     def _slide(self, item: Value, line: Value, top: Value, block: Value, channel: Value) -> None:
         """One line of windows."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.expression import emit_expression
+from sardonyx.compiler.llvm.expression import STRANDS, emit_expression
 from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 
@@ -122,6 +123,15 @@ def _is_cheap(outputs: tuple[Expr, ...]) -> bool:
     return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
 
 
+@dataclass(frozen=True)
+class _Spot:
+    """A vector of a tile: its row of each matrix that has rows, its number in the row, and its sums."""
+
+    lines: dict[int, Pointer]
+    vector: int
+    value: Value
+
+
 class EpilogueWriter:
     """Writes the epilogue of one panel: its operands and outputs at their batch, the column it starts at, and a mask
     for each of its vectors (None where all of it exists)."""
@@ -160,12 +170,24 @@ class EpilogueWriter:
         """A loop over `rows` rows of a tile in memory, which are the rows from `row` on of the matrices."""
         k = self.k
         lanes = k.target.lanes(tile.scalar)
+        # Few vectors of a row leave the processor waiting for one another's results: take as many rows as fill it.
+        abreast = max(1, STRANDS // len(self.masks))
+
+        def visit(turn: Value, count: int) -> None:
+            spots = []
+            for index in range(count):
+                line, lines = tile.offset((turn + index) * stride), self._lines(row + turn + index)
+                spots += [_Spot(lines, vector, line.load(vector * lanes, lanes)) for vector in range(len(self.masks))]
+            self._finish(spots, fixed)
+
         with k.apart():
             fixed = self._fixed(lanes)
-            with k.loop(0, rows) as turn:
-                line = tile.offset(turn * stride)
-                vectors = [line.load(vector * lanes, lanes) for vector in range(len(self.masks))]
-                self._row(self._lines(row + turn), vectors, fixed)
+            whole = rows - rows % abreast
+            with k.loop(0, whole, abreast) as turn:
+                visit(turn, abreast)
+            if abreast > 1:
+                with k.loop(whole, rows) as turn:
+                    visit(turn, 1)
 
     def over_registers(self, tile: Sequence[Sequence[Value]], row: Value) -> None:
         """The same for a tile in registers, a sequence of vectors for each row."""
@@ -174,7 +196,8 @@ class EpilogueWriter:
         for turn, vectors in enumerate(tile):
             if turn:
                 lines = {index: line.offset(self._place(index).stride) for index, line in lines.items()}
-            self._row(lines, vectors, fixed)
+            for vector, value in enumerate(vectors):
+                self._finish([_Spot(lines, vector, value)], fixed)
 
     def _place(self, index: int) -> Place:
         """The operands' matrices, then the outputs'."""
@@ -204,21 +227,27 @@ class EpilogueWriter:
                     found[index, vector] = place.start.offset(self.column).load(vector * lanes, lanes, mask)
         return found
 
-    def _row(self, lines: dict[int, Pointer], vectors: Sequence[Value], fixed: dict[tuple[int, int], Value]) -> None:
-        k = self.k
-        lanes, count = vectors[0].type.lanes, len(self.operands)
-        for vector, (accumulator, mask) in enumerate(zip(vectors, self.masks, strict=True)):
-            values = [accumulator]
-            for index, (operand, _) in enumerate(self.operands):
-                if operand.addressing == "column":
-                    values.append(k.splat(lines[index].load(), lanes))
-                elif operand.addressing == "full":
-                    values.append(lines[index].load(vector * lanes, lanes, mask))
-                else:
-                    values.append(fixed[index, vector])
-            results = emit_expression(k, self.epilogue.outputs, values) if self.epilogue.outputs else values[:1]
-            for number, result in enumerate(results, count):
-                lines[number].store(k.splat(result, lanes), vector * lanes, mask)
+    def _finish(self, spots: Sequence[_Spot], fixed: dict[tuple[int, int], Value]) -> None:
+        """Evaluate and store what belongs to some vectors, abreast."""
+        k, outputs, count = self.k, self.epilogue.outputs, len(self.operands)
+        inputs = [[spot.value, *self._operands(spot, fixed)] for spot in spots]
+        found = k.abreast([partial(emit_expression, k, outputs, one) for one in inputs]) if outputs else inputs
+        for spot, results in zip(spots, found, strict=True):
+            lanes = spot.value.type.lanes
+            for number, result in enumerate(results[: max(1, len(outputs))], count):
+                spot.lines[number].store(k.splat(result, lanes), spot.vector * lanes, self.masks[spot.vector])
+
+    def _operands(self, spot: _Spot, fixed: dict[tuple[int, int], Value]) -> list[Value]:
+        """The elements of the operands for one vector of a row."""
+        lanes, found = spot.value.type.lanes, []
+        for index, (operand, _) in enumerate(self.operands):
+            if operand.addressing == "column":
+                found.append(self.k.splat(spot.lines[index].load(), lanes))
+            elif operand.addressing == "full":
+                found.append(spot.lines[index].load(spot.vector * lanes, lanes, self.masks[spot.vector]))
+            else:
+                found.append(fixed[index, spot.vector])
+        return found
 
 
 def writer_of(

@@ -6,16 +6,16 @@ lanes or along another dimension, the steps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.expression import emit_working
+from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot
-from sardonyx.compiler.llvm.types import F32, I64, Type, type_of
+from sardonyx.compiler.llvm.types import F32, I32, I64, Type, type_of
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, walk
 
@@ -140,7 +140,7 @@ class Finishing:
             for turn, found in enumerate(values):
                 if turn:
                     starts = self._moved(starts, steps)
-                self._place(found, starts, fixed)
+                self._place([found], [starts], fixed)
             return
         rooms = [k.stack(value.type.scalar, len(values) * self.lanes) for value in values[0]]
         for turn, found in enumerate(values):
@@ -148,17 +148,22 @@ class Finishing:
                 room.store(value, turn * self.lanes)
         with k.apart():
             fixed = self._fixed(starts, stays)
-            kept = self._total
-            total = None if kept is None else k.variable(F32.vector(self.lanes), kept.load(0, self.lanes))
-            with k.loop(0, len(values)) as at:
-                there = self._moved(starts, [at * one for one in steps])
-                (first, *_) = self._place([one.load(at * self.lanes, self.lanes) for one in rooms], there, fixed)
-                if total is not None:
-                    assert known is not None
-                    with k.when(at >= known):
-                        total.set(total.get() + first)
-            if kept is not None and total is not None:
-                kept.store(total.get())
+            total = None if self._total is None else self._total.load(0, self.lanes)
+            stored_before = None if known is None else k.splat(known.to(I32), self.lanes)
+            for begin, count in _shares(len(values)):
+                group = [starts]
+                for _ in range(1, count):
+                    group.append(self._moved(group[-1], steps))
+                starts = self._moved(group[-1], steps)
+                places = range(begin, begin + count)
+                vectors = [[room.load(at * self.lanes, self.lanes) for room in rooms] for at in places]
+                results = self._place(vectors, group, fixed)
+                for at, (first, *_) in zip(places, results, strict=True):
+                    if total is not None:
+                        assert stored_before is not None
+                        total = k.select(stored_before <= at, total + first, total)
+            if self._total is not None:
+                self._total.store(total)
 
     def _starts(self, step: Value, lane: Value) -> list[Pointer]:
         """Where the operands and the outputs are at these coordinates."""
@@ -191,12 +196,26 @@ class Finishing:
         """The operands that are the same for all vectors of a call."""
         return {index: self._read(index, starts[index]) for index, stay in enumerate(stays) if stay}
 
-    def _place(self, found: Sequence[Value], starts: Sequence[Pointer], fixed: dict[int, Value]) -> list[Value]:
-        """Store the results for one vector, and give them."""
-        count = len(self.finish.operands)
-        operands = [fixed[index] if index in fixed else self._read(index, starts[index]) for index in range(count)]
-        results = emit_working(self.k, self.finish.body.roots, [*found, *operands])
-        results = [self.k.splat(result, self.lanes) for result in results]
-        for result, storage, pointer in zip(results, self._types[count:], starts[count:], strict=True):
-            pointer.store(as_stored(self.k, result, storage))
-        return results
+    def _place(
+        self, found: Sequence[Sequence[Value]], places: Sequence[Sequence[Pointer]], fixed: dict[int, Value]
+    ) -> list[list[Value]]:
+        """Store the results for some vectors, abreast, and give them."""
+        k, count = self.k, len(self.finish.operands)
+        inputs = [
+            [*one, *(fixed[index] if index in fixed else self._read(index, starts[index]) for index in range(count))]
+            for one, starts in zip(found, places, strict=True)
+        ]
+        given = emit_abreast(k, self.finish.body.roots, inputs)
+        given = [[k.splat(result, self.lanes) for result in results] for results in given]
+        for results, starts in zip(given, places, strict=True):
+            for result, storage, pointer in zip(results, self._types[count:], starts[count:], strict=True):
+                pointer.store(as_stored(k, result, storage))
+        return given
+
+
+def _shares(count: int) -> Iterator[tuple[int, int]]:
+    """Where the parts begin that go through an expression abreast, and how many vectors each has: nearly as many."""
+    parts = -(-count // STRANDS)
+    for part in range(parts):
+        begin, end = count * part // parts, count * (part + 1) // parts
+        yield begin, end - begin
