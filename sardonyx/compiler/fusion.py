@@ -42,6 +42,7 @@ class Group:
     operands: list[ir.Value] = field(default_factory=list)
     outputs: list[ir.Value] = field(default_factory=list)  # those that somebody outside reads
     before: Group | None = None
+    rounded: bool = False  # whether the first output of a template without an epilogue is stored in bfloat16
 
     @property
     def takes_pointwise(self) -> bool:

@@ -449,6 +449,7 @@ def structure_of(group: Group) -> Hashable | None:
         attributes,
         given,
         made,
+        group.rounded,
         exprs,
         dtypes,
     )

@@ -6,7 +6,8 @@ stored: the same numbers in half the memory, without a step that reads and write
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +21,12 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOAT32 = np.dtype(np.float32)
 
 
-def round_results(groups: Sequence[Group], outer_readers: Mapping[ir.Value, bool], target: Target) -> None:
+def round_results(
+    groups: Sequence[Group],
+    dtype_of: Callable[[ir.Value], np.dtype[Any] | None],
+    outer_readers: Mapping[ir.Value, bool],
+    target: Target,
+) -> None:
     """Round the results of groups that all of their readers round, for a session whose precision is bfloat16.
 
     `outer_readers` tells of a value whether somebody outside of these groups reads it.
@@ -28,10 +34,16 @@ def round_results(groups: Sequence[Group], outer_readers: Mapping[ir.Value, bool
     if bf16_product(target) is None:
         return
     kept = {value for group in groups for value in _read_as_they_are(group)}
+
+    def is_rounded(value: ir.Value) -> bool:
+        return dtype_of(value) == _FLOAT32 and value not in kept and not outer_readers.get(value)
+
     for group in groups:
         for value, expr in group.values.items():
-            if expr.dtype == _FLOAT32 and value not in kept and not outer_readers.get(value):
+            if is_rounded(value):
                 group.values[value] = expr.cast(_BFLOAT16)
+        if not group.values and group.anchor is not None and group.anchor.native is not None:
+            group.rounded = group.anchor.native.rounds_result and is_rounded(group.anchor.node.outputs[0])
 
 
 def _read_as_they_are(group: Group) -> list[ir.Value]:

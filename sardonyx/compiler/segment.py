@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -350,7 +351,7 @@ def build_segment(
 
     groups = fuse(items, shape_of, dtype_of, outer)
     if settings.precision == "bfloat16":
-        round_results(groups, outer, library.target)
+        round_results(groups, dtype_of, outer, library.target)
     picked = picked_sizes(items, constant, shape_of)
     needed = _needed(groups, picked, outer)
     numbers: dict[ir.Value, int] = {}
@@ -477,7 +478,7 @@ def _binding(
     native = item.native
     assert native is not None
     if not group.values:
-        return native.bind
+        return partial(native.bind, rounded=True) if group.rounded else native.bind
 
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
         given = part_of(group, inputs)

@@ -47,6 +47,9 @@ class NativeKernel:
     # of that precision. `bind` may be given them in bfloat16 then.
     rounded_inputs: tuple[int, ...] = ()
 
+    # Whether `bind` can give its first output, of float32 and without an epilogue, in bfloat16 (keyword `rounded`).
+    rounds_result: bool = False
+
     # Where the sizes of the outputs depend on data: of each output, the axis whose size is counted while the kernel
     # runs, or None. Then `bind` gives outputs of the largest size that there may be, which the kernel fills densely,
     # and one value more: the count, one int64. Such a node is a step of its own.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
@@ -113,13 +114,15 @@ def attended(
     *,
     offset: int,
     append: Append | None = None,
+    result: np.dtype[Any] | None = None,
 ) -> Tensor:
-    """Add the attention of queries, keys and values as com.microsoft has it; the output is (batch, rows, width).
+    """Add the attention of queries, keys and values as com.microsoft has it; the output is (batch, rows, width), of
+    the operands' type unless another `result` is asked for.
 
     Parameters: `scale` (0: 1 / sqrt(size)), `mask_filter_value`, `unidirectional`.
     """
     q, k, v = operands
-    output = binder.new(q.tensor.dtype, (q.batch, q.rows, q.heads * v.size))
+    output = binder.new(result or q.tensor.dtype, (q.batch, q.rows, q.heads * v.size))
     filtered = float(parameters["mask_filter_value"])
     biases = padding_bias(binder, masks.padding, q.batch, q.rows, k.rows, filtered, masks.name)
     if masks.added is not None:
@@ -156,6 +159,8 @@ class MultiHeadAttentionKernel(NativeKernel):
     `presents` (which of the two caches are wanted).
     """
 
+    rounds_result = True
+
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         given = [*inputs, *[None] * (10 - len(inputs))]
         if given[8] is not None or given[9] is not None:
@@ -167,7 +172,7 @@ class MultiHeadAttentionKernel(NativeKernel):
             return f"a key_padding_mask of {mask.dtype}"
         return dtype_reason([given[0], given[1], given[2], given[3], given[5], given[6], given[7]])
 
-    def bind(self, binder: Binder, inputs: Tensors) -> Tensors:
+    def bind(self, binder: Binder, inputs: Tensors, *, rounded: bool = False) -> Tensors:
         query, key, value, bias, mask, added, past_k, past_v = padded(inputs, 10)[:8]
         assert query is not None
         heads = int(self.parameters["num_heads"])
@@ -181,7 +186,8 @@ class MultiHeadAttentionKernel(NativeKernel):
             before = past_k.shape[2]
         q, k, v = operands.query, operands.key, operands.value
         masks = Masks("key_padding_mask", mask, added)
-        output = attended(binder, self.parameters, (q, k, v), masks, offset=before, append=append)
+        result = np.dtype(ml_dtypes.bfloat16) if rounded else None
+        output = attended(binder, self.parameters, (q, k, v), masks, offset=before, append=append, result=result)
         wanted_k, wanted_v = self.parameters["presents"]
         return output, k.as_tensor() if wanted_k else None, v.as_tensor() if wanted_v else None
 

@@ -168,6 +168,7 @@ class Attention:
             self.softcap > 0,
             self.sink is not None,
             self.append is not None,
+            result="" if self.output.tensor.dtype == storage else self.output.tensor.dtype.name,
         )
         rows = few_rows(binder, self.rows_of_a_key_head, storage, max(self.query.size, self.value.size))
         if rows:

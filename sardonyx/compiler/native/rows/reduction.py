@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
@@ -65,6 +67,7 @@ class ReductionTemplate(NativeKernel):
         self.known_inputs = parameters["known"]
         self.takes_epilogue = self.positions == (0,)
         self._is_row_value = is_row_value(self.program.outputs[0])
+        self.rounds_result = self.positions[:1] == (0,) and not self.takes_epilogue and not self._is_row_value
         self.averages = canonical(self.program.outputs) == _MEAN
         self._fused: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
         self._kernels: dict[tuple[Expr, ...], PointwiseKernel | ReductionKernel] = {}
@@ -73,7 +76,12 @@ class ReductionTemplate(NativeKernel):
         return supported(self.program.outputs)
 
     def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], epilogue: Epilogue | None = None
+        self,
+        binder: Binder,
+        inputs: Sequence[Tensor | None],
+        epilogue: Epilogue | None = None,
+        *,
+        rounded: bool = False,
     ) -> Sequence[Tensor | None]:
         if epilogue is not None and [*map(type, epilogue.outputs)] == [Input] and not epilogue.operands:
             epilogue = None  # the result as it is
@@ -92,7 +100,7 @@ class ReductionTemplate(NativeKernel):
         if epilogue is not None and self._takes_in(arrangement, epilogue):
             dtypes = (*dtypes, *(tensor.dtype for tensor in epilogue.operands))
             return self._run(binder, [*read, *epilogue.operands], arrangement.axes, self._with(epilogue), dtypes)
-        made = self._run(binder, read, arrangement.axes, roots, dtypes)
+        made = self._run(binder, read, arrangement.axes, self._rounded if rounded else roots, dtypes)
         results: list[Tensor | None] = [None] * (max(self.positions) + 1)
         for position, tensor, shape in zip(self.positions, made, arrangement.outputs, strict=True):
             _check_elements(position, tensor, shape)
@@ -115,6 +123,12 @@ class ReductionTemplate(NativeKernel):
         share = binder.constant(np.full((1, 1, 1), 1 / math.prod(shape[2:]), np.float32))
         (means,) = _MEANS_OF_SUMS.bind(binder, [sums, share], (2,))
         return read_as(binder, means, arrangement.outputs[0])
+
+    @functools.cached_property
+    def _rounded(self) -> tuple[Expr, ...]:
+        """The program's outputs, the first of them in bfloat16."""
+        first, *others = self.program.outputs
+        return first.cast(ml_dtypes.bfloat16), *others
 
     def _takes_in(self, arrangement: Arrangement, epilogue: Epilogue) -> bool:
         """Whether the result is an element of the space, with the space's own shape, and stays so."""

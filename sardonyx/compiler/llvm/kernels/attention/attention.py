@@ -222,7 +222,7 @@ class _Kernel:
             return given[base] + index * nbytes
 
         place = batch * given["output_batch"] + query * given["output_row"] + head * given["output_head"]
-        words = {"output": address("output", place, self.frame.storage.nbytes), "low": low, "high": high}
+        words = {"output": address("output", place, self.spec.result_type.nbytes), "low": low, "high": high}
         for number, name in enumerate(() if self.spec.folded else self.spec.biases):
             scalar = type_of(np.dtype(name))
             assert scalar is not None

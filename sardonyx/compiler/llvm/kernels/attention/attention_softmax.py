@@ -201,6 +201,6 @@ def finish_row(frame: Frame, table: RowTable, index: Value) -> None:
     one = k.constant(frame.compute, 1.0)
     inverse = k.select(total.equals(0.0), k.constant(frame.compute, 0.0), one / total)
     accumulator = table.accumulator(index)
-    output = k.pointer(table.word(index, "output"), frame.storage)
+    output = k.pointer(table.word(index, "output"), frame.spec.result_type)
     for at, mask in frame.pieces(frame.spec.value_size):
-        output.store(narrowed(k, accumulator.load(at, frame.lanes) * inverse, frame.storage), at, mask)
+        output.store(narrowed(k, accumulator.load(at, frame.lanes) * inverse, output.scalar), at, mask)

@@ -49,7 +49,7 @@ ROW_BYTES = 64
 class AttentionSpec:
     """The structure of an attention kernel.
 
-    - `storage`: dtype of queries, keys, values and output; float16 and bfloat16 are computed in float32.
+    - `storage`: dtype of queries, keys and values, and of the output; float16 and bfloat16 are computed in float32.
     - `few_rows`: 0, or the number of rows (a power of two) that a key head has at most: the form for decoding.
     - `biases`: dtypes of what is added to the scores, in order; bool and integers are masks.
     - `folded`: whether each bias is the same for all rows of a key head, so that it is added with the products.
@@ -63,6 +63,7 @@ class AttentionSpec:
     - `sink`: one logit for each head that takes part in the denominator alone.
     - `pairs`: whether float32 operands of both products are rounded to bfloat16 and multiplied two by two; not in the
       form for few rows, and with values that are packed.
+    - `result`: dtype of the output, where it is not `storage`.
     """
 
     storage: str
@@ -79,6 +80,7 @@ class AttentionSpec:
     sink: bool = False
     appends: bool = False
     pairs: bool = False
+    result: str = ""
 
     @property
     def product(self) -> Product:
@@ -93,6 +95,12 @@ class AttentionSpec:
     @property
     def storage_type(self) -> Type:
         found = type_of(np.dtype(self.storage))
+        assert found is not None
+        return found
+
+    @property
+    def result_type(self) -> Type:
+        found = type_of(np.dtype(self.result or self.storage))
         assert found is not None
         return found
 

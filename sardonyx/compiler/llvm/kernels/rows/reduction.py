@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
-from sardonyx.compiler.llvm.expression import emit_node, emit_working, working_type
+from sardonyx.compiler.llvm.expression import emit_node, emit_working, unrounded, working_type
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.kernels.rows.reducing import combined, folded, neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import (
@@ -323,7 +323,7 @@ class _Rows(_Form):
         if not written:
             return
         number = len(passes.reductions)
-        roots = [root for root, _ in written]
+        roots = [root if passes.is_row_value(root) else unrounded(root) for root, _ in written]
         with self._each_run() as room:
             whole = self.size - self.size % self.lanes
             with k.loop(0, whole, self.lanes) as index:
