@@ -39,7 +39,7 @@ from benchmarks import (
 )
 from benchmarks import summary as summaries
 from benchmarks.effort import QUICK, THOROUGH, USUAL, Effort
-from benchmarks.engines import BASELINE, BEST_OF, OURS
+from benchmarks.engines import BASELINE, BEST_OF, KEPT, OURS
 from benchmarks.progress import Progress
 from benchmarks.zoo import registry, store
 
@@ -63,6 +63,11 @@ class Request:
     def few(self) -> tuple[str, ...]:
         """The engines whose start-up and memory are of interest: ours and the best peers."""
         return tuple(engine for engine in self.engines if engine in (*BEST_OF, OURS))
+
+    @property
+    def starting(self) -> tuple[str, ...]:
+        """Those, and ours with the engines that it keeps."""
+        return (*self.few, KEPT) if OURS in self.few else self.few
 
     @property
     def most(self) -> tuple[int, ...]:
@@ -185,13 +190,13 @@ def rows_of_models(request: Request) -> int:
 
 def measure_sessions(request: Request) -> None:
     repeats = request.effort.repeats
-    rows = startup.sessions(request.models, request.few, request.most, request.zoo, repeats)
+    rows = startup.sessions(request.models, request.starting, request.most, request.zoo, repeats)
     keep(request, "sessions", rows, {"repeats": repeats})
 
 
 def measure_processes(request: Request) -> None:
     repeats = request.effort.repeats
-    rows = startup.processes(request.models, request.few, request.most, request.zoo, repeats)
+    rows = startup.processes(request.models, request.starting, request.most, request.zoo, repeats)
     keep(request, "processes", rows, {"repeats": repeats})
 
 
@@ -200,6 +205,10 @@ def measure_memory(request: Request) -> None:
 
 
 def rows_of_starts(request: Request) -> int:
+    return len(request.models) * len(request.starting)
+
+
+def rows_of_memory(request: Request) -> int:
     return len(request.models) * len(request.few)
 
 
@@ -263,7 +272,7 @@ PARTS: dict[str, Part] = {
     "models": Part(measure_models, rows_of_models, 2.3),
     "sessions": Part(measure_sessions, rows_of_starts, 4.2),
     "processes": Part(measure_processes, rows_of_starts, 2.5),
-    "memory": Part(measure_memory, rows_of_starts, 1.8),
+    "memory": Part(measure_memory, rows_of_memory, 1.8),
     "small": Part(measure_small, rows_of_small, 1.7),
     "lengths": Part(measure_lengths, rows_of_lengths, 11.0),
     "gemm": Part(measure_gemm, rows_of_gemm, 0.75),

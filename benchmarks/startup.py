@@ -3,8 +3,9 @@
     python -m benchmarks.startup [--zoo DIR] [--models …] [--engines …] [--threads 2] [--repeats 3] [--json FILE]
 
 Sessions. Every figure comes from a fresh process that has imported the engine and made and run a session of a tiny
-model, so that imports are over. `cold` is a process whose kernel cache is an empty folder (the environment variable
-SARDONYX_CACHE), `warm` are those after it with the same folder; engines without such a cache are only warm. The
+model, so that imports are over. `cold` is a process whose caches are an empty folder (the environment variable
+SARDONYX_CACHE), `warm` are those after it with the same folder; engines without such caches are only warm.
+`sardonyx` makes every session from the model, `sardonyx-kept` from the engine that the cold process kept of it. The
 file of the model is in the system's memory: it was read before. Our Python files are compiled to bytecode, as those of
 an installed package are. Medians over `--repeats` processes.
 
@@ -30,7 +31,7 @@ import numpy as np
 
 import sardonyx
 from benchmarks import isolated, machine, options, report
-from benchmarks.engines import BASELINE, ENGINES, OURS, OnnxRuntime
+from benchmarks.engines import BASELINE, ENGINES, KEPT, OURS, OnnxRuntime
 from benchmarks.tables import Column, Table
 from benchmarks.turns import timed
 from benchmarks.zoo import registry, test_data, tiny
@@ -43,7 +44,7 @@ STEADY_SECONDS = 0.5
 SESSIONS = Table(
     (
         Column("model", "model", width=26),
-        Column("engine", "engine", width=11),
+        Column("engine", "engine", width=13),
         Column("thr", "threads", "d", 3),
         Column("cold s", "cold_session_s", ".3f", 7),
         Column("+ first run", "cold_first_s", ".3f", 11),
@@ -58,7 +59,7 @@ SESSIONS = Table(
 PROCESSES = Table(
     (
         Column("model", "model", width=26),
-        Column("engine", "engine", width=11),
+        Column("engine", "engine", width=13),
         Column("thr", "threads", "d", 3),
         Column("median s", "median_s", ".3f", 8),
         Column("min s", "min_s", ".3f", 8),
@@ -110,7 +111,7 @@ class Start:
 def main() -> None:
     parser = options.parser("startup", __doc__)
     options.add_models(parser)
-    options.add_engines(parser, (BASELINE, "openvino", OURS))
+    options.add_engines(parser, (BASELINE, "openvino", OURS, KEPT))
     options.add_threads(parser, options.default_threads()[-1:])
     parser.add_argument("--repeats", type=int, default=3, help="processes for each figure; default: %(default)s")
     options.add_json(parser)
@@ -157,7 +158,7 @@ def session_row(name: str, engine: str, threads: int, zoo: Path, repeats: int) -
         start = partial(isolated.call, start_once, name, engine, threads, zoo, warm_up)
         environment = {CACHE: str(Path(folder) / "kernels")}
         try:
-            if engine == OURS:
+            if engine.startswith(OURS):
                 cold: Start = start(environment=environment)
                 row.cold_session_s, row.cold_first_s = cold.session_s, cold.first_s
                 row.cold_compiled = cold.compiled
@@ -218,6 +219,8 @@ import sys, numpy
 import {module} as ort
 options = ort.SessionOptions()
 options.intra_op_num_threads = int(sys.argv[3])
+for key, value in {config}.items():
+    options.add_session_config_entry(key, value)
 session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
 print(len(session.run(None, dict(numpy.load(sys.argv[2])))), flush=True)
 """
@@ -235,7 +238,9 @@ def script(engine: str) -> str | None:
     if engine == "openvino":
         return _OPENVINO_SCRIPT
     found = ENGINES[engine]
-    return _ORT_SCRIPT.format(module=found.module) if isinstance(found, OnnxRuntime) and not found.config else None
+    return (
+        _ORT_SCRIPT.format(module=found.module, config=dict(found.config)) if isinstance(found, OnnxRuntime) else None
+    )
 
 
 def processes(
