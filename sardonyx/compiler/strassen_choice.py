@@ -73,7 +73,8 @@ def declined(target: Target, problem: Problem) -> str | None:
     saved = gain(m, k, n)
     if saved < _LEAST_GAIN:
         return f"the sums of {m}x{k}x{n} cost too much of what is saved: {100 * saved:.1f} % would be left"
-    if _row_block((m + 1) // 2, _wished_rows(target, _k_block(target, k // 2)), tile_shape(target).rows) is None:
+    rows = tile_shape(target).rows
+    if _row_block((m + 1) // 2, _wished_rows(target, _k_block(target, k // 2, panel), rows), rows) is None:
         return f"half of {m} rows cannot be cut into high tiles"
     return None
 
@@ -86,8 +87,8 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     """
     panel, rows = panel_columns(target), tile_shape(target).rows
     upper, half, panels = (m + 1) // 2, k // 2, n // 2 // panel
-    k_block = _k_block(target, half)
-    wished = _wished_rows(target, k_block)
+    k_block = _k_block(target, half, panel)
+    wished = _wished_rows(target, k_block, rows)
     found = [_row_block(upper, wished, rows), _row_block(upper, wished, rows, more=2)]
     able = [one for one in found if one is not None]
     if not able:
@@ -136,15 +137,14 @@ def _lines(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
-def _k_block(target: Target, half: int) -> int:
+def _k_block(target: Target, half: int, panel: int) -> int:
     """Elements of K whose words of a panel take the nearest cache, the same for all blocks."""
-    most = max(64, target.caches.l1 // (panel_columns(target) * _WORD))
+    most = max(64, target.caches.l1 // (panel * _WORD))
     return -(-half // -(-half // most))
 
 
-def _wished_rows(target: Target, k_block: int) -> int:
+def _wished_rows(target: Target, k_block: int, rows: int) -> int:
     """Rows of seven parts of A, a block of K wide, that take the second cache: a multiple of the tile's."""
-    rows = tile_shape(target).rows
     return max(4 * rows, target.caches.l2 // (7 * k_block * _WORD) // rows * rows)
 
 

@@ -82,7 +82,7 @@ def native(session: ort.InferenceSession) -> NativeSegment:
 
 def shapes_of(session: ort.InferenceSession, b: int, n: int) -> tuple[tuple[int, ...], ...]:
     known = {"x": (b, n, 16), "ids": (b, n), "kinds": (b, n)}
-    return tuple(known[name] for name in native(session)._names)
+    return tuple(known[name] for name in native(session).names)
 
 
 def segment_of(session: ort.InferenceSession) -> Segment:

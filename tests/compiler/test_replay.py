@@ -96,7 +96,7 @@ def segment_of(session: ort.InferenceSession) -> Segment:
 
 def shapes_of(session: ort.InferenceSession, b: int, n: int, p: int) -> Shapes:
     known = {"x": (b, n, 16), "ids": (b, n), "past0": (b, p, 16), "past1": (b, p, 16)}
-    return tuple(known[name] for name in native(session)._names)
+    return tuple(known[name] for name in native(session).names)
 
 
 def fresh(segment: Segment, shapes: Shapes) -> Bound:

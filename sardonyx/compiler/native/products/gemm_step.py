@@ -99,13 +99,114 @@ def multiply(
     A is [..., M, K] and B [..., K, N] with batch axes that broadcast; in `outputs` `Input(0)` is the product and
     `Input(1 + i)` operand i, which broadcasts to the results' shape [..., M, N].
     """
+    if math.prod(results[0].shape) == 0:
+        return
+    found = _matrix_terms(binder, a, b, operands, results, product)
+    if found is None:
+        found = _terms(binder, a, b, operands, results, product)
+    problem, rows, epilogue = found.problem, found.row_steps, TileEpilogue(found.kinds, outputs)
+    if problem.a == "rows":
+        left = found.a.reshaped((problem.m, problem.k), (rows[0], 1))
+        others = list(zip((*found.operands, *results), rows[2:], strict=True))
+        sides = others[: len(operands)], others[len(operands) :]
+        plain = PlainProduct(problem, left, found.b, epilogue, *sides)
+        if problem.b == "packed":
+            if takes_shallow(binder, plain) or (binder.settings.fast_products and takes_quarters(binder, plain)):
+                return
+        elif problem.batch == 1 and found.b.strides[-2] == 1:
+            right = found.b.reshaped((problem.k, problem.n), found.b.strides[-2:])
+            if takes_dots(binder, replace(plain, b=right)):
+                return
+    tile = tile_shape(binder.target, product)
+    spec = GemmSpec(
+        product, problem.a, problem.b, tile.rows, tile.vectors, tile.unroll, asks_ahead(binder.target), epilogue
+    )
+    in_memory = sum([tensor.nbytes for tensor in (*found.operands, *results)])
+    known = _Known(
+        spec=spec,
+        sizes={
+            "m": problem.m,
+            "n": problem.n,
+            "k": problem.k,
+            "b_stride": found.b_stride,
+            "far": int(in_memory > binder.target.caches.l3 / 2),
+            "a_stride": found.a.strides[-1] if problem.a == "columns" else rows[0],
+        },
+        matrices=(found.a, found.b, *found.operands, *results),
+        row_steps=rows,
+        source=a.tensor if isinstance(a, WindowRows | OverlappingRows) else found.a,
+        windows=a if isinstance(a, WindowRows) else None,
+    )
+    _add_steps(binder, known, problem, found.batch, len(results))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Terms:
+    """A product as kernels take it: A, B and the operands as they are read, the steps from row to row of A, B, the
+    operands and the results, and the batch axes."""
+
+    problem: Problem
+    a: Tensor
+    b: Tensor
+    b_stride: int
+    operands: Sequence[Tensor]
+    kinds: tuple[Operand, ...]
+    row_steps: tuple[int, ...]
+    batch: Sequence[_Axis]
+
+
+def _matrix_terms(
+    binder: Binder,
+    a: Tensor | WindowRows | OverlappingRows,
+    b: Tensor | Packed,
+    operands: Sequence[Tensor],
+    results: Sequence[Tensor],
+    product: str,
+) -> _Terms | None:
+    """What `_terms` gives for the product of models at work: one constant matrix, by which all rows are multiplied,
+    and operands that are rows or have the shape of the results; None for others."""
+    shape = results[0].shape
+    size_m, size_n = math.prod(shape[:-1]), shape[-1]
+    is_one = isinstance(a, Tensor) and isinstance(b, Packed) and len(b.shape) == 2 and PRODUCTS[product].depth == 1
+    if not is_one or size_m == 1 or size_n == 1:
+        return None
+    assert isinstance(a, Tensor)
+    assert isinstance(b, Packed)
+    step = _row_step(a)
+    steps, kinds = [step, 0], []
+    for tensor in operands:
+        is_row = tensor.shape[-1:] == (size_n,) == (tensor.size,)
+        if not (is_row and tensor.strides[-1] == 1) and tensor.shape != shape:
+            return None
+        steps.append(0 if is_row else _row_step(tensor))
+        kinds.append(Operand("full" if steps[-1] else "row", tensor.dtype))
+    steps += map(_row_step, results)
+    if a.shape[-1] == 1 or None in steps:
+        return None
+    problem = Problem(
+        m=size_m,
+        n=size_n,
+        k=a.shape[-1],
+        product=product,
+        a_stride_bytes=step * a.dtype.itemsize,  # type: ignore[operator]
+        threads=team_size(binder.settings.threads),
+    )
+    return _Terms(problem, a, b.words, 0, operands, tuple(kinds), tuple(steps), ())  # type: ignore[arg-type]
+
+
+def _terms(
+    binder: Binder,
+    a: Tensor | WindowRows | OverlappingRows,
+    b: Tensor | Packed,
+    operands: Sequence[Tensor],
+    results: Sequence[Tensor],
+    product: str,
+) -> _Terms:
+    """The product as kernels take it; what they cannot read as it lies is copied."""
     shape = results[0].shape
     size_n, size_k = shape[-1], a.shape[-1]
-    if math.prod(shape) == 0:
-        return
-    source = a.tensor if isinstance(a, WindowRows | OverlappingRows) else None
-    windows = a if isinstance(a, WindowRows) else None
     a, a_layout = _left(binder, a, product)
+    b_layout: Layout
     if isinstance(b, Tensor):
         b, b_layout = _laid_out(binder, b)
         b_tensor, b_steps = b, _steps(b.shape[:-2], b.strides[:-2], shape[:-2])
@@ -138,40 +239,7 @@ def multiply(
         b_stride_bytes=b_stride * b_tensor.dtype.itemsize,
         threads=team_size(binder.settings.threads),
     )
-    if a_layout == "rows":
-        left = a.reshaped((rows.size, size_k), (rows.steps[0], 1))
-        others = list(zip((*operands, *results), rows.steps[2:], strict=True))
-        sides = others[: len(operands)], others[len(operands) :]
-        plain = PlainProduct(problem, left, b_tensor, TileEpilogue(kinds, outputs), *sides)
-        if b_layout == "packed":
-            if takes_shallow(binder, plain) or (binder.settings.fast_products and takes_quarters(binder, plain)):
-                return
-        elif problem.batch == 1 and b_tensor.strides[-2] == 1:
-            right = b_tensor.reshaped((size_k, size_n), b_tensor.strides[-2:])
-            if takes_dots(binder, replace(plain, b=right)):
-                return
-    tile = tile_shape(binder.target, product)
-    spec = GemmSpec(
-        product,
-        a_layout,
-        b_layout,
-        tile.rows,
-        tile.vectors,
-        tile.unroll,
-        asks_ahead(binder.target),
-        TileEpilogue(kinds, outputs),
-    )
-    known = _Known(
-        spec=spec,
-        sizes={"m": rows.size, "n": size_n, "k": size_k, "b_stride": b_stride}
-        | {"far": int(sum(tensor.nbytes for tensor in (*operands, *results)) > binder.target.caches.l3 / 2)}
-        | {"a_stride": a.strides[-1] if a_layout == "columns" else rows.steps[0]},
-        matrices=(a, b_tensor, *operands, *results),
-        row_steps=rows.steps,
-        source=source or a,
-        windows=windows,
-    )
-    _add_steps(binder, known, problem, axes[:-1], len(results))
+    return _Terms(problem, a, b_tensor, b_stride, operands, kinds, rows.steps, axes[:-1])
 
 
 def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[_Axis], results: int) -> None:

@@ -33,6 +33,9 @@ class ProductKernel(NativeKernel):
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
         self._results: dict[tuple[DType, tuple[tuple[float, DType], ...]], Expr] = {}
+        get = parameters.get
+        self._for_a = bool(get("transA", 0)), bool(get("transBatchA", 0))
+        self._for_b = bool(get("transB", 0)), bool(get("transBatchB", 0))
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return products_reason(inputs[:2])
@@ -50,10 +53,9 @@ class ProductKernel(NativeKernel):
         self, binder: Binder, a: Tensor, b: Tensor, addends: Sequence[tuple[float, Tensor]], epilogue: Epilogue | None
     ) -> Sequence[Tensor]:
         """Bind with the sum of factor * tensor over `addends` added before the epilogue."""
-        get = self.parameters.get
-        for_a = bool(get("transA", 0)), bool(get("transBatchA", 0))
-        for_b = bool(get("transB", 0)), bool(get("transBatchB", 0))
-        left, right = as_matrix(_oriented(a, *for_a), vector="row"), as_matrix(_oriented(b, *for_b), vector="column")
+        for_b = self._for_b
+        left = as_matrix(_oriented(a, *self._for_a), vector="row")
+        right = as_matrix(_oriented(b, *for_b), vector="column")
         shape = product_shape(a, b, left, right)
         result = self._result(b.dtype, tuple([(factor, tensor.dtype) for factor, tensor in addends]))
         operands = [widened(tensor, shape) for _, tensor in addends]
@@ -176,6 +178,8 @@ def _applied(outputs: tuple[Expr, ...], result: Expr, operands: int) -> tuple[Ex
 
 def _oriented(x: Tensor, swap: bool, rows_first: bool) -> Tensor:
     """`x` as the product reads it: its first axis moved in front of the last, then the last two swapped."""
+    if not (swap or rows_first):
+        return x
     axes = list(range(len(x.shape)))
     if rows_first and len(axes) > 2:
         axes = [*axes[1:-1], 0, axes[-1]]
