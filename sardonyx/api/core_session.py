@@ -6,7 +6,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -95,7 +95,7 @@ class CoreSession:
             else None
         )
         self._fast = None if self.short_way is None else self.short_way.fast_call()
-        self._last_shapes: list[tuple[int, ...]] | None = None
+        self._last_look: Hashable = None
 
     def _set_signature(self, built: Built) -> None:
         seen = built.signature
@@ -145,7 +145,7 @@ class CoreSession:
         return None if self._fast is None else self._fast.arrays
 
     def _prepare_fast(self, feeds: Mapping[str, Any]) -> None:
-        """Let the next run take the short way if its inputs look like these; not for shapes that come once."""
+        """Let the next run take the short way if its inputs look like these; not for looks that come once."""
         assert self.short_way is not None
         assert self._fast is not None
         arrays = [feeds.get(name) for name in self.short_way.inputs]
@@ -153,10 +153,10 @@ class CoreSession:
             return
         if self.contradicts(feeds):
             return
-        shapes = [array.shape for array in arrays if array is not None]
-        if self._last_shapes is None or shapes == self._last_shapes:
+        look = self.short_way.look([array for array in arrays if array is not None])
+        if self._last_look is None or look == self._last_look:
             self.short_way.prepare(self._fast, feeds)
-        self._last_shapes = shapes
+        self._last_look = look
 
     def execute(
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None

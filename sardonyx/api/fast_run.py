@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,7 +28,7 @@ _MOST_CHAINS = 16
 @dataclass(frozen=True, slots=True)
 class _Ready:
     """What a call is prepared for: its outputs, those of its external addresses that stay, and the rest of what
-    `FastCall.prepare` takes.
+    `FastCall.prepare` takes. The contents of the inputs at the places `deciding` decided what it is.
     """
 
     plan: NativePlan | Chain
@@ -37,6 +37,7 @@ class _Ready:
     note_count: int
     releases_lock: bool
     owner: object
+    deciding: Container[int] = ()
 
 
 class ShortWay(ABC):
@@ -56,6 +57,18 @@ class ShortWay(ABC):
         """A call of its own to prepare."""
 
     @abstractmethod
+    def _deciding(self) -> Iterable[int]:
+        """The places of the inputs whose contents may decide what is done."""
+
+    def look(self, arrays: Sequence[Array]) -> Hashable:
+        """What runs have in common that the same call serves, as far as it is known yet."""
+        return tuple([one.shape for one in arrays]), self._contents(arrays)
+
+    def _contents(self, arrays: Sequence[Array]) -> tuple[bytes, ...]:
+        """The contents of those inputs that may decide."""
+        return tuple([arrays[place].tobytes() for place in self._deciding()])
+
+    @abstractmethod
     def _ready(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
         """What `call` does for inputs that look like these; None where it cannot serve them."""
 
@@ -66,7 +79,7 @@ class ShortWay(ABC):
         if ready is None:
             return
         forms = [
-            Form(array.dtype, array.shape, index, name)
+            Form(array.dtype, array.shape, index, name, contents=array.tobytes() if index in ready.deciding else b"")
             for index, (name, array) in enumerate(zip(self.inputs, arrays, strict=True))
         ]
         self._prepare(call, ready, forms, ready.outputs, ready.addresses)
@@ -76,6 +89,8 @@ class ShortWay(ABC):
         arrays = [feeds[name] for name in self.inputs]
         ready = self._served(call, arrays)
         if ready is None or len(results) != len(ready.outputs) or any(form.axis >= 0 for form in ready.outputs):
+            return
+        if ready.deciding:  # nobody would see that what is in the memory has changed
             return
         addresses = list(ready.addresses)
         addresses[: len(arrays)] = [array.ctypes.data for array in arrays]
@@ -132,8 +147,6 @@ class OneSegment(ShortWay):
         (step,) = plan.steps
         if not isinstance(step.call, NativeSegment) or sorted(step.inputs) != sorted(plan.inputs):
             return None
-        if step.call.steering_places:  # the same shapes may take another plan
-            return None
         if any(slot not in step.outputs for slot in plan.outputs) or len(set(plan.outputs)) != len(plan.outputs):
             return None
         names = dict(zip(plan.inputs, input_names, strict=True))
@@ -147,16 +160,21 @@ class OneSegment(ShortWay):
     def fast_call(self) -> FastCall:
         return self.segment.fast_call()
 
+    def _deciding(self) -> Iterable[int]:
+        return self.segment.steering_places
+
     def _ready(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
         if not all(_is_plain(array, dtype) for array, dtype in zip(arrays, self.segment.dtypes, strict=True)):
             return None
-        ready = self.segment.plan_for(tuple(array.shape for array in arrays))
+        steering = self.segment.steering_places
+        ready = self.segment.plan_for(tuple(array.shape for array in arrays), [arrays[place] for place in steering])
         if ready.known or len(self.results) != len(ready.outputs):
             return self._chained._ready(call, arrays)
         first = len(arrays)
         outputs = [Form(*ready.outputs[place], first + place) for place in self.results]
         addresses = [0] * (first + len(outputs) + bool(ready.faults))
-        return _Ready(ready.plan, outputs, addresses, 2 * len(ready.faults), ready.releases_lock, self.segment)
+        notes = 2 * len(ready.faults)
+        return _Ready(ready.plan, outputs, addresses, notes, ready.releases_lock, self.segment, steering)
 
 
 class ManySteps(ShortWay):
@@ -167,6 +185,7 @@ class ManySteps(ShortWay):
         self._plan, self._segment = plan, segments[0]
         # The chains of each call, which have memory of their own, by the forms of the inputs.
         self._woven: WeakKeyDictionary[FastCall, OrderedDict[Any, Woven]] = WeakKeyDictionary()
+        self._decided: set[int] = set()  # the inputs whose contents have decided what a chain is
 
     @classmethod
     def of(cls, plan: Plan, input_names: Sequence[str]) -> ManySteps | None:
@@ -180,6 +199,9 @@ class ManySteps(ShortWay):
     def fast_call(self) -> FastCall:
         return self._segment.fast_call()
 
+    def _deciding(self) -> Iterable[int]:
+        return sorted(self._decided)
+
     def _ready(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
         if not all(_is_plain(array, array.dtype) for array in arrays):
             return None
@@ -188,15 +210,17 @@ class ManySteps(ShortWay):
             return None
         outputs = [Form(one.dtype, one.shape, one.place, axis=one.axis, counted=one.counted) for one in woven.outputs]
         releases = woven.nanoseconds > RELEASE_NS
-        return _Ready(woven.chain, outputs, woven.chain.addresses, woven.note_count, releases, woven)
+        return _Ready(woven.chain, outputs, woven.chain.addresses, woven.note_count, releases, woven, woven.deciding)
 
     def _woven_for(self, call: FastCall, arrays: Sequence[Array]) -> Woven:
         """The chain for inputs like these, woven anew once there are plans that it went without."""
         chains = self._woven.setdefault(call, OrderedDict())
-        key = tuple((array.dtype, array.shape) for array in arrays)
-        woven = chains.get(key)
+        dtypes = tuple([array.dtype for array in arrays])
+        woven = chains.get((dtypes, self.look(arrays)))
         if woven is None or woven.is_outdated:
-            woven = chains[key] = weave(self._plan, arrays, self._segment)
+            woven = weave(self._plan, arrays, self._segment)
+            self._decided |= woven.deciding
+            chains[dtypes, self.look(arrays)] = woven
             while len(chains) > _MOST_CHAINS:
                 chains.popitem(last=False)
         return woven

@@ -20,6 +20,7 @@ import numpy as np
 
 from sardonyx.compiler.control_flow import ControlFlowCall
 from sardonyx.compiler.counted import CountedCall
+from sardonyx.compiler.steering import MOST_STEERING_ELEMENTS
 from sardonyx.ops.control_flow import If, Loop, Scan
 from sardonyx.runtime.array_address import address_of
 from sardonyx.runtime.chain import Chain, Do, Instruction
@@ -72,13 +73,14 @@ class _Label:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A value between steps; its contents where they are known."""
+    """A value between steps; its contents where they are known, and the input that they come from (-1: none)."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     place: _Place
     array: Array | None = None
     counted: tuple[int, _Place] | None = None  # the axis whose size the run counts, and where it leaves the number
+    source: int = -1
 
     @property
     def nbytes(self) -> int:
@@ -119,6 +121,7 @@ class Output:
 class Woven:
     """A chain; what its outputs look like; the words of its notes; and the plans that it goes without.
 
+    Where the contents of inputs decide, it is for those that it was made with; `deciding` are their places.
     The chain's places begin with those of the inputs and the outputs. There is none where it would have to go without
     too much, or where something is not as chains need it.
     """
@@ -128,6 +131,7 @@ class Woven:
     note_count: int
     nanoseconds: float
     missing: tuple[Missing, ...]
+    deciding: frozenset[int] = frozenset()
 
     @property
     def is_outdated(self) -> bool:
@@ -158,7 +162,7 @@ def segments_of(plan: Plan) -> list[NativeSegment] | None:
 def weave(plan: Plan, inputs: Sequence[Array], segment: NativeSegment) -> Woven:
     """The chain of a plan for inputs that look like these; `segment` is any of the plan's."""
     weaver = _Weaver()
-    given = [_Held(array.dtype, array.shape, _Place()) for array in inputs]
+    given = [_input(place, array) for place, array in enumerate(inputs)]
     try:
         results = weaver.plan(plan, given, ())
         outputs = [_Place() for _ in results]
@@ -167,7 +171,13 @@ def weave(plan: Plan, inputs: Sequence[Array], segment: NativeSegment) -> Woven:
                 weaver.deliver(held, place)
         return weaver.finish([one.place for one in given], outputs, results, segment)
     except NotChainedError:
-        return Woven(None, (), 0, 0.0, tuple(weaver.missing))
+        return Woven(None, (), 0, 0.0, tuple(weaver.missing), frozenset(weaver.deciding))
+
+
+def _input(place: int, array: Array) -> _Held:
+    """The input at a place, with what it contains where that may decide."""
+    is_small = array.size <= MOST_STEERING_ELEMENTS
+    return _Held(array.dtype, array.shape, _Place(), array.copy() if is_small else None, source=place)
 
 
 class _Weaver:
@@ -181,6 +191,7 @@ class _Weaver:
         self.faults = 1  # the chain's own: that it declines
         self.nanoseconds = 0.0
         self.missing: list[Missing] = []
+        self.deciding: set[int] = set()  # the inputs whose contents were read
         self.kept: list[Array] = []
 
     def emit(self, what: Do, *operands: _Operand) -> None:
@@ -232,7 +243,7 @@ class _Weaver:
         held = [one for one in inputs if one is not None]
         if [one.dtype for one in held] != list(segment.dtypes):
             raise NotChainedError("an input is missing, or of another type")
-        contents = [held[place].array for place in segment.steering_places]
+        contents = [self._contents(held[place]) for place in segment.steering_places]
         shapes = tuple([one.shape for one in held])
         known = tuple([array for array in contents if array is not None])
         if len(known) != len(contents):
@@ -272,7 +283,7 @@ class _Weaver:
     def _view(self, step: Step, inputs: Sequence[_Held | None]) -> _Held:
         """The same elements in another shape; what the view is, it shows on an array that looks like the input."""
         first, *others = inputs
-        contents = [None if one is None else one.array for one in others]
+        contents = [None if one is None else self._contents(one) for one in others]
         if first is None or any(one is not None and array is None for one, array in zip(others, contents, strict=True)):
             raise NotChainedError("the contents of an input decide")
         if first.nbytes > _MOST_BYTES:
@@ -282,9 +293,14 @@ class _Weaver:
         same = isinstance(made, np.ndarray) and made.dtype == given.dtype and made.size == given.size
         if not same or not made.flags.c_contiguous or address_of(made) != address_of(given):
             raise NotChainedError("a view of elements in another order")
-        return _Held(
-            first.dtype, made.shape, first.place, None if first.array is None else first.array.reshape(made.shape)
-        )
+        same_array = None if first.array is None else first.array.reshape(made.shape)
+        return _Held(first.dtype, made.shape, first.place, same_array, source=first.source)
+
+    def _contents(self, held: _Held) -> Array | None:
+        """What a value contains, where that is known; the chain is for no other contents of the input it comes from."""
+        if held.source >= 0 and held.array is not None:
+            self.deciding.add(held.source)
+        return held.array
 
     def deliver(self, held: _Held, place: _Place) -> None:
         """Let a value end up at a place: written there at once where what is being added makes it."""
@@ -518,7 +534,8 @@ class _Weaver:
             )
             for place, held in zip(outputs, results, strict=True)
         ]
-        return Woven(chain, tuple(found), 2 * self.faults, self.nanoseconds, tuple(self.missing))
+        deciding = frozenset(self.deciding)
+        return Woven(chain, tuple(found), 2 * self.faults, self.nanoseconds, tuple(self.missing), deciding)
 
     def _addresses(self, places: Sequence[_Place]) -> tuple[int, ...]:
         """The addresses of places, with memory for those that have none."""

@@ -16,7 +16,7 @@ from sardonyx.compiler.lowering import ALONE, Lowered
 from sardonyx.ops.framework.inference import Inference
 
 # A steering value has at most so many elements: all of it is part of the signature of every run.
-_MOST_ELEMENTS = 256
+MOST_STEERING_ELEMENTS = 256
 # Nodes of shape arithmetic that are followed from a value to what it is made of.
 _MOST_NODES = 64
 
@@ -71,4 +71,4 @@ def _is_small(value: ir.Value, inference: Inference) -> bool:
     if fact is None or fact.dtype is None or fact.dtype == ir.DataType.STRING or fact.shape is None:
         return False
     sizes = [dim for dim in fact.shape if isinstance(dim, int)]
-    return len(sizes) == len(fact.shape) <= 1 and math.prod(sizes) <= _MOST_ELEMENTS
+    return len(sizes) == len(fact.shape) <= 1 and math.prod(sizes) <= MOST_STEERING_ELEMENTS

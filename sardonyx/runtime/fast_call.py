@@ -93,7 +93,9 @@ class InputColumn(enum.IntEnum):
     DIMS = 3
     EXTERNAL = 4  # its place among the plan's external addresses
     HELD = 5  # the array of the call in progress
-    COUNT = 6
+    CONTENTS = 6  # the bytes that the array must have, and how many; 0 where any will do
+    CONTENT_BYTES = 7
+    COUNT = 8
 
 
 class OutputColumn(enum.IntEnum):
@@ -133,7 +135,8 @@ class Form:
     """What an input or an output looks like, and its place among a plan's external addresses.
 
     Where a run counts the size of an output along `axis`, it leaves the number at the external address `counted`, and
-    the elements, as many as there are, densely in memory for the whole shape.
+    the elements, as many as there are, densely in memory for the whole shape. Of an input that decides what the plan
+    does, `contents` are the bytes that it must have.
     """
 
     dtype: np.dtype[Any]
@@ -142,6 +145,7 @@ class Form:
     name: str = ""
     axis: int = -1
     counted: int = 0
+    contents: bytes = b""
 
 
 class _Memory:
@@ -270,10 +274,12 @@ class FastCall:
         kept: list[Any] = [plan, crew, externals, input_table, output_table, notes]
         for index, form in enumerate(inputs):
             name, dims = sys.intern(form.name), _dims(form.shape)
-            kept += [name, dims, form.dtype]
+            contents = (ctypes.c_char * max(1, len(form.contents)))(*form.contents)
+            kept += [name, dims, form.dtype, contents]
             row = index * InputColumn.COUNT
-            input_table[row : row + 5] = [
-                id(name), id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external,
+            input_table[row : row + InputColumn.COUNT] = [
+                id(name), id(form.dtype), len(form.shape), ctypes.addressof(dims), form.external, 0,
+                ctypes.addressof(contents), len(form.contents),
             ]  # fmt: skip
         for index, form in enumerate(outputs):
             dims = _dims(form.shape)

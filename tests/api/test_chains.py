@@ -47,6 +47,23 @@ def numbers(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def test_contents_that_decide_are_compared_in_chains() -> None:
+    """What steers one of several steps, be it an input itself or a view of one."""
+    text = """m (float[n, 6] x, int64[1] rows, int64[1] k) => (float[] y, int64[] at, float[] z) {
+        rest = Constant<value = int64[1] {-1}>() one = Constant<value = int64[1] {1}>()
+        p = Relu(x) at = NonZero(p) n = Reshape(rows, one) shape = Concat<axis = 0>(n, rest)
+        r = Reshape(p, shape) y = Neg(r) z, i = TopK(x, k) }"""
+    one, other = session_of(text), session_of(text, short=False)
+    x = numbers(4, 6)
+    kinds = [{"x": x, "rows": np.array([rows]), "k": np.array([k])} for rows, k in ((8, 2), (3, 2), (3, 5))]
+    for feeds in (*kinds, *reversed(kinds)):
+        for _ in range(4):
+            for found, expected in zip(one.run(None, feeds), other.run(None, feeds), strict=True):
+                np.testing.assert_array_equal(found, expected)
+        assert is_chained(one, feeds)
+        assert sum(is_chained(one, kind) for kind in kinds) == 1
+
+
 BRANCHES = """m (bool c, float[n, 5] x) => (float[n, 5] y, float[n, 5] z, float[n, 5] w) {
     s = Sigmoid(x)
     a, b = If(c) <

@@ -81,6 +81,50 @@ def test_it_takes_what_computes_nothing(text: str, expected: Any) -> None:
     np.testing.assert_array_equal(made.run(None, given)[0], expected(given["x"]))
 
 
+STEERED = "(float[a, b] x, int64[2] to) => (float[c, d] y) { t = Reshape(x, to) y = Neg(t) }"
+
+
+def test_contents_that_decide_are_compared() -> None:
+    """The same again takes the short way, whether it is the same array or not; anything else does not."""
+    made, x = session(STEERED), feeds(6)["x"]
+    shapes = [np.array(shape) for shape in ((8, 3), (3, 8), (24, 1))]
+    for to in shapes:
+        given = {"x": x, "to": to}
+        for _ in range(3):
+            np.testing.assert_array_equal(made.run(None, given)[0], -x.reshape(to))
+        results = fast(made, {"x": x + 1, "to": to.copy()})
+        assert results is not None
+        np.testing.assert_array_equal(results[0], -(x + 1).reshape(to))
+        for other in shapes:
+            assert (fast(made, {"x": x, "to": other}) is None) == (other is not to)
+    for _ in range(3):
+        for to in shapes:
+            np.testing.assert_array_equal(made.run(None, {"x": x, "to": to})[0], -x.reshape(to))
+
+
+def test_contents_that_change_in_place_are_seen() -> None:
+    made, x, to = session(STEERED), feeds(6)["x"], np.array([8, 3])
+    for shape in ((8, 3), (8, 3), (8, 3), (4, 6), (4, 6), (2, 12), (8, 3)):
+        to[:] = shape
+        assert made.run(None, {"x": x, "to": to})[0].shape == shape
+    to[:] = 5, 5
+    with pytest.raises(errors.OnnxRuntimeError):
+        made.run(None, {"x": x, "to": to})
+
+
+def test_bound_memory_whose_contents_decide_is_read_in_every_run() -> None:
+    made, x, to = session(STEERED), feeds(6)["x"], np.array([8, 3])
+    binding = made.io_binding()
+    shape = ort.OrtValue.ortvalue_from_numpy(to)
+    binding.bind_cpu_input("x", x)
+    binding.bind_ortvalue_input("to", shape)
+    binding.bind_output("y")
+    for wanted in ((8, 3), (8, 3), (8, 3), (6, 4), (6, 4), (3, 8)):
+        shape.numpy()[:] = wanted
+        made.run_with_iobinding(binding)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0].ravel(), -x.ravel())
+
+
 def test_large_results_that_are_known_are_not_kept() -> None:
     """They are made in every run."""
     made = session("(float[700, 400] x) => (float[700, 400] y) { y = EyeLike(x) }")
