@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -106,7 +106,7 @@ class CPUExecutionProvider(ExecutionProvider):
         turns = [(turn, borrowed(turn, known)) for turn in split(items, steering)]
         lent = {value for _, again in turns for item in again for value in item.node.inputs if value is not None}
         for turn, again in turns:
-            if any(_has_work(item) or (not steering and _gives_result(item, compilation.inference)) for item in turn):
+            if any(_has_work(item) or _gives_result(item, compilation.inference, steering) for item in turn):
                 steps.append(native.step(turn, again, lent, compilation, steering))
             else:
                 steps.extend(
@@ -151,13 +151,15 @@ def _has_work(item: Lowered) -> bool:
     return item.role == "native"
 
 
-def _gives_result(item: Lowered, inference: Inference) -> bool:
+def _gives_result(item: Lowered, inference: Inference, steering: Collection[ir.Value]) -> bool:
     """Whether a node that computes nothing in a run gives an output of the graph, which native code then makes.
 
-    What is known before the run is kept, so it must be small.
+    What is known before the run is kept, so it must be small, and not be others with other contents of what steers.
     """
     results = [value for value in item.node.outputs if value.is_graph_output()]
     if item.role == "known":
+        if steering:
+            return False
         sizes = [None if fact is None else nbytes(fact) for fact in map(inference.fact, results)]
         return bool(sizes) and all(size is not None and size <= _MOST_KNOWN_BYTES for size in sizes)
     return item.role == "view" and bool(results)

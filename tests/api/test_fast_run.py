@@ -102,6 +102,16 @@ def test_contents_that_decide_are_compared() -> None:
             np.testing.assert_array_equal(made.run(None, {"x": x, "to": to})[0], -x.reshape(to))
 
 
+def test_views_by_contents_that_decide() -> None:
+    made, x = session("(float[a, b] x, int64[2] to) => (float[c, d] y) { y = Reshape(x, to) }"), feeds(6)["x"]
+    for to in (np.array([8, 3]), np.array([3, 8])):
+        for _ in range(3):
+            (y,) = made.run(None, {"x": x, "to": to})
+            np.testing.assert_array_equal(y, x.reshape(to))
+            assert not np.shares_memory(x, y)
+        assert fast(made, {"x": x, "to": to}) is not None
+
+
 def test_contents_that_change_in_place_are_seen() -> None:
     made, x, to = session(STEERED), feeds(6)["x"], np.array([8, 3])
     for shape in ((8, 3), (8, 3), (8, 3), (4, 6), (4, 6), (2, 12), (8, 3)):
