@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.llvm.expression import supported
+from sardonyx.compiler.llvm.expression import STRANDS, supported
 from sardonyx.compiler.llvm.kernels.pointwise import PointwiseSpec, emit_pointwise
 from sardonyx.compiler.native.rows.rows import (
     Axis,
@@ -28,8 +28,10 @@ from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, substitute, walk
 from sardonyx.kernel.program import Pointwise
 
-# Expressions with fewer operations than this for an element gain from a loop of two vectors a turn.
+# Expressions with fewer operations than this for an element gain from a loop of two vectors a turn; longer ones from
+# `STRANDS` of them, until their code takes long to compile.
 _UNROLLED_OPERATIONS = 12
+_LONG_EXPRESSION = 100
 
 # To begin a row takes as long as to gather so many elements from anywhere.
 _SHORT_ROW = 8
@@ -65,6 +67,13 @@ class PointwiseKernel:
         outputs = [laid_out(binder, root.dtype, shape, order) for root in self.body.roots]
         self._add(binder, inputs, outputs, order)
         return outputs
+
+    @property
+    def _unroll(self) -> int:
+        """Vectors in a turn of the loop."""
+        if self.operations < _UNROLLED_OPERATIONS:
+            return 2
+        return STRANDS if self.operations < _LONG_EXPRESSION else 1
 
     def bind_nodes(self, binder: Binder, inputs: Sequence[Tensor]) -> list[Tensor]:
         """`bind` for outputs of nodes, which were taken for equally large by what the model declares.
@@ -107,7 +116,7 @@ class PointwiseKernel:
             self._body_for(inputs),
             self._names,
             access,
-            2 if self.operations < _UNROLLED_OPERATIONS else 1,
+            self._unroll,
         )
         words = [items, per_chunk, row.size, piece, shrink, fastest.size, *fastest.steps, *row.steps]
         binder.step(

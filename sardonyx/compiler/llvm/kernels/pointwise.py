@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.expression import emit_node, emit_working
+from sardonyx.compiler.llvm.expression import emit_abreast, emit_node, emit_working
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import Access, Operand, lanes_for, types_within
 from sardonyx.compiler.llvm.target import Target
@@ -68,26 +68,24 @@ def _emit_row(k: Function, spec: PointwiseSpec, operands: Sequence[Operand], cou
     roots, inputs, outputs = spec.body.roots, operands[: len(spec.inputs)], operands[len(spec.inputs) :]
     known = _row_values(k, roots, inputs, lanes)
 
-    def compute(loaded: Sequence[Value]) -> list[Value]:
-        return emit_working(k, roots, loaded, known)
+    def visit(index: Value, vectors: int) -> None:
+        places = [index + turn * lanes for turn in range(vectors)]
+        loaded = [[operand.load(at, lanes) for operand in inputs] for at in places]
+        for at, results in zip(places, emit_abreast(k, roots, loaded, known), strict=True):
+            for operand, result in zip(outputs, results, strict=True):
+                operand.store(result, at, lanes)
 
     whole = count - count % lanes
     step = lanes * spec.unroll
     unrolled = count - count % step if spec.unroll > 1 else whole
     with k.loop(0, unrolled, step) as index:
-        for turn in range(spec.unroll):
-            at = index + turn * lanes
-            results = compute([operand.load(at, lanes) for operand in inputs])
-            for operand, result in zip(outputs, results, strict=True):
-                operand.store(result, at, lanes)
+        visit(index, spec.unroll)
     if spec.unroll > 1:
-        with k.loop(unrolled, whole, lanes) as at:
-            results = compute([operand.load(at, lanes) for operand in inputs])
-            for operand, result in zip(outputs, results, strict=True):
-                operand.store(result, at, lanes)
+        with k.loop(unrolled, whole, lanes) as index:
+            visit(index, 1)
     rest = count - whole
     with k.when(rest > 0):
-        results = compute([operand.load_part(whole, lanes, rest) for operand in inputs])
+        results = emit_working(k, roots, [operand.load_part(whole, lanes, rest) for operand in inputs], known)
         for operand, result in zip(outputs, results, strict=True):
             operand.store(result, whole, lanes, rest)
 
