@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sardonyx.runtime.constant_memory import constant_empty
+
 Array = np.ndarray[Any, Any]
 
 # How a tensor looks: its dtype, shape, strides and offset.
@@ -137,7 +139,9 @@ class ComputedBuffer(Buffer):
     def address(self) -> int:
         with self._lock:
             if not self._address:
-                self.array = np.ascontiguousarray(self.compute())
+                contents = self.compute()
+                self.array = constant_empty(contents.size, contents.dtype).reshape(contents.shape)
+                self.array[...] = contents
                 self._address = int(self.array.__array_interface__["data"][0])
         return self._address
 

@@ -19,6 +19,7 @@ from sardonyx.compiler.native_resources import NativeResources
 from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.runtime.constant_memory import passing
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Step
 from sardonyx.runtime.trace import Work, type_shape
@@ -183,7 +184,7 @@ def _make_ready(segment: Segment, compilation: Compilation) -> None:
         return
     shapes, others = (likely_shapes(segment.inputs, compilation.inference, more) for more in (0, 1))
     try:
-        with segment.library.helpers():
+        with segment.library.helpers(), passing():
             segment.bind(shapes, rehearses=shapes != others)
     except (OperationError, errors.OnnxRuntimeError):
         return

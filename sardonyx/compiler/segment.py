@@ -19,7 +19,7 @@ from sardonyx import errors
 from sardonyx.compiler.batch_items import NotSeparableError
 from sardonyx.compiler.batch_rounds import bind_in_rounds
 from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Prepared, Stretch, Tensor
-from sardonyx.compiler.bound_step import ComputedConstant
+from sardonyx.compiler.computed_constants import computed_constant
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -420,7 +420,7 @@ def _constant_tensor(binder: Binder, value: ir.Value, constant: Callable[[ir.Val
     """A value that never changes, by the way in which the model holds it; None for others."""
     held = value.const_value
     if isinstance(held, ComputedTensor) and is_constant(value):
-        return ComputedConstant(held.numpy, held.dtype.numpy(), held.shape.numpy())
+        return computed_constant(binder.library, held)
     array = constant(value)
     return None if array is None else binder.constant(array)
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.graph.constants import tensor_array
 from sardonyx.runtime.constant_memory import passing_empty
 from sardonyx.runtime.mapped_pages import release_pages
 
 Array = np.ndarray[Any, Any]
+
+# Elements that are scaled at a time: their float64 products stay in the second cache.
+_BUFFERED = 1 << 15
 
 
 class ComputedTensor(ir.LazyTensor):
@@ -42,8 +47,42 @@ class JoinedTensor(ComputedTensor):
 
     def _joined(self) -> Array:
         arrays = [np.asarray(part.numpy()) for part in self.parts]
-        whole = passing_empty(self.size, arrays[0].dtype).reshape(self.shape.numpy())
+        whole = passing_empty(self.shape.numpy(), arrays[0].dtype)
         np.concatenate(arrays, axis=-1, out=whole)
         for array in arrays:
             release_pages(array)
         return whole
+
+
+class ScaledTensor(ComputedTensor):
+    """Filters [filters, ...], each times its number of `factor`, a float64 vector: rounded once."""
+
+    __slots__ = ("factor", "source")
+
+    def __init__(self, source: ir.TensorProtocol, factor: Array, name: str) -> None:
+        super().__init__(self._scaled, source.dtype, source.shape.numpy(), name)
+        self.source = source
+        self.factor = factor
+
+    def _scaled(self) -> Array:
+        filters = tensor_array(self.source)
+        result = scaled_filters(filters, self.factor, passing_empty(filters.shape, filters.dtype))
+        release_pages(filters)
+        return result
+
+
+def scaled_filters(weight: Array, factor: Array, result: Array) -> Array:
+    """Filters [filters, ...] times a float64 factor for each, in `result`: multiplied in float64, rounded once.
+
+    As many filters at a time as a small buffer takes: float64 copies of all of them would be fresh memory of the
+    system, which costs more than the products.
+    """
+    size = math.prod(weight.shape[1:])
+    filters, scaled = weight.reshape(len(weight), size), result.reshape(len(weight), size)
+    wide = np.empty((max(1, _BUFFERED // max(1, size)), size))
+    for first in range(0, len(filters), len(wide)):
+        part = filters[first : first + len(wide)]
+        product = wide[: len(part)]
+        np.multiply(part, factor[first : first + len(part), None], out=product)
+        scaled[first : first + len(part)] = product
+    return result

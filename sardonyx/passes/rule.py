@@ -210,15 +210,16 @@ class Match:
         self.context.inference.facts[value] = of_array(array, dtype)
         return value
 
-    def computed(self, compute: Callable[[], Array], dtype: ir.DataType, shape: Sequence[int], suffix: str) -> ir.Value:
-        """The same for a constant that is computed whenever it is read, and not held."""
+    def computed(self, make: Callable[[str], ComputedTensor], suffix: str) -> ir.Value:
+        """The same for a constant that is computed whenever it is read; `make` gives the one of a name."""
         graph = self.root.graph
         assert isinstance(graph, ir.Graph)
         name = self._free_name(graph, suffix)
-        tensor = ComputedTensor(compute, dtype, shape, name)
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=tensor.shape, const_value=tensor)
+        tensor = make(name)
+        kind = ir.TensorType(tensor.dtype)
+        value = ir.Value(name=name, type=kind, shape=tensor.shape, const_value=tensor)
         graph.register_initializer(value)
-        self.context.inference.facts[value] = Fact(value.type, tuple(shape))
+        self.context.inference.facts[value] = Fact(kind, tuple(tensor.shape.numpy()))
         return value
 
     def _free_name(self, graph: ir.Graph, suffix: str) -> str:

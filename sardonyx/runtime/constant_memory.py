@@ -1,8 +1,8 @@
-"""Memory of the constants that sessions make: cut from large pieces of the system's own.
+"""Memory of the constants that sessions make: large pieces of the system's own, and blocks that are used again.
 
 The system maps memory page by page, which takes longer than to fill it. Large pieces ask for large pages, so that a
-session of many constants waits for some dozens of them in place of tens of thousands. The allocator of C has
-no part in it: it would keep what is given back where something behind that is still in use.
+session of many constants waits for some dozens of them in place of tens of thousands. The allocator of C has no part
+in it: it would keep what is given back where something behind that is still in use.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import threading
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class _Cutting(threading.local):
         if held is None or self.used + nbytes > held.size:
             if held is not None:
                 _give_back(held, self.used)
-            held = system_memory(PIECE)
+            held = _system_memory(PIECE)
             self.piece, self.used = weakref.ref(held), 0
         first = self.used
         self.used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
@@ -54,7 +55,7 @@ def constant_empty(count: int, dtype: np.dtype[Any]) -> Array:
     """An uninitialised vector whose first element lies at a multiple of two cache lines."""
     nbytes = count * dtype.itemsize
     if nbytes >= MOST:
-        return passing_empty(count, dtype)
+        return _system_memory(nbytes).view(dtype)
     if nbytes >= LEAST:
         return _CUTTING.cut(nbytes).view(dtype)
     room = np.empty(nbytes + _ALIGNMENT, np.uint8)
@@ -62,22 +63,53 @@ def constant_empty(count: int, dtype: np.dtype[Any]) -> Array:
     return room[first : first + nbytes].view(dtype)
 
 
-def passing_empty(count: int, dtype: np.dtype[Any]) -> Array:
-    """An uninitialised vector, as above, that goes back to the system as soon as nobody holds it."""
-    nbytes = count * dtype.itemsize
-    return system_memory(nbytes)[:nbytes].view(dtype) if nbytes else np.empty(count, dtype)
+class _Passing(threading.local):
+    """The block of a thread for contents that pass, while nobody holds it; None outside `passing`."""
+
+    spare: list[Array] | None = None
 
 
-def _give_back(piece: Array, used: int) -> None:
-    """Let the system have what nobody took of a piece: a large page comes as a whole."""
-    pages = piece.base.obj if isinstance(piece.base, memoryview) else None
-    first = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
-    if isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and first < piece.size:
-        pages.madvise(mmap.MADV_DONTNEED, first, piece.size - first)
+_PASSING = _Passing()
 
 
-def system_memory(nbytes: int) -> Array:
-    """So many bytes at least, at the beginning of a page."""
+class _Block:
+    """What an array of passing contents has at its base: its memory serves the next such array of the thread."""
+
+    __slots__ = ("__array_interface__", "_home", "_memory")
+
+    def __init__(self, memory: Array, home: list[Array]) -> None:
+        self._memory, self._home = memory, home
+        self.__array_interface__ = memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._home[:] = [max((self._memory, *self._home), key=len)]
+
+
+@contextlib.contextmanager
+def passing() -> Iterator[None]:
+    """Inside, memory of one `passing_empty` of this thread serves the next one when it is free."""
+    outer, _PASSING.spare = _PASSING.spare, []
+    try:
+        yield
+    finally:
+        _PASSING.spare = outer
+
+
+def passing_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array for contents that are soon dropped: as `np.empty`, in memory that goes back then."""
+    shape = tuple(shape)
+    count = int(np.prod(shape, dtype=np.int64))
+    nbytes, spare = count * dtype.itemsize, _PASSING.spare
+    if nbytes < LEAST:
+        return np.empty(shape, dtype)
+    if spare is None:
+        return _system_memory(nbytes).view(dtype).reshape(shape)
+    memory = spare.pop() if spare and len(spare[0]) >= nbytes else _system_memory(nbytes)
+    return np.asarray(_Block(memory, spare))[:nbytes].view(dtype).reshape(shape)
+
+
+def _system_memory(nbytes: int) -> Array:
+    """So many bytes of the system's, from the beginning of a page on."""
     if not _IS_MAPPED:
         room = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
         first = -int(room.__array_interface__["data"][0]) % mmap.PAGESIZE
@@ -87,3 +119,11 @@ def system_memory(nbytes: int) -> Array:
         with contextlib.suppress(OSError):  # a system without large pages
             pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)
+
+
+def _give_back(piece: Array, used: int) -> None:
+    """Let the system have what nobody took of a piece: a large page comes as a whole."""
+    pages = piece.base.obj if isinstance(piece.base, memoryview) else None
+    first = -(-used // mmap.PAGESIZE) * mmap.PAGESIZE
+    if isinstance(pages, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED") and first < piece.size:
+        pages.madvise(mmap.MADV_DONTNEED, first, piece.size - first)

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from sardonyx.runtime.constant_memory import LEAST, MOST, PIECE, constant_empty
+from sardonyx.runtime.constant_memory import LEAST, MOST, PIECE, constant_empty, passing, passing_empty
 
 F32 = np.dtype(np.float32)
 
@@ -58,3 +58,45 @@ def test_threads_cut_pieces_of_their_own() -> None:
     thread.start()
     thread.join()
     assert found[0].base is not mine.base
+
+
+def test_passing_memory_serves_again_when_it_is_free() -> None:
+    with passing():
+        first = passing_empty((LEAST, 2), F32)
+        place, view = address(first), first[1:]
+        second = passing_empty((LEAST, 2), F32)
+        assert (first.shape, first.dtype, first.flags.writeable) == ((LEAST, 2), F32, True)
+        assert address(second) != place
+        del first
+        assert address(passing_empty((LEAST,), F32)) != place  # somebody looks at a part of it
+        del view
+        third = passing_empty((LEAST,), F32)
+        assert address(third) == place
+        assert third.shape == (LEAST,)
+        larger = passing_empty((LEAST, 3), F32)
+        larger[...], third[...] = 1, 2
+        assert (larger == 1).all()
+    outside = passing_empty((LEAST, 3), F32)
+    outside[...] = 4
+    assert (larger == 1).all()
+    assert (third == 2).all()
+    del third, larger
+    assert (outside == 4).all()
+
+
+def test_passing_memory_of_few_bytes() -> None:
+    with passing():
+        for shape in [(0,), (3, 0), (), (5,)]:
+            array = passing_empty(shape, F32)
+            array[...] = 1
+            assert array.shape == shape
+
+
+def test_passing_memory_goes_back_from_other_threads() -> None:
+    with passing():
+        held = [passing_empty((LEAST,), F32)]
+        place = address(held[0])
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+        assert address(passing_empty((LEAST,), F32)) == place

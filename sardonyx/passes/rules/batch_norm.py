@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.graph.constants import tensor_array
+from sardonyx.graph.computed_tensor import ScaledTensor, scaled_filters
 from sardonyx.passes.base import Level, is_named
 from sardonyx.passes.rule import Match, Rule, op
-from sardonyx.runtime.constant_memory import passing_empty
-from sardonyx.runtime.mapped_pages import release_pages
 
 Array = np.ndarray[Any, Any]
 
-# Elements that are scaled at a time: their float64 products stay in the second cache.
-_BUFFERED = 1 << 15
 # Filters of fewer bytes are scaled at once: to hold them costs less than to look for who wants them.
 _COMPUTED_BYTES = 64 << 10
 
@@ -61,42 +56,17 @@ class FoldBatchNormalizationIntoConvolution(Rule):
     @staticmethod
     def _folded(m: Match, weight: Array, factor: Array) -> ir.Value:
         """The filters times their factors: where they are large, worked out when they are packed."""
+        if weight.nbytes < _COMPUTED_BYTES:
+            return m.initializer(scaled_filters(weight, factor, np.empty_like(weight)), "weight")
         source = m.value("weight").const_value
         assert source is not None
-        if weight.nbytes < _COMPUTED_BYTES:
-            return m.initializer(scaled_filters(weight, factor), "weight")
-
-        def compute() -> Array:
-            filters = tensor_array(source)
-            scaled = scaled_filters(filters, factor)
-            release_pages(filters)
-            return scaled
-
-        return m.computed(compute, source.dtype, weight.shape, "weight")
+        return m.computed(lambda name: ScaledTensor(source, factor, name), "weight")
 
     @staticmethod
     def _wide(m: Match, name: str) -> np.ndarray:
         constant = m.constant(name)
         assert constant is not None
         return constant.astype(np.float64)
-
-
-def scaled_filters(weight: Array, factor: Array) -> Array:
-    """Filters [filters, ...] times a float64 factor for each: multiplied in float64, rounded once.
-
-    As many filters at a time as a small buffer takes: float64 copies of all of them would be fresh memory of the
-    system, which costs more than the products.
-    """
-    size = math.prod(weight.shape[1:])
-    filters = weight.reshape(len(weight), size)
-    scaled = passing_empty(filters.size, weight.dtype).reshape(filters.shape)
-    wide = np.empty((max(1, _BUFFERED // max(1, size)), size))
-    for first in range(0, len(filters), len(wide)):
-        part = filters[first : first + len(wide)]
-        product = wide[: len(part)]
-        np.multiply(part, factor[first : first + len(part), None], out=product)
-        scaled[first : first + len(part)] = product
-    return scaled.reshape(weight.shape)
 
 
 RULES: tuple[Rule, ...] = (FoldBatchNormalizationIntoConvolution(),)

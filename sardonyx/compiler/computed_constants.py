@@ -1,0 +1,39 @@
+"""Constants that the model computes from others, as tensors of a plan: by native code where there is a kernel."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import numpy as np
+
+from sardonyx.compiler.bound_step import Array, ComputedConstant
+from sardonyx.compiler.llvm.kernels.convolution.scaled_filters import ScaleSpec, emit_scaled_filters
+from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.graph.computed_tensor import ComputedTensor, ScaledTensor
+from sardonyx.graph.constants import tensor_array
+from sardonyx.runtime.constant_memory import passing_empty
+from sardonyx.runtime.mapped_pages import release_pages
+
+# Fewer bytes than this are scaled by one thread.
+_SMALL = 1 << 20
+
+
+def computed_constant(library: KernelLibrary, tensor: ComputedTensor) -> ComputedConstant:
+    """The tensor of a plan for one of the model."""
+    is_scaled = isinstance(tensor, ScaledTensor) and tensor.dtype.numpy() == np.float32
+    compute = partial(_scaled, library, tensor) if is_scaled else tensor.numpy
+    return ComputedConstant(compute, tensor.dtype.numpy(), tensor.shape.numpy())
+
+
+def _scaled(library: KernelLibrary, tensor: ScaledTensor) -> Array:
+    """What the tensor gives itself, by all processors."""
+    filters = tensor_array(tensor.source)
+    result = passing_empty(filters.shape, filters.dtype)
+    if filters.size:
+        factor = np.ascontiguousarray(tensor.factor, np.float64)
+        words = (np.ascontiguousarray(filters), factor, result, filters[0].size)
+        threads = min(os.cpu_count() or 1, len(filters)) if filters.nbytes > _SMALL else 1
+        library.run(emit_scaled_filters, ScaleSpec(), words, len(filters), threads)
+    release_pages(filters)
+    return result
