@@ -12,8 +12,10 @@ from typing import Any
 import onnx_ir as ir
 
 from sardonyx import errors, log
+from sardonyx.api.declarations import declared as declared_value
+from sardonyx.api.declarations import merged, report_contradictions, symbols_of
 from sardonyx.api.placement_report import AssignedNode
-from sardonyx.api.signature import Declared, merged, report_contradictions, symbols_of
+from sardonyx.api.signature import Declared
 from sardonyx.compiler.planner import Compilation, CompiledGraph, build_plan
 from sardonyx.graph.constants import array_of
 from sardonyx.graph.load import LoadedModel
@@ -137,7 +139,7 @@ def _assigned(node: ir.Node, placement: Placement, compilation: Compilation) -> 
 def _declarations(graph: ir.Graph) -> dict[ir.Value, Declared]:
     """What the model file says of the main graph's values, before inference adds to it."""
     values = [*graph.inputs, *(value for node in graph for value in node.outputs), *graph.outputs]
-    return {value: Declared.of(value) for value in values}
+    return {value: declared_value(value) for value in values}
 
 
 def _signature(

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from sardonyx import errors, log
-from sardonyx.api import engine_store, environment, session_build
+from sardonyx.api import engine_store, environment, session_opening
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.built import Built
+from sardonyx.api.config_keys import is_on
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
 from sardonyx.api.fast_run import ShortWay
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from sardonyx.passes.base import PassReport
 
+_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _NO_ADAPTERS: Mapping[str, Any] = {}
 
 
@@ -60,7 +62,7 @@ class CoreSession:
         """Load and compile a model; the typed errors of the project, and RuntimeError or ValueError for providers."""
         environment.check_thread_pools(options.use_per_session_threads)
         self.number = environment.next_session_number()
-        self._options = session_build.effective_options(source, options) if read_config else options
+        self._options = session_opening.effective_options(source, options) if read_config else options
         self._logger = log.Logger(self._options.logid, self._options.log_severity_level)
         self._trace = self._start_trace() if self._options.enable_profiling else None
         self._profiling_start = 0 if self._trace is None else self._trace.start_ns
@@ -71,11 +73,11 @@ class CoreSession:
             "disabled": set(disabled_optimizers),
             "logger": self._logger,
         }
-        self._build = functools.partial(session_build.build, source, **given)
+        self._build = functools.partial(session_opening.build, source, **given)
         self._again = functools.partial(
             CoreSession._ordinary, source, self._options, providers, provider_options, set(disabled_optimizers)
         )
-        built = session_build.open_session(source, options=self._options, trace=self._trace, **given)
+        built = session_opening.open_session(source, options=self._options, trace=self._trace, **given)
         self._providers = built.providers
         self._memory_owners = [*built.providers]
         self._compiled = built.compiled
@@ -104,8 +106,9 @@ class CoreSession:
         self.overridable_initializers: list[NodeArg] = [item.node_arg() for item in seen.overridable]
         self._output_names = tuple(argument.name for argument in self.outputs_meta)
         specs = {
-            item.name: InputSpec(item.name, item.type, item.sizes, self._logger)
+            item.name: InputSpec(item.name, item.kind, item.sizes, self._logger)
             for item in (*seen.inputs, *seen.overridable)
+            if item.kind is not None
         }
         self._specs = specs
         self._inputs = [(name, specs[name].raw, specs[name].optional) for name in seen.order]
@@ -412,7 +415,7 @@ class CoreSession:
 
     def assignment(self) -> list[OrtEpAssignedSubgraph]:
         """Which provider runs which nodes; `Fail` unless the session was told to keep that."""
-        if not session_build.keeps_assignment(self._options):
+        if not is_on(self._options._config, _ASSIGNMENT):
             raise errors.Fail(
                 "Session configuration entry 'session.record_ep_graph_assignment_info' must be set to \"1\" to "
                 "retrieve EP graph assignment information."

@@ -6,18 +6,20 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from sardonyx.compiler.chaining import Woven, segments_of, weave
 from sardonyx.kernel.dtypes import FLOAT8
 from sardonyx.runtime.chain import Chain
 from sardonyx.runtime.fast_call import RELEASE_NS, FastCall, Form, is_usable
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.chaining import Woven
 
 Array = np.ndarray[Any, Any]
 
@@ -190,6 +192,8 @@ class ManySteps(ShortWay):
     @classmethod
     def of(cls, plan: Plan, input_names: Sequence[str]) -> ManySteps | None:
         """The plan as a chain, or None where it has other steps."""
+        from sardonyx.compiler.chaining import segments_of  # with what runs subgraphs, which few plans need
+
         segments = segments_of(plan)
         if not segments:
             return None
@@ -214,6 +218,8 @@ class ManySteps(ShortWay):
 
     def _woven_for(self, call: FastCall, arrays: Sequence[Array]) -> Woven:
         """The chain for inputs like these, woven anew once there are plans that it went without."""
+        from sardonyx.compiler.chaining import weave
+
         chains = self._woven.setdefault(call, OrderedDict())
         dtypes = tuple([array.dtype for array in arrays])
         woven = chains.get((dtypes, self.look(arrays)))

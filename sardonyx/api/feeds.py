@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from sardonyx import errors, log
 from sardonyx.api import element_types
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.ort_value import OrtValue
+from sardonyx.api.signature import ValueKind
 from sardonyx.api.sparse_tensor import CoreSparseTensor, SparseTensor
-from sardonyx.graph.types import MapType, numpy_dtype, type_name
 
 Array = np.ndarray[Any, Any]
 
@@ -26,14 +25,14 @@ _ADVICE = "Please fix either the inputs/outputs or the model."
 class InputSpec:
     """An input of the model and how values for it are checked; `raw` is all that a run calls."""
 
-    def __init__(self, name: str, kind: Any, dims: Sequence[int | None] | None, logger: log.Logger) -> None:
+    def __init__(self, name: str, kind: ValueKind, dims: Sequence[int | None] | None, logger: log.Logger) -> None:
         """`dims` holds None for dimensions of any size, and is None itself where any rank is fine."""
         self.name = name
-        self.type = kind
-        self.optional = isinstance(kind, ir.OptionalType)
+        self.kind = kind
+        self.optional = kind.form == "optional"
         self._logger = logger
-        self._inner = kind.elem_type if self.optional else kind
-        self._dtype = numpy_dtype(self._inner.dtype) if isinstance(self._inner, ir.TensorType) else None
+        self._inner = kind.item if self.optional and kind.item is not None else kind
+        self._dtype = self._inner.dtype if self._inner.form == "tensor" else None
         # Texts are looked at one by one; arrays of every other type that have this dtype are taken as they are.
         self._plain_dtype = None if self._dtype is None or self._dtype.kind == "O" else self._dtype
         self._rank = -1 if dims is None else len(dims)
@@ -71,9 +70,9 @@ class InputSpec:
             return None  # an absent value; the node that needs it says so
         if self._dtype is not None:
             return self._tensor(value, self._dtype)
-        if isinstance(self._inner, ir.SequenceType):
-            return self._sequence(value, self._inner.elem_type)
-        if isinstance(self._inner, MapType):
+        if self._inner.form == "sequence":
+            return self._sequence(value, self._inner.item)
+        if self._inner.form == "map":
             if not isinstance(value, dict):
                 raise self._wrong_type(value)
             return value
@@ -106,23 +105,22 @@ class InputSpec:
         except (ValueError, TypeError, OverflowError) as error:
             raise RuntimeError(
                 f"Could not create tensor from given input list for input '{self.name}' of type "
-                f"{type_name(self.type)}: {error}"
+                f"{self.kind.name}: {error}"
             ) from error
 
-    def _sequence(self, value: Any, item_type: Any) -> list[Any]:
+    def _sequence(self, value: Any, item: ValueKind | None) -> list[Any]:
         if isinstance(value, np.ndarray):
             raise errors.InvalidArgument(
                 f"input with name: '{self.name}' expected to be of type: 3 but received a tensor; "
-                f"give a list of values for {type_name(self.type)}"
+                f"give a list of values for {self.kind.name}"
             )
         if not isinstance(value, list):
             raise RuntimeError(f"Iterable of {type(value)} should be given as array for input '{self.name}'.")
-        if isinstance(item_type, MapType):
-            if not all(isinstance(item, dict) for item in value):
+        if item is None or item.dtype is None:
+            if not all(isinstance(one, dict) for one in value):
                 raise self._wrong_type(value)
             return value
-        dtype = numpy_dtype(item_type.dtype)
-        return [self._item(item, dtype) for item in value]
+        return [self._item(one, item.dtype) for one in value]
 
     def _item(self, item: Any, dtype: np.dtype[Any]) -> Array:
         if not isinstance(item, np.ndarray):
@@ -133,7 +131,7 @@ class InputSpec:
         if given != dtype:
             raise RuntimeError(
                 f"TensorSeq: tensor to be added has a different data type: input '{self.name}' of "
-                f"{type_name(self.type)} got an item of {_actual(item)}"
+                f"{self.kind.name} got an item of {_actual(item)}"
             )
         return self._native(item, dtype)
 
@@ -146,7 +144,7 @@ class InputSpec:
 
     def _wrong_type(self, value: Any) -> errors.InvalidArgument:
         return errors.InvalidArgument(
-            f"Unexpected input data type. Actual: ({_actual(value)}) , expected: ({type_name(self._inner)}) "
+            f"Unexpected input data type. Actual: ({_actual(value)}) , expected: ({self._inner.name}) "
             f"for input: {self.name}"
         )
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import onnx
@@ -16,19 +13,18 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from sardonyx import errors, log
-from sardonyx.api import config_keys, engine_store, provider_choice, stored_session
+from sardonyx.api import config_keys, provider_choice
 from sardonyx.api.built import Built
 from sardonyx.api.compiled_model import CompiledModel
 from sardonyx.api.config_keys import is_on
-from sardonyx.api.engine_store import EngineStore
+from sardonyx.api.declarations import declared, metadata
+from sardonyx.api.distinct_symbols import make_distinct
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.model_overrides import fix_dimensions, replace_external_initializers, replace_initializers
 from sardonyx.api.placement_report import log_placement
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
-from sardonyx.api.shared_symbols import make_distinct
-from sardonyx.api.signature import Declared, Signature, metadata
-from sardonyx.api.stored_session import Keeper
+from sardonyx.api.signature import Signature
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
 from sardonyx.passes.base import PACKED_PRODUCTS, QDQ, Level
@@ -38,7 +34,6 @@ from sardonyx.runtime.trace import Trace, span
 
 Source: TypeAlias = str | bytes | onnx.ModelProto
 
-_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _DISABLED = "optimization.disable_specified_optimizers"
 _NO_QDQ = "session.disable_quant_qdq"
@@ -47,34 +42,6 @@ _PACKED_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
-
-
-def open_session(
-    source: Source,
-    options: SessionOptions,
-    names: Sequence[str],
-    provider_options: Sequence[Mapping[str, str]],
-    disabled: set[str],
-    logger: log.Logger,
-    trace: Trace | None,
-) -> Built:
-    """What `build` gives, from the engine that an earlier session kept, or else with a way to keep one."""
-    store = EngineStore.of(source, options, names, provider_options, disabled, logger)
-    if store is None:
-        return build(source, options, names, provider_options, disabled, logger, trace)
-    engine = store.find()
-    if engine is not None:
-        config_keys.check(options._config, logger)
-        again = functools.partial(build, source, options, names, provider_options, disabled, logger, None)
-        built = stored_session.opened(store, engine, run_settings(options), again)
-        if built is not None:
-            logger.info(f"the session is that of an engine kept for {source!r}", "engine")
-            return built
-    began = time.perf_counter()
-    built = build(source, options, names, provider_options, disabled, logger, trace)
-    if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.warned:
-        return built
-    return replace(built, keep=Keeper.of(store, built, built.files, logger))
 
 
 def build(
@@ -108,7 +75,7 @@ def build(
             make_distinct(loaded.model)
         names, provider_options = _chosen(options, names, provider_options)
         providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
-        declared = tuple(Declared.of(value) for value in loaded.model.graph.outputs)
+        declared_outputs = tuple(map(declared, loaded.model.graph.outputs))
         compiled = _compiled(loaded, options, providers, disabled, logger, trace)
         log_placement(compiled.nodes, [provider.name for provider in providers], logger)
         if is_on(config, _NO_FALLBACK):
@@ -116,7 +83,7 @@ def build(
     model = compiled.model
     order = tuple(value.name or "" for value in model.graph.inputs)
     return Built(
-        Signature(compiled.inputs, compiled.outputs, compiled.overridable, declared, order, metadata(model)),
+        Signature(compiled.inputs, compiled.outputs, compiled.overridable, declared_outputs, order, metadata(model)),
         compiled.compiled.plan,
         compiled.defaults,
         providers,
@@ -124,11 +91,6 @@ def build(
         files=loaded.files,
         warned=bool(loaded.warnings) or compiled.contradicts,
     )
-
-
-def keeps_assignment(options: SessionOptions) -> bool:
-    """Whether the session was told to keep which provider runs which node."""
-    return is_on(options._config, _ASSIGNMENT)
 
 
 def _chosen(

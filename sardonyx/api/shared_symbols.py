@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from sardonyx.compiler.sizes import size_of
-from sardonyx.ops.framework.facts import symbol
-from sardonyx.runtime.sizes import Operation, evaluate, symbols_in
+from sardonyx.runtime.sizes import Operation, Size, evaluate, symbols_in
 
 Place = tuple[int, int]  # an input's number, and an axis of it
 
@@ -48,7 +45,7 @@ class SharedSymbols:
         self._shared = {text: found for text, found in places.items() if len(found) > 1}
         self._derived: list[tuple[str, Operation, Place, dict[str, Place]]] = []
         for text, found in places.items():
-            size = size_of(symbol(text))
+            size = _expression(text)
             used = symbols_in(size) if isinstance(size, Operation) else set()
             if isinstance(size, Operation) and all(name in places for name in used):
                 self._derived.append((text, size, found[0], {name: places[name][0] for name in used}))
@@ -76,31 +73,19 @@ class SharedSymbols:
         return f"{size} in axis {axis} of input '{self._names[number]}'"
 
 
+def _expression(text: str) -> Size | None:
+    """What the name of a dimension says; None for a plain name."""
+    if text.isidentifier():
+        return None
+    from sardonyx.compiler.sizes import size_of  # with the algebra of symbols, which plain names do not need
+    from sardonyx.ops.framework.facts import symbol
+
+    return size_of(symbol(text))
+
+
 def _size(values: Sequence[Any], place: Place) -> int | None:
     """The size at a place; None where the value has no such axis."""
     value, axis = values[place[0]], place[1]
     if not isinstance(value, np.ndarray) or axis >= value.ndim:
         return None
     return int(value.shape[axis])
-
-
-def make_distinct(model: ir.Model) -> None:
-    """Give every symbolic dimension of an input a name of its own, and take names from all other declarations."""
-    graph = model.graph
-    inputs = set(graph.inputs)
-    declared = {*graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)}
-    declared.update(value for node in graph.all_nodes() for value in _inner_inputs(node))
-    for value in declared - inputs:
-        if value.shape is not None:
-            value.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in value.shape])
-    for number, value in enumerate(graph.inputs):
-        if value.shape is not None:
-            value.shape = ir.Shape(
-                [dim if isinstance(dim, int) else f"input_{number}_{axis}" for axis, dim in enumerate(value.shape)]
-            )
-
-
-def _inner_inputs(node: ir.Node) -> list[ir.Value]:
-    """The inputs of a node's subgraphs."""
-    graphs = [one.as_graph() for one in node.attributes.values() if one.type == ir.AttributeType.GRAPH]
-    return [value for graph in graphs for value in graph.inputs]

@@ -8,70 +8,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from sardonyx import errors, log
+from sardonyx import errors
 from sardonyx.api.built import Built
 from sardonyx.api.engine_store import EngineStore
 from sardonyx.api.model_metadata import ModelMetadata
-from sardonyx.api.signature import Declared, Signature
-from sardonyx.compiler.stored_plan import NotStorableError, restored_plan, stored_plan
-from sardonyx.graph.external_data import map_file
+from sardonyx.api.signature import Declared, Signature, ValueKind
+from sardonyx.compiler.restored_plan import restored_plan
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.engine_file import Bytes, Engine
+from sardonyx.runtime.mapped_pages import map_file
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Plan, Slot, Step
 from sardonyx.runtime.settings import RunSettings
 
 Array = np.ndarray[Any, Any]
-
-
-class Keeper:
-    """Writes the engine of a session, on a thread of its own, once the session has run."""
-
-    def __init__(self, store: EngineStore, built: Built, files: Sequence[str], logger: log.Logger) -> None:
-        self._store, self._signature, self._plan = store, built.signature, built.plan
-        self._providers, self._files, self._logger = built.providers, tuple(files), logger
-
-    @staticmethod
-    def of(store: EngineStore, built: Built, files: Sequence[str], logger: log.Logger) -> Keeper | None:
-        """One for a session that an engine can stand for; None for others."""
-        signature = built.signature
-        values = (*signature.inputs, *signature.outputs, *signature.declared_outputs)
-        if signature.overridable or not all(isinstance(value.type, ir.TensorType) for value in values):
-            return None
-        if segment_of(built.plan) is None or store.settled(files) is None:
-            return None
-        return Keeper(store, built, files, logger)
-
-    def __call__(self, inputs: Sequence[Any]) -> None:
-        """Keep the plan of a run with these inputs, in the plan's order."""
-        segment = segment_of(self._plan)
-        assert segment is not None
-        places = _places(self._plan)
-        ready = segment.made_plan(tuple(inputs[place].shape for place in places))
-        if ready is not None:
-            threading.Thread(target=self._write, args=(segment, ready, inputs, places), name="sardonyx-engine").start()
-
-    def _write(self, segment: NativeSegment, ready: ReadyPlan, inputs: Sequence[Any], places: Sequence[int]) -> None:
-        (provider,) = self._providers
-        assert isinstance(provider, CPUExecutionProvider)
-        try:
-            stored = stored_plan(ready, provider.library, self._files)
-        except (NotStorableError, OSError) as error:
-            self._logger.info(f"no engine is kept of this model: {error}", "engine")
-            return
-        content = {
-            "signature": _signature_content(self._signature),
-            "graph": _graph_content(self._plan, segment),
-            "shapes": [inputs[place].shape for place in places],
-            "plan": stored.content,
-        }
-        self._store.keep(self._files, content, [stored.tables, stored.constants])
 
 
 def opened(store: EngineStore, engine: Engine, settings: RunSettings, build: Callable[[], Built]) -> Built | None:
@@ -146,7 +100,7 @@ class _Later:
     def segment(self) -> NativeSegment:
         plan = self.built().plan
         found = segment_of(plan)
-        if found is None or _graph_content(plan, found) != self._graph:
+        if found is None or graph_content(plan, found) != self._graph:
             raise errors.Fail("the model file is not the one that this session began with: make the session again")
         return found
 
@@ -163,16 +117,17 @@ def segment_of(plan: Plan) -> NativeSegment | None:
     return step.call
 
 
-def _places(plan: Plan) -> list[int]:
+def places_of(plan: Plan) -> list[int]:
     """Which of the plan's inputs the only step reads, in its order."""
     return [plan.inputs.index(slot) for slot in plan.steps[0].inputs]
 
 
-def _graph_content(plan: Plan, segment: NativeSegment) -> dict[str, Any]:
+def graph_content(plan: Plan, segment: NativeSegment) -> dict[str, Any]:
+    """What an engine says of a plan around its segment."""
     (step,) = plan.steps
     return {
         "inputs": [plan.slots[slot].name for slot in plan.inputs],
-        "read": _places(plan),
+        "read": places_of(plan),
         "made": [plan.slots[slot].name for slot in step.outputs],
         "outputs": [step.outputs.index(slot) for slot in plan.outputs],
         "dtypes": [dtype.name for dtype in segment.dtypes],
@@ -198,20 +153,11 @@ def _plan_of(graph: Mapping[str, Any], segment: NativeSegment, provider: str) ->
     return Plan(slots, tuple(range(count)), tuple(count + place for place in graph["outputs"]), {}, (step,))
 
 
-def _signature_content(signature: Signature) -> dict[str, Any]:
-    groups = {name: getattr(signature, name) for name in ("inputs", "outputs", "declared_outputs")}
-    return {
-        **{name: [[one.name, int(one.type.dtype), one.dims] for one in values] for name, values in groups.items()},
-        "order": signature.order,
-        "metadata": asdict(signature.metadata),
-    }
-
-
 def _signature_of(content: Mapping[str, Any]) -> Signature:
     def values(name: str) -> tuple[Declared, ...]:
         return tuple(
-            Declared(name, ir.TensorType(ir.DataType(kind)), None if dims is None else tuple(dims))
-            for name, kind, dims in content[name]
+            Declared(name, ValueKind("tensor", kind, np.dtype(dtype)), None if dims is None else tuple(dims))
+            for name, kind, dtype, dims in content[name]
         )
 
     inputs, outputs, declared = map(values, ("inputs", "outputs", "declared_outputs"))

@@ -11,21 +11,13 @@ from pathlib import Path
 import onnx
 
 from sardonyx import errors
+from sardonyx.runtime.mapped_pages import map_file
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 _KEYS = frozenset({"location", "offset", "length", "checksum"})
 _PREPACKED = "prepacked"  # keys that begin so describe weights packed for a provider of onnxruntime
 _LARGEST = 2**63 - 1
-
-
-def map_file(path: str | os.PathLike[str]) -> memoryview:
-    """The bytes of a regular file, mapped read-only; OSError where it cannot be opened."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 class ExternalData:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from sardonyx import errors
-from sardonyx.graph.external_data import Buffer, ExternalData, external_entries, map_file
+from sardonyx.graph.external_data import Buffer, ExternalData, external_entries
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dense, dimensions
 from sardonyx.graph.long_attributes import put_back, set_aside
@@ -27,6 +27,7 @@ from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
+from sardonyx.runtime.mapped_pages import map_file
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import onnx_ir as ir
-
-from sardonyx.compiler.planner import Compilation
-from sardonyx.graph.partition import Claims, Partition
-from sardonyx.ops.framework.inference import Inference
 from sardonyx.providers.memory import Allocator, HostAllocator
 from sardonyx.providers.options import NoOptions, option_texts, parse_options
-from sardonyx.runtime.plan import Step
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from sardonyx.compiler.planner import Compilation
+    from sardonyx.graph.partition import Claims, Partition
+    from sardonyx.ops.framework.inference import Inference
+    from sardonyx.runtime.plan import Step
 
 
 class ExecutionProvider(abc.ABC):

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
-from sardonyx.compiler.control_flow import control_flow
-from sardonyx.compiler.interpret import render
-from sardonyx.compiler.lowering import Lowered, classify, lower_node
-from sardonyx.compiler.planner import Compilation
-from sardonyx.compiler.schedule import borrowed, split
-from sardonyx.compiler.steering import classify_steered
-from sardonyx.graph.partition import Claims, Partition
-from sardonyx.kernel.program import Host, Pointwise, View
-from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import nbytes
-from sardonyx.ops.framework.result_size import checked
 from sardonyx.providers.base import ExecutionProvider
-from sardonyx.runtime.plan import Step, StepCall
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from sardonyx.compiler.llvm.library import KernelLibrary
     from sardonyx.compiler.native_resources import NativeResources
-    from sardonyx.compiler.native_steps import NativeSteps
+    from sardonyx.compiler.planner import Compilation
+    from sardonyx.graph.partition import Claims, Partition
+    from sardonyx.ops.framework.inference import Inference
+    from sardonyx.runtime.plan import Step
     from sardonyx.runtime.settings import RunSettings
 
 
-# Larger results that are known before the run are made in every run, rather than kept by a session that does not
-# compute with them.
-_MOST_KNOWN_BYTES = 1 << 20
-
-
 class CPUExecutionProvider(ExecutionProvider):
-    """Takes every node; its options are accepted and have no effect, as in onnxruntime."""
+    """Takes every node; its options are accepted and have no effect, as in onnxruntime.
+
+    What compiles is imported where a model is compiled: sessions from engines do without.
+    """
 
     name = "CPUExecutionProvider"
 
@@ -43,6 +32,8 @@ class CPUExecutionProvider(ExecutionProvider):
         self._resources: NativeResources | None = None
 
     def claim(self, graph: ir.Graph, inference: Inference) -> Claims:
+        from sardonyx.graph.partition import Claims
+
         return Claims(dict.fromkeys(graph, "the CPU provider runs every operator"))
 
     def release_memory(self) -> None:
@@ -57,118 +48,15 @@ class CPUExecutionProvider(ExecutionProvider):
 
     def resources(self, settings: RunSettings) -> NativeResources:
         """What the native steps of its session share, made when it is asked for the first time."""
-        from sardonyx.compiler.native_resources import NativeResources  # with the code of the executor
+        from sardonyx.compiler.native_resources import NativeResources
 
         if self._resources is None:
             self._resources = NativeResources(settings)
         return self._resources
 
     def compile(self, partition: Partition, compilation: Compilation) -> list[Step]:
-        if compilation.settings.kernels == "numpy":
-            items = [_on_host(node, compilation.inference) for node in partition.nodes]
-            return [self._step(item, compilation) for item in items]
-        from sardonyx.compiler.native_steps import NativeSteps  # with the kernels' code: not needed to import sardonyx
+        from sardonyx.compiler.partition_steps import partition_steps
 
-        native = NativeSteps(self.resources(compilation.settings), self.name)
-        items, steering = classify_steered(
-            lambda steers: self._classified(partition, compilation, steers), compilation.inference
-        )
-        return self._compiled(native, items, steering, compilation)
-
-    def _classified(
-        self, partition: Partition, compilation: Compilation, steers: Callable[[ir.Value], bool]
-    ) -> list[Lowered]:
-        """The roles of the nodes; the contents of values that steer are known while binding."""
-        from sardonyx.compiler.llvm.expression import supported
-
-        known: set[ir.Value] = set()
-
-        def is_known(value: ir.Value) -> bool:
-            return value in known or compilation.is_constant(value) or steers(value)
-
-        def supports(kernel: Pointwise) -> str | None:
-            return supported(kernel.outputs)
-
-        items = []
-        for node in partition.nodes:
-            item = classify(node, compilation.inference, is_known, supports)
-            if item.role == "known":
-                known.update(item.node.outputs)
-            items.append(item)
-        return items
-
-    def _compiled(
-        self, native: NativeSteps, items: Sequence[Lowered], steering: frozenset[ir.Value], compilation: Compilation
-    ) -> list[Step]:
-        """Steps for a partition: segments where something in them is native, single nodes elsewhere."""
-        known = {value: item for item in items if item.role == "known" for value in item.node.outputs}
-        steps: list[Step] = []
-        turns = [(turn, borrowed(turn, known)) for turn in split(items, steering)]
-        lent = {value for _, again in turns for item in again for value in item.node.inputs if value is not None}
-        for turn, again in turns:
-            if any(_has_work(item) or _gives_result(item, compilation.inference, steering) for item in turn):
-                steps.append(native.step(turn, again, lent, compilation, steering))
-            else:
-                steps.extend(
-                    native.counted_step(item, compilation) if item.role == "counted" else self._step(item, compilation)
-                    for item in turn
-                )
-        return steps
-
-    def _step(self, item: Lowered, compilation: Compilation) -> Step:
-        """A node that runs by itself, through NumPy."""
-        node = item.node
-        captured: tuple[ir.Value, ...] = ()
-        if item.kernel is None:
-            branches = control_flow(item.operator, node, compilation)
-            call: StepCall = branches
-            captured = branches.captured
-            kind, reason = "host", item.reason
-        else:
-            kernel = item.kernel if item.role == "known" else checked(item.operator, item.kernel, item.reason)
-            call = render(kernel)
-            on_host = item.role == "host" and not isinstance(kernel, View)  # what is known takes no elements
-            kind = "host" if on_host else "view" if isinstance(kernel, View) else "kernel"
-            reason = item.reason if kind == "host" else ""
-        return Step(
-            name=compilation.node_name(node),
-            op_type=node.op_type,
-            provider=self.name,
-            kind=kind,  # type: ignore[arg-type]
-            inputs=compilation.slots((*node.inputs, *captured)),
-            outputs=compilation.slots(node.outputs),
-            call=call,
-            node_index=compilation.node_index(node),
-            reason=reason,
-        )
-
-
-def _has_work(item: Lowered) -> bool:
-    """Whether a node is worth a native segment: it computes, or gives an output of the graph in another order."""
-    if item.role == "view":
-        reorders = isinstance(item.kernel, View) and not item.kernel.is_reshape and item.node.op_type != "Identity"
-        return reorders and any(value.is_graph_output() for value in item.node.outputs)
-    return item.role == "native"
-
-
-def _gives_result(item: Lowered, inference: Inference, steering: Collection[ir.Value]) -> bool:
-    """Whether a node that computes nothing in a run gives an output of the graph, which native code then makes.
-
-    What is known before the run is kept, so it must be small, and not be others with other contents of what steers.
-    """
-    results = [value for value in item.node.outputs if value.is_graph_output()]
-    if item.role == "known":
-        if steering:
-            return False
-        sizes = [None if fact is None else nbytes(fact) for fact in map(inference.fact, results)]
-        return bool(sizes) and all(size is not None and size <= _MOST_KNOWN_BYTES for size in sizes)
-    return item.role == "view" and bool(results)
-
-
-def _on_host(node: ir.Node, inference: Inference) -> Lowered:
-    """A node of a session without native code."""
-    operator, kernel = lower_node(node, inference)
-    if kernel is None:
-        return Lowered(node, operator, None, "host", reason=operator.host_reason)
-    reason = kernel.reason if isinstance(kernel, Host) else "this session runs without native code"
-    return Lowered(node, operator, kernel, "host", reason=reason)
+        is_native = compilation.settings.kernels != "numpy"
+        resources = self.resources(compilation.settings) if is_native else None
+        return partition_steps(partition, compilation, self.name, resources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
 from typing import Any, NamedTuple
 
@@ -28,6 +29,15 @@ def mapped_ranges() -> list[MappedRange]:
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
         found = [_LINE.match(line) for line in file]
     return [MappedRange(int(one[1], 16), int(one[2], 16), int(one[3], 16), one[4]) for one in found if one is not None]
+
+
+def map_file(path: str | os.PathLike[str]) -> memoryview:
+    """The bytes of a regular file, mapped read-only; OSError where it cannot be opened."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def release_pages(array: Array) -> None:
