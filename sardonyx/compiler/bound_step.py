@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -338,10 +340,9 @@ def tensor_over(buffer: Buffer, look: Look, array: Array | None = None, number: 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     """Element strides of a contiguous tensor."""
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    return tuple(strides)
+    if not shape:
+        return ()
+    return tuple(itertools.accumulate(shape[:0:-1], operator.mul, initial=1))[::-1]
 
 
 def float_word(number: float) -> int:

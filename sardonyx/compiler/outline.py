@@ -12,7 +12,7 @@ same buffers as before: where it is not so, the segment is bound in the ordinary
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
@@ -49,103 +49,132 @@ class Sample:
     constants: Sequence[Array]  # what its kernels read
 
 
+class NotOutlinedError(Exception):
+    """A plan without an outline: it holds more than whole buffers in the arena and what crosses its border."""
+
+
+class Course:
+    """What follows from the kinds of a segment's operations, whatever the sizes.
+
+    `kinds` numbers the operations by kind in the order of their first ones, -1 for those that are computed while
+    binding; `fixed` are the model's constants. NotOutlinedError where operations of a kind do not read alike.
+
+    bound: what is to be bound: the operations that are the first of their kind, and those that are computed.
+    makers: of each value that another operation makes: that one, and the place of the value among its outputs.
+    alike: pairs of values that have to look alike, so that what the first of a kind does is right for the others.
+    """
+
+    def __init__(self, operations: Sequence[Operation], kinds: Sequence[int], fixed: Mapping[int, Tensor]) -> None:
+        self.operations = operations
+        self.kinds = kinds
+        self.fixed = fixed
+        self.bound: list[int] = []
+        self.makers: dict[int, tuple[int, int]] = {}
+        self.of_kind: list[list[int]] = []
+        same: dict[int, int] = {}  # of a value that another operation makes: the value that the first of its kind makes
+        alike: dict[tuple[int, int], None] = {}
+        for index, (operation, kind) in enumerate(zip(operations, kinds, strict=True)):
+            if kind < 0 or kind == len(self.of_kind):
+                self.bound.append(index)
+                if kind >= 0:
+                    self.of_kind.append([index])
+                continue
+            first = operations[self.of_kind[kind][0]]
+            self.of_kind[kind].append(index)
+            for place, number in enumerate(operation.outputs):
+                self.makers[number] = index, place
+                same[number] = first.outputs[place]
+            read, wanted = ([n for n in one.inputs if n >= 0 and n not in fixed] for one in (operation, first))
+            if len(read) != len(wanted):
+                raise NotOutlinedError
+            pairs = zip(read, wanted, strict=True)
+            alike.update(dict.fromkeys((same.get(one, one), same.get(other, other)) for one, other in pairs))
+        self.alike = [(one, other) for one, other in alike if one != other]
+
+
 class Walk:
     """The operations of a segment, bound once for each of their kinds, for new sizes.
 
-    `kinds` numbers the operations by kind in the order of their first ones, -1 for those that are computed while
-    binding. `values` has what is known before: constants and inputs. Afterwards there is one recording for each kind.
+    `values` has the inputs. Afterwards there is one recording for each kind.
     """
 
-    def __init__(self, operations: Sequence[Operation], kinds: Sequence[int], binder: Binder, values: Values) -> None:
+    def __init__(self, course: Course, binder: Binder, values: Values) -> None:
         self.binder = binder
         self.recordings: list[Recording] = []
-        self._operations = operations
-        self._kinds = kinds
+        self._course = course
         self._values = values
-        self._makers: dict[int, tuple[int, int]] = {}  # of a value: the operation, and which of its outputs
         self._buffers: dict[tuple[int, int], Buffer] = {}
 
-    def run(self, replays: Replays, looks: Looks, fixed: Collection[int]) -> bool:
-        """Bind; False where operations of a kind differ, cannot be recorded, or refuse what they are given.
-
-        `fixed` are the model's constants.
-        """
-        numbers = {n: looks.of_one(one) for n, one in self._values.items() if one is not None and n not in fixed}
-        firsts: list[tuple[Operation, list[int]]] = []  # of each kind, with the looks of what it reads
-        for index, (operation, kind) in enumerate(zip(self._operations, self._kinds, strict=True)):
-            read = [numbers[number] for number in operation.inputs if number in numbers]
-            if 0 <= kind < len(firsts):
-                first, wanted = firsts[kind]
-                recording = self.recordings[kind]
-                if read != wanted or (recording.read and not self._reads_alike(operation, first, recording)):
-                    return False
-                for place, (number, output) in enumerate(zip(operation.outputs, recording.outputs, strict=False)):
-                    if number >= 0 and output is not None:
-                        self._makers[number] = index, place
-                        if output.number:
-                            numbers[number] = output.number
-                        elif operation.inputs[output.given] in numbers:
-                            numbers[number] = numbers[operation.inputs[output.given]]
-                continue
+    def run(self, replays: Replays, looks: Looks) -> bool:
+        """Bind; False where operations of a kind differ, cannot be recorded, or refuse what they are given."""
+        course, binder, values = self._course, self.binder, self._values
+        for index in course.bound:
+            operation = course.operations[index]
             given = [None if number < 0 else self.value(number) for number in operation.inputs]
-            self.binder.label, self.binder.origin = operation.label, operation
+            binder.label, binder.origin = operation.label, operation
             found: Recording | None = None
             try:
                 if operation.structure is None:
-                    made = operation.bind(self.binder, given)
+                    made = operation.bind(binder, given)
                 else:
-                    bind = operation.bind
-                    made, found = replays.bind(operation.structure, bind, self.binder, given, as_piece=True)
+                    made, found = replays.bind(operation.structure, operation.bind, binder, given, as_piece=True)
             except Exception:  # the ordinary way says so
                 return False
-            if kind >= 0:
+            if course.kinds[index] >= 0:
                 if found is None:
                     return False
                 self.recordings.append(found)
-                firsts.append((operation, read))
-            for number, tensor in zip(operation.outputs, made, strict=False):
-                if number >= 0 and tensor is not None:
-                    self._values[number] = tensor
-                    numbers[number] = looks.of_one(tensor)
-        return True
+            values.update(zip(operation.outputs, made, strict=False))
+        numbers = {number: looks.of_one(one) for number, one in values.items() if one is not None}
+        return all(numbers.get(one) == numbers.get(other) for one, other in course.alike) and self._reads_alike()
 
-    def _reads_alike(self, operation: Operation, first: Operation, recording: Recording) -> bool:
-        """Whether the contents that decided over the recording are the same."""
+    def _reads_alike(self) -> bool:
+        """Whether the contents that decided over recordings are the same for all operations of a kind."""
+        operations = self._course.operations
         return all(
-            contents_of(self.value(operation.inputs[place])) == contents_of(self.value(first.inputs[place]))
+            contents_of(self.value(operations[index].inputs[place]))
+            == contents_of(self.value(operations[first].inputs[place]))
+            for recording, (first, *others) in zip(self.recordings, self._course.of_kind, strict=True)
+            if recording.read
+            for index in others
             for place in recording.read
         )
 
     @property
     def faults(self) -> list[tuple[Operation, Describe]]:
         """What kernels may note, in the order of the notes: whose it is, and what makes the error."""
-        return [
-            (operation, describe)
-            for operation, kind in zip(self._operations, self._kinds, strict=True)
-            if kind >= 0
-            for _, describe in self.recordings[kind].faults
+        of_kind, operations = self._course.of_kind, self._course.operations
+        noting = [
+            (index, one) for one, found in zip(self.recordings, of_kind, strict=True) if one.faults for index in found
         ]
+        noting.sort(key=lambda found: found[0])
+        return [(operations[index], describe) for index, recording in noting for _, describe in recording.faults]
 
     def value(self, number: int) -> Tensor | None:
         """A value that was known before, or that an operation has made: that one is put together when asked for."""
-        if number in self._values:
-            return self._values[number]
-        index, place = self._makers[number]
-        output = self.recordings[self._kinds[index]].outputs[place]
-        assert output is not None
+        known = self._values.get(number) or self._course.fixed.get(number)
+        if known is not None or number not in self._course.makers:
+            return known
+        index, place = self._course.makers[number]
+        output = self._recording(index).outputs[place]
+        if output is None:
+            return None
         if output.look is None:
-            found = self.value(self._operations[index].inputs[output.given])
+            found = self.value(self._course.operations[index].inputs[output.given])
         else:
             found = tensor_over(self._buffer(index, output.ref), output.look, output.array, output.number)
         self._values[number] = found
         return found
 
+    def _recording(self, index: int) -> Recording:
+        return self.recordings[self._course.kinds[index]]
+
     def _buffer(self, index: int, ref: int) -> Buffer:
         """A buffer of an operation, by its number in the recording."""
         known = self._buffers.get((index, ref))
         if known is None:
-            inputs, recording = self._operations[index].inputs, self.recordings[self._kinds[index]]
-            known = recording.buffer(ref, self.binder, lambda place: self.value(inputs[place]))
+            inputs = self._course.operations[index].inputs
+            known = self._recording(index).buffer(ref, self.binder, lambda place: self.value(inputs[place]))
             self._buffers[index, ref] = known
         return known
 
@@ -169,10 +198,6 @@ class LaterSteps(Sequence[BoundStep]):
         if self._found is None:
             self._found = self._bind()
         return self._found[place]
-
-
-class NotOutlinedError(Exception):
-    """A plan without an outline: it holds more than whole buffers in the arena and what crosses its border."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +366,9 @@ class Outline:
         steps[:, StepColumn.FLAGS] |= layout.flags
         places = numbers[word] + starts[self._place_owner]
         addresses = numbers[offset] + base[self._places]
-        words = np.frombuffer(bytearray(b"".join([pieces[kind].words for kind in self._kinds])), np.int64)
+        words = np.frombuffer(
+            bytearray(b"".join(map([piece.words for piece in pieces].__getitem__, self._kinds))), np.int64
+        )
         words[places[self._constant_places]] = addresses[self._constant_places]
         fixups = np.empty((len(self._moving_places), FIXUP_WORDS), np.int64)
         fixups[:, 0], fixups[:, 1] = places[self._moving_places], self._moving_bases
@@ -355,7 +382,7 @@ class Outline:
             base_count=self._base_count,
             labels=self._labels,
             owners=(*self._constants, *walk.binder.constants, *owners),
-            nanoseconds=round(sum([pieces[kind].nanoseconds for kind in self._kinds])),
+            nanoseconds=round(sum(map([piece.nanoseconds for piece in pieces].__getitem__, self._kinds))),
             flush_denormals=flush_denormals,
         )
 
@@ -370,12 +397,12 @@ def _pieces_by_kind(sample: Sample, kinds: Sequence[int]) -> dict[int, Piece]:
 
 
 class Outlines:
-    """The outlines of one segment with these operations; `fixed` are the numbers of the model's constants."""
+    """The outlines of one segment with these operations; `fixed` are the model's constants by their numbers."""
 
-    def __init__(self, operations: Sequence[Operation], fixed: Collection[int]) -> None:
+    def __init__(self, operations: Sequence[Operation], fixed: Mapping[int, Tensor]) -> None:
         self._operations = operations
         self._fixed = fixed
-        self._kinds: tuple[int, ...] = ()
+        self._course: Course | None = None
         self._known: dict[Hashable, Outline] = {}
         self._topologies: dict[Hashable, int] = {}
         self._sample: Sample | None = None
@@ -388,7 +415,7 @@ class Outlines:
             self._sample = sample
 
     def walk(self, binder: Binder, values: Values, replays: Replays, looks: Looks) -> tuple[Walk, Outline] | None:
-        """The operations bound for other inputs, which are among `values`, and the outline of their plan.
+        """The operations bound for other inputs, which `values` has, and the outline of their plan.
 
         None where there is none, or where an operation does not take its inputs.
         """
@@ -396,11 +423,11 @@ class Outlines:
             if self._sample is not None:
                 sample, self._sample = self._sample, None
                 self._take_in(sample)
-            kinds, known = self._kinds, self._known
-        if not kinds:
+            course, known = self._course, self._known
+        if course is None:
             return None
-        walk = Walk(self._operations, kinds, binder, values)
-        if not walk.run(replays, looks, self._fixed):
+        walk = Walk(course, binder, values)
+        if not walk.run(replays, looks):
             return None
         outline = known.get(self._key([recording.piece for recording in walk.recordings]))
         return None if outline is None else (walk, outline)
@@ -413,19 +440,18 @@ class Outlines:
     def _take_in(self, sample: Sample) -> None:
         """Make the outline of a plan. Operations are of one kind that were so in all plans."""
         found = [None if bound.recording is None else id(bound.recording) for bound in sample.operations]
-        pairs = list(zip(found, self._kinds or found, strict=True))
+        pairs = list(zip(found, found if self._course is None else self._course.kinds, strict=True))
         numbers = {pair: place for place, pair in enumerate(dict.fromkeys(one for one in pairs if one[0] is not None))}
         kinds = tuple([numbers.get(pair, -1) for pair in pairs])
-        if kinds != self._kinds:
-            self._kinds, self._known = kinds, {}
         pieces = _pieces_by_kind(sample, kinds)
         if len(self._known) >= MOST_OUTLINES:
             self._known.clear()
             self._topologies.clear()
-        key = self._key(list(pieces.values()))
         try:
             if not pieces:  # all of it is computed while binding
                 raise NotOutlinedError
-            self._known[key] = Outline(sample, kinds, self._fixed)
+            if self._course is None or kinds != self._course.kinds:
+                self._course, self._known = Course(self._operations, kinds, self._fixed), {}
+            self._known[self._key(list(pieces.values()))] = Outline(sample, kinds, self._fixed)
         except NotOutlinedError:
-            self._given_up, self._kinds = True, ()
+            self._given_up, self._course = True, None

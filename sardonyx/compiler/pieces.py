@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ Words = NDArray[np.int64]
 # Of each step, the first columns of the plan's table.
 STEP_NUMBERS = StepColumn.FLAGS + 1
 _CALLER = int(StepFlag.CALLER)
+_NUMBERS = frozenset({int, bool})
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,9 @@ class PieceMaker:
         self._groups = groups
         self._words = array("q")
         self._table: list[int] = []
-        self._places: list[tuple[int, int, int]] = []  # the word, the number of the buffer, the offset
+        self._places: list[int] = []  # the words where addresses go
+        self._refs: list[int] = []  # of each, the number of its buffer
+        self._offsets: list[int] = []  # and the bytes that are added to it
         self._topology: list[Hashable] = []
         self._nanoseconds = 0.0
 
@@ -71,30 +76,41 @@ class PieceMaker:
         nanoseconds: float,
     ) -> None:
         """A step as `Binder.step` is given it."""
-        words, places, ref = self._words, self._places, self._ref
-        self._table += (function, len(words), chunks, claim, _CALLER if alone else 0)
-        for argument in arguments:
-            if isinstance(argument, int):
-                words.append(argument)
-            else:
-                places.append((len(words), ref(argument.buffer), argument.offset))
-                words.append(0)
-        touched = tuple([ref(one.buffer) for one in reads]), tuple([ref(one.buffer) for one in writes])
-        self._topology += (group and group - self._groups, alone, len(places), *touched)
+        first, places = len(self._words), len(self._places)
+        self._table += (function, first, chunks, claim, _CALLER if alone else 0)
+        words, buffers = list(arguments), []
+        # Most arguments are numbers, which are passed over without running Python code for each.
+        for place in compress(range(len(arguments)), map(not_, map(_NUMBERS.__contains__, map(type, arguments)))):
+            argument = arguments[place]
+            if not isinstance(argument, int):
+                words[place] = 0
+                buffers.append(argument.buffer)
+                self._places.append(first + place)
+                self._offsets.append(argument.offset)
+        self._words.fromlist(words)  # type: ignore[arg-type]
+        buffers += [one.buffer for one in (*reads, *writes)]
+        refs = [*map(self._ref, buffers)]
+        new = len(self._places) - places
+        self._refs += refs[:new]
+        self._topology += (group and group - self._groups, alone, len(self._places), len(reads), *refs[new:])
         self._nanoseconds += nanoseconds
 
     @staticmethod
     def of(steps: Iterable[RecordedStep]) -> PieceMaker:
         """One that has these steps."""
-        made = PieceMaker({}.__getitem__, 0)
+        none: dict[Buffer, int] = {}
+        made = PieceMaker(none.__getitem__, 0)
         words = made._words
         for _, form, refs, group in steps:
             first = len(words)
             made._table += (form.function, first, form.chunks, form.claim, _CALLER if form.alone else 0)
             words.frombytes(form.words)
-            made._places += [(first + word, refs[place], offset) for word, place, offset in form.places]
-            touched = tuple([refs[one] for one in form.read_refs]), tuple([refs[one] for one in form.written_refs])
-            made._topology += (group, form.alone, len(made._places), *touched)
+            for word, place, offset in form.places:
+                made._places.append(first + word)
+                made._refs.append(refs[place])
+                made._offsets.append(offset)
+            touched = [refs[one] for one in (*form.read_refs, *form.written_refs)]
+            made._topology += (group, form.alone, len(made._places), len(form.read_refs), *touched)
             made._nanoseconds += form.nanoseconds
         return made
 
@@ -103,12 +119,12 @@ class PieceMaker:
     ) -> Piece:
         """`arena` are new buffers with their sizes, `constants` others with their addresses, and `others` is what else
         the topology depends on."""
-        words, refs, offsets = zip(*self._places, strict=True) if self._places else ((), (), ())
+        refs = self._refs
         new, sizes = zip(*arena, strict=True) if arena else ((), ())
         kept, addresses = zip(*constants, strict=True) if constants else ((), ())
         return Piece(
             self._words.tobytes(),
-            np.array((len(self._words), *self._table, *words, *offsets, *sizes, *addresses), np.int64),
+            np.array((len(self._words), *self._table, *self._places, *self._offsets, *sizes, *addresses), np.int64),
             len(self._table) // STEP_NUMBERS,
             refs,
             new,

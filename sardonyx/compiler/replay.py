@@ -109,22 +109,21 @@ class Looks:
 
     def of(self, inputs: Tensors) -> Hashable:
         """All that a kernel can see of its inputs but their contents; which of them share a buffer, too."""
+        numbers = tuple([0 if tensor is None else tensor.number or self.number(tensor) for tensor in inputs])
+        buffers = [tensor.buffer for tensor in inputs if tensor is not None]
+        if len(set(buffers)) == len(buffers) and not any(buffer.home for buffer in buffers):
+            return numbers
         places: dict[Buffer, int] = {}
-        look: list[Hashable] = []
-        for tensor in inputs:
-            if tensor is None:
-                look.append(None)
-                continue
-            buffer = tensor.buffer
+        shared: list[Hashable] = []
+        for buffer in buffers:
             place = places.get(buffer)
             if place is None:
                 place = places[buffer] = len(places)
                 if buffer.home is not None:
                     root, start = buffer.settled()
-                    look.append((places.setdefault(root, len(places)), root.kind, root.nbytes, start))
-            look.append(place)
-            look.append(self.of_one(tensor))
-        return tuple(look)
+                    shared.append((places.setdefault(root, len(places)), root.kind, root.nbytes, start))
+            shared.append(place)
+        return numbers, tuple(shared)
 
 
 # Nobody changes one of these: they are not frozen because that makes their construction three times as dear.
@@ -272,10 +271,10 @@ class Replays:
                 self._count = 0
             self._count += 1
             known = self._known.get(look)
-            places = tuple(sorted(seen if known is None else seen.union(known[0])))
-            if known is None or places != known[0]:
+            if known is None or not seen.issubset(known[0]):
+                places = tuple(sorted(seen if known is None else seen.union(known[0])))
                 known = self._known[look] = places, {}
-            known[1][tuple([contents_of(inputs[place]) for place in places])] = recording
+            known[1][tuple([contents_of(inputs[place]) for place in known[0]])] = recording
 
 
 def contents_of(tensor: Tensor | None) -> Hashable:
@@ -294,13 +293,14 @@ def _record(
     With `as_piece`, the steps are in the recording's piece alone.
     """
     watched = [
-        _Watched(one, place, seen) if one is not None and one.is_known else one for place, one in enumerate(inputs)
+        one if one is None or one.buffer.kind != "constant" else _Watched(one, place, seen)
+        for place, one in enumerate(inputs)
     ]
     recorder = _Recorder(inputs, binder)
     steps, constants = len(binder.steps), len(binder.constants)
     scratch, groups, settled = binder.scratch_bytes, binder.groups, binder.settled
     binder.scratch_bytes = 0
-    maker = binder.piece = PieceMaker(recorder.ref, groups) if as_piece else None
+    maker = binder.piece = PieceMaker(recorder.__getitem__, groups) if as_piece else None
     made = bind(binder, watched)
     binder.piece = None
     own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
@@ -346,10 +346,14 @@ def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[A
     return tuple(owners)
 
 
-class _Recorder:
-    """Numbers the buffers that a binding touches; to be made before it, as `binder` has more of everything later."""
+class _Recorder(dict[Buffer, int]):
+    """Numbers the buffers that a binding touches: those of its inputs, others when they are asked for.
+
+    To be made before the binding, as `binder` has more of everything later.
+    """
 
     def __init__(self, inputs: Tensors, binder: Binder) -> None:
+        super().__init__()
         self.buffers: list[Buffer | None] = []
         self.arena: list[tuple[int, Buffer]] = []
         self.derived: list[_Derived] = []
@@ -358,35 +362,27 @@ class _Recorder:
         self._binder = binder
         self._first_derived, self._first_fault = len(binder.derivations), len(binder.faults)
         self._derived_arrays: set[int] = set()
-        self._places: dict[int, int] = {}  # of the inputs, by identity
-        self._refs: dict[Buffer, int] = {}
+        self._inputs = inputs
         found: list[tuple[int, int]] = []
         for place, tensor in enumerate(inputs):
-            if tensor is None:
-                continue
-            self._places.setdefault(id(tensor), place)
-            if tensor.buffer not in self._refs:
-                found.append((place, self._number(tensor.buffer, None)))
+            if tensor is not None and tensor.buffer not in self:
+                self[tensor.buffer] = len(found)
+                found.append((place, len(found)))
+        self.buffers = [None] * len(found)
         self.input_refs = tuple(found)
 
-    def _number(self, buffer: Buffer, kept: Buffer | None) -> int:
-        number = self._refs[buffer] = len(self.buffers)
-        self.buffers.append(kept)
-        return number
-
-    def ref(self, buffer: Buffer) -> int:
-        """The number of a buffer, which may be a new one."""
-        known = self._refs.get(buffer)
-        if known is not None:
-            return known
+    def __missing__(self, buffer: Buffer) -> int:
+        """The number of a new buffer."""
+        number = self[buffer] = len(self.buffers)
+        kept = None
         if buffer.kind == "constant":
-            is_derived = any(made.buffer is buffer for *_, made in self._binder.derivations[self._first_derived :])
-            return self._number(buffer, None if is_derived else buffer)
-        number = self._number(buffer, None)
-        if buffer.kind == "arena" and buffer.home is None:
+            made = [result.buffer for *_, result in self._binder.derivations[self._first_derived :]]
+            kept = None if buffer in made else buffer
+        elif buffer.kind == "arena" and buffer.home is None:
             self.arena.append((number, buffer))
         elif buffer not in self._binder.notes[self._first_fault :]:
             self.is_foreign = True
+        self.buffers.append(kept)
         return number
 
     def steps(self, steps: Iterable[BoundStep], own_label: str, groups: int) -> tuple[RecordedStep, ...]:
@@ -394,14 +390,18 @@ class _Recorder:
         found: list[RecordedStep] = []
         for step in steps:
             label = "" if step.label == own_label else step.label
-            found.append((label, step.form, tuple(map(self.ref, step.buffers)), step.group and step.group - groups))
+            found.append(
+                (label, step.form, tuple(map(self.__getitem__, step.buffers)), step.group and step.group - groups)
+            )
         return tuple(found)
 
     def finish(self) -> None:
         """Find the constants that were made from inputs, and the faults."""
+        if len(self._binder.derivations) == self._first_derived and len(self._binder.notes) == self._first_fault:
+            return
         known = {ref for _, ref in self.input_refs}
         for source, key, make, result in self._binder.derivations[self._first_derived :]:
-            ref = self.ref(result.buffer)
+            ref = self[result.buffer]
             if not isinstance(source, _Watched):
                 self.is_foreign = True
             elif ref not in known:
@@ -409,7 +409,7 @@ class _Recorder:
                 self.derived.append(_Derived(source.place, key, make, ref))
                 self._derived_arrays.add(id(result.buffer.array))
         notes, faults = self._binder.notes[self._first_fault :], self._binder.faults[self._first_fault :]
-        self.faults = [(self.ref(note), fault.describe) for note, fault in zip(notes, faults, strict=True)]
+        self.faults = [(self[note], fault.describe) for note, fault in zip(notes, faults, strict=True)]
 
     def is_derived(self, array: Array) -> bool:
         return id(array) in self._derived_arrays
@@ -417,10 +417,10 @@ class _Recorder:
     def output(self, tensor: Tensor | None, looks: Looks) -> _Output | None:
         if tensor is None:
             return None
-        place = self._places.get(id(tensor))
-        if place is not None:
-            return _Output(place)
-        return _Output(-1, self.ref(tensor.buffer), tensor.look, tensor.array, looks.number(tensor))
+        for place, given in enumerate(self._inputs):
+            if given is tensor:
+                return _Output(place)
+        return _Output(-1, self[tensor.buffer], tensor.look, tensor.array, looks.number(tensor))
 
 
 def structure_of(group: Group) -> Hashable | None:

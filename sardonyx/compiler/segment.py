@@ -121,7 +121,7 @@ class Segment:
         self._replays = Replays(constants, self._looks)
         # Pairs depend on sizes, and steps side by side come in another order than their operations.
         is_plain = not self.pairs and self.settings.branches == 1
-        self._outlines = Outlines(self.operations, self._constants.keys()) if is_plain else None
+        self._outlines = Outlines(self.operations, self._constants) if is_plain else None
 
     @property
     def steering_places(self) -> tuple[int, ...]:
@@ -207,7 +207,7 @@ class Segment:
     ) -> tuple[Bound, dict[int, Array], list[BoundOperation], list[Array]]:
         """The same operation by operation; with the operations, and the constants that the plan keeps alive."""
         binder = self.binder(rehearses)
-        values = self._given(binder, shapes, contents)
+        values = self.constants | self._brought(binder, shapes, contents)
         operations = self.bind_operations(binder, self.chosen(self.operations, binder, values), values)
         results, known = self._made(values.__getitem__)
         try:
@@ -224,7 +224,7 @@ class Segment:
         Where an operation refuses its inputs, the ordinary way says so.
         """
         binder = self.binder()
-        values = self._given(binder, shapes, contents)
+        values = self._brought(binder, shapes, contents)
         try:
             found = outlines.walk(binder, values, self._replays, self._looks)
             if found is None:
@@ -241,11 +241,11 @@ class Segment:
         faults = tuple([Fault(BoundOperation(operation, ()), describe) for operation, describe in walk.faults])
         return Bound(plan, described, steps, faults), known
 
-    def _given(
+    def _brought(
         self, binder: Binder, shapes: Sequence[Sequence[int]], contents: Sequence[Array]
     ) -> dict[int, Tensor | None]:
-        """What is known before the operations: constants and inputs, by their numbers."""
-        values = self.constants
+        """The inputs by their numbers."""
+        values: dict[int, Tensor | None] = {}
         for index, (value, dtype, shape) in enumerate(zip(self.inputs, self.input_dtypes, shapes, strict=True)):
             values[self._numbers[value]] = binder.external(index, dtype, shape)
         for place, array in zip(self.steering_places, contents, strict=True):

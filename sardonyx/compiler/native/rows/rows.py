@@ -58,6 +58,9 @@ def broadcast_steps(tensor: Tensor, rank: int) -> tuple[int, ...]:
 def common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The shape to which all of these broadcast; ValueError where there is none."""
     rank = max(map(len, shapes), default=0)
+    longest = max(shapes, key=len, default=())
+    if all(shape == longest[rank - len(shape) :] for shape in shapes):
+        return longest
     result = [1] * rank
     for shape in shapes:
         for axis, size in enumerate(shape, rank - len(shape)):
