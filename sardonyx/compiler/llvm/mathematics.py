@@ -27,6 +27,7 @@ from typing import NamedTuple
 from sardonyx.compiler.llvm import coefficients
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.lookup import lookup
+from sardonyx.compiler.llvm.segments import erf_by_segments
 from sardonyx.compiler.llvm.types import F32, F64, I32, I64, Type
 
 
@@ -472,6 +473,8 @@ def atanh(k: Function, x: Value) -> Value:
 
 def erf(k: Function, x: Value) -> Value:
     """The error function."""
+    if _has_tables(k, x):
+        return _by_registers(k, x, partial(erf_by_segments, k))
     if x.type.bits == 32:
         bounded = _clamped(k, x, -4.08, 4.08)
         return _unit_ratio(k, bounded, coefficients.ERF_NUMERATOR_32, coefficients.ERF_DENOMINATOR_32)
