@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import minimum
+from sardonyx.compiler.llvm.kernels.classic.sorted_keys import last_not_above
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, Type, type_of
@@ -34,20 +35,12 @@ def emit_look_up(target: Target, spec: LookUpSpec) -> str:
     count, per_chunk, keys_count = words.load(2), words.load(3), words.load(5)
     keys = k.pointer(words.load(4), F64 if data.is_float else I64)
     values = k.pointer(words.load(6), blob)
-    first, rest = k.variable(I64), k.variable(I64)
     with k.loop(k["begin"] * per_chunk, minimum(k, k["end"] * per_chunk, count)) as place:
         element = elements.load(place)
         single = element.to(F32) if data.is_float and data.bits < 32 else element
         wanted = single.to(F64 if data.is_float else I64)
-        # The last key that is not above the element lies at `first` or behind it, among `rest` keys.
-        first.set(0)
-        rest.set(keys_count)
-        with k.loop_while(lambda: rest.get() > 1):
-            half = rest.get() // 2
-            middle = first.get() + half
-            first.set(k.select(keys.load(middle) <= wanted, middle, first.get()))
-            rest.set(rest.get() - half)
-        found = k.select(keys.load(first.get()).equals(wanted), first.get(), keys_count)
+        nearest = last_not_above(k, keys, keys_count, wanted)
+        found = k.select(keys.load(nearest).equals(wanted), nearest, keys_count)
         if data.is_float:
             found = k.select(wanted.differs(wanted), keys_count + 1, found)
         results.store(values.load(found), place)

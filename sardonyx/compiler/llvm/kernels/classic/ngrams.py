@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.classic.sorted_keys import last_not_above
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, F32, F64, I64, U64, Type
@@ -64,26 +65,19 @@ class _Trie:
 
     def __init__(self, k: Function, spec: NgramSpec, a: dict[str, Value]) -> None:
         self._k, self._spec, self._a = k, spec, a
-        self._first, self._rest = k.variable(I64), k.variable(I64)
         self.grams = k.pointer(a["grams"], I64)
 
     def _find(
         self, keys: Pointer, count: Value, values: Pointer, wanted: Value, otherwise: Value | int, *, dense: bool
     ) -> Value:
         """The value of a key; of others, `otherwise`. There is at least one key."""
-        k, first, rest = self._k, self._first, self._rest
+        k = self._k
         if dense:
             place = wanted - keys.load(0)  # the difference may wrap around, but then it is no place
             known = place.to(U64) < count.to(U64)
             return k.select(known, values.load(k.select(known, place, 0)), otherwise)
-        first.set(0)
-        rest.set(count)
-        with k.loop_while(lambda: rest.get() > 1):
-            half = rest.get() // 2
-            middle = first.get() + half
-            first.set(k.select(keys.load(middle) <= wanted, middle, first.get()))
-            rest.set(rest.get() - half)
-        return k.select(keys.load(first.get()).equals(wanted), values.load(first.get()), otherwise)
+        place = last_not_above(k, keys, count, wanted)
+        return k.select(keys.load(place).equals(wanted), values.load(place), otherwise)
 
     def number_of(self, token: Value) -> Value:
         """A token's number; that of a token in no n-gram has no edges."""

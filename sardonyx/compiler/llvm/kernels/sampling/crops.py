@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note, share
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_loop, working_type
 from sardonyx.compiler.llvm.kernels.sampling.regions import UNROLL, Maps
 from sardonyx.compiler.llvm.mathematics import absolute, copy_sign, exact, floor
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F64, I64, U64, Type
+from sardonyx.compiler.llvm.types import F64, I64, Type
 
 
 @dataclass(frozen=True)
@@ -34,23 +34,15 @@ def emit_crops(target: Target, spec: CropSpec) -> str:
     indices = k.pointer(words.load(15), Type("i", spec.index))
     working = working_type(spec.type)
     outside = words.load(16).bits_as(F64).to(working)
-    begin, end = share(k, known.bins, known.per_chunk)
-    with k.loop(begin, end) as number:
-        region, row, column = known.bin(number)
-        item = indices.load(region).to(I64)
-        good = item.to(U64) < known.items.to(U64)
-        with k.otherwise(good):
-            note(k, known.fault, item)
-        with k.when(good):
-            top, left, bottom, right = (known.regions.load(region * 4 + at) for at in range(4))
-            down = _Sample(k, spec, top, bottom, row, known.rows, known.height)
-            across = _Sample(k, spec, left, right, column, known.columns, known.width)
-            inside = down.is_inside & across.is_inside
-            map_, to = known.maps.offset(item * known.item_step), known.output.offset(number * known.channels)
-            with k.when(inside):
-                _sample(k, spec, known, down, across, map_, to)
-            with k.otherwise(inside):
-                _fill(k, known, outside, to)
+    with known.each_bin(lambda region: indices.load(region).to(I64)) as one:
+        top, left, bottom, right = (known.regions.load(one.region * 4 + at) for at in range(4))
+        down = _Sample(k, spec, top, bottom, one.row, known.rows, known.height)
+        across = _Sample(k, spec, left, right, one.column, known.columns, known.width)
+        inside = down.is_inside & across.is_inside
+        with k.when(inside):
+            _sample(k, spec, known, down, across, one.map, one.to)
+        with k.otherwise(inside):
+            _fill(k, known, outside, one.to)
     return k.finish()
 
 

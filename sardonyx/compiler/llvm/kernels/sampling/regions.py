@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -30,13 +32,25 @@ class AlignSpec:
     half_pixel: bool
 
 
+@dataclass(frozen=True)
+class Bin:
+    """A bin: its region, its row and column there, the map of the region's item, and where its channels go."""
+
+    region: Value
+    row: Value
+    column: Value
+    map: Elements
+    to: Elements
+
+
 class Maps:
-    """The first words of both kernels: maps, regions, output, fault; bins, bins per chunk; rows and columns of the bins
-    of a region; items of the batch, height, width, channels; elements between items, rows and columns of the maps.
+    """The first words of kernels over regions: maps, regions, output, fault; bins, bins per chunk; rows and columns of
+    the bins of a region; items of the batch, height, width, channels; elements between items, rows and columns of the
+    maps.
     """
 
     def __init__(self, k: Function, words: Pointer, type_: Type, regions: Type) -> None:
-        working = working_type(type_)
+        self.k, working = k, working_type(type_)
         self.maps = Elements(k.pointer(words.load(0), U8), type_, working)
         self.regions = Elements(k.pointer(words.load(1), U8), regions, F64)
         self.output = Elements(k.pointer(words.load(2), U8), type_, working)
@@ -45,11 +59,24 @@ class Maps:
         self.items, self.height, self.width, self.channels = (words.load(at) for at in range(8, 12))
         self.item_step, self.row_step, self.column_step = (words.load(at) for at in range(12, 15))
 
-    def bin(self, number: Value) -> tuple[Value, Value, Value]:
-        """The region, the row and the column of a bin."""
-        above = number // self.columns
-        region = above // self.rows
-        return region, above - region * self.rows, number - above * self.columns
+    @contextmanager
+    def each_bin(self, item_of: Callable[[Value], Value]) -> Iterator[Bin]:
+        """The bins of this call's chunks, where `item_of` gives the item of a region: an index of the batch.
+
+        One that names no item is noted as a fault, and its bins are left out.
+        """
+        k = self.k
+        with k.loop(*share(k, self.bins, self.per_chunk)) as number:
+            above = number // self.columns
+            region = above // self.rows
+            item = item_of(region)
+            good = item.to(U64) < self.items.to(U64)
+            with k.otherwise(good):
+                note(k, self.fault, item)
+            with k.when(good):
+                place = region, above - region * self.rows, number - above * self.columns
+                map_, to = self.maps.offset(item * self.item_step), self.output.offset(number * self.channels)
+                yield Bin(*place, map_, to)
 
 
 def emit_roi_align(target: Target, spec: AlignSpec) -> str:
@@ -62,21 +89,13 @@ def emit_roi_align(target: Target, spec: AlignSpec) -> str:
     known = Maps(k, words, spec.type, spec.regions)
     indices = k.pointer(words.load(15), Type("i", spec.index))
     samples, scale = words.load(16), words.load(17).bits_as(F64)
-    begin, end = share(k, known.bins, known.per_chunk)
-    with k.loop(begin, end) as number:
-        region, row, column = known.bin(number)
-        item = indices.load(region).to(I64)
-        good = item.to(U64) < known.items.to(U64)
-        with k.otherwise(good):
-            note(k, known.fault, item)
-        with k.when(good):
-            corners = known.regions.offset(region * 4)
-            offset = 0.5 if spec.half_pixel else 0.0
-            left, top, right, bottom = (corners.load(at) * scale - offset for at in range(4))
-            down = _Samples(k, spec, top, bottom, row, known.rows, samples, known.height)
-            across = _Samples(k, spec, left, right, column, known.columns, samples, known.width)
-            map_ = known.maps.offset(item * known.item_step)
-            _pool(k, spec, known, (down, across), map_, known.output.offset(number * known.channels))
+    with known.each_bin(lambda region: indices.load(region).to(I64)) as one:
+        corners = known.regions.offset(one.region * 4)
+        offset = 0.5 if spec.half_pixel else 0.0
+        left, top, right, bottom = (corners.load(at) * scale - offset for at in range(4))
+        down = _Samples(k, spec, top, bottom, one.row, known.rows, samples, known.height)
+        across = _Samples(k, spec, left, right, one.column, known.columns, samples, known.width)
+        _pool(k, spec, known, (down, across), one.map, one.to)
     return k.finish()
 
 
@@ -167,43 +186,34 @@ def emit_region_maximum(target: Target, spec: RegionMaximumSpec) -> str:
     known = Maps(k, words, spec.type, spec.type)
     scale = words.load(15).bits_as(F64)
     working = working_type(spec.type)
-    begin, end = share(k, known.bins, known.per_chunk)
-    with k.loop(begin, end) as number:
-        region, row, column = known.bin(number)
-        corners = known.regions.offset(region * 5)
-        item = corners.load(0).to(I64)
-        good = item.to(U64) < known.items.to(U64)
-        with k.otherwise(good):
-            note(k, known.fault, item)
-        with k.when(good):
-            left, top, right, bottom = (_rounded(k, corners.load(at) * scale) for at in range(1, 5))
-            rows = _bounds(k, top, bottom, row, known.rows, known.height)
-            columns = _bounds(k, left, right, column, known.columns, known.width)
-            map_ = known.maps.offset(item * known.item_step)
-            to = known.output.offset(number * known.channels)
-            is_empty = (rows[0] >= rows[1]) | (columns[0] >= columns[1])
-            start = k.select(is_empty, k.constant(working, 0.0), k.constant(working, float("-inf")))
+    with known.each_bin(lambda region: known.regions.load(region * 5).to(I64)) as one:
+        corners = known.regions.offset(one.region * 5)
+        left, top, right, bottom = (_rounded(k, corners.load(at) * scale) for at in range(1, 5))
+        rows = _bounds(k, top, bottom, one.row, known.rows, known.height)
+        columns = _bounds(k, left, right, one.column, known.columns, known.width)
+        is_empty = (rows[0] >= rows[1]) | (columns[0] >= columns[1])
+        start = k.select(is_empty, k.constant(working, 0.0), k.constant(working, float("-inf")))
 
-            def body(
-                at: Value,
-                vectors: int,
-                lanes: int,
-                mask: Value | None,
-                map_: Elements = map_,
-                to: Elements = to,
-                rows: tuple[Value, Value] = rows,
-                columns: tuple[Value, Value] = columns,
-                start: Value = start,
-            ) -> None:
-                best = [k.variable(working.vector(lanes), k.splat(start, lanes)) for _ in range(vectors)]
-                with k.loop(*rows) as y, k.loop(*columns) as x:
-                    place = map_.offset(y * known.row_step + x * known.column_step + at)
-                    for index, one in enumerate(best):
-                        one.set(k.larger(one.get(), place.load(index * lanes, lanes, mask)))
-                for index, one in enumerate(best):
-                    to.store(one.get(), at + index * lanes, mask)
+        def body(
+            at: Value,
+            vectors: int,
+            lanes: int,
+            mask: Value | None,
+            map_: Elements = one.map,
+            to: Elements = one.to,
+            rows: tuple[Value, Value] = rows,
+            columns: tuple[Value, Value] = columns,
+            start: Value = start,
+        ) -> None:
+            best = [k.variable(working.vector(lanes), k.splat(start, lanes)) for _ in range(vectors)]
+            with k.loop(*rows) as y, k.loop(*columns) as x:
+                place = map_.offset(y * known.row_step + x * known.column_step + at)
+                for index, value in enumerate(best):
+                    value.set(k.larger(value.get(), place.load(index * lanes, lanes, mask)))
+            for index, value in enumerate(best):
+                to.store(value.get(), at + index * lanes, mask)
 
-            blocked_loop(k, known.channels, target.lanes(working), UNROLL, body)
+        blocked_loop(k, known.channels, target.lanes(working), UNROLL, body)
     return k.finish()
 
 
