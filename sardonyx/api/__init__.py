@@ -1,7 +1,8 @@
 """What callers of onnxruntime use: the same names, defaults and behaviour.
 
-- Sessions: `session` (what callers hold), `core_session` (what runs), `native_session`; made by `session_build` and
-  `compiled_model` from `provider_choice`, `model_overrides`, `session_options`, `config_keys`; told about by
+- Sessions: `session` (what callers hold), `core_session` (what runs), `native_session`; begun by `session_opening`,
+  from an engine (`stored_session`, `engine_store`, `engine_keeper`) or by `session_build` and `compiled_model` from
+  `provider_choice`, `model_overrides`, `session_options`, `config_keys`, `declarations`; told about by `built`,
   `signature`, `node_arg`, `model_metadata`, `placement_report`.
 - Runs: `feeds` in, `results` out, `run_options`, `io_binding`.
 - Values: `ort_value`, `core_value`, `ort_value_vector`, `sparse_tensor`, `dlpack`, `element_types`.

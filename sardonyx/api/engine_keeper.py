@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +18,18 @@ from sardonyx.api.stored_session import graph_content, places_of, segment_of
 from sardonyx.compiler.stored_plan import NotStorableError, stored_plan
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
+
+# Seconds that a process waits at its end for engines that are being written; one that is not whole then is lost.
+_PATIENCE = 3.0
+
+_WRITERS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _finish() -> None:
+    last = time.monotonic() + _PATIENCE
+    for writer in tuple(_WRITERS):
+        writer.join(max(0.0, last - time.monotonic()))
 
 
 class Keeper:
@@ -42,9 +57,12 @@ class Keeper:
         places = places_of(self._plan)
         ready = segment.made_plan(tuple(inputs[place].shape for place in places))
         if ready is not None:
-            threading.Thread(target=self._write, args=(segment, ready, inputs, places), name="sardonyx-engine").start()
+            arguments = segment, ready, [inputs[place].shape for place in places]
+            writer = threading.Thread(target=self._write, args=arguments, name="sardonyx-engine", daemon=True)
+            _WRITERS.add(writer)
+            writer.start()
 
-    def _write(self, segment: NativeSegment, ready: ReadyPlan, inputs: Sequence[Any], places: Sequence[int]) -> None:
+    def _write(self, segment: NativeSegment, ready: ReadyPlan, shapes: Sequence[Sequence[int]]) -> None:
         (provider,) = self._providers
         assert isinstance(provider, CPUExecutionProvider)
         try:
@@ -55,7 +73,7 @@ class Keeper:
         content = {
             "signature": _signature_content(self._signature),
             "graph": graph_content(self._plan, segment),
-            "shapes": [inputs[place].shape for place in places],
+            "shapes": shapes,
             "plan": stored.content,
         }
         self._store.keep(self._files, content, [stored.tables, stored.constants])

@@ -27,7 +27,7 @@ from sardonyx.api.config_keys import is_on
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.runtime.engine_file import SUFFIX, Bytes, Engine, read_content, read_engine, write_engine
+from sardonyx.runtime.engine_file import SUFFIX, Bytes, Engine, only_writer, read_content, read_engine, write_engine
 from sardonyx.runtime.kernel_cache import default_folder
 from sardonyx.runtime.machine_file import machine_key, read_sections
 from sardonyx.runtime.processors import default_threads
@@ -98,19 +98,30 @@ class EngineStore:
 
     def find(self) -> Engine | None:
         """The engine, if it can be trusted and every file of the model is as it was."""
+        if not self._is_current() or self._is_varied():
+            return None
+        engine = read_engine(self._path)
+        if engine is None:  # damaged: the next one takes its place
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+        return engine
+
+    def _is_current(self) -> bool:
+        """Whether there is an engine of what the model is now."""
         content = read_content(self._path)
-        if content is None or content.get("key") != self._key or self._is_varied():
-            return None
-        if not all(file_state(path) == state for path, state in content["files"].items()):
-            return None
-        return read_engine(self._path)
+        if content is None or content.get("key") != self._key:
+            return False
+        return all(file_state(path) == state for path, state in content["files"].items())
 
     def keep(self, files: Sequence[str], content: Mapping[str, Any], sections: Sequence[Sequence[Bytes]]) -> bool:
-        """Write an engine of a model made of these files; whether that was possible."""
+        """Write an engine of a model made of these files; whether that was possible, and nobody else has or does."""
         states = self.settled(files)
         if states is None or self._is_varied():
             return False
-        return write_engine(self._path, {**content, "key": self._key, "files": states}, sections)
+        with only_writer(self._path) as alone:
+            if not alone or self._is_current():
+                return False
+            return write_engine(self._path, {**content, "key": self._key, "files": states}, sections)
 
     def settled(self, files: Sequence[str]) -> dict[str, list[int]] | None:
         """The states of files that have not changed since shortly before this session began; None where one has."""

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from sardonyx.runtime.kernel_cache import TEMPORARY, bound_folder, is_private, p
 Bytes = NDArray[np.uint8]
 
 SUFFIX = ".engine"
+_LOCK = ".lock"
 # Bytes that all engines of a folder may take; half of it for one of them.
 MOST_BYTES = 4 << 30
 
@@ -79,6 +80,27 @@ def write_engine(path: Path, content: Mapping[str, Any], sections: Sequence[Sequ
         bound_folder(path.parent, SUFFIX, MOST_BYTES)
         return True
     return False
+
+
+@contextlib.contextmanager
+def only_writer(path: Path) -> Iterator[bool]:
+    """Inside the block: whether no other process writes this engine, so that only one of many at a time does."""
+    import fcntl  # engines are written on Linux alone
+
+    if prepare_folder(path.parent):
+        yield False
+        return
+    with contextlib.ExitStack() as open_files:
+        try:
+            lock = open_files.enter_context(path.with_suffix(_LOCK).open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            path.with_suffix(_LOCK).unlink(missing_ok=True)
 
 
 def read_content(path: Path) -> Mapping[str, Any] | None:

@@ -286,6 +286,20 @@ def test_another_process_finds_the_engine(tmp_path: Path) -> None:
     assert found[0][1] == found[1][1]
 
 
+def test_one_of_many_processes_writes(tmp_path: Path, folder: Path) -> None:
+    write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    (path,) = folder.glob("*.engine")
+    path.unlink()
+    with engine_file.only_writer(path) as first, engine_file.only_writer(path) as second:
+        assert first
+        assert not second
+        keep(tmp_path / "model.onnx")
+        assert not path.exists()
+    keep(tmp_path / "model.onnx")
+    assert [found.name for found in folder.iterdir()] == [path.name]
+
+
 def test_the_folder_is_bounded(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         write_model(tmp_path / f"{number}.onnx", number)
