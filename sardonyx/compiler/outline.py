@@ -23,6 +23,7 @@ from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
 from sardonyx.compiler.bound_step import BoundStep, tensor_over
 from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
 from sardonyx.compiler.replay import Describe, Looks, Recording, Replays, contents_of
+from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ Values = dict[int, "Tensor | None"]
 MOST_OUTLINES = 64
 # Where something has grown, all gets one of so many parts more than it needs, so that it may grow on.
 _SPARE_PART = 8
+# A layout that is stretched may take so many times the memory of one for the same sizes.
+_WASTE = 1.125
+# In how many parts of one it is said how far layouts are stretched.
+_PARTS = 1 << 10
+# Buffers of so many bytes, and what follows from them, are beyond numbers of 64 bits in such parts.
+_MOST_STRETCHED = 1 << 48
 
 _BARRIER = int(StepFlag.BARRIER)
 
@@ -209,6 +216,7 @@ class _Layout:
     base: Words  # of all buffers: what is added to the offsets of places in them
     flags: Words
     arena_bytes: int
+    dense: float  # bytes of an arena for one of the room, where nothing is stretched
 
 
 class Outline:
@@ -324,13 +332,33 @@ class Outline:
             for one in near:
                 if (needed <= one.room).all():
                     return one
-            room = needed
-            if near:
-                grown = max(near, key=lambda one: one.total)
-                room = np.maximum(needed + needed // _SPARE_PART, grown.room)
-            found = self._lay_steps_out(room)
-            self._layouts = [*(one for one in self._layouts if not near or one is not grown), found]
+            if not near:
+                found = self._lay_steps_out(needed)
+                self._layouts = [*self._layouts, found]
+                return found
+            grown = max(near, key=lambda one: one.total)
+            room = np.maximum(needed + needed // _SPARE_PART, grown.room)
+            found = self._stretched(grown, room) or self._lay_steps_out(room)
+            self._layouts = [*(one for one in self._layouts if one is not grown), found]
             return found
+
+    def _stretched(self, layout: _Layout, room: Words) -> _Layout | None:
+        """The layout with all distances longer in the same proportion, so that the buffers get this room; None where
+        one of them needs so much more than the others that this would waste memory.
+
+        What did not overlap does not overlap then either, so that the same barriers do.
+        """
+        if int(room.max(initial=0)) >= _MOST_STRETCHED:
+            return None
+        before, now = (np.maximum(-(-one // ALIGNMENT), 1) for one in (layout.room, room))
+        factor = int((-(-now * _PARTS // before)).max(initial=_PARTS))  # in so many parts of one
+        arena_bytes = layout.arena_bytes // ALIGNMENT * factor // _PARTS * ALIGNMENT
+        total = int(room.sum())
+        if arena_bytes > _WASTE * layout.dense * total:
+            return None
+        base = layout.base.copy()
+        base[self._in_arena] = base[self._in_arena] // ALIGNMENT * factor // _PARTS * ALIGNMENT
+        return _Layout(room, total, base, layout.flags, arena_bytes, layout.dense)
 
     def _lay_steps_out(self, room: Words) -> _Layout:
         """Find where buffers that get this room lie in the arena, and the barriers that follow from it."""
@@ -340,7 +368,8 @@ class Outline:
         base = self._base.copy()
         base[self._in_arena] = [offsets.get(self._buffers[number], 0) for number in self._in_arena.tolist()]
         flags = np.array(find_barriers(self._steps, offsets), np.int64) * _BARRIER
-        return _Layout(room, int(room.sum()), base, flags, nbytes)
+        total = int(room.sum())
+        return _Layout(room, total, base, flags, nbytes, nbytes / max(1, total))
 
     def plan(self, walk: Walk, flush_denormals: bool) -> NativePlan:
         """The plan for the sizes of a walk whose recordings have the topologies of the sample's."""

@@ -217,6 +217,34 @@ def test_the_arena_grows_in_strides(session: ort.InferenceSession, outlined: lis
     assert exact[59] <= 1.3 * fresh.plan.arena_bytes
 
 
+def test_what_is_apart_stays_apart_in_stretched_layouts(session: ort.InferenceSession) -> None:
+    for n in (20, 21, 22):
+        session.run(None, feeds(1, n))
+    outlines = segment_of(session)._outlines
+    assert outlines is not None
+    (outline, *_) = outlines._known.values()
+    count, rng, stretched = len(outline._in_arena), np.random.default_rng(0), 0
+    for _ in range(50):
+        room = rng.integers(1, 9000, count)
+        layout = outline._lay_steps_out(room)
+        grown = outline._stretched(
+            layout, (room * rng.uniform(1, 1.2, count) * rng.choice([1, 1.3, 5])).astype(np.int64)
+        )
+        if grown is None:
+            continue
+        stretched += 1
+        begins, starts = layout.base[outline._in_arena], grown.base[outline._in_arena]
+        ends, stops = begins + layout.room, starts + grown.room
+        apart = (ends[:, None] <= begins) | (begins[:, None] >= ends)
+        assert ((stops[:, None] <= starts) | (starts[:, None] >= stops))[apart].all()
+        assert stops.max() <= grown.arena_bytes
+        assert not (starts % 64).any()
+        np.testing.assert_array_equal(grown.flags, layout.flags)
+    assert stretched > 20
+    assert outline._stretched(layout, np.where(np.arange(count) == 0, 1 << 20, room)) is None
+    assert outline._stretched(layout, room << 50) is None
+
+
 def test_short_inputs_need_no_room_for_long_ones(session: ort.InferenceSession, outlined: list[NativePlan]) -> None:
     """Whatever was bound before: what is too large for the machine, too."""
     segment = segment_of(session)
