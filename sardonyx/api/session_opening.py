@@ -6,6 +6,7 @@ What loads and compiles models is imported where a session needs it: a process t
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,8 +39,9 @@ def open_session(
         return build(source, options, names, provider_options, disabled, logger, trace)
     engine = store.find()
     if engine is not None:
+        assert isinstance(source, str)  # others have no store
         config_keys.check(options._config, logger)
-        again = functools.partial(build, source, options, names, provider_options, disabled, logger, None)
+        again = functools.partial(_build_again, source, options, names, provider_options, disabled, logger)
         built = stored_session.opened(store, engine, run_settings(options), again)
         if built is not None:
             logger.info(f"the session is that of an engine kept for {source!r}", "engine")
@@ -51,6 +53,26 @@ def open_session(
     from sardonyx.api.engine_keeper import Keeper
 
     return replace(built, keep=Keeper.of(store, built, logger))
+
+
+def _build_again(
+    path: str,
+    options: SessionOptions,
+    names: Sequence[str],
+    provider_options: Sequence[Mapping[str, str]],
+    disabled: set[str],
+    logger: log.Logger,
+    held: Mapping[str, memoryview] | None,
+) -> Built:
+    """`build` from the file of a model, or from what is `held` of its files, by their real paths."""
+    if held is None:
+        return build(path, options, names, provider_options, disabled, logger, None)
+    main = os.path.realpath(path)
+    options = options._copy()
+    options._external_files = {
+        os.path.relpath(other, os.path.dirname(main)): view for other, view in held.items() if other != main
+    }
+    return build(bytes(held[main]), options, names, provider_options, disabled, logger, None)
 
 
 def build(*arguments: Any, **others: Any) -> Built:

@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.api.built import Built
-from sardonyx.api.engine_store import EngineStore
+from sardonyx.api.engine_store import EngineStore, file_state
 from sardonyx.api.model_metadata import ModelMetadata
 from sardonyx.api.signature import Declared, Signature, ValueKind
 from sardonyx.compiler.restored_plan import restored_plan
@@ -28,48 +28,48 @@ from sardonyx.runtime.settings import RunSettings
 Array = np.ndarray[Any, Any]
 
 
-def opened(store: EngineStore, engine: Engine, settings: RunSettings, build: Callable[[], Built]) -> Built | None:
+def opened(store: EngineStore, engine: Engine, settings: RunSettings, build: Build) -> Built | None:
     """What a session is made of, from an engine; `build` makes it from the model. None where a kernel is gone."""
-    provider = CPUExecutionProvider({})
-    resources = provider.resources(settings)
     content = engine.content
     graph = content["graph"]
-    later = _Later(build, graph)
     shapes: Shapes = tuple(map(tuple, content["shapes"]))
-    mapped: dict[str, Bytes] = {}
-
-    def file(path: str) -> Bytes:
-        if path not in mapped:
-            mapped[path] = np.frombuffer(map_file(path), np.uint8)
-        return mapped[path]
+    try:
+        files = HeldFiles(content["files"])
+    except OSError:  # one went away just now
+        return None
+    later = _Later(build, files, graph)
+    provider = CPUExecutionProvider({})
+    resources = provider.resources(settings)
 
     def plan_again() -> ReadyPlan:
         return later.segment().plan_for(shapes)
 
     tables, constants = engine.sections
-    try:
-        kept = restored_plan(content["plan"], tables, constants, resources.library, file, plan_again)
-    except OSError:  # a file of the model went away just now
-        return None
+    kept = restored_plan(content["plan"], tables, constants, resources.library, files.array, plan_again)
     if kept is None:
         return None
     plans = {shapes: kept}
+
+    def let_go() -> None:
+        """What the model was made into has all of the weights: the plan of the engine is not needed any more."""
+        if plans:
+            plans.clear()
+            segment.forget_plans()
+            store.forget()
 
     def make_plan(given: Shapes, contents: Sequence[Array]) -> ReadyPlan:
         known = plans.get(given)
         if known is None:
             known = later.segment().plan_for(given)
-            if plans:  # what the model was made into has all of the weights, and the engine is not needed any more
-                plans.clear()
-                segment.forget_plans()
-                store.forget()
+            let_go()
         return known
 
-    dtypes = [np.dtype(name) for name in graph["dtypes"]]
-
     def restricted(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
-        return later.segment().restricted(places)
+        part = later.segment().restricted(places)
+        let_go()
+        return part
 
+    dtypes = [np.dtype(name) for name in graph["dtypes"]]
     segment = resources.segment(make_plan, dtypes, graph["names"], (), restricted)
     return Built(
         signature=_signature_of(content["signature"]),
@@ -81,27 +81,68 @@ def opened(store: EngineStore, engine: Engine, settings: RunSettings, build: Cal
     )
 
 
+class HeldFiles:
+    """The files of a model as they were when its session began: mapped, so that they outlive their names."""
+
+    def __init__(self, states: Mapping[str, Sequence[int]]) -> None:
+        """`states` by path, as `file_state` gives them; OSError where a file is not like that."""
+        self._states = {path: list(state) for path, state in states.items()}
+        self.views = {path: map_file(path) for path in states}
+        if self.changed():
+            raise FileNotFoundError(f"{self.changed()[0]} has changed")
+
+    def array(self, path: str) -> Bytes:
+        """The bytes of a file."""
+        return np.frombuffer(self.views[path], np.uint8)
+
+    def changed(self) -> list[str]:
+        """The paths that lead to other contents now, or nowhere."""
+        return [path for path, state in self._states.items() if file_state(path) != state]
+
+    def overwritten(self) -> list[str]:
+        """Those of them whose old contents are gone: the same file was written to."""
+        found = {path: file_state(path) for path in self.changed()}
+        return [path for path, now in found.items() if now is not None and now[3:] == self._states[path][3:]]
+
+
+# Makes a session from its model file, or, given the bytes of the model's files by path, from those.
+Build = Callable[[Mapping[str, memoryview] | None], Built]
+
+
 class _Later:
     """The session as it is without an engine, made when it is asked for."""
 
-    def __init__(self, build: Callable[[], Built], graph: Mapping[str, Any]) -> None:
+    def __init__(self, build: Build, files: HeldFiles, graph: Mapping[str, Any]) -> None:
         """`graph` is what the engine says of inputs, outputs and the order in which they come."""
-        self._build, self._graph = build, graph
+        self._build, self._files, self._graph = build, files, graph
         self._built: Built | None = None
         self._lock = threading.Lock()
 
     def built(self) -> Built:
-        """What the model is made into; the typed errors of loading where it is not there any more."""
+        """What the model is made into, also where its files were replaced; `Fail` where one was written to."""
         with self._lock:
             if self._built is None:
-                self._built = self._build()
+                self._built = self._made()
             return self._built
+
+    def _made(self) -> Built:
+        files = self._files
+        if not files.changed():
+            made = self._build(None)
+            if not files.changed():
+                return made
+        if files.overwritten():
+            raise errors.Fail(
+                f"{files.overwritten()[0]} was written to since this session began, which now needs to read it again "
+                "(for other sizes, fewer outputs or an error): make the session anew"
+            )
+        return self._build(files.views)
 
     def segment(self) -> NativeSegment:
         plan = self.built().plan
         found = segment_of(plan)
         if found is None or graph_content(plan, found) != self._graph:
-            raise errors.Fail("the model file is not the one that this session began with: make the session again")
+            raise errors.Fail("the model is not the one that this session began with: make the session anew")
         return found
 
 

@@ -201,6 +201,46 @@ def test_external_data_belong_to_the_model(tmp_path: Path, change: str) -> None:
     assert not is_stored(session(path))
 
 
+@pytest.mark.parametrize("external", ["", "weights.bin"])
+@pytest.mark.parametrize("change", ["gone", "replaced", "written to"])
+def test_a_session_keeps_the_model_that_it_began_with(tmp_path: Path, change: str, external: str) -> None:
+    path = tmp_path / "model.onnx"
+    constants = write_model(path, external=external)
+    keep(path)
+    made = session(path)
+    assert is_stored(made)
+    changed = tmp_path / (external or "model.onnx")
+    if change == "gone":
+        changed.unlink()
+    elif change == "replaced":
+        (tmp_path / "other").mkdir()
+        write_model(tmp_path / "other" / "model.onnx", seed=5, external=external)
+        os.replace(tmp_path / "other" / changed.name, changed)
+    else:
+        content = changed.read_bytes()
+        with changed.open("r+b") as file:
+            file.write(content)
+    if change == "written to":
+        with pytest.raises(errors.Fail, match=f"{changed.name} was written to since this session began"):
+            made.run(None, {"ids": IDS})
+        assert made.run(None, {"ids": IDS[:7]})[0].shape == (7, 40)
+        return
+    for count in (64, 7):
+        (y, _) = made.run(None, {"ids": IDS[:count]})
+        np.testing.assert_allclose(y, expected(constants, IDS[:count]), rtol=1e-4, atol=1e-4)
+
+
+def test_fewer_outputs_come_from_the_model(tmp_path: Path, folder: Path) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    made = session(tmp_path / "model.onnx")
+    (y,) = made.run(["y"], {"ids": IDS[:7]})
+    np.testing.assert_allclose(y, expected(constants, IDS[:7]), rtol=1e-4, atol=1e-4)
+    assert made.run(["most"], {"ids": IDS[:7]})[0] == y.max()
+    np.testing.assert_array_equal(made.run(None, {"ids": IDS[:7]})[0], y)
+    assert list(folder.glob("*.engine")) == []
+
+
 def test_new_files_have_no_engine(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_store, "SETTLED_SECONDS", 2.0)
     write_model(tmp_path / "model.onnx")
