@@ -53,6 +53,18 @@ def test_narrow_floats_are_the_rounded_float32_results(op: str, dtype: type) -> 
     np.testing.assert_array_equal(actual, wide.astype(dtype))
 
 
+def test_mish_and_the_tanh_form_of_gelu_are_exact_where_they_vanish_and_where_they_do_not() -> None:
+    """No sum cancels, nothing overflows: the error is one of the result's own size wherever that is not denormal."""
+    x = np.concatenate([np.linspace(-7, 60, 4001), [1e5, 3e38]]).astype(np.float32)
+    wide = x.astype(np.float64)
+    cubic = 2 * math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+    with np.errstate(over="ignore"):
+        expected = {"Mish": wide * np.tanh(np.logaddexp(0, wide)), "Gelu": wide / (1 + np.exp(-cubic))}
+    np.testing.assert_allclose(ours("Mish", x, opset=20)[0], expected["Mish"], rtol=1e-6)
+    (gelu,) = ours("Gelu", x, opset=20, approximate="tanh")
+    np.testing.assert_allclose(gelu, expected["Gelu"], rtol=1e-5)
+
+
 def test_nan_passes_through_extrema_and_clip() -> None:
     x, y = np.array([math.nan, 1], np.float32), np.array([1, math.nan], np.float32)
     for op in ("Max", "Min"):

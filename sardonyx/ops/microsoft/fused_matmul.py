@@ -11,11 +11,11 @@ import numpy as np
 from sardonyx.kernel.evaluate import evaluate
 from sardonyx.kernel.expr import Input
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
+from sardonyx.ops.activation import fast_gelu
 from sardonyx.ops.framework.facts import Dim, Dims, Fact, broadcast, known
 from sardonyx.ops.framework.operator import Cost, Operator, elements, nbytes, operator
 from sardonyx.ops.matmul import product_template
 from sardonyx.ops.microsoft.activations import activate, activation_of
-from sardonyx.ops.microsoft.gelu import fast_gelu
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, wide
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sardonyx.kernel.evaluate import erf as array_erf
-from sardonyx.kernel.expr import Apply, Expr, erf, sigmoid, tanh
+from sardonyx.kernel.expr import Apply, Expr, erf, sigmoid
 from sardonyx.kernel.program import Host, Kernel
+from sardonyx.ops.activation import fast_gelu
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Elementwise, Operator, operator
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
@@ -25,11 +26,6 @@ SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 def gelu(x: Expr) -> Expr:
     """x * Phi(x), exactly, by the error function."""
     return 0.5 * x * (1.0 + erf(x * SQRT_HALF))
-
-
-def fast_gelu(x: Expr) -> Expr:
-    """GELU by its cubic tanh approximation (Hendrycks and Gimpel 2016)."""
-    return 0.5 * x * (1.0 + tanh(SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x))))
 
 
 @operator("Gelu", domain=DOMAIN)
