@@ -39,7 +39,7 @@ SETTLED_SECONDS = 2.0
 LEAST_SECONDS = 0.05
 
 _VARIED = ".varied"
-_DAY = 86400.0
+_VARIED_SECONDS = 30 * 86400.0
 
 # Session config entries that ask for what only the ordinary way does.
 _REFUSED = ("session.disable_cpu_ep_fallback", "session.record_ep_graph_assignment_info", "ep.context_enable")
@@ -48,8 +48,8 @@ _REFUSED = ("session.disable_cpu_ep_fallback", "session.record_ep_graph_assignme
 class EngineStore:
     """The place of one model's engine for one set of options."""
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self._key = key
+    def __init__(self, folder: Path, key: str, model: str) -> None:
+        self._key, self._model = key, model
         self._path = folder / (hashlib.sha256(key.encode()).hexdigest()[:40] + SUFFIX)
         self._began = time.time()
 
@@ -94,7 +94,7 @@ class EngineStore:
             package_state(),
             np.__version__,
         )
-        return EngineStore(folder / "engines", json.dumps(parts))
+        return EngineStore(folder / "engines", json.dumps(parts), parts[0])
 
     def find(self) -> Engine | None:
         """The engine, if it can be trusted and every file of the model is as it was."""
@@ -132,16 +132,17 @@ class EngineStore:
         return states  # type: ignore[return-value]
 
     def forget(self) -> None:
-        """The model is run with sizes that the engine has no plan for: there is none for a day."""
+        """The model is run with sizes that the engine has no plan for: it has none for a month, unless it changes."""
         with contextlib.suppress(OSError):
             self._path.with_suffix(_VARIED).touch()
             self._path.unlink(missing_ok=True)
 
     def _is_varied(self) -> bool:
-        """Whether the model had changing sizes within the last day."""
+        """Whether the model, as it is, had changing sizes within the last month."""
         marker = self._path.with_suffix(_VARIED)
         with contextlib.suppress(OSError):
-            if time.time() - marker.stat().st_mtime < _DAY:
+            noted = marker.stat().st_mtime
+            if time.time() - noted < _VARIED_SECONDS and os.stat(self._model).st_ctime < noted:
                 return True
             marker.unlink()
         return False
