@@ -83,7 +83,8 @@ def packed_words(target: Target, product: str, k: int, n: int) -> int:
     return panels_of(n, panel) * panel * PRODUCTS[product].words(k)
 
 
-@dataclass(frozen=True)
+# Nobody changes a problem or a blocking: they are not frozen because that makes their construction three times as dear.
+@dataclass
 class Problem:
     """Sizes and layout of one multiplication; `a_stride_bytes` is A's stride other than 1.
 
@@ -102,7 +103,7 @@ class Problem:
     threads: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class Blocking:
     """Rows, elements of K and panels of a chunk, rows of its tiles, how many chunks there are, and what is copied.
 

@@ -22,9 +22,9 @@ _CALLER = int(StepFlag.CALLER)
 _NUMBERS = frozenset({int, bool})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Piece:
-    """The steps of one operation in a plan.
+    """The steps of one operation in a plan. Nobody changes one.
 
     words: all their arguments, 0 where an address goes.
     numbers: int64: how many words there are; `STEP_NUMBERS` for each step, its first argument counted from the first

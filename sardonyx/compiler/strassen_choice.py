@@ -23,7 +23,8 @@ _A_SUMS, _C_SUMS, _B_SUMS = 8.0, 14.0, 1.2
 _LEAST_GAIN = 0.035
 
 
-@dataclass(frozen=True)
+# Nobody changes one: it is not frozen because that makes its construction three times as dear.
+@dataclass
 class Cut:
     """Sizes of a chunk and of what it keeps in scratch: see `gemm_strassen.argument_names`."""
 

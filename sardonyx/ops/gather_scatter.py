@@ -55,7 +55,7 @@ class Gather(Operator):
         first = int(indices.flat[0]) if count else -1
         if axis_of(self.axis, data.ndim) or first < 0 or first + count > data.shape[0]:
             return None
-        if not np.array_equal(indices.reshape(-1), np.arange(first, first + count)):
+        if (indices.reshape(-1) != np.arange(first, first + count)).any():
             return None
         return data[first : first + count].reshape(*indices.shape, *data.shape[1:])
 

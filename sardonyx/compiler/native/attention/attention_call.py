@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -153,30 +154,28 @@ class Attention:
     append: Append | None = None
 
     def spec(self, binder: Binder) -> AttentionSpec:
-        storage = self.query.tensor.dtype
-        wide = AttentionSpec(
-            storage.name,
-            self.query.size,
-            self.value.size,
-            0,
-            tuple(bias.tensor.dtype.name for bias in self.biases),
-            False,
-            False,
-            self.left is not None,
-            self.right is not None,
-            "" if self.lengths is None else self.lengths.dtype.name,
-            self.softcap > 0,
-            self.sink is not None,
-            self.append is not None,
-            result="" if self.output.tensor.dtype == storage else self.output.tensor.dtype.name,
-        )
+        storage, made, lengths = self.query.tensor.dtype, self.output.tensor.dtype, self.lengths
         rows = few_rows(binder, self.rows_of_a_key_head, storage, max(self.query.size, self.value.size))
-        if rows:
-            return replace(wide, few_rows=rows)
-        if product_of(storage, binder.target, binder.settings.precision) == "bf16":
-            return replace(wide, folded=self._shares_biases, pairs=True)
-        is_whole = storage.itemsize >= 4 and self.value.size % binder.target.lanes(wide.compute_type) == 0
-        return replace(wide, folded=self._shares_biases, reads_values=is_whole and not self._packs_values)
+        pairs = not rows and product_of(storage, binder.target, binder.settings.precision) == "bf16"
+        lanes = binder.target.lanes(F64 if storage.itemsize == 8 else F32)
+        is_whole = storage.itemsize >= 4 and self.value.size % lanes == 0
+        return AttentionSpec(
+            storage=_name(storage),
+            head_size=self.query.size,
+            value_size=self.value.size,
+            few_rows=rows,
+            biases=tuple([_name(bias.tensor.dtype) for bias in self.biases]),
+            folded=not rows and self._shares_biases,
+            reads_values=is_whole and not rows and not pairs and not self._packs_values,
+            left=self.left is not None,
+            right=self.right is not None,
+            lengths="" if lengths is None else _name(lengths.dtype),
+            softcap=self.softcap > 0,
+            sink=self.sink is not None,
+            appends=self.append is not None,
+            pairs=pairs,
+            result="" if made == storage else _name(made),
+        )
 
     @property
     def _packs_values(self) -> bool:
@@ -289,6 +288,12 @@ class Attention:
         words += ["masked"] if self.biases else []
         words += ["appending to a copy of the past"] if self.append is not None else []
         return ", ".join(words)
+
+
+@functools.cache
+def _name(dtype: np.dtype[np.generic]) -> str:
+    """The name of a dtype, which NumPy works out anew each time."""
+    return dtype.name
 
 
 def few_rows(binder: Binder, rows: int, storage: np.dtype[np.generic], size: int) -> int:

@@ -140,7 +140,7 @@ def multiply(
     _add_steps(binder, known, problem, found.batch, len(results))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class _Terms:
     """A product as kernels take it: A, B and the operands as they are read, the steps from row to row of A, B, the
     operands and the results, and the batch axes."""
@@ -321,7 +321,7 @@ class _Known:
         for axis in (1, 2):
             values[f"batch{axis}"] = batches[axis - missing].size if axis >= missing else 1
         if self.windows is None:
-            return [values[name] for name in argument_names(self.spec)]
+            return [*map(values.__getitem__, argument_names(self.spec))]
         values |= self.windows.geometry.arguments()
         return [*(values[name] for name in argument_names(self.spec)), *self.windows.geometry.table()]
 

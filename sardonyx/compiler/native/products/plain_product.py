@@ -13,9 +13,9 @@ from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Ti
 Sides = Sequence[tuple[Tensor, int]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class PlainProduct:
-    """results = epilogue(A x B, operands).
+    """results = epilogue(A x B, operands). Nobody changes one.
 
     `a` is a matrix whose rows are contiguous, `b` one of contiguous columns or the packed panels of a constant;
     operands and results have contiguous rows.

@@ -49,7 +49,7 @@ def multiply_quarters(binder: Binder, product: PlainProduct) -> None:
     binder.step(
         emit_strassen,
         spec,
-        [values[name] for name in argument_names(spec)],
+        [*map(values.__getitem__, argument_names(spec))],
         reads=(*product.reads, stamp),
         writes=product.writes,
         chunks=cut.chunks,
