@@ -433,7 +433,7 @@ class Outlines:
         self._fixed = fixed
         self._course: Course | None = None
         self._known: dict[Hashable, Outline] = {}
-        self._topologies: dict[Hashable, int] = {}
+        self._topologies: dict[Hashable, tuple[int, Hashable]] = {}
         self._sample: Sample | None = None
         self._given_up = False  # a plan had no outline, so that the others have none
         self._lock = threading.RLock()
@@ -462,9 +462,13 @@ class Outlines:
         return None if outline is None else (walk, outline)
 
     def _key(self, pieces: Sequence[Piece]) -> Hashable:
-        known = self._topologies
+        """The numbers of their topologies; of equal ones, one is kept."""
+        known, numbers = self._topologies, []
         with self._lock:
-            return tuple([known.setdefault(piece.topology, len(known)) for piece in pieces])
+            for piece in pieces:
+                number, piece.topology = known.setdefault(piece.topology, (len(known), piece.topology))
+                numbers.append(number)
+        return tuple(numbers)
 
     def _take_in(self, sample: Sample) -> None:
         """Make the outline of a plan. Operations are of one kind that were so in all plans."""
