@@ -60,6 +60,8 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
         lines % down.places,
         sure_columns(slide, along),
         call.finish(slide, by_rows=False),
+        # Nearer than that it costs more than it saves.
+        asks_ahead=call.x.nbytes > target.caches.l2,
     )
     words = call.matrices(slide, by_rows=False)
     if call.weights is not None:

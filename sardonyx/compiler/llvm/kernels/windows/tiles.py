@@ -32,7 +32,8 @@ class TileSpec:
     """Windows over elements of the dtype `x`; `lanes` channels make a vector. Products have one channel of a group.
 
     A tile has `down.places` lines of `along.places` windows; of the lines of a map, `rest` are left over. The columns
-    of a tile from the first up to the last (excluded) of `sure` are no padding wherever the tile is.
+    of a tile from the first up to the last (excluded) of `sure` are no padding wherever the tile is. `asks_ahead` says
+    that a tile asks for what the one below it reads: a strip goes from line to line, which no machine expects.
     """
 
     x: str
@@ -43,6 +44,7 @@ class TileSpec:
     rest: int
     sure: tuple[int, int]
     finish: Finish
+    asks_ahead: bool
 
     def argument_names(self) -> tuple[str, ...]:
         """The words of the kernel's arguments.
@@ -203,6 +205,10 @@ class _Writer:
     def _walk(self, tile: _Tile, line_of: Callable[[int], Take]) -> None:
         """Show what the taps of a tile read: `line_of` gives what takes the columns of a line, by its number."""
         k, a = self.k, self.a
+        # Lines of the tile below that this one does not read lie this far below its last ones.
+        fresh = tile.down.places * tile.down.stride
+        below = a["x_h"] * fresh
+        unread = range(tile.down.columns[-1] + 1 - fresh, tile.down.columns[-1] + 1) if self.spec.asks_ahead else ()
         line, above = tile.start, 0
         for number in tile.down.columns:
             if number != above:
@@ -216,6 +222,8 @@ class _Writer:
                     k.keep_order()  # columns that are loaded early would wait in registers
                     with self._column(at, tile.asked.get(offset)) as element:
                         take(index, element)
+                    if number in unread:
+                        Pointer(k.advance(at.address, below, 1), at.scalar).prefetch()
 
     def _unsure(self) -> list[int]:
         """The columns of a tile that may be padding."""
