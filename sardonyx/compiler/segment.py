@@ -478,7 +478,7 @@ def _binding(
     native = item.native
     assert native is not None
     if not group.values:
-        return partial(native.bind, rounded=True) if group.rounded else native.bind
+        return partial(native.bind, rounded=True) if group.rounded else native.bind  # type: ignore[call-arg]
 
     def bind(binder: Binder, inputs: Tensors) -> Tensors:
         given = part_of(group, inputs)

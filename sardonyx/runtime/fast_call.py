@@ -274,7 +274,7 @@ class FastCall:
         kept: list[Any] = [plan, crew, externals, input_table, output_table, notes]
         for index, form in enumerate(inputs):
             name, dims = sys.intern(form.name), _dims(form.shape)
-            contents = (ctypes.c_char * max(1, len(form.contents)))(*form.contents)
+            contents = ctypes.create_string_buffer(form.contents)
             kept += [name, dims, form.dtype, contents]
             row = index * InputColumn.COUNT
             input_table[row : row + InputColumn.COUNT] = [

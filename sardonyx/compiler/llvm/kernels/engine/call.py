@@ -187,9 +187,9 @@ def _check_input(call: _Call, given: Value, index: Value, fits: Variable) -> Non
                 fits.set(fits.get() & dims.load(axis).equals(expected.load(axis)))
             row.store(_number(k, found), int(InputColumn.HELD))
             data = _word(k, found, ARRAY_DATA)
-            given, wanted = k.pointer(data, U8), k.pointer(row.load(int(InputColumn.CONTENTS)), U8)
+            there_now, wanted = (k.pointer(one, U8) for one in (data, row.load(int(InputColumn.CONTENTS))))
             with k.when(fits.get()), k.loop(0, row.load(int(InputColumn.CONTENT_BYTES))) as place:
-                fits.set(fits.get() & given.load(place).equals(wanted.load(place)))
+                fits.set(fits.get() & there_now.load(place).equals(wanted.load(place)))
             externals = k.pointer(call.field(State.EXTERNALS), I64)
             externals.store(data, row.load(int(InputColumn.EXTERNAL)))
 
