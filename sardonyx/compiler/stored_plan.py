@@ -8,10 +8,9 @@ of the model stay there, the others are written one behind the other.
 from __future__ import annotations
 
 import ctypes
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,13 +60,12 @@ def stored_plan(ready: ReadyPlan, library: KernelLibrary, files: Sequence[str]) 
         raise NotStorableError("some outputs are known before the run")
     places = constant_places(ready.source.bound)
     _check_rest(plan, places)
-    ranges = _joined([(array, address) for _, array, address in places])
-    pieces, constants = _pieces(ranges, files)
-    starts = [start for start, _ in ranges]
+    own = [one for one in mapped_ranges() if one.path in files]
+    ranges, numbers = _joined([_range(array, address, own) for _, array, address in places])
+    pieces, constants = _pieces(ranges)
     table = []
-    for word, _, address in places:
-        number = bisect_right(starts, address) - 1
-        table += [word, number, address - starts[number]]
+    for (word, _, address), number in zip(places, numbers, strict=True):
+        table += [word, number, address - ranges[number].low]
     words = plan.words.copy()
     words[[word for word, _, _ in places]] = 0
     kernels: dict[int, int] = {}
@@ -125,26 +123,40 @@ def _check_rest(plan: NativePlan, places: Sequence[tuple[int, Array, int]]) -> N
             raise NotStorableError("a kernel takes an address as a number")
 
 
-def _joined(arrays: Sequence[tuple[Array, int]]) -> list[tuple[int, int]]:
-    """The ranges of memory that hold these arrays, and addresses in them; those that touch are one."""
-    bounds = {(*np.lib.array_utils.byte_bounds(array), address) for array, address in arrays}
-    ranges: list[tuple[int, int]] = []
-    for low, high in sorted((min(low, address), max(high, address)) for low, high, address in bounds):
-        if ranges and low <= ranges[-1][1]:
-            ranges[-1] = ranges[-1][0], max(high, ranges[-1][1])
+class _Range(NamedTuple):
+    """A range of memory, and the mapped file of the model in which it lies."""
+
+    low: int
+    high: int
+    file: MappedRange | None
+
+
+def _range(array: Array, address: int, files: Sequence[MappedRange]) -> _Range:
+    """The memory of an array, and an address in it or at its end."""
+    low, high = np.lib.array_utils.byte_bounds(array)
+    low, high = min(low, address), max(high, address)
+    return _Range(low, high, next((file for file in files if file.start <= low and high <= file.end), None))
+
+
+def _joined(given: Sequence[_Range]) -> tuple[list[_Range], list[int]]:
+    """Those of one home that touch as one, and in which of the results each of the given ones is."""
+    joined: list[_Range] = []
+    numbers: dict[_Range, int] = {}
+    for one in sorted(set(given), key=lambda one: one[:2]):
+        if joined and one.file == joined[-1].file and one.low <= joined[-1].high:
+            joined[-1] = joined[-1]._replace(high=max(one.high, joined[-1].high))
         else:
-            ranges.append((low, high))
-    return ranges
+            joined.append(one)
+        numbers[one] = len(joined) - 1
+    return joined, [numbers[one] for one in given]
 
 
-def _pieces(ranges: Sequence[tuple[int, int]], files: Sequence[str]) -> tuple[list[Piece], list[Bytes]]:
-    """What the ranges are in the files, and in the constants, which hold everything else."""
-    own = [one for one in mapped_ranges() if one.path in files]
+def _pieces(ranges: Sequence[_Range]) -> tuple[list[Piece], list[Bytes]]:
+    """What the ranges are in the model's files, and in the constants, which hold everything else."""
     pieces: list[Piece] = []
     constants: list[Bytes] = []
     end = 0
-    for low, high in ranges:
-        file = _file_of(own, low, high)
+    for low, high, file in ranges:
         if file is not None:
             pieces.append(Piece(low - file.start + file.offset, high - low, file.path))
             continue
@@ -155,11 +167,6 @@ def _pieces(ranges: Sequence[tuple[int, int]], files: Sequence[str]) -> tuple[li
             constants.append(np.zeros(room, np.uint8))
         end += high - low + room
     return pieces, constants
-
-
-def _file_of(files: Sequence[MappedRange], low: int, high: int) -> MappedRange | None:
-    """The mapped file that holds a range."""
-    return next((file for file in files if file.start <= low and high <= file.end), None)
 
 
 def _memory(low: int, high: int) -> Bytes:

@@ -1,0 +1,94 @@
+"""What of a plan can be kept for another process, and how its memory is divided into pieces."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import sardonyx as ort
+from sardonyx.compiler import stored_plan as subject
+from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.stored_plan import NotStorableError, stored_plan
+from sardonyx.runtime.mapped_pages import MappedRange, map_file, mapped_ranges
+from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+graph (float[n, 3] x) => (float[n, 3] y)
+<float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> { z = MatMul(x, w) y = Relu(z) }
+"""
+
+
+def ready_plan() -> ReadyPlan:
+    session = ort.InferenceSession(onnx.parser.parse_model(MODEL).SerializeToString())
+    session.run(None, {"x": np.ones((5, 3), np.float32)})
+    (step,) = session._session().plan.steps
+    assert isinstance(step.call, NativeSegment)
+    return step.call.plan_for(((5, 3),))
+
+
+def test_constants_and_kernels_have_no_addresses() -> None:
+    ready = ready_plan()
+    found = stored_plan(ready, library(), ())
+    words = found.tables[0].view(np.int64)
+    for range_ in mapped_ranges():
+        if range_.start > 1 << 32 and range_.end < 1 << 63:
+            assert not ((words >= range_.start) & (words < range_.end)).any()
+    weights = np.arange(1, 10, dtype=np.float32)
+    held = b"".join(part.tobytes() for part in found.constants)
+    assert all(value.tobytes() in held for value in weights)
+    assert found.content["outputs"] == [["float32", (5, 3)]]
+
+
+def test_another_address_is_refused() -> None:
+    ready = ready_plan()
+    words = ready.plan.words.copy()
+    given = {word for word, _, _ in subject.constant_places(ready.source.bound)} | set(ready.plan.fixups[:, 0].tolist())
+    free = next(word for word in range(len(words)) if word not in given)
+    words[free] = ready.plan.address
+    with pytest.raises(NotStorableError, match="takes an address as a number"):
+        stored_plan(replace(ready, plan=replace(ready.plan, words=words)), library(), ())
+
+
+def test_a_plan_unlike_its_steps_is_refused() -> None:
+    ready = ready_plan()
+    words = ready.plan.words.copy()
+    words[subject.constant_places(ready.source.bound)[0][0]] += 64
+    with pytest.raises(NotStorableError, match="does not follow its steps"):
+        stored_plan(replace(ready, plan=replace(ready.plan, words=words)), library(), ())
+
+
+def test_what_touches_is_one_piece_in_one_home_only() -> None:
+    file = MappedRange(1000, 2000, 0, "model.onnx")
+    given = [
+        subject._Range(1900, 2000, file),
+        subject._Range(2000, 2100, None),
+        subject._Range(2100, 2200, None),
+        subject._Range(1000, 1900, file),
+        subject._Range(2300, 2400, None),
+        subject._Range(2050, 2150, None),
+    ]
+    ranges, numbers = subject._joined(given)
+    assert ranges == [
+        subject._Range(1000, 2000, file),
+        subject._Range(2000, 2200, None),
+        subject._Range(2300, 2400, None),
+    ]
+    assert numbers == [0, 1, 1, 0, 2, 1]
+
+
+def test_mapped_files_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "a file"
+    path.write_bytes(bytes(3 * mmap.PAGESIZE))
+    view = np.frombuffer(map_file(path), np.uint8)
+    address = view.__array_interface__["data"][0]
+    (found,) = [one for one in mapped_ranges() if one.path == str(path)]
+    assert found.start == address
+    assert found.offset == 0
+    part = view[mmap.PAGESIZE : 2 * mmap.PAGESIZE]
+    assert subject._range(part, address + 2 * mmap.PAGESIZE, [found]).file == found
