@@ -21,9 +21,10 @@ _SMALL = 1 << 20
 
 def computed_constant(library: KernelLibrary, tensor: ComputedTensor) -> ComputedConstant:
     """The tensor of a plan for one of the model."""
-    is_scaled = isinstance(tensor, ScaledTensor) and tensor.dtype.numpy() == np.float32
-    compute = partial(_scaled, library, tensor) if is_scaled else tensor.numpy
-    return ComputedConstant(compute, tensor.dtype.numpy(), tensor.shape.numpy())
+    dtype, shape = tensor.dtype.numpy(), tensor.shape.numpy()
+    if isinstance(tensor, ScaledTensor) and dtype == np.float32:
+        return ComputedConstant(partial(_scaled, library, tensor), dtype, shape)
+    return ComputedConstant(tensor.numpy, dtype, shape)
 
 
 def _scaled(library: KernelLibrary, tensor: ScaledTensor) -> Array:

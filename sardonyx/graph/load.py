@@ -19,6 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
 from sardonyx import errors
+from sardonyx.graph.constants import graphs_of, nodes_of
 from sardonyx.graph.external_data import Buffer, ExternalData, external_entries
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dense, dimensions
@@ -142,7 +143,7 @@ def _model_of(
         _sort(model)
     stamp_versions(model)
     inline_functions(model)
-    graphs = (model.graph, *model.graph.subgraphs())
+    graphs = tuple(graphs_of(model.graph))
     for each in graphs:
         _name_inputs(each)
     _settle_initializers(model, graphs, warnings)
@@ -233,12 +234,12 @@ def _densify_constants(nodes: Iterator[onnx.NodeProto] | list[onnx.NodeProto], r
 def _read_tensors(model: ir.Model, reader: TensorReader) -> None:
     """Exchange the tensors that onnx-ir made for tensors over the bytes where they lie, checked."""
     for root in (model.graph, *(function.graph for function in model.functions.values())):
-        for graph in (root, *root.subgraphs()):
+        for graph in graphs_of(root):
             for value in graph.initializers.values():
                 value.const_value = _read(value.const_value, reader)
                 value.type = value.type or ir.TensorType(value.const_value.dtype)
                 value.shape = ir.Shape(value.const_value.shape.numpy())
-        for node in root.all_nodes():
+        for node in nodes_of(root):
             for name, attribute in node.attributes.items():
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
                     node.attributes[name] = ir.AttrTensor(name, _read(attribute.value, reader))

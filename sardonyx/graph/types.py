@@ -55,8 +55,13 @@ class MapType:
         return hash((self.key, self.value))
 
 
+_TENSORS = {dtype: f"tensor({element_name(dtype)})" for dtype in ir.DataType}
+
+
 def type_name(kind: Any) -> str:
     """The string that onnxruntime shows for a type: ``tensor(float)``, ``seq(map(string,tensor(float)))``…"""
+    if type(kind) is ir.TensorType:  # nearly all: to ask for a class of onnx-ir that it is not takes microseconds
+        return _TENSORS[kind.dtype]
     if isinstance(kind, ir.SequenceType):
         return f"seq({type_name(kind.elem_type)})"
     if isinstance(kind, ir.OptionalType):

@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.graph.constants import nodes_of
 from sardonyx.graph.types import MapType
 
 _KINDS = frozenset(int(kind) for kind in ir.DataType)
@@ -88,7 +89,7 @@ def restore_maps(model: ir.Model) -> None:
     for root in (model.graph, *(function.graph for function in model.functions.values())):
         for value in root.inputs:
             _restore(value)
-        for node in root.all_nodes():
+        for node in nodes_of(root):
             for value in node.outputs:
                 _restore(value)
             for name, attribute in node.attributes.items():

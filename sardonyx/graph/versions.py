@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.graph.constants import nodes_of
 
 _OLDEST_GUARANTEED = 7
 _SMALLEST_IR = 3
@@ -96,7 +97,7 @@ def stamp_versions(model: ir.Model) -> None:
 
 
 def _stamp(graph: ir.Graph | ir.Function, imports: Mapping[str, int], model: ir.Model) -> None:
-    for node in graph.all_nodes():
+    for node in nodes_of(graph):
         if node.version is not None:
             continue
         version = imports.get(node.domain)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.graph.constants import nodes_of
 from sardonyx.graph.types import MapType, type_name
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.schema import ONNX_DOMAINS, Parameter, Schema, schema_of, suggestion
@@ -17,7 +18,7 @@ _STILL_RUN = frozenset({"GroupNormalization"})
 
 def check_model(model: ir.Model) -> None:
     """Check the nodes of all graphs of a model; the first problem is raised."""
-    for node in model.graph.all_nodes():
+    for node in nodes_of(model.graph):
         check_node(node)
 
 
@@ -128,6 +129,8 @@ def _binds(formal: Parameter) -> bool:
 
 def _holds_map(kind: object) -> bool:
     """ONNX writes map types in a form of its own; operators that take maps check them themselves."""
+    if type(kind) is ir.TensorType:
+        return False
     while isinstance(kind, ir.SequenceType | ir.OptionalType):
         kind = kind.elem_type
     return isinstance(kind, MapType)

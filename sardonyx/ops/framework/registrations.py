@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pkgutil
 import re
-from pathlib import Path
+from collections.abc import Iterator
 from types import ModuleType
 
 
@@ -47,14 +48,25 @@ class Registrations:
     def _files(self) -> dict[str, list[str]]:
         """The modules that register a name; under "" those of which not all names can be read."""
         found: dict[str, list[str]] = {}
-        root = Path(self._package.__path__[0])
-        paths = sorted(root.rglob("*.py"))
-        if not paths:  # the package came without its source
+        files = sorted(_files_below(self._package.__path__[0]))
+        if not files:  # the package came without its source
             self.load_all()
-        for path in paths:
-            parts = [part for part in path.relative_to(root).with_suffix("").parts if part != "__init__"]
+        for place, parts in files:
             module = ".".join([self._package.__name__, *parts])
             if self._is_wanted(module):
-                for name in set(self._call.findall(path.read_bytes())):
+                with open(place, "rb", buffering=0) as file:
+                    text = file.read()
+                for name in set(self._call.findall(text)):
                     found.setdefault(name.decode(), []).append(module)
         return found
+
+
+def _files_below(folder: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The Python files in a folder and those below it, each with what its module is called inside the package."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from ((place, (entry.name, *parts)) for place, parts in _files_below(entry.path))
+            elif entry.name.endswith(".py"):
+                stem = entry.name.removesuffix(".py")
+                yield entry.path, () if stem == "__init__" else (stem,)
