@@ -48,18 +48,18 @@ def _erf_coefficients() -> tuple[tuple[float, ...], ...]:
     """
     rows = []
     for number in range(_COUNT):
-        middle = number * _ERF_WIDTH
         begin, end = (0.0 if number == 0 else -_ERF_WIDTH / 2), _ERF_WIDTH / 2
-        rows.append(_interpolant(lambda t, middle=middle: math.erf(middle + t) / (middle + t), begin, end))
+        rows.append(_interpolant(lambda x: math.erf(x) / x, number * _ERF_WIDTH, begin, end))
     return tuple(zip(*rows, strict=True))
 
 
-def _interpolant(function: Callable[[float], float], begin: float, end: float) -> list[float]:
-    """The polynomial that agrees with a function at Chebyshev's points, lowest power first."""
+def _interpolant(function: Callable[[float], float], middle: float, begin: float, end: float) -> list[float]:
+    """The polynomial in the distance from `middle` that agrees with a function at Chebyshev's points, lowest power
+    first."""
     angles = (math.pi * (index + 0.5) / _TERMS for index in range(_TERMS))
     points = [(begin + end) / 2 + (end - begin) / 2 * math.cos(angle) for angle in angles]
     # Newton's divided differences, then from products of distances to powers.
-    differences = [function(point) for point in points]
+    differences = [function(middle + point) for point in points]
     for order in range(1, _TERMS):
         for index in range(_TERMS - 1, order - 1, -1):
             step = points[index] - points[index - order]
