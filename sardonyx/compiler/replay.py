@@ -169,8 +169,8 @@ class Recording:
     outputs: tuple[_Output | None, ...]
     _piece: Piece | None = None
 
-    def replay(self, binder: Binder, inputs: Tensors) -> list[Tensor | None]:
-        """Add the steps for these inputs, where it has steps, and give the outputs."""
+    def replay(self, binder: Binder, inputs: Tensors, *, as_piece: bool = False) -> list[Tensor | None]:
+        """Add the steps for these inputs, unless `as_piece`, and give the outputs."""
         buffers = list(self.buffers)
         for place, ref in self.input_refs:
             buffers[ref] = inputs[place].buffer  # type: ignore[union-attr]
@@ -181,7 +181,8 @@ class Recording:
         for ref, describe in self.faults:
             buffers[ref] = binder.fault(describe).buffer
         binder.constants.extend(self.constants)
-        if self.steps is not None:
+        if not as_piece:
+            assert self.steps is not None
             binder.replay_steps(self.steps, buffers, self.groups, self.scratch_bytes)  # type: ignore[arg-type]
         outputs: list[Tensor | None] = []
         for output in self.outputs:
@@ -249,7 +250,7 @@ class Replays:
         """What `bind` does for these inputs, replayed where something of the same structure did the same before.
 
         Functions of equal `structure` do the same for inputs that look the same. The recording is None for what cannot
-        be done again. With `as_piece`, the steps are in its piece, and the binder may get none.
+        be done again. With `as_piece`, the steps are in its piece, and the binder gets none.
         """
         look = structure, binder.rehearses, self._looks.of(inputs)
         known = self._known.get(look)
@@ -257,7 +258,7 @@ class Replays:
             places, recordings = known
             recording = recordings.get(tuple([contents_of(inputs[place]) for place in places]))
             if recording is not None and (as_piece or recording.steps is not None):
-                return recording.replay(binder, inputs), recording
+                return recording.replay(binder, inputs, as_piece=as_piece), recording
         seen: set[int] = set()
         outputs, found = _record(bind, binder, inputs, seen, self.lasting, self._looks, as_piece)
         if found is not None:
