@@ -26,7 +26,7 @@ def steps(made: ort.InferenceSession, feeds: dict[str, Array]) -> list[list[str]
     """The nodes of each native step of a session that is one segment."""
     (step,) = made._sess._plan.steps
     assert isinstance(step.call, NativeSegment)
-    names = step.call._names
+    names = step.call.names
     works = step.call.plan_for(tuple(feeds[name].shape for name in names)).works()
     return [list(work.extra.get("nodes", [work.name])) for work in works]
 
