@@ -15,6 +15,7 @@ import numpy as np
 from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
 from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.kernel.program import View
+from sardonyx.runtime import memory
 from sardonyx.runtime.array_address import address_of
 
 _FIRST_ROOM = 64 << 20
@@ -27,15 +28,19 @@ class _Room:
         self._reserve(_FIRST_ROOM)
 
     def _reserve(self, nbytes: int) -> None:
-        memory = np.empty(nbytes, np.uint8)
-        self._held = memory, address_of(memory)
+        try:
+            room = np.empty(nbytes, np.uint8)
+        except MemoryError:
+            memory.require(nbytes, "a view")  # says it in the words of every other buffer
+            raise
+        self._held = room, address_of(room)
 
     def array(self, tensor: Tensor) -> tuple[Array, int]:
         """An array that lies in the room as the tensor lies in its buffer, and the address of the buffer's start."""
-        memory, address = self._large_enough(tensor.buffer.nbytes)
+        room, address = self._large_enough(tensor.buffer.nbytes)
         item = tensor.dtype.itemsize
         strides = tuple(stride * item for stride in tensor.strides)
-        return np.ndarray(tensor.shape, tensor.dtype, memory, tensor.offset, strides), address
+        return np.ndarray(tensor.shape, tensor.dtype, room, tensor.offset, strides), address
 
     def contiguous(self, tensor: Tensor) -> Array:
         """An array of the tensor's shape in row-major order."""
