@@ -314,6 +314,14 @@ SMALL_MODELS: dict[str, SmallModel] = {
         constants={"wa": (8, 4, 3, 3), "wb": (40, 8, 1, 1), "bb": (40,), "wd": (40, 1, 3, 3)},
         tolerance=1e-5,
     ),
+    "convolution with large filters, normalised": SmallModel(
+        """normalised (float[1, 40, n, 6] x) => (float[1, 46, n, 6] y)
+        { c = Conv<pads = [1, 1, 1, 1]>(x, w) f = Softplus(variance)
+          y = BatchNormalization(c, scale, bias, mean, f) }""",
+        sizes=({"n": 5},),
+        constants={"w": (46, 40, 3, 3), "scale": (46,), "bias": (46,), "mean": (46,), "variance": (46,)},
+        tolerance=1e-5,
+    ),
     "transposed convolution": SmallModel(
         """transposed (float[1, 18, n, 7] x, float[1, 18, n, 7] moves) => (float[1, 5, m, 14] a, float[1, 21, n, 7] b,
                   float[1, 18, m, 14] c, float[1, 6, n, 7] d, float[1, 2, k, 16] e, float[1, 1, k, 16] f)
