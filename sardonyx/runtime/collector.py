@@ -22,12 +22,4 @@ def paused() -> Iterator[None]:
     try:
         yield
     finally:
-        _count_as_old()
         gc.enable()
-
-
-def _count_as_old() -> None:
-    """Let objects be old by now, so that the collector looks at them when it looks at all, not at its next turn."""
-    if not gc.get_freeze_count():  # else somebody keeps objects from the collector, and these would come back to it
-        gc.freeze()
-        gc.unfreeze()
