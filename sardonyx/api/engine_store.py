@@ -27,10 +27,11 @@ from sardonyx.api.config_keys import is_on
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.tuned import stored_numbers
 from sardonyx.runtime.engine_file import SUFFIX, Bytes, Engine, only_writer, read_content, read_engine, write_engine
 from sardonyx.runtime.kernel_cache import default_folder
-from sardonyx.runtime.machine_file import machine_key, read_sections
 from sardonyx.runtime.processors import default_threads
+from sardonyx.runtime.settings import RunSettings
 
 KEY = "sardonyx.engine_cache"
 
@@ -48,8 +49,9 @@ _REFUSED = ("session.disable_cpu_ep_fallback", "session.record_ep_graph_assignme
 class EngineStore:
     """The place of one model's engine for one set of options."""
 
-    def __init__(self, folder: Path, key: str, model: str) -> None:
-        self._key, self._model = key, model
+    def __init__(self, folder: Path, key: str, model: str, settings: RunSettings) -> None:
+        """`settings` are those of the session's native execution, which are a part of the key."""
+        self._key, self._model, self.settings = key, model, settings
         self._path = folder / (hashlib.sha256(key.encode()).hexdigest()[:40] + SUFFIX)
         self._began = time.time()
 
@@ -90,11 +92,11 @@ class EngineStore:
             sorted(map(repr, options._free_dimensions.items())),
             sorted(disabled),
             target,
-            read_sections(machine_key(host_target().key)),
+            stored_numbers(),
             package_state(),
             np.__version__,
         )
-        return EngineStore(folder / "engines", json.dumps(parts), parts[0])
+        return EngineStore(folder / "engines", json.dumps(parts), parts[0], settings)
 
     def find(self) -> Engine | None:
         """The engine, if it can be trusted and every file of the model is as it was."""

@@ -16,7 +16,6 @@ from sardonyx import log
 from sardonyx.api import config_keys, engine_store, stored_session
 from sardonyx.api.built import Built
 from sardonyx.api.engine_store import EngineStore
-from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def open_session(
         assert isinstance(source, str)  # others have no store
         config_keys.check(options._config, logger)
         again = functools.partial(_build_again, source, options, names, provider_options, disabled, logger)
-        built = stored_session.opened(store, engine, run_settings(options), again)
+        built = stored_session.opened(store, engine, again)
         if built is not None:
             logger.info(f"the session is that of an engine kept for {source!r}", "engine")
             return built

@@ -23,12 +23,11 @@ from sardonyx.runtime.engine_file import Bytes, Engine
 from sardonyx.runtime.mapped_pages import map_file
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Plan, Slot, Step
-from sardonyx.runtime.settings import RunSettings
 
 Array = np.ndarray[Any, Any]
 
 
-def opened(store: EngineStore, engine: Engine, settings: RunSettings, build: Build) -> Built | None:
+def opened(store: EngineStore, engine: Engine, build: Build) -> Built | None:
     """What a session is made of, from an engine; `build` makes it from the model. None where a kernel is gone."""
     content = engine.content
     graph = content["graph"]
@@ -39,7 +38,7 @@ def opened(store: EngineStore, engine: Engine, settings: RunSettings, build: Bui
         return None
     later = _Later(build, files, graph)
     provider = CPUExecutionProvider({})
-    resources = provider.resources(settings)
+    resources = provider.resources(store.settings)
 
     def plan_again() -> ReadyPlan:
         return later.segment().plan_for(shapes)

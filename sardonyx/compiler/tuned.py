@@ -27,7 +27,7 @@ def tuned(name: str, kind: type[Numbers]) -> Numbers:
     """The group called `name`, of the class `kind`: read once in a process."""
     found = _in_use.get(name)
     if found is None:
-        found = _in_use[name] = with_stored(kind(), _stored().get(name))
+        found = _in_use[name] = with_stored(kind(), stored_numbers().get(name))
     return found
 
 
@@ -46,7 +46,8 @@ def using(name: str, numbers: Any) -> Iterator[None]:
 
 
 @functools.cache
-def _stored() -> Section:
+def stored_numbers() -> Section:
+    """What the machine's file holds of all groups, read once in a process."""
     return read_sections(machine_key(host_target().key)).get(SECTION, {})
 
 

@@ -19,7 +19,9 @@ import sardonyx as ort
 from sardonyx import errors
 from sardonyx.api import engine_store
 from sardonyx.api.explanation import explain
+from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime import engine_file
+from sardonyx.runtime.machine_file import machine_key, write_section
 
 ROWS, WIDTH = 50, 24
 
@@ -289,6 +291,13 @@ def test_options_have_engines_of_their_own(tmp_path: Path) -> None:
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     assert not is_stored(ort.InferenceSession(str(tmp_path / "model.onnx"), options))
+    assert is_stored(session(tmp_path / "model.onnx"))
+
+
+def test_other_figures_of_the_machine_leave_engines_alone(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    assert write_section(machine_key(host_target().key), "ceilings", {"seconds": 1.5}) is not None
     assert is_stored(session(tmp_path / "model.onnx"))
 
 

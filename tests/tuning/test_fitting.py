@@ -39,9 +39,9 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No numbers in use from before or from a file, none left for later."""
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_in_use", {})
-    module._stored.cache_clear()
+    module.stored_numbers.cache_clear()
     yield
-    module._stored.cache_clear()
+    module.stored_numbers.cache_clear()
 
 
 def clock(seconds: float) -> Any:
