@@ -8,7 +8,7 @@ Models that are not there are built first; what fails costs its own figures and 
 and then on the error output how far it is; the file is written after every row. `--seconds` is what each engine may
 spend on a model; `--thorough` measures everything longer (`effort.py`). Each part is also a command of its own, with
 more options: `python -m benchmarks.floors`, `compare` (models), `startup` (sessions and processes), `memory`, `small`,
-`lengths`, `gemm_shapes`, `ablation`. The figures of a part that is not measured again stay in the file.
+`lengths`, `gemm_shapes`, `ablation`, `knobs`. The figures of a part that is not measured again stay in the file.
 benchmarks/README.md says how to read them.
 """
 
@@ -28,6 +28,7 @@ from benchmarks import (
     compare,
     gemm_shapes,
     isolated,
+    knobs,
     lengths,
     machine,
     memory,
@@ -263,6 +264,30 @@ def techniques_of(request: Request) -> list[str]:
     return [name for name in ablation.MODELS if name in request.models]
 
 
+def measure_knobs(request: Request) -> None:
+    budget = request.effort.techniques
+    rows = knobs.measure_all(
+        knobs.KNOBS, turned_models(request), turned_engines(request), request.most, request.zoo, budget
+    )
+    keep(request, "knobs", rows, {"seconds": budget.seconds, "runs": budget.runs})
+
+
+def rows_of_knobs(request: Request) -> int:
+    engines = turned_engines(request)
+    turned = sum(1 for knob in knobs.KNOBS for engine in engines if engine == OURS or not knob.ours)
+    return turned * len(turned_models(request))
+
+
+def turned_models(request: Request) -> list[str]:
+    """The models that knobs are turned on."""
+    return [name for name in knobs.MODELS if name in request.models]
+
+
+def turned_engines(request: Request) -> list[str]:
+    """The engines whose knobs are turned."""
+    return [engine for engine in request.engines if engine in (BASELINE, OURS)]
+
+
 def keep(request: Request, name: str, rows: Iterable[Any], settings: Mapping[str, Any] | None = None) -> None:
     """Keep the rows of a part as they come, and tell how far it is."""
     request.kept.put(name, request.progress.over(rows, PARTS[name].rows(request)), settings)
@@ -277,6 +302,7 @@ PARTS: dict[str, Part] = {
     "lengths": Part(measure_lengths, rows_of_lengths, 11.0),
     "gemm": Part(measure_gemm, rows_of_gemm, 0.75),
     "ablation": Part(measure_ablation, rows_of_ablation, 2.0),
+    "knobs": Part(measure_knobs, rows_of_knobs, 5.0),
 }
 
 

@@ -53,13 +53,17 @@ class OnnxRuntime:
     disabled_optimizers: Sequence[str] = ()
 
     def warm_import(self) -> str:
-        return _import(self.module).__version__
+        return self.module_itself().__version__
+
+    def module_itself(self) -> Any:
+        """The module, imported."""
+        return _import(self.module)
 
     def session(
         self, path: Path | str | bytes, threads: int, fixed: Mapping[str, int] | None = None, profile: str = ""
     ) -> Any:
         """A session; `fixed` gives symbolic dimensions their sizes, `profile` is the beginning of a profile's name."""
-        ort = _import(self.module)
+        ort = self.module_itself()
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ablation, compare, gemm_shapes, lengths, machine, memory, options, small, startup, top1
+from benchmarks import ablation, compare, gemm_shapes, knobs, lengths, machine, memory, options, small, startup, top1
 from benchmarks.engines import BASELINE, OURS
 from benchmarks.tables import Column, Table
 
@@ -141,6 +141,7 @@ PARTS: Mapping[str, tuple[str, Callable[[Data], str]]] = {
         lambda data: gemm_shapes.summary(rows_of(data, "gemm_variable")),
     ),
     "ablation": ("Techniques", _plain("ablation", ablation.TABLE)),
+    "knobs": ("Knobs", _plain("knobs", knobs.TABLE)),
     "top1": ("First classes", _plain("top1", top1.TABLE)),
 }
 

@@ -14,8 +14,10 @@ import pytest
 
 import benchmarks.__main__ as everything
 import sardonyx as ort
-from benchmarks import ablation, gemm_shapes, isolated, options, small, startup, where
+from benchmarks import ablation, gemm_shapes, isolated, knobs, options, small, startup, where
 from benchmarks.ablation import Switch
+from benchmarks.turns import Budget
+from sardonyx.api.config_keys import CONFIG_KEYS
 
 # Isolated calls
 
@@ -165,6 +167,32 @@ def test_switches_that_switch_nothing_are_noticed() -> None:
     for switch in ablation.SWITCHES:
         assert list(ablation.unknown(switch)) == []
         assert switch.config or switch.without
+
+
+# Knobs
+
+
+def test_every_knob_is_known_to_the_session(tmp_path: Path) -> None:
+    for knob in knobs.KNOBS:
+        for name, value in knob.properties.items():
+            options_of_session = ort.SessionOptions()
+            before = getattr(options_of_session, name)
+            setattr(options_of_session, name, knobs.member(ort, value))
+            assert getattr(options_of_session, name) != before
+        assert set(knob.config) <= set(CONFIG_KEYS)
+    assert knobs.KNOBS[0] == knobs.Knob(knobs.KNOBS[0].name)
+
+
+@pytest.mark.parametrize("engine", ["sardonyx", "onnxruntime"])
+def test_a_knob_is_measured(engine: str, tmp_path: Path) -> None:
+    pytest.importorskip(engine)
+    assert everything.build(("chain-100-add",), tmp_path) == (("chain-100-add",), [])
+    for name in ("I/O binding", "arena shrinkage", "ORT_DISABLE_ALL"):
+        (knob,) = (one for one in knobs.KNOBS if one.name == name)
+        row = knobs.measure_apart(knob, "chain-100-add", engine, 1, tmp_path, Budget(runs=2, pause_seconds=0.0))
+        assert row.error == ""
+        assert min(row.median_ms, row.effect, row.spread, row.session_ms) > 0
+        assert row.max_rel == 0
 
 
 # Profiles
