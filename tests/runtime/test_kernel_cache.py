@@ -370,7 +370,7 @@ def test_entries_that_vanish_while_the_folder_is_bounded(monkeypatch: pytest.Mon
 
 def test_code_belongs_to_the_source_that_generates_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also to tables whose layout kernels know, though they are written elsewhere."""
-    version = libraries._generator_version.__wrapped__
+    version = libraries.generator_version.__wrapped__
     before = version()
     assert version() == before
     real = Path.read_bytes

@@ -8,7 +8,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -62,6 +62,8 @@ class KernelLibrary:
         self._addresses: dict[str, int] = {}
         self._keys: dict[int, str] = {}  # of all addresses, where somebody asked for one
         self._recent: dict[tuple[Emit, Hashable], int] = {}  # spares the text; expressions are told apart by identity
+        self._codes: dict[str, bytes] = {}  # of all kernels, where no cache keeps them
+        self._owners: list[Any] = []  # of the memory of kernels that came from elsewhere
         self._lock = threading.RLock()
         self._loader: Loader | None = None
         self._helpers = threading.local()
@@ -74,7 +76,7 @@ class KernelLibrary:
         known = self._recent.get((emit, spec))
         if known is not None:
             return known
-        key = f"{emit.__module__}.{emit.__qualname__}({spec!r})"
+        key = key_of(emit.__module__, emit.__qualname__, spec)
         with self._lock:
             if key not in self._addresses:
                 self._addresses[key] = self._make(key, emit, spec)
@@ -89,6 +91,25 @@ class KernelLibrary:
             if len(self._keys) != len(self._addresses):
                 self._keys = {place: key for key, place in self._addresses.items()}
             return self._keys.get(address)
+
+    def known(self, key: str) -> int | None:
+        """The address of the kernel of this key, if this process has it."""
+        with self._lock:
+            return self._addresses.get(key)
+
+    def adopt(self, addresses: Mapping[str, int], owner: Any) -> None:
+        """Take kernels over that somebody else has put into this process, by their keys; `owner` keeps them there.
+
+        Those that are here already stay as they are.
+        """
+        with self._lock:
+            self._addresses = {**addresses, **self._addresses}
+            self._owners.append(owner)
+
+    def object_code(self, key: str) -> bytes | None:
+        """The object code of the kernel of this key; None where nobody has kept it."""
+        with self._lock:
+            return self._codes.get(key) or self.cache.find(self._full_key(key))
 
     def kept(self, key: str) -> int | None:
         """The address of the kernel of this key; None where neither this process nor the cache has it."""
@@ -149,6 +170,8 @@ class KernelLibrary:
         self.counts.seconds += seconds
         self.progress.done(seconds)
         self.cache.store(full_key, code)
+        if self.cache.folder is None:
+            self._codes[key] = code
         return loader.load(KERNEL, code)
 
     def _cached(self, key: str) -> int | None:
@@ -166,7 +189,7 @@ class KernelLibrary:
         return address
 
     def _full_key(self, key: str) -> str:
-        return f"{key}|{self.target.key}|{_generator_version()}"
+        return f"{key}|{self.target.key}|{generator_version()}"
 
     def _linker(self) -> Loader:
         if self._loader is None:
@@ -178,8 +201,13 @@ def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def key_of(module: str, name: str, spec: Any) -> str:
+    """The key of the kernel that the function `name` of a module writes for `spec`."""
+    return f"{module}.{name}({spec!r})"
+
+
 @functools.cache
-def _generator_version() -> str:
+def generator_version() -> str:
     """What generated code depends on besides the specification: the versions, and the source of what generates it.
 
     That is this folder, the expressions that kernels evaluate, and the tables of the runtime that they read.

@@ -1,0 +1,44 @@
+"""The native functions of the runtime, by name. What generates one is imported where it has to be generated."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from sardonyx.compiler.llvm.library import KernelLibrary, key_of
+
+_PACKAGE = "sardonyx.compiler.llvm.kernels.engine"
+
+# The module in that package, the function that writes the text, and what it is given.
+_FUNCTIONS = {
+    "run": ("executor", "emit_executor", ("run",)),
+    "work": ("executor", "emit_executor", ("work",)),
+    "stop": ("executor", "emit_executor", ("stop",)),
+    "call arrays": ("call", "emit_call", ("arrays",)),
+    "call bound": ("call", "emit_call", ("bound",)),
+    "chain": ("chain", "emit_chain", ()),
+    "take result": ("result_pool", "emit_result_pool", ("take",)),
+    "give result": ("result_pool", "emit_result_pool", ("give",)),
+    "release results": ("result_pool", "emit_result_pool", ("release",)),
+}
+
+# What a session needs before its first run is over.
+OF_EVERY_SESSION = tuple(name for name in _FUNCTIONS if name != "chain")
+
+
+def runtime_functions(library: KernelLibrary, names: Sequence[str]) -> list[int]:
+    """The addresses of these functions."""
+    return [_address(library, *_FUNCTIONS[name]) for name in names]
+
+
+def function_key(name: str) -> str:
+    """The key by which libraries know a function."""
+    module, emit, spec = _FUNCTIONS[name]
+    return key_of(f"{_PACKAGE}.{module}", emit, spec)
+
+
+def _address(library: KernelLibrary, module: str, emit: str, spec: tuple[str, ...]) -> int:
+    known = library.known(key_of(f"{_PACKAGE}.{module}", emit, spec))
+    if known is not None:
+        return known
+    return library.address(getattr(importlib.import_module(f"{_PACKAGE}.{module}"), emit), spec)
