@@ -23,10 +23,45 @@ class Level(enum.IntEnum):
     ALL = 99
 
 
+class MaskFormat(enum.Enum):
+    """What attention that is written for others has in the place of a padding mask."""
+
+    RAW = "raw"  # the mask itself, (batch, keys) of int32
+    NONE = "none"  # nothing: the caller says that there is no padding
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a session or another caller chooses beside the level and the passes that are left out.
+
+    `enabled` names those of the optional passes that run. A folded constant has at most `folding_limit` bytes, 0
+    standing for any number; without it, 1 MiB or what it is computed from. Integers behind a DequantizeLinear stay
+    integers unless `folds_dequantized`; with `drops_quantization`, real numbers that are quantised and dequantised are
+    left as they are. A product of weights of four bits with one scale for each column, or one for all, becomes a
+    product by blocks of `packed_block` rows, -1 standing for the largest that fits. Passes are repeated while they
+    change something: none at `loop_level` 0, those of level LAYOUT and above at 1, those of EXTENDED and above at 2.
+    """
+
+    enabled: frozenset[str] = frozenset()
+    folding_limit: int | None = None
+    folds_dequantized: bool = False
+    drops_quantization: bool = False
+    packed_block: int = 32
+    loop_level: int = 1
+    mask_format: MaskFormat = MaskFormat.RAW
+
+
+DEFAULT = Settings()
+
 # The pass that makes integer operators of those between DequantizeLinear and QuantizeLinear.
 QDQ = "QDQSelectorActionTransformer"
 # The pass that keeps weights of four bits packed, whose products round their rows to bytes.
 PACKED_PRODUCTS = "DQMatMulToMatMulNBits"
+# The sizes of blocks that such products take.
+PACKED_BLOCKS = frozenset({16, 32, 64, 128, 256})
+# The passes that join quantisations and take them out.
+DOUBLE_QDQ = "DoubleQDQPairsRemover"
+QDQ_CLEANUP = "QDQFinalCleanupTransformer"
 
 
 @dataclass(frozen=True)
@@ -39,6 +74,12 @@ class PassReport:
     declined: tuple[str, ...] = ()
     seconds: float = 0.0
 
+    def followed_by(self, later: PassReport) -> PassReport:
+        """What the pass did when it ran once more."""
+        return PassReport(
+            self.name, self.level, self.changes + later.changes, later.declined, self.seconds + later.seconds
+        )
+
 
 @dataclass
 class Context:
@@ -49,6 +90,7 @@ class Context:
 
     model: ir.Model
     inference: Inference
+    settings: Settings = DEFAULT
     declined: list[str] = field(default_factory=list)
     _index: NodeIndex | None = None
 
@@ -74,12 +116,13 @@ class Pass:
     """One named step of the pipeline; `run` gives the number of changes.
 
     The name is that of onnxruntime's transformer of the same effect, where it has one, so that lists of disabled
-    optimizers mean the same here.
+    optimizers mean the same here. One that is `optional` runs where `Settings.enabled` names it.
     """
 
     name: str
     level: Level
     run: Callable[[Context], int]
+    optional: bool = False
 
 
 _DRAWS_NUMBERS = frozenset(

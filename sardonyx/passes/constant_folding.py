@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,11 +16,14 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, nbytes
 from sardonyx.passes.base import Context, has_subgraphs, is_named, is_pure
 
-# A folded result may be this large, or as large as what it is computed from.
+# A folded result may be this large, or as large as what it is computed from, unless the settings name another limit.
 SIZE_LIMIT = 1 << 20
 
 # A model keeps its integers: kernels for quantised models look for the pair.
 _KEPT = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+# Numbers of four bits that become float32.
+_LARGEST_GROWTH = 8
 
 _SHAPE_DTYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 
@@ -99,7 +103,8 @@ def _constant_results(node: ir.Node, context: Context, trust_facts: bool) -> lis
         known = _from_shape_arithmetic(facts[0])
         if known is not None:
             return [known]
-    if node.op_type in _KEPT or not all(value is None or is_constant(value) for value in node.inputs):
+    kept = node.op_type in _KEPT and not (node.op_type == "DequantizeLinear" and context.settings.folds_dequantized)
+    if kept or not all(value is None or is_constant(value) for value in node.inputs):
         return None
     return _computed(node, facts, context)
 
@@ -115,12 +120,22 @@ def _from_shape_arithmetic(fact: Fact) -> tuple[Any, ir.DataType] | None:
     return np.array(numbers, numpy_dtype(fact.dtype)).reshape(shape), fact.dtype
 
 
+def _limit(node: ir.Node, context: Context) -> float:
+    """How many bytes a folded result of a node may have."""
+    chosen = context.settings.folding_limit
+    if chosen is not None:
+        return chosen or math.inf
+    read = sum(value.const_value.nbytes for value in node.inputs if value is not None and value.const_value is not None)
+    if node.op_type == "DequantizeLinear":
+        read *= _LARGEST_GROWTH
+    return max(SIZE_LIMIT, read)
+
+
 def _computed(node: ir.Node, facts: Sequence[Fact | None], context: Context) -> list[tuple[Any, ir.DataType]] | None:
     operator = context.inference.operator(node)
     if isinstance(operator, ControlFlow):
         return None
-    read = sum(value.const_value.nbytes for value in node.inputs if value is not None and value.const_value is not None)
-    limit = max(SIZE_LIMIT, read)
+    limit = _limit(node, context)
     dtypes = []
     for value, fact in zip(node.outputs, facts, strict=True):
         if not is_named(value):

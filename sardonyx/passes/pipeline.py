@@ -1,31 +1,41 @@
-"""The rewrites of a model, in order."""
+"""The rewrites of a model, in order: those of a session, and those of a model that is saved for others.
+
+Both are made of the same rules. A session ends with the operators that its kernels run fastest; a saved model with
+those of com.microsoft that programs look for.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 
 from sardonyx.ops.framework.inference import Inference, infer_model
-from sardonyx.passes.base import Context, Level, Pass, PassReport
+from sardonyx.passes.base import DEFAULT, Context, Level, Pass, PassReport, Settings
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
 from sardonyx.passes.function_bodies import NAME as BODIES
 from sardonyx.passes.function_bodies import expand_function_bodies
+from sardonyx.passes.rule import Rule
 from sardonyx.passes.rules import (
     activations,
     attention,
+    attention_padding,
+    attention_projection,
     batch_norm,
+    biased_gelu,
     casts,
     class_labels,
     convolution,
+    embeddings,
     gemm,
     layer_norm,
     no_effect,
     products,
     projections,
     quantization,
+    quantization_pairs,
     reshapes,
     sizes,
     skip_layer_norm,
@@ -35,10 +45,53 @@ from sardonyx.passes.sharing import eliminate_common_subexpressions, share_const
 
 
 def passes_up_to(level: Level) -> tuple[Pass, ...]:
-    """All passes of a level and the levels below it, in the order in which they run."""
+    """All passes of a session's level and the levels below it, in the order in which they run."""
     every = (
-        # Shapes and constants first: the rules below look for constants.
+        # What no kernel takes as it is.
         Pass(BODIES, Level.BASIC, expand_function_bodies),
+        *_each(embeddings.EXPANSION_RULES),
+        *_simplifications(),
+        # What is quantised on both sides, as integers.
+        *_each(quantization_pairs.RULES),
+        *quantization.PASSES,
+        *quantization_pairs.PASSES,
+        # Several operators into one of the same meaning.
+        *_fusions(),
+        *_each(biased_gelu.APPROXIMATION_RULES),
+        # Once attention is one node: the projections before it, and the products that are left.
+        *_each(projections.RULES),
+        *_each(skip_layer_norm.RULES),
+        *_each(products.RULES),
+        # Classifiers without strings.
+        *_each(class_labels.RULES),
+        # What the others left without readers.
+        Pass("RemoveUnused", Level.BASIC, remove_unused),
+    )
+    return tuple(one for one in every if one.level <= level)
+
+
+def passes_for_saving() -> tuple[Pass, ...]:
+    """The passes of a model that is saved with fused operators, in the order in which they run."""
+    return (
+        *_simplifications(),
+        *_fusions(),
+        # Words, positions and segments before the residual, which would take two of them for one.
+        *_each(embeddings.FUSION_RULES),
+        *_each(skip_layer_norm.RULES),
+        # What callers look for around attention: the mask, the projections, the biases.
+        *_each(attention_padding.RULES),
+        *_each(attention_projection.RULES),
+        *_each(biased_gelu.BIAS_RULES),
+        *_each(biased_gelu.APPROXIMATION_RULES),
+        *_each(biased_gelu.PRODUCT_RULES),
+        Pass("RemoveUnused", Level.BASIC, remove_unused),
+    )
+
+
+def _simplifications() -> tuple[Pass, ...]:
+    """What leaves fewer and plainer nodes of ONNX."""
+    return (
+        # Shapes and constants first: the rules below look for constants.
         Pass("EliminateIdentity", Level.BASIC, eliminate_identity),
         Pass("ConstantFolding", Level.BASIC, fold_constants),
         # Equal constants make equal nodes.
@@ -46,50 +99,90 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         Pass("CommonSubexpressionElimination", Level.BASIC, eliminate_common_subexpressions),
         # What is left of shape arithmetic: much of it was read by reshapes alone, which read a constant from here on.
         Pass("ShapeSharing", Level.BASIC, share_sizes),
-        *(rule.as_pass() for rule in gemm.RULES),
-        *(rule.as_pass() for rule in reshapes.RULES),
+        *_each(gemm.RULES),
+        *_each(reshapes.RULES),
         Pass("RemoveUnusedShapes", Level.BASIC, remove_unused),
         # Nodes without effect, between the parts of what the fusions look for.
-        *(rule.as_pass() for rule in casts.RULES),
-        *(rule.as_pass() for rule in no_effect.RULES),
-        *(rule.as_pass() for rule in transposes.RULES),
-        *(rule.as_pass() for rule in batch_norm.RULES),
-        *(rule.as_pass() for rule in convolution.RULES),
-        # What is quantised on both sides, as integers.
-        *quantization.PASSES,
-        # Several operators into one of the same meaning.
-        *(rule.as_pass() for rule in sizes.RULES),
-        *(rule.as_pass() for rule in attention.RULES),
-        *(rule.as_pass() for rule in layer_norm.RULES),
-        *(rule.as_pass() for rule in activations.RULES),
-        # Once attention is one node: the projections before it, and the products that are left.
-        *(rule.as_pass() for rule in projections.RULES),
-        *(rule.as_pass() for rule in skip_layer_norm.RULES),
-        *(rule.as_pass() for rule in products.RULES),
-        # Classifiers without strings.
-        *(rule.as_pass() for rule in class_labels.RULES),
-        # What the others left without readers.
-        Pass("RemoveUnused", Level.BASIC, remove_unused),
+        *_each(casts.RULES),
+        *_each(no_effect.RULES),
+        *_each(transposes.RULES),
+        *_each(batch_norm.RULES),
+        *_each(convolution.RULES),
     )
-    return tuple(one for one in every if one.level <= level)
+
+
+def _fusions() -> tuple[Pass, ...]:
+    """What makes one operator of several."""
+    rules = (*sizes.RULES, *attention.RULES, *layer_norm.RULES, *activations.RULES)
+    return _each(rules)
+
+
+def _each(rules: Iterable[Rule]) -> tuple[Pass, ...]:
+    return tuple(rule.as_pass() for rule in rules)
+
+
+# Passes that run only where the settings name them.
+OPTIONAL = frozenset(one.name for one in (*passes_up_to(Level.ALL), *passes_for_saving()) if one.optional)
 
 
 def apply(
-    model: ir.Model, level: Level, disabled: Collection[str] = (), inference: Inference | None = None
+    model: ir.Model,
+    level: Level,
+    disabled: Collection[str] = (),
+    inference: Inference | None = None,
+    settings: Settings = DEFAULT,
 ) -> list[PassReport]:
-    """Rewrite a model in place, keeping its meaning and the names of its inputs and outputs.
+    """Rewrite a model in place for a session, keeping its meaning and the names of its inputs and outputs.
 
     `disabled` names passes to leave out; names that no pass has mean nothing. Nothing happens at level DISABLED.
     `inference` is what is known of the model already; it is kept up to date.
     """
-    chosen = [one for one in passes_up_to(level) if one.name not in disabled]
+    return _run(passes_up_to(level), model, disabled, inference, settings)
+
+
+def fuse(
+    model: ir.Model,
+    disabled: Collection[str] = (),
+    settings: Settings = DEFAULT,
+) -> list[PassReport]:
+    """The same for a model that is saved: its operators become those of com.microsoft that onnxruntime fuses them to.
+
+    What is taken for granted is in the rules: a padding mask consists of ones and zeros.
+    """
+    return _run(passes_for_saving(), model, disabled, None, settings)
+
+
+def _run(
+    passes: Iterable[Pass],
+    model: ir.Model,
+    disabled: Collection[str],
+    inference: Inference | None,
+    settings: Settings,
+) -> list[PassReport]:
+    chosen = [one for one in passes if one.name not in disabled and (not one.optional or one.name in settings.enabled)]
     if not chosen:
         return []
-    context = Context(model, inference or infer_model(model))
-    reports = []
-    for one in chosen:
-        start = time.perf_counter()
-        context.declined = []
-        changes = one.run(context)
-        reports.append(PassReport(one.name, one.level, changes, tuple(context.declined), time.perf_counter() - start))
-    return reports
+    context = Context(model, inference or infer_model(model), settings)
+    reports = {one: _report(one, context) for one in chosen}
+    repeated = [one for one in chosen if one.level >= _REPEATED.get(settings.loop_level, Level.EXTENDED)]
+    for _ in range(_MOST_LOOPS):
+        if not repeated or not any(reports[one].changes for one in repeated):
+            break
+        again = {one: _report(one, context) for one in repeated}
+        if not any(report.changes for report in again.values()):
+            break
+        reports |= {one: reports[one].followed_by(later) for one, later in again.items()}
+    return list(reports.values())
+
+
+# The level from which on passes are repeated, by the loop level; no pass has a level above ALL.
+_REPEATED = {0: Level.ALL + 1, 1: Level.LAYOUT}
+_MOST_LOOPS = 10
+
+
+def _report(one: Pass, context: Context) -> PassReport:
+    """Run a pass."""
+    start = time.perf_counter()
+    context.declined = []
+    changes = one.run(context)
+    return PassReport(one.name, one.level, changes, tuple(context.declined), time.perf_counter() - start)

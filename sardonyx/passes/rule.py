@@ -28,7 +28,7 @@ from sardonyx.graph.computed_tensor import ComputedTensor
 from sardonyx.graph.constants import array_of, is_constant, tensor_of
 from sardonyx.graph.types import element_type
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, of_array
-from sardonyx.passes.base import Context, Level, Pass
+from sardonyx.passes.base import Context, Level, Pass, is_named
 
 Array = np.ndarray[Any, Any]
 
@@ -252,6 +252,28 @@ class Match:
             name=self.root.name,
         )
 
+    def altered(self, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> Replacement:
+        """The root with other inputs, those that are absent at the end left out, and some attributes changed."""
+        root, read = self.root, list(inputs)
+        while read and read[-1] is None:
+            read.pop()
+        kept = {name: attribute.value for name, attribute in root.attributes.items()}
+        node = self.new_node(
+            root.op_type,
+            read,
+            {**kept, **(attributes or {})},
+            domain=root.domain,
+            version=root.version,
+            outputs=len(root.outputs),
+        )
+        values = {}
+        for old, new in zip(root.outputs, node.outputs, strict=True):
+            if is_named(old):
+                values[old] = new
+            else:
+                new.name = ""
+        return Replacement((node,), values)
+
 
 @dataclass(frozen=True)
 class Replacement:
@@ -282,6 +304,7 @@ class Rule(abc.ABC):
     name: ClassVar[str]
     level: ClassVar[Level]
     patterns: ClassVar[tuple[OpPattern, ...]]
+    optional: ClassVar[bool] = False  # whether it runs only where the settings name it
 
     def roots(self) -> Iterable[tuple[str, str]]:
         """The operators, as domain and name, at which a match may be found."""
@@ -304,7 +327,7 @@ class Rule(abc.ABC):
     def rewrite(self, m: Match) -> ir.Node | ir.Value | Replacement: ...
 
     def as_pass(self) -> Pass:
-        return Pass(self.name, self.level, lambda context: apply_rule(self, context))
+        return Pass(self.name, self.level, lambda context: apply_rule(self, context), self.optional)
 
 
 def apply_rule(rule: Rule, context: Context) -> int:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import sardonyx
 
@@ -48,3 +50,37 @@ def assert_agrees(
         for ours, theirs in zip(found, wanted, strict=True):
             assert ours.shape == theirs.shape
             np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
+
+
+def outputs_in_double(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
+    """What a model of ONNX's operators gives when everything in single precision is in double."""
+    wide = onnx.ModelProto.FromString(model.SerializeToString())
+    for tensor in wide.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+    for value in (*wide.graph.input, *wide.graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for node in wide.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.DOUBLE
+            if attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT:
+                attribute.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(attribute.t).astype(np.float64)))
+    given = {name: feed.astype(np.float64) if feed.dtype == np.float32 else feed for name, feed in feeds.items()}
+    return list(ReferenceEvaluator(wide).run(None, given))
+
+
+def assert_agrees_with_double(
+    before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array], tolerance: float = 2e-5
+) -> None:
+    """The rewritten form gives in sardonyx, with and without rewrites, and in onnxruntime what double precision does.
+
+    The tolerance is relative to the largest number of each output.
+    """
+    wanted = outputs_in_double(before, feeds)
+    for found in (outputs_of(after, feeds), outputs_of(after, feeds, 99), outputs_of_onnxruntime(after, feeds)):
+        assert len(found) == len(wanted)
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert ours.shape == theirs.shape
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * float(np.abs(theirs).max()))

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.passes import pipeline
-from sardonyx.passes.base import Level, PassReport
+from sardonyx.passes.base import DEFAULT, Level, PassReport, Settings
 
 Array = np.ndarray[Any, Any]
 
@@ -43,11 +43,25 @@ def make_model(
 
 
 def rewritten(
-    model: onnx.ModelProto, level: Level = Level.ALL, disabled: Collection[str] = ()
+    model: onnx.ModelProto, level: Level = Level.ALL, disabled: Collection[str] = (), settings: Settings = DEFAULT
 ) -> tuple[onnx.ModelProto, dict[str, PassReport]]:
     """The model after the pipeline, which must be valid, and the reports by pass."""
     loaded = ir.from_proto(onnx.ModelProto.FromString(model.SerializeToString()))
-    reports = pipeline.apply(loaded, level, disabled)
+    reports = pipeline.apply(loaded, level, disabled, settings=settings)
+    return _checked(model, loaded, reports)
+
+
+def fused(
+    model: onnx.ModelProto, disabled: Collection[str] = (), settings: Settings = DEFAULT
+) -> tuple[onnx.ModelProto, dict[str, PassReport]]:
+    """The same after the rules for models that are saved."""
+    loaded = ir.from_proto(onnx.ModelProto.FromString(model.SerializeToString()))
+    return _checked(model, loaded, pipeline.fuse(loaded, disabled, settings))
+
+
+def _checked(
+    model: onnx.ModelProto, loaded: ir.Model, reports: Sequence[PassReport]
+) -> tuple[onnx.ModelProto, dict[str, PassReport]]:
     result = ir.to_proto(loaded)
     assert [value.name for value in result.graph.input] == [value.name for value in model.graph.input]
     assert [value.name for value in result.graph.output] == [value.name for value in model.graph.output]
@@ -58,6 +72,16 @@ def rewritten(
 
 def opset_of(model: onnx.ModelProto) -> int:
     return next(entry.version for entry in model.opset_import if entry.domain == "")
+
+
+def node_of(model: onnx.ModelProto, op_type: str) -> onnx.NodeProto:
+    """The one node of an operator."""
+    (node,) = (node for node in model.graph.node if node.op_type == op_type)
+    return node
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def operators(model: onnx.ModelProto) -> list[str]:

@@ -192,11 +192,12 @@ def test_residual_bias_and_normalization_are_one_node(bias: bool, read: bool, sk
     model = _skip("LayerNormalization", bias=bias, read=read, skip_first=skip_first)
     after, reports = rewritten(model)
     assert reports["SkipLayerNormFusion"].changes == 1
+    assert reports["BiasSkipLayerNormFusion"].changes == int(bias)
     (node,) = (node for node in after.graph.node if node.op_type == "SkipLayerNormalization")
     assert list(node.output) == (["n", "", "", "total"] if read else ["n"])
     assert len(node.input) == (5 if bias else 4)
     metadata = {entry.key: entry.value for entry in node.metadata_props}
-    assert metadata[RULE_KEY] == "SkipLayerNormFusion"
+    assert metadata[RULE_KEY] == "SkipLayerNormFusion" + (",BiasSkipLayerNormFusion" if bias else "")
     assert set(metadata["sardonyx.sources"].split(",")) == {"norm", "residual", *(["bias_add"] if bias else [])}
     assert operators(after).count("Add") == (1 if read else 0)
     assert_agrees(model, after, {**X, **Z})

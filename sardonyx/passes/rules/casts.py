@@ -27,4 +27,43 @@ class CastLikeToCast(Rule):
         return m.new_node("Cast", [m.value("x")], attributes, version=m.root.version)
 
 
-RULES: tuple[Rule, ...] = (CastLikeToCast(),)
+_INEXACT = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_INNER = op.Cast("x")
+
+
+class JoinCasts(Rule):
+    """A conversion of a conversion is the second one alone; only where it is asked for.
+
+    What the type in between would have rounded stays unrounded. A type in between that drops fractions or signs, or
+    holds flags, stays: without it the result would mean something else.
+    """
+
+    name = "CastChainElimination"
+    level = Level.BASIC
+    optional = True
+    patterns = (op.Cast(_INNER),)
+
+    def check(self, m: Match) -> str | None:
+        before, between = m.fact("x").dtype, ir.DataType(m.attribute(m.covered(_INNER), "to"))
+        if before is None or before == ir.DataType.STRING or m.attribute(m.root, "to") == ir.DataType.STRING:
+            return "it is a conversion from or to text"
+        if between in _INEXACT or _holds(between, before):
+            return None
+        return f"the type in between, {between.name}, changes more than the last digits"
+
+    def rewrite(self, m: Match) -> ir.Node:
+        attributes = {name: attribute.value for name, attribute in m.root.attributes.items()}
+        return m.new_node("Cast", [m.value("x")], attributes, version=m.root.version)
+
+
+def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
+    """Whether an integer type holds every number of another one, or of flags."""
+    if not wide.is_integer() or not (narrow.is_integer() or narrow == ir.DataType.BOOL):
+        return False
+    if narrow == ir.DataType.BOOL:
+        return True
+    spare = wide.bitwidth - narrow.bitwidth
+    return (wide.is_signed() or not narrow.is_signed()) and spare >= int(wide.is_signed() != narrow.is_signed())
+
+
+RULES: tuple[Rule, ...] = (CastLikeToCast(), JoinCasts())

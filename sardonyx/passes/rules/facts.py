@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Dims, Fact, known, same
+from sardonyx.passes.base import Context
 from sardonyx.passes.rule import Match
 
 
@@ -42,6 +43,17 @@ def integers(value: ir.Value | None, m: Match) -> list[int] | None:
     """The contents of a value where inference knows all of them as numbers."""
     fact = m.context.inference.fact(value)
     return None if fact is None else fact.integers()
+
+
+def unsqueezed_axes(node: ir.Node, rank: int, context: Context) -> frozenset[int] | None:
+    """The axes that an Unsqueeze adds to a result of `rank` dimensions; None where they are not known."""
+    given = node.attributes.get("axes")
+    if given is not None:
+        axes: Sequence[int] | None = given.as_ints()
+    else:
+        fact = context.inference.fact(node.inputs[1]) if len(node.inputs) > 1 else None
+        axes = None if fact is None else fact.integers()
+    return None if axes is None else frozenset(axis % rank for axis in axes)
 
 
 def swaps_last_two(perm: Sequence[int]) -> bool:

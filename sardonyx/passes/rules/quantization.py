@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.constants import Array
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.passes.base import PACKED_PRODUCTS, QDQ, Context, Level, Pass
+from sardonyx.passes.base import PACKED_BLOCKS, PACKED_PRODUCTS, QDQ, Context, Level, Pass
 from sardonyx.passes.rule import Match, OpPattern, Rule, apply_rule, op
 
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
@@ -185,12 +185,12 @@ class IntegerPair(IntegerRule):
 
 _PACKED = op.DequantizeLinear("w!", "w_scale!", "w_zero?", shared=True)
 _NIBBLES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
-_BLOCKS = frozenset({16, 32, 64, 128, 256})
 
 
 class PackedProduct(Rule):
-    """A product with constant weights of four bits in blocks along its columns is a MatMulNBits.
+    """A product with constant weights of four bits, scaled by blocks of their columns, is a MatMulNBits.
 
+    Whole columns, or all weights, with one scale are taken as blocks of the size that the settings name.
     Its accuracy level is 4, as onnxruntime chooses unless the session says otherwise: rows are rounded to bytes.
     """
 
@@ -203,10 +203,9 @@ class PackedProduct(Rule):
         assert scale is not None
         if weights.dtype not in _NIBBLES:
             return ""
-        if weights.rank != 2 or m.attribute(node, "axis", 1) % 2 != 0:
-            return "its weights are no matrix with scales along the columns"
-        if m.attribute(node, "block_size", 0) not in _BLOCKS:
-            return "its blocks have no size that MatMulNBits takes"
+        reason = self._blocks_reason(m, node, scale)
+        if weights.rank != 2 or reason is not None:
+            return reason or "its weights are no matrix"
         if m.optional("w_zero") is not None and m.constant("w_zero") is None:
             return "its zero points are not constant"
         kind = m.fact("x").dtype
@@ -214,11 +213,28 @@ class PackedProduct(Rule):
             return "its rows have another type than its scales"
         return None
 
+    @staticmethod
+    def _blocks_reason(m: Match, node: ir.Node, scale: Array) -> str | None:
+        """Why the scales are not those of blocks of a column, of whole columns, or of all weights."""
+        block, axis = m.attribute(node, "block_size", 0), m.attribute(node, "axis", 1) % 2
+        if block == 0:
+            return None if scale.size == 1 or axis == 1 else "it has a scale for each row"
+        if axis != 0:
+            return "its weights have no scales along the columns"
+        return None if block in PACKED_BLOCKS else "its blocks have no size that MatMulNBits takes"
+
     def rewrite(self, m: Match) -> ir.Node:
         weights, scale, zero = m.constant("w"), m.constant("w_scale"), m.constant("w_zero")
         assert weights is not None
         assert scale is not None
-        (rows, columns), block = weights.shape, int(m.attribute(m.covered(_PACKED), "block_size"))
+        (rows, columns), block = weights.shape, int(m.attribute(m.covered(_PACKED), "block_size", 0))
+        if block == 0:  # the scale of a column, or of all, is that of each of its blocks
+            block = m.context.settings.packed_block
+            if block < 0:
+                block = max((size for size in PACKED_BLOCKS if size <= rows), default=min(PACKED_BLOCKS))
+            blocks = (-(-rows // block), columns)
+            scale = np.broadcast_to(scale.reshape(1, -1), blocks)
+            zero = None if zero is None else np.broadcast_to(zero.reshape(1, -1), blocks)
         # MatMulNBits knows unsigned numbers only, whose zero point is 8 unless it is given.
         middle = 8 if m.fact("w").dtype == ir.DataType.INT4 else 0
         codes = np.zeros((columns, len(scale) * block), np.uint8)

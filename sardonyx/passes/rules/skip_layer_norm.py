@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import onnx_ir as ir
 
 from sardonyx.passes.base import Level, is_named
@@ -10,13 +12,14 @@ from sardonyx.passes.rules.facts import in_main_graph, same_shape
 
 _SUM = op.Add("x", "skip", shared=True)
 _BIASED = op.Add("x", "bias!")
-_SUM_WITH_BIAS = op.Add(_BIASED, "skip", shared=True)
+_MICROSOFT = "com.microsoft"
 
 
 class _SkipNormalization(Rule):
     """What both kinds share: the checks, and the node with the sum as its fourth output."""
 
-    fused: str
+    level = Level.EXTENDED
+    fused: ClassVar[str]
 
     def check(self, m: Match) -> str | None:
         if not in_main_graph(m):
@@ -32,7 +35,7 @@ class _SkipNormalization(Rule):
             return "it normalises more than the last dimension"
         if m.attribute(m.root, "stash_type", 1) != 1 or any(map(is_named, m.root.outputs[1:])):
             return "its statistics are read"
-        for name in ("scale", "offset", "bias"):
+        for name in ("scale", "offset"):
             if m.optional(name) is None:
                 continue
             if m.value(name).producer() is not None:
@@ -43,14 +46,15 @@ class _SkipNormalization(Rule):
 
     def rewrite(self, m: Match) -> Replacement:
         total = next(node for node in m.shared_nodes)
-        inputs = [m.value("x"), m.value("skip"), m.value("scale"), *self._rows(m)]
+        offset = m.optional("offset")
+        inputs = [m.value("x"), m.value("skip"), m.value("scale"), *([] if offset is None else [offset])]
         read = [use for use in total.outputs[0].uses() if use.node is not m.root]
         keep = bool(read) or total.outputs[0].is_graph_output()
         node = m.new_node(
             self.fused,
             inputs,
             {"epsilon": m.attribute(m.root, "epsilon", 1e-5)},
-            domain="com.microsoft",
+            domain=_MICROSOFT,
             version=1,
             outputs=4 if keep else 1,
         )
@@ -60,45 +64,46 @@ class _SkipNormalization(Rule):
             values[total.outputs[0]] = node.outputs[3]
         return Replacement((node,), values, place=total)
 
-    def _rows(self, m: Match) -> list[ir.Value | None]:
-        """The inputs behind the scale, without absent ones at the end."""
-        raise NotImplementedError
-
 
 class FuseSkipLayerNormalization(_SkipNormalization):
-    """LayerNormalization(x + skip) and LayerNormalization(x + bias + skip) become SkipLayerNormalization."""
+    """LayerNormalization(x + skip) becomes SkipLayerNormalization."""
 
     name = "SkipLayerNormFusion"
-    level = Level.EXTENDED
     fused = "SkipLayerNormalization"
-    patterns = (
-        op.LayerNormalization(_SUM_WITH_BIAS, "scale", "offset?"),
-        op.LayerNormalization(_SUM, "scale", "offset?"),
-    )
-
-    def _rows(self, m: Match) -> list[ir.Value | None]:
-        offset, bias = m.optional("offset"), m.optional("bias")
-        if bias is not None:
-            return [offset, bias]
-        return [] if offset is None else [offset]
+    patterns = (op.LayerNormalization(_SUM, "scale", "offset?"),)
 
 
 class FuseSkipRmsNormalization(_SkipNormalization):
-    """RMS normalisation of x + skip or of x + bias + skip becomes SkipSimplifiedLayerNormalization."""
+    """RMS normalisation of x + skip becomes SkipSimplifiedLayerNormalization."""
 
     name = "SkipSimplifiedLayerNormFusion"
-    level = Level.EXTENDED
     fused = "SkipSimplifiedLayerNormalization"
+    patterns = (op.SimplifiedLayerNormalization(_SUM, "scale"), op.RMSNormalization(_SUM, "scale"))
+
+
+class FuseBiasSkipNormalization(Rule):
+    """A constant row that is added to one of the two summands is the last input of the node."""
+
+    name = "BiasSkipLayerNormFusion"
+    level = Level.EXTENDED
     patterns = (
-        op.SimplifiedLayerNormalization(_SUM_WITH_BIAS, "scale"),
-        op.SimplifiedLayerNormalization(_SUM, "scale"),
-        op.RMSNormalization(_SUM_WITH_BIAS, "scale"),
-        op.RMSNormalization(_SUM, "scale"),
+        op.SkipLayerNormalization(_BIASED, "skip", "scale", "offset?", domain=_MICROSOFT),
+        op.SkipLayerNormalization("skip", _BIASED, "scale", "offset?", domain=_MICROSOFT),
+        op.SkipSimplifiedLayerNormalization(_BIASED, "skip", "scale", domain=_MICROSOFT),
+        op.SkipSimplifiedLayerNormalization("skip", _BIASED, "scale", domain=_MICROSOFT),
     )
 
-    def _rows(self, m: Match) -> list[ir.Value | None]:
-        bias = m.optional("bias")
-        return [] if bias is None else [bias]
+    def check(self, m: Match) -> str | None:
+        x = m.fact("x")
+        if x.shape is None or not same_shape(m.fact("bias").shape, x.shape[-1:]):
+            return "its bias is not a row as long as the last dimension"
+        return None if same_shape(x.shape, m.fact("skip").shape) else "its bias gives it another shape"
+
+    def rewrite(self, m: Match) -> Replacement:
+        inputs: list[ir.Value | None] = [m.value("x"), m.value("skip"), m.value("scale")]
+        if m.root.op_type == "SkipLayerNormalization":
+            inputs.append(m.optional("offset"))
+        return m.altered([*inputs, m.value("bias")])
 
 
-RULES: tuple[Rule, ...] = (FuseSkipLayerNormalization(), FuseSkipRmsNormalization())
+RULES: tuple[Rule, ...] = (FuseSkipLayerNormalization(), FuseSkipRmsNormalization(), FuseBiasSkipNormalization())
