@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 from sardonyx.api import config_keys
 from sardonyx.api.config_keys import is_on
-from sardonyx.passes.base import DEFAULT, DOUBLE_QDQ, PACKED_PRODUCTS, QDQ, QDQ_CLEANUP, Settings
+from sardonyx.passes.base import (
+    DEFAULT,
+    DOUBLE_QDQ,
+    PACKED_PRODUCTS,
+    QDQ,
+    QDQ_CLEANUP,
+    TURNED_PACKED_PRODUCTS,
+    Settings,
+)
 
 _NO_QDQ = "session.disable_quant_qdq"
 _BYTES = 4  # the accuracy level that lets rows be rounded to bytes
@@ -19,6 +27,7 @@ _FOLDING_LIMIT = "optimization.constant_folding_max_output_size_in_bytes"
 _ENABLED = {
     "optimization.enable_gelu_approximation": "GeluApproximation",
     "optimization.enable_cast_chain_elimination": "CastChainElimination",
+    "session.enable_dq_matmulnbits_fusion": TURNED_PACKED_PRODUCTS,
 }
 
 
@@ -41,7 +50,7 @@ def rewrites_left_out(config: Mapping[str, str]) -> tuple[str, ...]:
     """The passes of quantised models that the session does without."""
     double = (DOUBLE_QDQ,) if is_on(config, "session.disable_double_qdq_remover") else ()
     if is_on(config, _NO_QDQ):
-        return QDQ, PACKED_PRODUCTS, QDQ_CLEANUP, DOUBLE_QDQ
+        return QDQ, PACKED_PRODUCTS, TURNED_PACKED_PRODUCTS, QDQ_CLEANUP, DOUBLE_QDQ
     # Products of packed weights round their rows to bytes; other levels ask for more.
-    packed = () if config_keys.number(config, _PACKED_LEVEL) == _BYTES else (PACKED_PRODUCTS,)
+    packed = () if config_keys.number(config, _PACKED_LEVEL) == _BYTES else (PACKED_PRODUCTS, TURNED_PACKED_PRODUCTS)
     return (*double, *packed)

@@ -57,6 +57,7 @@ DEFAULT = Settings()
 QDQ = "QDQSelectorActionTransformer"
 # The pass that keeps weights of four bits packed, whose products round their rows to bytes.
 PACKED_PRODUCTS = "DQMatMulToMatMulNBits"
+TURNED_PACKED_PRODUCTS = "DQMatMulNBitsFusion"
 # The sizes of blocks that such products take.
 PACKED_BLOCKS = frozenset({16, 32, 64, 128, 256})
 # The passes that join quantisations and take them out.

@@ -160,11 +160,10 @@ class FuseProjections(Rule):
         return m.computed(lambda name: JoinedTensor(tensors, name), "qkv_weight")
 
     @staticmethod
-    def _bias(m: ProjectionMatch) -> ir.Value | None:
+    def _bias(m: ProjectionMatch) -> ir.Value:
+        """The biases one after the other: onnxruntime crashes without, though the operator does not ask for one."""
         projections = m.sources.projections
-        if all(projection.bias is None for projection in projections):
-            return None
-        if len(projections) == 1:
+        if len(projections) == 1 and projections[0].bias is not None:
             return projections[0].bias
         return m.initializer(np.concatenate([_row(m, projection) for projection in projections]), "qkv_bias")
 

@@ -14,8 +14,17 @@ import onnx_ir as ir
 
 from sardonyx.graph.constants import Array
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.passes.base import PACKED_BLOCKS, PACKED_PRODUCTS, QDQ, Context, Level, Pass
+from sardonyx.passes.base import (
+    PACKED_BLOCKS,
+    PACKED_PRODUCTS,
+    QDQ,
+    TURNED_PACKED_PRODUCTS,
+    Context,
+    Level,
+    Pass,
+)
 from sardonyx.passes.rule import Match, OpPattern, Rule, apply_rule, op
+from sardonyx.passes.rules.facts import permutation
 
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
 _MICROSOFT = "com.microsoft"
@@ -208,10 +217,7 @@ class PackedProduct(Rule):
             return reason or "its weights are no matrix"
         if m.optional("w_zero") is not None and m.constant("w_zero") is None:
             return "its zero points are not constant"
-        kind = m.fact("x").dtype
-        if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16) or scale.dtype != kind.numpy():
-            return "its rows have another type than its scales"
-        return None
+        return _rows_reason(m, scale)
 
     @staticmethod
     def _blocks_reason(m: Match, node: ir.Node, scale: Array) -> str | None:
@@ -235,20 +241,86 @@ class PackedProduct(Rule):
             blocks = (-(-rows // block), columns)
             scale = np.broadcast_to(scale.reshape(1, -1), blocks)
             zero = None if zero is None else np.broadcast_to(zero.reshape(1, -1), blocks)
-        # MatMulNBits knows unsigned numbers only, whose zero point is 8 unless it is given.
-        middle = 8 if m.fact("w").dtype == ir.DataType.INT4 else 0
         codes = np.zeros((columns, len(scale) * block), np.uint8)
+        middle = _middle(m)
         codes[:, :rows] = (weights.astype(np.int8) + middle).T
-        inputs = [
-            m.value("x"),
-            m.initializer(_nibbles(codes).reshape(columns, len(scale), block // 2), "packed"),
-            m.initializer(np.ascontiguousarray(scale.T).reshape(-1), "scales"),
-        ]
-        if zero is not None or not middle:
-            points = np.zeros(scale.shape, np.int8) if zero is None else zero.astype(np.int8)
-            inputs.append(m.initializer(_nibbles((points + middle).T.astype(np.uint8)).reshape(-1), "zeros"))
-        attributes = {"K": rows, "N": columns, "bits": 4, "block_size": block, "accuracy_level": 4}
-        return m.new_node("MatMulNBits", inputs, attributes, domain=_MICROSOFT, version=1)
+        return _packed_product(m, rows, block, codes.reshape(columns, len(scale), block), scale.T, _transposed(zero))
+
+
+def _transposed(array: Array | None) -> Array | None:
+    return None if array is None else array.T
+
+
+def _middle(m: Match) -> int:
+    """What makes the numbers of weights unsigned: MatMulNBits knows no others; its zero point is 8 unless given."""
+    return 8 if m.fact("w").dtype == ir.DataType.INT4 else 0
+
+
+def _packed_product(m: Match, rows: int, block: int, codes: Array, scales: Array, zeros: Array | None) -> ir.Node:
+    """MatMulNBits of unsigned codes (columns, blocks, block), scales and zero points (columns, blocks)."""
+    middle, (columns, blocks, _) = _middle(m), codes.shape
+    inputs = [
+        m.value("x"),
+        m.initializer(_nibbles(codes.reshape(columns, -1)).reshape(columns, blocks, block // 2), "packed"),
+        m.initializer(np.ascontiguousarray(scales).reshape(-1), "scales"),
+    ]
+    if zeros is not None or not middle:
+        points = np.zeros(scales.shape, np.int8) if zeros is None else zeros.astype(np.int8)
+        inputs.append(m.initializer(_nibbles((points + middle).astype(np.uint8)).reshape(-1), "zeros"))
+    attributes = {"K": rows, "N": columns, "bits": 4, "block_size": block, "accuracy_level": 4}
+    return m.new_node("MatMulNBits", inputs, attributes, domain=_MICROSOFT, version=1)
+
+
+_FLAT = op.Reshape(_PACKED, "flat")
+_TURNED = op.Transpose(_FLAT)
+
+
+class TurnedPackedProduct(Rule):
+    """The same of weights that lie column by column, block by block, and are turned before the product.
+
+    Only where it is asked for.
+    """
+
+    name = TURNED_PACKED_PRODUCTS
+    level = Level.BASIC
+    optional = True
+    patterns = (op.MatMul("x", _TURNED),)
+
+    def check(self, m: Match) -> str | None:
+        node, weights, scale = m.covered(_PACKED), m.fact("w"), m.constant("w_scale")
+        assert scale is not None
+        if weights.dtype not in _NIBBLES:
+            return ""
+        block, axis = m.attribute(node, "block_size", 0), m.attribute(node, "axis", 1)
+        if weights.rank != 3 or axis % 3 != 2 or block not in PACKED_BLOCKS or weights.shape is None:
+            return "its weights are not (columns, blocks, block) with a scale for each block"
+        columns, blocks, _ = weights.shape
+        if weights.shape[2] != block or scale.shape != (columns, blocks, 1):
+            return "its weights are not (columns, blocks, block) with a scale for each block"
+        if m.context.inference.facts[m.covered(_FLAT).outputs[0]].shape != (columns, blocks * block):
+            return "its blocks are not put one behind the other"
+        if permutation(m.covered(_TURNED), 2) != (1, 0):
+            return "its columns are not turned"
+        if m.optional("w_zero") is not None and m.constant("w_zero") is None:
+            return "its zero points are not constant"
+        return _rows_reason(m, scale)
+
+    def rewrite(self, m: Match) -> ir.Node:
+        weights, scale, zero = m.constant("w"), m.constant("w_scale"), m.constant("w_zero")
+        assert weights is not None
+        assert scale is not None
+        codes = (weights.astype(np.int8) + _middle(m)).astype(np.uint8)
+        block = weights.shape[2]
+        zeros = None if zero is None else zero[..., 0]
+        return _packed_product(m, weights.shape[1] * block, block, codes, scale[..., 0], zeros)
+
+
+def _rows_reason(m: Match, scale: Array) -> str | None:
+    """Why the rows of the other operand have the wrong type."""
+    kind = m.fact("x").dtype
+    if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16) or scale.dtype != kind.numpy():
+        return "its rows have another type than its scales"
+    return None
 
 
 def _nibbles(codes: Array) -> Array:
@@ -306,7 +378,7 @@ class DropRelu(Rule):
         return node
 
 
-RULES: tuple[Rule, ...] = (DropRelu(), PackedProduct())
+RULES: tuple[Rule, ...] = (TurnedPackedProduct(), DropRelu(), PackedProduct())
 
 _INTEGER_RULES = (IntegerConvolution(), IntegerProduct(), IntegerGemm(), IntegerPair(), IntegerMovement())
 
