@@ -3,9 +3,9 @@
     python -m benchmarks.fusion_counts [--zoo DIR] [--models bert-base,…] [--exporter torchscript|dynamo] [--json FILE]
 
 Both optimisers get the same file, in a process each. `attention` counts Attention and MultiHeadAttention, `gelu` every
-form of it, `norms` LayerNormalization and SkipLayerNormalization, and of these `skip` the ones with the residual. The
-zoo's transformers come from torch's older exporter; with `--exporter dynamo` they are exported again by the newer one,
-into a temporary folder.
+form of it, `norms` every LayerNormalization, also that in `embeddings` (EmbedLayerNormalization) and in `skip`
+(SkipLayerNormalization, with the residual). The zoo's transformers come from torch's older exporter; with `--exporter
+dynamo` they are exported again by the newer one, into a temporary folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS: Mapping[str, tuple[str, int, int]] = {
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "embeddings": ("EmbedLayerNormalization",),
     "attention": ("Attention", "MultiHeadAttention"),
-    "norms": ("LayerNormalization", "SkipLayerNormalization"),
+    "norms": ("EmbedLayerNormalization", "LayerNormalization", "SkipLayerNormalization"),
     "skip": ("SkipLayerNormalization",),
     "gelu": ("Gelu", "BiasGelu", "FastGelu"),
 }
