@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +15,21 @@ import onnx_ir as ir
 from sardonyx import errors, log
 from sardonyx.api.declarations import declared as declared_value
 from sardonyx.api.declarations import merged, report_contradictions, symbols_of
+from sardonyx.api.enums import ExecutionOrder
 from sardonyx.api.placement_report import AssignedNode
 from sardonyx.api.signature import Declared
+from sardonyx.compiler.likely_shapes import likely_shapes
 from sardonyx.compiler.planner import Compilation, CompiledGraph, build_plan
-from sardonyx.graph.constants import array_of
+from sardonyx.graph.constants import array_of, graphs_of
 from sardonyx.graph.load import LoadedModel
+from sardonyx.graph.node_order import by_memory, by_priority, reorder
 from sardonyx.graph.partition import Placement, partitions, place
 from sardonyx.ops.framework.check import check_model
 from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes import pipeline
+from sardonyx.passes.base import DEFAULT as DEFAULT_REWRITES
 from sardonyx.passes.base import Level, PassReport
+from sardonyx.passes.base import Settings as RewriteSettings
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 from sardonyx.runtime.trace import Trace, span
@@ -65,6 +71,8 @@ class CompiledModel:
         on_optimized: Callable[[ir.Model], None] | None = None,
         check_cancelled: Callable[[], None] = never_cancelled,
         settings: RunSettings = DEFAULT,
+        rewrites: RewriteSettings = DEFAULT_REWRITES,
+        order: ExecutionOrder = ExecutionOrder.DEFAULT,
         trace: Trace | None = None,
     ) -> CompiledModel:
         """Infer, rewrite, place and compile a model for the given providers, in their priority.
@@ -84,18 +92,37 @@ class CompiledModel:
         defaults = {item.name: array_of(model.graph.initializers[item.name]) for item in overridable}
         check_cancelled()
         with span(trace, "Compile", "optimize"):
-            passes = pipeline.apply(model, level, disabled_optimizers, inference)
+            passes = pipeline.apply(model, level, disabled_optimizers, inference, rewrites)
         for report in passes:
             logger.verbose(f"GraphTransformer {report.name} modified: {report.changes} with status: OK", "pipeline")
         if on_optimized is not None:
             on_optimized(model)
         check_cancelled()
+        _put_in_order(model, inference, order)
         placements: dict[ir.Graph, Placement] = {}
         nodes: list[AssignedNode] = []
         with span(trace, "Compile", "plan"):
             compiled = _compile(model.graph, inference, providers, placements, nodes, settings, trace)
         seen = inputs, outputs, overridable, defaults
         return cls(model, compiled, placements, *seen, tuple(nodes), tuple(passes), contradicts)
+
+
+def _put_in_order(model: ir.Model, inference: Inference, order: ExecutionOrder) -> None:
+    """Bring the nodes of every graph into the order that the caller wishes; the default is the written one."""
+    if order == ExecutionOrder.DEFAULT:
+        return
+
+    def size_of(value: ir.Value) -> int:
+        """Bytes of a value for sizes that are likely."""
+        fact = inference.fact(value)
+        if fact is None or fact.dtype is None or fact.shape is None:
+            return 0
+        (shape,) = likely_shapes([value], inference)
+        return int(math.prod(shape) * fact.dtype.itemsize)
+
+    for graph in list(graphs_of(model.graph)):
+        prioritised = order == ExecutionOrder.PRIORITY_BASED
+        reorder(graph, by_priority(graph) if prioritised else by_memory(graph, size_of))
 
 
 def _compile(

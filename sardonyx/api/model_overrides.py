@@ -46,6 +46,14 @@ def _set_dim(value: ir.Value, axis: int, size: int) -> None:
     value.shape = ir.Shape(dims)
 
 
+def take_off_inputs(model: ir.Model) -> None:
+    """Make constants of the initializers that are inputs of the graph as well."""
+    graph = model.graph
+    for value in list(graph.inputs):
+        if value.is_initializer():
+            graph.inputs.remove(value)
+
+
 def replace_initializers(model: ir.Model, replacements: Mapping[str, OrtValue]) -> None:
     """Put values given by `SessionOptions.add_initializer` in place of the model's; unknown names are ignored."""
     for name, given in replacements.items():

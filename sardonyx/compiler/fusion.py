@@ -71,20 +71,27 @@ DTypes = Callable[[ir.Value], np.dtype[Any] | None]
 
 
 def fuse(
-    items: Sequence[Lowered], shape_of: Shapes, dtype_of: DTypes, outer_readers: Mapping[ir.Value, bool]
+    items: Sequence[Lowered],
+    shape_of: Shapes,
+    dtype_of: DTypes,
+    outer_readers: Mapping[ir.Value, bool],
+    *,
+    joins: bool = True,
 ) -> list[Group]:
     """Groups of native nodes (views and known nodes are groups of their own), in an order in which they can run.
 
-    `outer_readers` tells of a value whether somebody outside of `items` reads it.
+    `outer_readers` tells of a value whether somebody outside of `items` reads it. Unless it `joins` nodes, each is a
+    group of its own.
     """
-    return _Fusion(items, shape_of, dtype_of, outer_readers).run()
+    return _Fusion(items, shape_of, dtype_of, outer_readers, joins).run()
 
 
 class _Fusion:
     def __init__(
-        self, items: Sequence[Lowered], shape_of: Shapes, dtype_of: DTypes, outer: Mapping[ir.Value, bool]
+        self, items: Sequence[Lowered], shape_of: Shapes, dtype_of: DTypes, outer: Mapping[ir.Value, bool], joins: bool
     ) -> None:
         self.items = items
+        self.joins = joins
         self.shape_of = shape_of
         self.dtype_of = dtype_of
         self.outer = outer
@@ -99,7 +106,8 @@ class _Fusion:
 
     def run(self) -> list[Group]:
         for item in self.items:
-            group = self._joined(item) if isinstance(item.kernel, Pointwise) and item.role == "native" else None
+            is_loop = isinstance(item.kernel, Pointwise) and item.role == "native"
+            group = self._joined(item) if is_loop and self.joins else None
             if group is None:
                 group = self._started(item)
                 self.groups.append(group)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -15,6 +17,7 @@ from sardonyx.graph.types import MapType
 
 _ALIGNMENT = 4096  # of weights in the external file: readers map them by pages
 _LARGEST_MESSAGE = (1 << 31) - (1 << 20)  # protobuf's limit of 2 GB, less what the graph itself takes
+_BLOCK = 1 << 20  # bytes of an external file that are written, or left out, at once
 
 
 def save_model(
@@ -41,6 +44,11 @@ def save_model(
         _write(target, proto.SerializeToString())
     except OSError as error:
         raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
+
+
+def to_message(model: ir.Model) -> onnx.ModelProto:
+    """The ModelProto of a model, its weights inside; more than 2 GB of them are held, but cannot be serialised."""
+    return _to_proto(model, {})
 
 
 def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -77,7 +85,23 @@ def _write_external(path: Path, location: str, tensors: Iterable[ir.TensorProtoc
 
 
 def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> int:
-    return file.write(tensor.tobytes())
+    """Write the contents of a tensor and give their length; blocks of zeros are left out, and take no room on disk."""
+    data = _contents(tensor)
+    for start in range(0, data.size, _BLOCK):
+        block = data[start : start + _BLOCK]
+        if block.any():
+            file.write(block)
+        else:
+            file.seek(block.size, os.SEEK_CUR)
+    file.truncate(file.tell())
+    return data.size
+
+
+def _contents(tensor: ir.TensorProtocol) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of a tensor as a file has them, not copied where it lies in memory like that."""
+    if sys.byteorder == "little" and tensor.dtype.bitwidth >= 8:
+        return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
+    return np.frombuffer(tensor.tobytes(), np.uint8)
 
 
 def _to_proto(model: ir.Model, external: dict[int, tuple[str, int, int]]) -> onnx.ModelProto:

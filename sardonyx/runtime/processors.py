@@ -30,6 +30,12 @@ def default_threads() -> int:
     return max(1, len(cores) if quota is None else min(len(cores), math.ceil(quota)))
 
 
+def usable_processors() -> float:
+    """Processors' worth of time that this process gets: by its affinity mask and the quota of its control group."""
+    count, quota = len(available_processors()), _quota()
+    return count if quota is None else min(count, quota)
+
+
 def team_size(intra_op: int, inter_op: int = 0, *, parallel: bool = False) -> int:
     """The size of the one team that stands for onnxruntime's two pools; 0 means the default.
 
