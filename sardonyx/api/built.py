@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Built:
     """`plan` gives all outputs; with `is_stored` it comes from an engine. `defaults` are the values of overridable
     initializers by name. `compiled` gives what else there is to know of the model, which lies in `files`; `warned`
-    tells whether a log line was about it. `keep`, called with the inputs of the first run, keeps an engine."""
+    tells whether a log line was about it. `keep`, called with the inputs of a run,
+    keeps an engine; it tells whether it is to be called again."""
 
     signature: Signature
     plan: Plan
@@ -28,4 +29,4 @@ class Built:
     is_stored: bool = False
     files: Sequence[str] = ()
     warned: bool = False
-    keep: Callable[[Sequence[Any]], None] | None = None
+    keep: Callable[[Sequence[Any]], bool] | None = None

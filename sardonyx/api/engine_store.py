@@ -5,6 +5,9 @@ package, and the state of every file that the model is made of: size, inode, and
 change. A program can set the first of these times back but not the second, so that a changed weight is noticed. Files
 that changed less than `SETTLED_SECONDS` before their session began have no engine: a second change might show the same
 times.
+
+It has plans for the sizes that the model was run with lately, at most `MOST_SHAPES`. Where so many sessions in a row
+needed another one, sizes come back too seldom for an engine to be worth its while: there is none for a month.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,24 @@ import numpy as np
 from sardonyx import log
 from sardonyx._version import __version__
 from sardonyx.api.config_keys import is_on
+from sardonyx.api.held_files import file_state
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.restored_plan import shapes_of
 from sardonyx.compiler.tuned import stored_numbers
-from sardonyx.runtime.engine_file import SUFFIX, Bytes, Engine, only_writer, read_content, read_engine, write_engine
+from sardonyx.runtime.engine_file import (
+    SUFFIX,
+    DamagedError,
+    Engine,
+    Sections,
+    only_writer,
+    read_content,
+    read_engine,
+    write_engine,
+)
 from sardonyx.runtime.kernel_cache import default_folder
+from sardonyx.runtime.native_segment import Shapes
 from sardonyx.runtime.processors import default_threads
 from sardonyx.runtime.settings import RunSettings
 
@@ -38,12 +53,35 @@ KEY = "sardonyx.engine_cache"
 SETTLED_SECONDS = 2.0
 # Sessions that are made more quickly have no engine.
 LEAST_SECONDS = 0.05
+# Sizes of a model's inputs that an engine has plans for, those used last.
+MOST_SHAPES = 8
+# Sessions in a row that needed sizes which their engine had not, after which there is none for a while.
+MOST_MISSES = 8
 
-_VARIED = ".varied"
-_VARIED_SECONDS = 30 * 86400.0
+_MISSED = ".missed"  # as many bytes as there were such sessions
+_MISSED_SECONDS = 30 * 86400.0
 
 # Session config entries that ask for what only the ordinary way does.
 _REFUSED = ("session.disable_cpu_ep_fallback", "session.record_ep_graph_assignment_info", "ep.context_enable")
+
+# What makes the description and the sections of an engine with plans for these shapes.
+Make = Callable[[Sequence[Shapes]], tuple[Mapping[str, Any], Sections]]
+
+
+def only_runs(
+    options: SessionOptions, names: Sequence[str], provider_options: Sequence[Mapping[str, str]], logger: log.Logger
+) -> bool:
+    """Whether a session like this asks for no more than to run a model on the CPU alone, unobserved."""
+    config = options._config
+    if options._initializers or options._external or options._external_files or options.has_providers():
+        return False
+    if options.enable_profiling or options.optimized_model_filepath or options._cancelled[0]:
+        return False
+    if list(names) not in ([], ["CPUExecutionProvider"]) or any(map(len, provider_options)):
+        return False
+    if logger.is_enabled(log.Severity.VERBOSE) or any(is_on(config, key) for key in _REFUSED):
+        return False
+    return is_on(config, KEY)
 
 
 class EngineStore:
@@ -64,34 +102,25 @@ class EngineStore:
         disabled: set[str],
         logger: log.Logger,
     ) -> EngineStore | None:
-        """The store for a session like this; None where it is switched off, or the session asks for more than a run.
-
-        Sessions have engines that run a model file on the CPU alone, with weights of its own, unobserved.
-        """
+        """The store for a session like this; None where it is switched off, or the session asks for more than runs of
+        a model file."""
         folder = default_folder()
-        config = options._config
-        given = options._initializers or options._external or options._external_files or options.has_providers()
-        if folder is None or not isinstance(source, str) or not source or given or not is_on(config, KEY):
+        if folder is None or not isinstance(source, str) or not source:
             return None
-        if options.enable_profiling or options.optimized_model_filepath or options._cancelled[0]:
-            return None
-        if list(names) not in ([], ["CPUExecutionProvider"]) or any(map(len, provider_options)):
-            return None
-        if logger.is_enabled(log.Severity.VERBOSE) or any(is_on(config, key) for key in _REFUSED):
+        if not only_runs(options, names, provider_options, logger):
             return None
         settings = run_settings(options)
         if settings.kernels == "numpy":
             return None
-        target = host_target(settings.kernels).key
         parts = (
             os.path.realpath(source),
             repr(settings),
             default_threads(),
             int(options.graph_optimization_level),
-            sorted(config.items()),
+            sorted(options._config.items()),
             sorted(map(repr, options._free_dimensions.items())),
             sorted(disabled),
-            target,
+            host_target(settings.kernels).key,
             stored_numbers(),
             package_state(),
             np.__version__,
@@ -100,30 +129,36 @@ class EngineStore:
 
     def find(self) -> Engine | None:
         """The engine, if it can be trusted and every file of the model is as it was."""
-        if not self._is_current() or self._is_varied():
+        if self._is_given_up():
             return None
-        engine = read_engine(self._path)
-        if engine is None:  # damaged: the next one takes its place
+        try:
+            return read_engine(self._path, self._is_current)
+        except DamagedError:  # the next one takes its place
             with contextlib.suppress(OSError):
                 self._path.unlink()
-        return engine
+            return None
 
-    def _is_current(self) -> bool:
-        """Whether there is an engine of what the model is now."""
-        content = read_content(self._path)
-        if content is None or content.get("key") != self._key:
+    def _is_current(self, content: Mapping[str, Any]) -> bool:
+        """Whether an engine is one of what the model is now."""
+        if content.get("key") != self._key:
             return False
         return all(file_state(path) == state for path, state in content["files"].items())
 
-    def keep(self, files: Sequence[str], content: Mapping[str, Any], sections: Sequence[Sequence[Bytes]]) -> bool:
-        """Write an engine of a model made of these files; whether that was possible, and nobody else has or does."""
+    def keep(self, files: Sequence[str], shapes: Sequence[Shapes], make: Make) -> bool:
+        """Write an engine of a model made of these files, with plans for `shapes`, the latest first, and for those that
+        it had; whether that was possible, and nobody else has or does."""
         states = self.settled(files)
-        if states is None or self._is_varied():
+        if states is None or self._is_given_up():
             return False
         with only_writer(self._path) as alone:
-            if not alone or self._is_current():
+            if not alone:
                 return False
-            return write_engine(self._path, {**content, "key": self._key, "files": states}, sections)
+            content = read_content(self._path)
+            kept = [] if content is None or not self._is_current(content) else list(map(shapes_of, content["plans"]))
+            if set(shapes) <= set(kept):
+                return False
+            made, sections = make([*shapes, *(one for one in kept if one not in shapes)][:MOST_SHAPES])
+            return write_engine(self._path, {**made, "key": self._key, "files": states}, sections)
 
     def settled(self, files: Sequence[str]) -> dict[str, list[int]] | None:
         """The states of files that have not changed since shortly before this session began; None where one has."""
@@ -133,40 +168,42 @@ class EngineStore:
             return None
         return states  # type: ignore[return-value]
 
-    def forget(self) -> None:
-        """The model is run with sizes that the engine has no plan for: it has none for a month, unless it changes."""
+    def note_served(self) -> None:
+        """A session began with a size that its engine had."""
         with contextlib.suppress(OSError):
-            self._path.with_suffix(_VARIED).touch()
-            self._path.unlink(missing_ok=True)
+            self._path.with_suffix(_MISSED).unlink()
 
-    def _is_varied(self) -> bool:
-        """Whether the model, as it is, had changing sizes within the last month."""
-        marker = self._path.with_suffix(_VARIED)
+    def note_missed(self) -> None:
+        """A session needed a size that its engine had not; where that came too often, the engine goes."""
         with contextlib.suppress(OSError):
-            noted = marker.stat().st_mtime
-            if time.time() - noted < _VARIED_SECONDS and os.stat(self._model).st_ctime < noted:
-                return True
+            with self._path.with_suffix(_MISSED).open("ab") as file:
+                file.write(b".")
+            if self._is_given_up():
+                self._path.unlink(missing_ok=True)
+
+    def _is_given_up(self) -> bool:
+        """Whether sessions of the model, as it is, missed their engine too often, within the last month."""
+        marker = self._path.with_suffix(_MISSED)
+        with contextlib.suppress(OSError):
+            status = marker.stat()
+            recent = time.time() - status.st_mtime < _MISSED_SECONDS
+            if recent and os.stat(self._model).st_ctime < status.st_mtime:
+                return status.st_size >= MOST_MISSES
             marker.unlink()
         return False
-
-
-def file_state(path: str) -> list[int] | None:
-    """Size, times of modification and of change in nanoseconds, inode and device of a file; None where it is gone."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
 @functools.cache
 def package_state() -> str:
     """What tells one state of this package from another: its version, and the sizes and times of its files."""
     digest = hashlib.sha256(__version__.encode())
-    root = Path(__file__).parents[1]
-    for folder, _, names in sorted(os.walk(root)):
-        for name in sorted(names):
-            if name.endswith(".py"):
-                status = os.stat(os.path.join(folder, name))
-                digest.update(f"{folder}/{name} {status.st_size} {status.st_mtime_ns}".encode())
+    waiting = [str(Path(__file__).parents[1])]
+    while waiting:
+        with os.scandir(waiting.pop()) as found:
+            for item in sorted(found, key=lambda item: item.name):
+                if item.name.endswith(".py"):
+                    status = item.stat()
+                    digest.update(f"{item.path} {status.st_size} {status.st_mtime_ns}".encode())
+                elif "." not in item.name and item.name != "__pycache__" and item.is_dir():
+                    waiting.append(item.path)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The beginning of a session: from an engine that an earlier one kept, or from the model.
+"""The beginning of a session: from an engine, kept by an earlier one or given as such, or from the model.
 
 What loads and compiles models is imported where a session needs it: a process that begins from an engine does without.
 """
@@ -13,12 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import log
-from sardonyx.api import config_keys, engine_store, stored_session
+from sardonyx.api import config_keys, engine_source, engine_store
 from sardonyx.api.built import Built
 from sardonyx.api.engine_store import EngineStore
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.runtime.engine_file import Engine
 
 if TYPE_CHECKING:
+    from sardonyx.api.held_files import HeldFiles
     from sardonyx.api.session_build import Source
     from sardonyx.runtime.trace import Trace
 
@@ -33,6 +35,11 @@ def open_session(
     trace: Trace | None,
 ) -> Built:
     """What `build` gives, from the engine that an earlier session kept, or else with a way to keep one."""
+    given = engine_source.find(source, options)
+    if given is not None:
+        from sardonyx.api.compiled_engine import open_engine
+
+        return open_engine(given, options, names, provider_options, disabled, logger, trace)
     store = EngineStore.of(source, options, names, provider_options, disabled, logger)
     if store is None:
         return build(source, options, names, provider_options, disabled, logger, trace)
@@ -40,8 +47,10 @@ def open_session(
     if engine is not None:
         assert isinstance(source, str)  # others have no store
         config_keys.check(options._config, logger)
-        again = functools.partial(_build_again, source, options, names, provider_options, disabled, logger)
-        built = stored_session.opened(store, engine, again)
+        built = _from_kept(
+            store, engine, functools.partial(_build_again, source, options, names, provider_options, disabled, logger),
+            logger,
+        )  # fmt: skip
         if built is not None:
             logger.info(f"the session is that of an engine kept for {source!r}", "engine")
             return built
@@ -54,6 +63,32 @@ def open_session(
     return replace(built, keep=Keeper.of(store, built, logger))
 
 
+def _from_kept(store: EngineStore, engine: Engine, build_again: Any, logger: log.Logger) -> Built | None:
+    """A session from a kept engine; None where that is no good here."""
+    from sardonyx.api.held_files import HeldFiles
+    from sardonyx.api.kept_engine import Observer
+    from sardonyx.api.stored_session import Origin, opened
+
+    content = engine.content
+    try:
+        files = HeldFiles(content["files"])
+    except OSError:  # one went away just now
+        return None
+    origin = Origin(
+        engine,
+        store.settings,
+        files.array,
+        functools.partial(build_again, files),
+        lets_go=True,
+        on_missed=store.note_missed,
+    )
+    found = opened(origin)
+    if found is None:
+        return None
+    built, later = found
+    return replace(built, keep=Observer(store, content, later, logger))
+
+
 def _build_again(
     path: str,
     options: SessionOptions,
@@ -61,28 +96,38 @@ def _build_again(
     provider_options: Sequence[Mapping[str, str]],
     disabled: set[str],
     logger: log.Logger,
-    held: Mapping[str, memoryview] | None,
+    files: HeldFiles,
 ) -> Built:
-    """`build` from the file of a model, or from what is `held` of its files, by their real paths."""
-    if held is None:
-        return build(path, options, names, provider_options, disabled, logger, None)
+    """`build` from the file of a model, or, where that is another one by now, from what is held of its files."""
+    if not files.changed():
+        made = build(path, options, names, provider_options, disabled, logger, None)
+        if not files.changed():
+            return made
+    files.check_whole()
     main = os.path.realpath(path)
     options = options._copy()
     options._external_files = {
-        os.path.relpath(other, os.path.dirname(main)): view for other, view in held.items() if other != main
+        os.path.relpath(other, os.path.dirname(main)): view for other, view in files.views.items() if other != main
     }
-    return build(bytes(held[main]), options, names, provider_options, disabled, logger, None)
+    return build(bytes(files.views[main]), options, names, provider_options, disabled, logger, None)
 
 
-def build(*arguments: Any, **others: Any) -> Built:
-    """`session_build.build`, imported when it is needed."""
+def build(source: Source, options: SessionOptions, *arguments: Any, **others: Any) -> Built:
+    """`session_build.build`, imported when it is needed; of an engine, from the model in it."""
     from sardonyx.api import session_build
 
-    return session_build.build(*arguments, **others)
+    given = engine_source.find(source, options)
+    if given is not None:
+        from sardonyx.api.compiled_engine import model_in
+
+        source, options = model_in(given, options)
+    return session_build.build(source, options, *arguments, **others)
 
 
 def effective_options(source: Source, options: SessionOptions) -> SessionOptions:
-    """`session_build.effective_options`, imported when it is needed."""
+    """`session_build.effective_options`, imported when it is needed; engines have their options inside."""
+    if engine_source.find(source, options) is not None:
+        return options
     from sardonyx.api import session_build
 
     return session_build.effective_options(source, options)

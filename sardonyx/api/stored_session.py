@@ -1,76 +1,96 @@
-"""Sessions from engines: what a session needs to run, taken from a file that an earlier session of the model left.
+"""Sessions from engines: what a session needs to run, taken from a file that was made of its model earlier.
 
-Only what runs comes from there. Whatever else somebody asks for (another shape, fewer outputs, why a node is where it
-is) comes from the model, which is loaded and compiled then, as it would have been without an engine.
+Only what runs comes from there. Whatever else somebody asks for (a shape that the engine has no plan for, fewer
+outputs, why a node is where it is) comes from the model, which is loaded and compiled then, as it would have been
+without an engine.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sardonyx import errors
 from sardonyx.api.built import Built
-from sardonyx.api.engine_store import EngineStore, file_state
 from sardonyx.api.model_metadata import ModelMetadata
 from sardonyx.api.signature import Declared, Signature, ValueKind
-from sardonyx.compiler.restored_plan import restored_plan
+from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.restored_plan import NotRestorableError, RestoredPlans, adopt_image
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.engine_file import Bytes, Engine
-from sardonyx.runtime.mapped_pages import map_file
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Plan, Slot, Step
+from sardonyx.runtime.settings import RunSettings
 
 Array = np.ndarray[Any, Any]
 
 
-def opened(store: EngineStore, engine: Engine, build: Build) -> Built | None:
-    """What a session is made of, from an engine; `build` makes it from the model. None where a kernel is gone."""
-    content = engine.content
-    graph = content["graph"]
-    shapes: Shapes = tuple(map(tuple, content["shapes"]))
-    try:
-        files = HeldFiles(content["files"])
-    except OSError:  # one went away just now
-        return None
-    later = _Later(build, files, graph)
-    provider = CPUExecutionProvider({})
-    resources = provider.resources(store.settings)
+@dataclass(frozen=True)
+class Origin:
+    """An engine for a session of these settings. `mapped` gives a file of the model by its path, `build` makes the
+    session from the model.
 
-    def plan_again() -> ReadyPlan:
+    If it `lets_go`, the plans of the engine are given up once the model is compiled, which has all weights again.
+    `on_missed` is called once, when the model has been asked for a plan that the engine has not.
+    """
+
+    engine: Engine
+    settings: RunSettings
+    mapped: Callable[[str], Bytes]
+    build: Callable[[], Built]
+    lets_go: bool = False
+    on_missed: Callable[[], None] = lambda: None
+
+
+def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
+    """What a session is made of, and the same made from the model when it is asked for.
+
+    None where the engine cannot be used in this process: a kernel of it is gone.
+    """
+    content, sections = origin.engine.content, origin.engine.sections
+    graph = content["graph"]
+    later = LaterSession(origin.build, graph)
+    kernels = origin.settings.kernels
+    homes = {"models": library(kernels), "runtime": library(kernels, "runtime")}
+    adopt_image(content["image"], sections["image"], homes)
+    provider = CPUExecutionProvider({})
+    resources = provider.resources(origin.settings)
+    tables, constants = sections["tables"], sections["constants"]
+
+    def plan_again(shapes: Shapes) -> ReadyPlan:
         return later.segment().plan_for(shapes)
 
-    tables, constants = engine.sections
-    kept = restored_plan(content["plan"], tables, constants, resources.library, files.array, plan_again)
-    if kept is None:
+    try:
+        stored = RestoredPlans(content, tables, constants, resources.library, origin.mapped, plan_again)
+    except NotRestorableError:
         return None
-    plans = {shapes: kept}
+    held: list[RestoredPlans] = [stored]
 
-    def let_go() -> None:
-        """What the model was made into has all of the weights: the plan of the engine is not needed any more."""
-        if plans:
-            plans.clear()
+    def missed() -> None:
+        if origin.lets_go and held:
+            held.clear()
             segment.forget_plans()
-            store.forget()
+        later.note_missed(origin.on_missed)
 
     def make_plan(given: Shapes, contents: Sequence[Array]) -> ReadyPlan:
-        known = plans.get(given)
+        known = held[0].plan(given) if held else None
         if known is None:
-            known = later.segment().plan_for(given)
-            let_go()
+            known = plan_again(given)
+            missed()
         return known
 
     def restricted(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
         part = later.segment().restricted(places)
-        let_go()
+        missed()
         return part
 
     dtypes = [np.dtype(name) for name in graph["dtypes"]]
     segment = resources.segment(make_plan, dtypes, graph["names"], (), restricted)
-    return Built(
+    built = Built(
         signature=_signature_of(content["signature"]),
         plan=_plan_of(graph, segment, provider.name),
         defaults={},
@@ -78,71 +98,40 @@ def opened(store: EngineStore, engine: Engine, build: Build) -> Built | None:
         compiled=lambda: later.built().compiled(),
         is_stored=True,
     )
+    return built, later
 
 
-class HeldFiles:
-    """The files of a model as they were when its session began: mapped, so that they outlive their names."""
-
-    def __init__(self, states: Mapping[str, Sequence[int]]) -> None:
-        """`states` by path, as `file_state` gives them; OSError where a file is not like that."""
-        self._states = {path: list(state) for path, state in states.items()}
-        self.views = {path: map_file(path) for path in states}
-        if self.changed():
-            raise FileNotFoundError(f"{self.changed()[0]} has changed")
-
-    def array(self, path: str) -> Bytes:
-        """The bytes of a file."""
-        return np.frombuffer(self.views[path], np.uint8)
-
-    def changed(self) -> list[str]:
-        """The paths that lead to other contents now, or nowhere."""
-        return [path for path, state in self._states.items() if file_state(path) != state]
-
-    def overwritten(self) -> list[str]:
-        """Those of them whose old contents are gone: the same file was written to."""
-        found = {path: file_state(path) for path in self.changed()}
-        return [path for path, now in found.items() if now is not None and now[3:] == self._states[path][3:]]
-
-
-# Makes a session from its model file, or, given the bytes of the model's files by path, from those.
-Build = Callable[[Mapping[str, memoryview] | None], Built]
-
-
-class _Later:
+class LaterSession:
     """The session as it is without an engine, made when it is asked for."""
 
-    def __init__(self, build: Build, files: HeldFiles, graph: Mapping[str, Any]) -> None:
+    def __init__(self, build: Callable[[], Built], graph: Mapping[str, Any]) -> None:
         """`graph` is what the engine says of inputs, outputs and the order in which they come."""
-        self._build, self._files, self._graph = build, files, graph
+        self._build, self._graph = build, graph
         self._built: Built | None = None
+        self.has_missed = False  # whether something came from the model that the engine has not
         self._lock = threading.Lock()
 
     def built(self) -> Built:
-        """What the model is made into, also where its files were replaced; `Fail` where one was written to."""
+        """What the model is made into."""
         with self._lock:
             if self._built is None:
-                self._built = self._made()
+                self._built = self._build()
             return self._built
 
-    def _made(self) -> Built:
-        files = self._files
-        if not files.changed():
-            made = self._build(None)
-            if not files.changed():
-                return made
-        if files.overwritten():
-            raise errors.Fail(
-                f"{files.overwritten()[0]} was written to since this session began, which now needs to read it again "
-                "(for other sizes, fewer outputs or an error): make the session anew"
-            )
-        return self._build(files.views)
-
     def segment(self) -> NativeSegment:
+        """The segment of that; `Fail` where it is not like the engine's."""
         plan = self.built().plan
         found = segment_of(plan)
         if found is None or graph_content(plan, found) != self._graph:
             raise errors.Fail("the model is not the one that this session began with: make the session anew")
         return found
+
+    def note_missed(self, tell: Callable[[], None]) -> None:
+        """Call a function, the first time."""
+        with self._lock:
+            is_first, self.has_missed = not self.has_missed, True
+        if is_first:
+            tell()
 
 
 def segment_of(plan: Plan) -> NativeSegment | None:
@@ -191,6 +180,25 @@ def _plan_of(graph: Mapping[str, Any], segment: NativeSegment, provider: str) ->
     )
     slots = tuple(Slot(name) for name in (*graph["inputs"], *graph["made"]))
     return Plan(slots, tuple(range(count)), tuple(count + place for place in graph["outputs"]), {}, (step,))
+
+
+def signature_content(signature: Signature) -> dict[str, Any] | None:
+    """What callers see of a model; None where it takes or gives more than tensors, or values may be left out."""
+    groups = {name: getattr(signature, name) for name in ("inputs", "outputs", "declared_outputs")}
+    values = [value for group in groups.values() for value in group]
+    if signature.overridable or not all(value.kind is not None and value.kind.form == "tensor" for value in values):
+        return None
+    return {
+        **{name: [_value_content(one) for one in group] for name, group in groups.items()},
+        "order": signature.order,
+        "metadata": vars(signature.metadata),
+    }
+
+
+def _value_content(value: Declared) -> list[Any]:
+    assert value.kind is not None
+    assert value.kind.dtype is not None
+    return [value.name, value.kind.name, value.kind.dtype.name, value.dims]
 
 
 def _signature_of(content: Mapping[str, Any]) -> Signature:

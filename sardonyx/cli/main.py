@@ -16,6 +16,7 @@ def main() -> None:
         import typer
     except ImportError as error:
         _fail(f"the command line needs {error.name}: install it with pip install 'sardonyx[cli]'")
+    from sardonyx.cli.compile import compile_
     from sardonyx.cli.explain import explain
     from sardonyx.cli.info import info
     from sardonyx.cli.run import run
@@ -31,6 +32,7 @@ def main() -> None:
     app.command()(run)
     app.command()(info)
     app.command()(explain)
+    app.command("compile")(compile_)
     app.command("tune-kernels")(tune_kernels)
     log.set_default_severity(log.Severity.FATAL)  # an error is told once, by the line below
     try:

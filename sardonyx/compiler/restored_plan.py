@@ -9,58 +9,109 @@ import numpy as np
 
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.runtime.engine_file import Bytes
+from sardonyx.runtime.native_image import ImageError, NativeImage
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn
-from sardonyx.runtime.native_segment import ReadyPlan
+from sardonyx.runtime.native_segment import ReadyPlan, Shapes
 
 
-def restored_plan(
-    content: Mapping[str, Any],
-    tables: Bytes,
-    constants: Bytes,
-    library: KernelLibrary,
-    mapped: Callable[[str], Bytes],
-    plan_again: Callable[[], ReadyPlan],
-) -> ReadyPlan | None:
-    """The plan of `stored_plan`, in this process; None where a kernel is not there any more.
+class NotRestorableError(Exception):
+    """Why plans cannot be used in this process."""
 
-    `mapped` gives a file of the model; `plan_again` a plan made anew, which tells what is not kept: the errors of
-    kernels and what a profile says.
+
+def adopt_image(content: Mapping[str, Any] | None, image: Bytes, libraries: Mapping[str, KernelLibrary]) -> None:
+    """Give libraries, by what they are for, the kernels of an image that `stored_plans` made, where they lack one.
+
+    Where the image cannot be loaded, or where there is none, kernels come from the cache, or are compiled.
     """
-    addresses = [library.kept(key) for key in content["kernels"]]
-    if None in addresses:
-        return None
-    ends = np.cumsum(content["tables"]).tolist()
-    words, fixups, steps, places = np.split(tables.view(np.int64), ends[:-1])
-    owners: list[Any] = [library, constants]
-    bases: list[int] = []
-    for start, nbytes, file in content["pieces"]:
-        home = constants if file is None else mapped(file)
-        if not 0 <= start <= start + nbytes <= home.size:
-            return None
-        owners.append(home)
-        bases.append(int(home.__array_interface__["data"][0]) + start)
-    places = places.reshape(-1, 3)
-    words = words.copy()
-    words[places[:, 0]] = np.array(bases, np.int64)[places[:, 1]] + places[:, 2]
-    steps = steps.reshape(-1, STEP_WORDS).copy()
-    steps[:, StepColumn.FUNCTION] = np.array(addresses, np.int64)[steps[:, StepColumn.FUNCTION]]
-    plan = NativePlan(
-        words=words,
-        fixups=fixups.reshape(-1, FIXUP_WORDS),
-        steps=steps,
-        arena_bytes=content["arena_bytes"],
-        scratch_bytes=content["scratch_bytes"],
-        base_count=content["base_count"],
-        labels=tuple(content["labels"]),
-        owners=tuple(owners),
-        nanoseconds=content["nanoseconds"],
-        flush_denormals=content["flush_denormals"],
-    )
-    faults = tuple([_later(plan_again, number) for number in range(content["faults"])])
-    outputs = tuple((np.dtype(name), tuple(shape)) for name, shape in content["outputs"])
-    return ReadyPlan(plan, outputs, {}, lambda: plan_again().works(), faults, plan.nanoseconds or 0)
+    if content is None:
+        return
+    if all(library.known(key) is not None for name, library in libraries.items() for key in content[name]):
+        return
+    try:
+        code = NativeImage(image, [(place, name) for place, name in content["slots"]])
+    except ImageError:
+        return
+    for name, library in libraries.items():
+        library.adopt({key: code.address + place for key, place in content[name].items()}, code)
 
 
-def _later(plan_again: Callable[[], ReadyPlan], place: int) -> Callable[[int], Any]:
+class RestoredPlans:
+    """The plans of `stored_plans`, each made when it is asked for."""
+
+    def __init__(
+        self,
+        content: Mapping[str, Any],
+        tables: Bytes,
+        constants: Bytes,
+        library: KernelLibrary,
+        mapped: Callable[[str], Bytes],
+        plan_again: Callable[[Shapes], ReadyPlan],
+    ) -> None:
+        """NotRestorableError where a kernel is not there any more, or a piece of memory lies outside its home.
+
+        `mapped` gives a file of the model; `plan_again` a plan made anew, which tells what is not kept: the errors of
+        kernels and what a profile says.
+        """
+        kernels = [library.kept(key) for key in content["kernels"]]
+        if None in kernels:
+            raise NotRestorableError("the code of a kernel is gone")
+        self._kernels = np.array(kernels, np.int64)
+        self._plan_again = plan_again
+        self._owners: list[Any] = [library, constants]
+        bases: list[int] = []
+        for start, nbytes, file in content["pieces"]:
+            home = constants if file is None else mapped(file)
+            if not 0 <= start <= start + nbytes <= home.size:
+                raise NotRestorableError("a constant lies outside its file")
+            self._owners.append(home)
+            bases.append(int(home.__array_interface__["data"][0]) + start)
+        self._bases = np.array(bases, np.int64)
+        self._stored: dict[Shapes, tuple[Mapping[str, Any], Bytes]] = {}
+        place = 0
+        for plan in content["plans"]:
+            size = 8 * sum(plan["tables"])
+            self._stored[shapes_of(plan)] = plan, tables[place : place + size]
+            place += size
+
+    def __contains__(self, shapes: Shapes) -> bool:
+        return shapes in self._stored
+
+    def plan(self, shapes: Shapes) -> ReadyPlan | None:
+        """The plan for inputs of these shapes; None where there is none."""
+        found = self._stored.get(shapes)
+        return None if found is None else self._restored(shapes, *found)
+
+    def _restored(self, shapes: Shapes, content: Mapping[str, Any], tables: Bytes) -> ReadyPlan:
+        ends = np.cumsum(content["tables"]).tolist()
+        words, fixups, steps, places = np.split(tables.view(np.int64), ends[:-1])
+        places = places.reshape(-1, 3)
+        words = words.copy()
+        words[places[:, 0]] = self._bases[places[:, 1]] + places[:, 2]
+        steps = steps.reshape(-1, STEP_WORDS).copy()
+        steps[:, StepColumn.FUNCTION] = self._kernels[steps[:, StepColumn.FUNCTION]]
+        plan = NativePlan(
+            words=words,
+            fixups=fixups.reshape(-1, FIXUP_WORDS),
+            steps=steps,
+            arena_bytes=content["arena_bytes"],
+            scratch_bytes=content["scratch_bytes"],
+            base_count=content["base_count"],
+            labels=tuple(content["labels"]),
+            owners=tuple(self._owners),
+            nanoseconds=content["nanoseconds"],
+            flush_denormals=content["flush_denormals"],
+        )
+        again = self._plan_again
+        faults = tuple([_later(again, shapes, number) for number in range(content["faults"])])
+        outputs = tuple((np.dtype(name), tuple(shape)) for name, shape in content["outputs"])
+        return ReadyPlan(plan, outputs, {}, lambda: again(shapes).works(), faults, plan.nanoseconds or 0)
+
+
+def shapes_of(plan: Mapping[str, Any]) -> Shapes:
+    """The shapes of the inputs that a plan is for, from its description."""
+    return tuple(tuple(shape) for shape in plan["shapes"])
+
+
+def _later(plan_again: Callable[[Shapes], ReadyPlan], shapes: Shapes, place: int) -> Callable[[int], Any]:
     """The error of a fault, by the plan made anew."""
-    return lambda number: plan_again().faults[place](number)
+    return lambda number: plan_again(shapes).faults[place](number)

@@ -1,13 +1,15 @@
-"""Native plans that outlive their process: a plan without addresses, and the way back.
+"""Native plans that outlive their process: plans without addresses, and the way back.
 
 Words of a plan that hold the address of a constant are known from its steps; they become a piece of memory and a place
-in it. Kernels become the keys by which the cache has their code. Pieces are ranges of bytes: those inside a mapped file
-of the model stay there, the others are written one behind the other.
+in it. Kernels become numbers of entries in an image of their code. Pieces are ranges of bytes: those inside a mapped
+file of the model stay there, the others are written one behind the other. Plans of several shapes share them, whether
+they read the same memory or equal bytes.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,13 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Bound
-from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
+from sardonyx.compiler.llvm.linker import NotLinkableError, link
+from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, function_key
 from sardonyx.compiler.native_steps import BoundSegment
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.engine_file import Bytes
 from sardonyx.runtime.mapped_pages import MappedRange, mapped_ranges
 from sardonyx.runtime.native_plan import NativePlan, StepColumn
-from sardonyx.runtime.native_segment import ReadyPlan
+from sardonyx.runtime.native_segment import ReadyPlan, Shapes
 
 _ALIGNMENT = 2 * ALIGNMENT
 # Numbers below it are sizes, even where a program is mapped there.
@@ -34,7 +38,7 @@ class NotStorableError(Exception):
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes that a plan reads: `nbytes` from `start` of the model's file called `file`, or of the constants (None)."""
+    """Bytes that plans read: `nbytes` from `start` of the model's file called `file`, or of the constants (None)."""
 
     start: int
     nbytes: int
@@ -42,42 +46,74 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class StoredPlan:
-    """A plan as JSON (`content`), its tables and its constants, each made of arrays one behind the other."""
+class StoredPlans:
+    """Plans as JSON (`content`), and what they are made of, each as arrays that lie one behind the other."""
 
     content: Mapping[str, Any]
     tables: Sequence[Bytes]
     constants: Sequence[Bytes]
+    image: Sequence[Bytes]
 
 
-def stored_plan(ready: ReadyPlan, library: KernelLibrary, files: Sequence[str]) -> StoredPlan:
-    """A plan for `restored_plan`. `files` are those of the model, by absolute paths.
+def stored_plans(
+    plans: Mapping[Shapes, ReadyPlan], library: KernelLibrary, runtime: KernelLibrary, files: Sequence[str]
+) -> StoredPlans:
+    """Plans by the shapes of their inputs, for `restored_plan`. `files` are those of the model, by absolute paths.
 
-    NotStorableError where something in it has no meaning in another process.
+    `library` has the kernels, `runtime` the functions that run them; where their code cannot be joined into an image,
+    a later process finds the kernels by their keys alone. NotStorableError where something in a plan has no meaning in
+    another process.
     """
-    plan = ready.plan
-    if ready.known or not isinstance(ready.source, BoundSegment):
-        raise NotStorableError("some outputs are known before the run")
-    places = constant_places(ready.source.bound)
-    _check_rest(plan, places)
+    places = [_places_of(plan) for plan in plans.values()]
     own = [one for one in mapped_ranges() if one.path in files]
-    ranges, numbers = _joined([_range(array, address, own) for _, array, address in places])
-    pieces, constants = _pieces(ranges)
-    table = []
-    for (word, _, address), number in zip(places, numbers, strict=True):
-        table += [word, number, address - ranges[number].low]
-    words = plan.words.copy()
-    words[[word for word, _, _ in places]] = 0
+    ranges, numbers = _joined([_range(array, address, own) for found in places for _, array, address in found])
+    homes, pieces, constants = _pieces(ranges)
     kernels: dict[int, int] = {}
-    steps = plan.steps.copy()
-    for row in steps:
-        row[StepColumn.FUNCTION] = kernels.setdefault(int(row[StepColumn.FUNCTION]), len(kernels))
+    tables: list[Bytes] = []
+    described: list[dict[str, Any]] = []
+    rest = iter(numbers)
+    for (shapes, ready), found in zip(plans.items(), places, strict=True):
+        plan = ready.plan
+        table = []
+        for word, _, address in found:
+            number = next(rest)
+            table += [word, homes[number], address - ranges[number].low]
+        words = plan.words.copy()
+        words[[word for word, _, _ in found]] = 0
+        steps = plan.steps.copy()
+        for row in steps:
+            row[StepColumn.FUNCTION] = kernels.setdefault(int(row[StepColumn.FUNCTION]), len(kernels))
+        parts = [words, plan.fixups, steps, np.array(table, np.int64)]
+        tables += [array.reshape(-1).view(np.uint8) for array in parts]
+        described.append(_plan_content(shapes, ready, [array.size for array in parts]))
     keys = [library.key_of(address) for address in kernels]
     if None in keys:
         raise NotStorableError("a step runs code that is no kernel of the cache")
-    tables = [words, plan.fixups, steps, np.array(table, np.int64)]
+    image_content, image = _image([key for key in keys if key is not None], library, runtime)
     content = {
         "kernels": keys,
+        "plans": described,
+        "pieces": [[piece.start, piece.nbytes, piece.file] for piece in pieces],
+        "image": image_content,
+    }
+    return StoredPlans(content, tables, constants, image)
+
+
+def _places_of(ready: ReadyPlan) -> list[tuple[int, Array, int]]:
+    """Where a plan holds addresses of constants; NotStorableError where other addresses may be in it."""
+    if ready.known or not isinstance(ready.source, BoundSegment):
+        raise NotStorableError("some outputs are known before the run")
+    places = constant_places(ready.source.bound)
+    _check_rest(ready.plan, places)
+    return places
+
+
+def _plan_content(shapes: Shapes, ready: ReadyPlan, sizes: Sequence[int]) -> dict[str, Any]:
+    """A plan but for its tables, which have these sizes."""
+    plan = ready.plan
+    return {
+        "shapes": shapes,
+        "tables": sizes,
         "labels": plan.labels,
         "arena_bytes": plan.arena_bytes,
         "scratch_bytes": plan.scratch_bytes,
@@ -85,11 +121,27 @@ def stored_plan(ready: ReadyPlan, library: KernelLibrary, files: Sequence[str]) 
         "nanoseconds": plan.nanoseconds,
         "flush_denormals": plan.flush_denormals,
         "faults": len(ready.faults),
-        "tables": [array.size for array in tables],
         "outputs": [[_dtype_name(dtype), shape] for dtype, shape in ready.outputs],
-        "pieces": [[piece.start, piece.nbytes, piece.file] for piece in pieces],
     }
-    return StoredPlan(content, [array.reshape(-1).view(np.uint8) for array in tables], constants)
+
+
+def _image(
+    keys: Sequence[str], library: KernelLibrary, runtime: KernelLibrary
+) -> tuple[dict[str, Any] | None, list[Bytes]]:
+    """The code of kernels, and of what runs them, in one image, and where each begins; nothing where that cannot be."""
+    functions = [function_key(name) for name in OF_EVERY_SESSION]
+    homes = {**dict.fromkeys(keys, library), **dict.fromkeys(functions, runtime)}
+    objects = {key: code for key, home in homes.items() if (code := home.object_code(key)) is not None}
+    if len(objects) < len(homes):
+        return None, []
+    try:
+        image = link(objects, KERNEL)
+    except NotLinkableError:
+        return None, []
+    entries = {
+        name: {key: image.entries[key] for key in found} for name, found in (("models", keys), ("runtime", functions))
+    }
+    return {"slots": image.slots, **entries}, [image.code]
 
 
 def constant_places(bound: Bound) -> list[tuple[int, Array, int]]:
@@ -139,11 +191,11 @@ def _range(array: Array, address: int, files: Sequence[MappedRange]) -> _Range:
 
 
 def _joined(given: Sequence[_Range]) -> tuple[list[_Range], list[int]]:
-    """Those of one home that touch as one, and in which of the results each of the given ones is."""
+    """Those of one home that overlap as one, and in which of the results each of the given ones is."""
     joined: list[_Range] = []
     numbers: dict[_Range, int] = {}
     for one in sorted(set(given), key=lambda one: one[:2]):
-        if joined and one.file == joined[-1].file and one.low <= joined[-1].high:
+        if joined and one.file == joined[-1].file and one.low < joined[-1].high:
             joined[-1] = joined[-1]._replace(high=max(one.high, joined[-1].high))
         else:
             joined.append(one)
@@ -151,22 +203,39 @@ def _joined(given: Sequence[_Range]) -> tuple[list[_Range], list[int]]:
     return joined, [numbers[one] for one in given]
 
 
-def _pieces(ranges: Sequence[_Range]) -> tuple[list[Piece], list[Bytes]]:
-    """What the ranges are in the model's files, and in the constants, which hold everything else."""
+def _pieces(ranges: Sequence[_Range]) -> tuple[list[int], list[Piece], list[Bytes]]:
+    """What the ranges are in the model's files, and in the constants, which hold everything else: which piece each of
+    the ranges is, the pieces, and the constants. Ranges of equal bytes are one piece."""
+    homes: list[int] = []
     pieces: list[Piece] = []
     constants: list[Bytes] = []
+    alike: defaultdict[tuple[int, int], list[tuple[int, Bytes]]] = defaultdict(list)
     end = 0
     for low, high, file in ranges:
         if file is not None:
+            homes.append(len(pieces))
             pieces.append(Piece(low - file.start + file.offset, high - low, file.path))
             continue
+        memory = _memory(low, high)
+        seen = alike[high - low, _sum(memory)]
+        known = next((number for number, other in seen if np.array_equal(memory, other)), None)
+        if known is not None:
+            homes.append(known)
+            continue
+        seen.append((len(pieces), memory))
+        homes.append(len(pieces))
         pieces.append(Piece(end, high - low))
-        constants.append(_memory(low, high))
+        constants.append(memory)
         room = -(high - low) % _ALIGNMENT
         if room:
             constants.append(np.zeros(room, np.uint8))
         end += high - low + room
-    return pieces, constants
+    return homes, pieces, constants
+
+
+def _sum(memory: Bytes) -> int:
+    """What equal bytes have in common: their whole words, added."""
+    return int(np.add.reduce(memory[: memory.size // 8 * 8].view(np.uint64))) if memory.size >= 8 else 0
 
 
 def _memory(low: int, high: int) -> Bytes:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api import engine_store
+from sardonyx.api import engine_keeper, engine_store
 from sardonyx.api.explanation import explain
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime import engine_file
@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
+    monkeypatch.setattr(engine_keeper, "GATHER_SECONDS", 0.0)
     return tmp_path / "cache" / "engines"
 
 
@@ -123,33 +124,86 @@ def test_the_second_session_begins_from_the_engine(tmp_path: Path, threads: int)
     assert made.get_providers() == ["CPUExecutionProvider"]
 
 
-def test_other_sizes_come_from_the_model(tmp_path: Path, folder: Path) -> None:
+def sizes_of(folder: Path) -> list[int]:
+    """The numbers of rows for which the only engine has plans, the latest first."""
+    (path,) = folder.glob("*.engine")
+    content = engine_file.read_content(path)
+    assert content is not None
+    return [plan["shapes"][0][0] for plan in content["plans"]]
+
+
+def run_all(made: ort.InferenceSession, constants: dict[str, np.ndarray], *counts: int) -> None:
+    """Run with these numbers of rows, each twice, and see that the results are right."""
+    for count in counts:
+        for _ in range(2):
+            y, most = made.run(None, {"ids": IDS[:count]})
+            np.testing.assert_allclose(y, expected(constants, IDS[:count]), rtol=1e-4, atol=1e-4)
+            assert most == y.max()
+        wait()
+
+
+def test_an_engine_has_the_latest_sizes(tmp_path: Path, folder: Path) -> None:
     constants = write_model(tmp_path / "model.onnx")
-    keep(tmp_path / "model.onnx")
     made = session(tmp_path / "model.onnx")
-    assert is_stored(made)
-    for count in (7, 12, 7, 1, 64, 0):
-        (y,) = made.run(["y"], {"ids": IDS[:count]})
-        np.testing.assert_allclose(y, expected(constants, IDS[:count]), rtol=1e-4, atol=1e-4)
-        if count:
-            results = made.run(None, {"ids": IDS[:count]})
-            np.testing.assert_array_equal(results[0], y)
-            assert results[1] == y.max()
-    wait()
+    run_all(made, constants, 7, 12, 7, 1)
+    assert sizes_of(folder) == [1, 12, 7]
+    assert not is_stored(made)
+    for counts, kept in (((12, 7, 1), [1, 12, 7]), ((12, 64, 7, 5), [5, 64, 1, 12, 7])):
+        made = session(tmp_path / "model.onnx")
+        assert is_stored(made)
+        run_all(made, constants, *counts)
+        assert sizes_of(folder) == kept
+    run_all(session(tmp_path / "model.onnx"), constants, *range(20, 20 + engine_store.MOST_SHAPES + 2))
+    latest = 20 + engine_store.MOST_SHAPES - 1  # of those that one session adds
+    assert sizes_of(folder) == list(range(latest, 19, -1))
+    assert sorted(path.suffix for path in folder.iterdir()) == [".engine", ".missed"]
+
+
+def test_plans_share_their_constants(tmp_path: Path, folder: Path) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    sizes = []
+    made = session(tmp_path / "model.onnx")
+    for count in (7, 12):
+        run_all(made, constants, count)
+        (path,) = folder.glob("*.engine")
+        engine = engine_file.read_engine(path)
+        assert engine is not None
+        sizes.append({name: section.size for name, section in engine.sections.items()})
+    assert sizes[1]["tables"] > 1.5 * sizes[0]["tables"]
+    assert sizes[1]["constants"] < sizes[0]["constants"] + 1024
+    assert sizes[0]["constants"] > constants["weights"].nbytes
+
+
+def test_models_whose_sizes_never_come_back_have_no_engine(tmp_path: Path, folder: Path) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx", 50)
+    for count in range(1, engine_store.MOST_MISSES + 1):
+        assert is_stored(session(tmp_path / "model.onnx"))
+        run_all(session(tmp_path / "model.onnx"), constants, count)
     assert list(folder.glob("*.engine")) == []
-    later = session(tmp_path / "model.onnx")  # whose sizes vary is made from the model
+    later = session(tmp_path / "model.onnx")
     assert not is_stored(later)
-    later.run(None, {"ids": IDS[:7]})
-    wait()
-    (marker,) = folder.glob("*.varied")
+    run_all(later, constants, 7)
+    (marker,) = folder.glob("*.missed")
     assert list(folder.glob("*.engine")) == []
     for long_ago in (time.time() - 31 * 86400, (tmp_path / "model.onnx").stat().st_ctime - 1):  # older than the file
-        marker.touch()
+        marker.write_bytes(bytes(engine_store.MOST_MISSES))
         os.utime(marker, (long_ago, long_ago))
         keep(tmp_path / "model.onnx")
         assert is_stored(session(tmp_path / "model.onnx"))
         assert not marker.exists()
         next(folder.glob("*.engine")).unlink()
+
+
+def test_a_size_that_comes_back_ends_the_count_of_misses(tmp_path: Path, folder: Path) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx", 7)
+    for count in (20, 21):
+        run_all(session(tmp_path / "model.onnx"), constants, count)
+    (marker,) = folder.glob("*.missed")
+    assert marker.stat().st_size == 2
+    run_all(session(tmp_path / "model.onnx"), constants, 20)
+    assert not marker.exists()
 
 
 def test_errors_are_those_of_the_model(tmp_path: Path) -> None:
@@ -243,7 +297,8 @@ def test_fewer_outputs_come_from_the_model(tmp_path: Path, folder: Path) -> None
     np.testing.assert_allclose(y, expected(constants, IDS[:7]), rtol=1e-4, atol=1e-4)
     assert made.run(["most"], {"ids": IDS[:7]})[0] == y.max()
     np.testing.assert_array_equal(made.run(None, {"ids": IDS[:7]})[0], y)
-    assert list(folder.glob("*.engine")) == []
+    (marker,) = folder.glob("*.missed")
+    assert marker.stat().st_size == 1
 
 
 def test_new_files_have_no_engine(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +321,7 @@ def test_damaged_engines_count_as_absent(tmp_path: Path, folder: Path, where: in
     elif where != "shared":
         engine = engine_file.read_engine(path)
         assert engine is not None
-        sought = {"tables": engine.sections[0], "constants": constants["bias"].view(np.uint8)}
+        sought = {"tables": engine.sections["tables"], "constants": constants["bias"].view(np.uint8)}
         place = where if isinstance(where, int) else content.index(sought[where].tobytes()[:64])
         content[place] ^= 0x10
     path.write_bytes(bytes(content))

@@ -13,7 +13,7 @@ import pytest
 import sardonyx as ort
 from sardonyx.compiler import stored_plan as subject
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.stored_plan import NotStorableError, stored_plan
+from sardonyx.compiler.stored_plan import NotStorableError, StoredPlans, stored_plans
 from sardonyx.runtime.mapped_pages import MappedRange, map_file, mapped_ranges
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
 
@@ -32,9 +32,13 @@ def ready_plan() -> ReadyPlan:
     return step.call.plan_for(((5, 3),))
 
 
+def stored(ready: ReadyPlan) -> StoredPlans:
+    return stored_plans({((5, 3),): ready}, library(), library(purpose="runtime"), ())
+
+
 def test_constants_and_kernels_have_no_addresses() -> None:
     ready = ready_plan()
-    found = stored_plan(ready, library(), ())
+    found = stored(ready)
     words = found.tables[0].view(np.int64)
     for range_ in mapped_ranges():
         if range_.start > 1 << 32 and range_.end < 1 << 63:
@@ -42,7 +46,9 @@ def test_constants_and_kernels_have_no_addresses() -> None:
     weights = np.arange(1, 10, dtype=np.float32)
     held = b"".join(part.tobytes() for part in found.constants)
     assert all(value.tobytes() in held for value in weights)
-    assert found.content["outputs"] == [["float32", (5, 3)]]
+    (plan,) = found.content["plans"]
+    assert plan["shapes"] == ((5, 3),)
+    assert plan["outputs"] == [["float32", (5, 3)]]
 
 
 def test_another_address_is_refused() -> None:
@@ -52,7 +58,7 @@ def test_another_address_is_refused() -> None:
     free = next(word for word in range(len(words)) if word not in given)
     words[free] = ready.plan.address
     with pytest.raises(NotStorableError, match="takes an address as a number"):
-        stored_plan(replace(ready, plan=replace(ready.plan, words=words)), library(), ())
+        stored(replace(ready, plan=replace(ready.plan, words=words)))
 
 
 def test_a_plan_unlike_its_steps_is_refused() -> None:
@@ -60,26 +66,44 @@ def test_a_plan_unlike_its_steps_is_refused() -> None:
     words = ready.plan.words.copy()
     words[subject.constant_places(ready.source.bound)[0][0]] += 64
     with pytest.raises(NotStorableError, match="does not follow its steps"):
-        stored_plan(replace(ready, plan=replace(ready.plan, words=words)), library(), ())
+        stored(replace(ready, plan=replace(ready.plan, words=words)))
 
 
-def test_what_touches_is_one_piece_in_one_home_only() -> None:
+def test_what_overlaps_is_one_piece_in_one_home_only() -> None:
     file = MappedRange(1000, 2000, 0, "model.onnx")
     given = [
         subject._Range(1900, 2000, file),
         subject._Range(2000, 2100, None),
         subject._Range(2100, 2200, None),
-        subject._Range(1000, 1900, file),
+        subject._Range(1000, 1950, file),
         subject._Range(2300, 2400, None),
         subject._Range(2050, 2150, None),
+        subject._Range(2200, 2300, None),
     ]
     ranges, numbers = subject._joined(given)
     assert ranges == [
         subject._Range(1000, 2000, file),
         subject._Range(2000, 2200, None),
+        subject._Range(2200, 2300, None),
         subject._Range(2300, 2400, None),
     ]
-    assert numbers == [0, 1, 1, 0, 2, 1]
+    assert numbers == [0, 1, 1, 0, 3, 1, 2]
+
+
+def test_equal_bytes_are_one_piece() -> None:
+    rng = np.random.default_rng(0)
+    one, unlike = (rng.integers(0, 255, 1003, np.uint8) for _ in range(2))
+    other, last = one.copy(), one.copy()
+    last[-1] ^= 1  # which no sum of whole words shows
+    arrays = (one, unlike, other, last)
+    given = [subject._Range(array.ctypes.data, array.ctypes.data + array.size, None) for array in arrays]
+    homes, pieces, constants = subject._pieces(given)
+    assert homes == [0, 1, 0, 2]
+    held = b"".join(part.tobytes() for part in constants)
+    for home, array in zip(homes, arrays, strict=True):
+        piece = pieces[home]
+        assert piece.start % 128 == 0
+        assert held[piece.start : piece.start + piece.nbytes] == array.tobytes()
 
 
 def test_mapped_files_are_found(tmp_path: Path) -> None:

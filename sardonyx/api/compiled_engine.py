@@ -1,0 +1,177 @@
+"""Sessions of engines that were compiled ahead: a file has the optimised model, packed weights, code and plans.
+
+Code is run, and plans and packed weights are used, only where that is safe and right: the engine was made by this user
+on this machine, or the caller answers for it; it is for this machine and this state of the package; and the session's
+options compute the same. Otherwise an engine is the model in it, which is compiled as any other, and a warning says
+why. An engine with a byte that is not what was written is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sardonyx import errors, log
+from sardonyx._version import __version__
+from sardonyx.api import config_keys
+from sardonyx.api.built import Built
+from sardonyx.api.config_keys import is_on
+from sardonyx.api.engine_source import EngineSource, damaged
+from sardonyx.api.engine_store import only_runs, package_state
+from sardonyx.api.enums import ExecutionMode
+from sardonyx.api.run_settings import run_settings
+from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.stored_session import Origin, opened
+from sardonyx.compiler.llvm.library import generator_version
+from sardonyx.compiler.llvm.target import host_target
+from sardonyx.runtime.engine_file import DamagedError
+from sardonyx.runtime.kernel_cache import default_folder
+from sardonyx.runtime.settings import RunSettings
+from sardonyx.runtime.vouchers import Vouchers
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.trace import Trace
+
+TRUST = "sardonyx.trusts_engine"
+WEIGHTS = "weights"  # the file of the model's external data, and the section that has it
+_NO_COMPILE = "session.disable_model_compile"
+_NO_OTHER = "session.fail_on_suboptimal_compiled_model"
+
+# Of a session's settings, those that plans follow; the instruction set is a matter of the machine.
+_OF_PLANS = (
+    "branches",
+    "precision",
+    "fast_products",
+    "winograd",
+    "batch_items",
+    "flush_denormals",
+    "fuses",
+    "layouts",
+    "pairs",
+)
+
+
+def open_engine(
+    given: EngineSource,
+    options: SessionOptions,
+    names: Sequence[str],
+    provider_options: Sequence[Mapping[str, str]],
+    disabled: set[str],
+    logger: log.Logger,
+    trace: Trace | None,
+) -> Built:
+    """The session of an engine. `Fail` where it is damaged; where it needs compiling and that is not allowed, `Fail` or
+    ModelRequiresCompilation."""
+    try:
+        may_run = _vouchers().may_run(given.sealed, is_on(options._config, TRUST))
+        options = _with_defaults(options, given)
+        config_keys.check(options._config, logger)
+        settings = run_settings(options)
+        problem = _problem(given, settings, may_run)
+        build = functools.partial(_build, given, options, names, provider_options, disabled, logger)
+        if not only_runs(options, names, provider_options, logger) or options._free_dimensions:
+            logger.info(f"the session asks for more than {given.name} has: its model is compiled", "engine")
+            return build(trace)
+        if not problem:
+            engine = given.sealed.engine
+            found = opened(Origin(engine, settings, engine.sections.__getitem__, functools.partial(build, None)))
+            if found is not None:
+                logger.info(f"the session is that of {given.name}", "engine")
+                return found[0]
+            problem = "the code of its kernels cannot be loaded"
+    except DamagedError as error:
+        raise damaged(given.name, error) from error
+    except (KeyError, TypeError, IndexError) as error:
+        raise damaged(given.name, DamagedError(f"its description lacks something: {error!r}")) from error
+    if is_on(options._config, _NO_COMPILE):
+        raise errors.ModelRequiresCompilation(
+            f"{given.name} cannot be used as it is, and '{_NO_COMPILE}' forbids to compile the model in it: {problem}"
+        )
+    if is_on(options._config, _NO_OTHER):
+        raise errors.Fail(f"{given.name} cannot be used as it is, and '{_NO_OTHER}' makes that an error: {problem}")
+    logger.warning(f"{given.name} cannot be used as it is, and the model in it is compiled: {problem}", "engine")
+    return build(trace)
+
+
+def model_in(given: EngineSource, options: SessionOptions) -> tuple[bytes, SessionOptions]:
+    """The model in an engine, and options that say where its weights are."""
+    sections = given.sealed.engine.sections
+    options = options._copy()
+    options._external_files = {**options._external_files, WEIGHTS: memoryview(sections[WEIGHTS])}
+    return sections["model"].tobytes(), options
+
+
+def plan_settings(settings: RunSettings) -> dict[str, Any]:
+    """What of a session's settings must be alike for two sessions to have the same plans."""
+    return {name: value for name, value in asdict(settings).items() if name in _OF_PLANS}
+
+
+def session_content(options: SessionOptions) -> dict[str, Any]:
+    """What options say that sessions of an engine begin with, unless they are told otherwise."""
+    kept = {name: int(value) for name, value in options._settings.items() if name in _KEPT_SETTINGS}
+    config = {key: value for key, value in options._config.items() if not key.startswith(_NOT_KEPT)}
+    return {"settings": kept, "config": config}
+
+
+_KEPT_SETTINGS = {"intra_op_num_threads": int, "inter_op_num_threads": int, "execution_mode": ExecutionMode}
+_NOT_KEPT = ("ep.context", "sardonyx.engine", TRUST, "session.optimized_model", _NO_COMPILE, _NO_OTHER)
+
+
+def note_made(digest: str) -> None:
+    """This user made the engine of this digest."""
+    _vouchers().note_made(digest)
+
+
+def _vouchers() -> Vouchers:
+    return Vouchers(default_folder())
+
+
+def _with_defaults(options: SessionOptions, given: EngineSource) -> SessionOptions:
+    """The options with those of the engine where the caller left them at their defaults."""
+    kept = given.sealed.engine.content["options"]
+    options = options._copy()
+    for key, value in kept["config"].items():
+        options._config.setdefault(str(key), str(value))
+    for name, kind in _KEPT_SETTINGS.items():
+        if name in kept["settings"] and name not in options._settings:
+            setattr(options, name, kind(kept["settings"][name]))
+    return options
+
+
+def _problem(given: EngineSource, settings: RunSettings, may_run: bool) -> str:
+    """Why plans and code of an engine cannot be used by a session of these settings; empty where they can."""
+    content = given.sealed.engine.content
+    if not may_run:
+        return (
+            "it was not made by this user on this machine, or others can write to it, and code of others is not run "
+            f"unless the session config entry '{TRUST}' = 1 answers for it"
+        )
+    if content["package"] != package_state() and content["generator"] != generator_version():
+        return f"it was made by another state of this package (version {content['version']}, this is {__version__})"
+    if settings.kernels == "numpy":
+        return "the session runs without kernels"
+    machine = host_target(settings.kernels).key
+    if content["machine"] != machine:
+        return f"it was made for another machine ({content['machine']}, this is {machine})"
+    wanted = plan_settings(settings)
+    others = [name for name, value in wanted.items() if content["settings"].get(name) != value]
+    if others:
+        return f"it was made with other values of {', '.join(others)}"
+    return ""
+
+
+def _build(
+    given: EngineSource,
+    options: SessionOptions,
+    names: Sequence[str],
+    provider_options: Sequence[Mapping[str, str]],
+    disabled: set[str],
+    logger: log.Logger,
+    trace: Trace | None,
+) -> Built:
+    from sardonyx.api.session_build import build
+
+    model, options = model_in(given, options)
+    return build(model, options, names, provider_options, disabled, logger, trace)

@@ -1,0 +1,49 @@
+"""The files of a model as they were when its session began."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.runtime.engine_file import Bytes, state_of
+from sardonyx.runtime.mapped_pages import map_file
+
+
+def file_state(path: str) -> list[int] | None:
+    """Size, times of modification and of change in nanoseconds, inode and device of a file; None where it is gone."""
+    try:
+        return state_of(os.stat(path))
+    except OSError:
+        return None
+
+
+class HeldFiles:
+    """Files that are mapped, so that they outlive their names."""
+
+    def __init__(self, states: Mapping[str, Sequence[int]]) -> None:
+        """`states` by path, as `file_state` gives them; OSError where a file is not like that."""
+        self._states = {path: list(state) for path, state in states.items()}
+        self.views = {path: map_file(path) for path in states}
+        if self.changed():
+            raise FileNotFoundError(f"{self.changed()[0]} has changed")
+
+    def array(self, path: str) -> Bytes:
+        """The bytes of a file."""
+        return np.frombuffer(self.views[path], np.uint8)
+
+    def changed(self) -> list[str]:
+        """The paths that lead to other contents now, or nowhere."""
+        return [path for path, state in self._states.items() if file_state(path) != state]
+
+    def check_whole(self) -> None:
+        """`Fail` where old contents are gone, because the same file was written to."""
+        for path in self.changed():
+            now = file_state(path)
+            if now is not None and now[3:] == self._states[path][3:]:
+                raise errors.Fail(
+                    f"{path} was written to since this session began, which now needs to read it again (for other "
+                    "sizes, fewer outputs or an error): make the session anew"
+                )
