@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx import errors, log
+from sardonyx.runtime.memory import MemoryLimit
 
 Kind = Literal["boolean", "number", "choice", "text"]
 
@@ -44,6 +45,8 @@ def _on_off(name: str, default: str, state: State, doc: str) -> ConfigKey:
 def _text(name: str, default: str, state: State, doc: str) -> ConfigKey:
     return ConfigKey(name, "text", default, state, doc)
 
+
+MEMORY_LIMIT = "sardonyx.memory_limit"
 
 _AFFINITIES = r"\d+(-\d+)?(,\d+(-\d+)?)*(;\d+(-\d+)?(,\d+(-\d+)?)*)*"
 
@@ -82,9 +85,9 @@ _TABLE = (
         "session.max_shape_override",
         "text",
         "",
-        "accepted",
-        "upper bounds of dynamic inputs, as in 'name:[8,3];other:[1]'",
-        pattern=r"([^:;]+:\[[\d, ]*\](;|$))*",
+        "works",
+        "largest shapes of inputs, for which memory is reserved ahead, as in 'name:[8,3];other:[1]'",
+        pattern=r"(\s*[^:;]+:\s*\[[\d,\s]*\]\s*(;(?!$)|$))*",
         error=errors.Fail,
     ),
     # Saving the optimised model
@@ -103,24 +106,47 @@ _TABLE = (
         lowest=0,
         lenient=True,
     ),
-    _on_off("session.save_external_prepacked_constant_initializers", "0", "accepted", "store packed weights"),
+    _on_off(
+        "session.save_external_prepacked_constant_initializers",
+        "0",
+        "accepted",
+        "store packed weights: engines do, whose layouts are this machine's",
+    ),
     # Placement
     _on_off("session.disable_cpu_ep_fallback", "0", "works", "nodes left for the CPU provider are an error"),
     _on_off("session.record_ep_graph_assignment_info", "0", "works", "keep which provider runs which node"),
-    _on_off("session.disable_model_compile", "0", "accepted", "forbid providers that compile"),
-    _text("session.node_partition_config_file", "", "accepted", "logic streams"),
+    _on_off(
+        "session.disable_model_compile",
+        "0",
+        "works",
+        "nodes for providers that compile, all but the CPU's, are an error",
+    ),
+    _text(
+        "session.node_partition_config_file",
+        "",
+        "accepted",
+        "nothing to do: streams belong to devices with queues of their own",
+    ),
     # Optimisation
     _text(
-        "optimization.disable_specified_optimizers", "", "works", "names of rewrites to leave out, comma between them"
+        "optimization.disable_specified_optimizers",
+        "",
+        "works",
+        "names of optimizers to leave out, semicolons between them",
     ),
-    _on_off("optimization.enable_gelu_approximation", "0", "accepted", "Gelu becomes FastGelu"),
-    _on_off("optimization.enable_cast_chain_elimination", "0", "accepted", "join chains of Cast"),
+    _on_off("optimization.enable_gelu_approximation", "0", "works", "Gelu becomes its tanh form, FastGelu"),
+    _on_off(
+        "optimization.enable_cast_chain_elimination",
+        "0",
+        "works",
+        "a Cast of a Cast to a narrower type of floats converts at once, without the rounding in between",
+    ),
     ConfigKey(
         "optimization.constant_folding_max_output_size_in_bytes",
         "number",
         "",
-        "accepted",
-        "largest tensor that folding makes",
+        "works",
+        "largest tensor that folding makes, 0 for any; 1 MiB or the size of its inputs without it",
         lowest=0,
         lenient=True,
     ),
@@ -129,24 +155,24 @@ _TABLE = (
         "choice",
         "",
         "accepted",
-        "what a minimal build saves",
+        "nothing to do: it belongs to files in ORT format, which are not written",
         choices=("", "save", "apply"),
     ),
     ConfigKey(
         "session.graph_optimizations_loop_level",
         "number",
         "1",
-        "accepted",
-        "repeat levels while they change",
+        "works",
+        "repeat rewrites while they change something: 0 none, 1 those from layout on, 2 those from extended on",
         lowest=0,
         error=errors.RuntimeException,
     ),
     _on_off("session.disable_quant_qdq", "0", "works", "no QDQ fusion"),
-    _on_off("session.enable_quant_qdq_cleanup", "0", "accepted", "drop leftover Q-DQ pairs"),
-    _on_off("session.disable_double_qdq_remover", "0", "accepted", "keep Q-DQ-Q-DQ"),
-    _on_off("session.disable_qdq_constant_folding", "0", "accepted", "no folding through QDQ"),
-    _on_off("session.qdqisint8allowed", "0", "accepted", "int8 QDQ when saving for ARM"),
-    _on_off("session.x64quantprecision", "0", "accepted", "no saturating 8-bit products"),
+    _on_off("session.enable_quant_qdq_cleanup", "0", "works", "drop pairs of Q and DQ that no integer operator took"),
+    _on_off("session.disable_double_qdq_remover", "0", "works", "keep Q-DQ-Q-DQ instead of one pair"),
+    _on_off("session.disable_qdq_constant_folding", "0", "works", "keep DQ of constants where QDQ fusion is disabled"),
+    _on_off("session.qdqisint8allowed", "0", "accepted", "nothing to do: signed bytes are computed as they are"),
+    _on_off("session.x64quantprecision", "0", "works", "products of bytes never saturate, with it or without"),
     ConfigKey(
         "session.qdq_matmulnbits_accuracy_level",
         "number",
@@ -158,22 +184,70 @@ _TABLE = (
         error=errors.Fail,
     ),
     ConfigKey(
-        "session.qdq_matmulnbits_block_size", "number", "", "accepted", "block size of MatMulNBits", error=errors.Fail
+        "session.qdq_matmulnbits_block_size",
+        "choice",
+        "",
+        "works",
+        "block size of MatMulNBits for weights with a scale for each column or one for all: 32 if 0, the largest if -1",
+        choices=("", "-1", "0", "16", "32", "64", "128", "256"),
+        error=errors.Fail,
     ),
-    _on_off("session.enable_dq_matmulnbits_fusion", "0", "accepted", "DequantizeLinear and MatMul become MatMulNBits"),
+    _on_off(
+        "session.enable_dq_matmulnbits_fusion",
+        "0",
+        "works",
+        "DequantizeLinear, Reshape, Transpose and MatMul become MatMulNBits",
+    ),
     ConfigKey(
-        "session.gqa_value_layout", "choice", "BNSH", "accepted", "layout of cached values", choices=("BNSH", "BNHS")
+        "session.gqa_value_layout",
+        "choice",
+        "BNSH",
+        "works",
+        "layout of past and present values of GroupQueryAttention as the caller binds them",
+        choices=("BNSH", "BNHS"),
     ),
-    _on_off("session.debug_layout_transformation", "0", "accepted", "dump models after layout steps"),
+    _on_off(
+        "session.debug_layout_transformation",
+        "0",
+        "accepted",
+        "nothing to do: layouts are chosen with the kernels, which `sardonyx explain` shows",
+    ),
     # Weights and memory
-    _on_off("session.disable_prepacking", "0", "accepted", "no weight packing"),
-    _on_off("session.use_env_allocators", "0", "accepted", "allocators registered in the environment"),
-    _on_off("session.use_device_allocator_for_initializers", "0", "accepted", "weights outside the arena"),
-    _on_off("session.use_ort_model_bytes_directly", "0", "accepted", "zero-copy ORT-format bytes"),
-    _on_off("session.use_ort_model_bytes_for_initializers", "0", "accepted", "weights in ORT-format bytes"),
-    _on_off("session.use_external_initializer_file_buffers_directly", "0", "accepted", "weights in the given buffers"),
-    _on_off("session.prepack.enable_parallel", "0", "accepted", "pack weights on several threads"),
-    _text("session.collect_node_memory_stats_to_file", "", "accepted", "CSV of memory per node"),
+    _on_off(
+        "session.disable_prepacking",
+        "0",
+        "works",
+        "products and convolutions of floats read weights as they lie in the model",
+    ),
+    _on_off("session.use_env_allocators", "0", "works", "runs take their memory from the registered arena"),
+    _on_off(
+        "session.use_device_allocator_for_initializers",
+        "0",
+        "accepted",
+        "weights outside the arena: they never lie in one",
+    ),
+    _on_off(
+        "session.use_ort_model_bytes_directly", "0", "accepted", "nothing to do: models in ORT format are not read"
+    ),
+    _on_off(
+        "session.use_ort_model_bytes_for_initializers",
+        "0",
+        "accepted",
+        "nothing to do: models in ORT format are not read",
+    ),
+    _on_off(
+        "session.use_external_initializer_file_buffers_directly",
+        "0",
+        "accepted",
+        "weights in the given buffers: they are always read there",
+    ),
+    _on_off("session.prepack.enable_parallel", "0", "accepted", "all processors pack weights in any case"),
+    _text(
+        "session.collect_node_memory_stats_to_file",
+        "",
+        "works",
+        "CSV of the bytes that each node reads and writes, beside the model",
+    ),
     # Threads
     _on_off("session.intra_op.allow_spinning", "1", "works", "idle workers spin before they sleep"),
     _on_off("session.inter_op.allow_spinning", "1", "accepted", "the same for the pool between nodes"),
@@ -197,7 +271,15 @@ _TABLE = (
     ),
     ConfigKey("session.inter_op.spin_backoff_max", "number", "", "accepted", "the same between nodes", lenient=True),
     _on_off("session.set_denormal_as_zero", "0", "works", "flush denormal numbers"),
-    # Native code (keys of this project)
+    # Memory and native code (keys of this project)
+    ConfigKey(
+        MEMORY_LIMIT,
+        "number",
+        "",
+        "works",
+        "bytes that the session may take for packed weights, arenas and results of a run; more is an error",
+        lowest=1,
+    ),
     ConfigKey(
         "sardonyx.cpu.kernels",
         "choice",
@@ -269,9 +351,15 @@ def number(entries: Mapping[str, str], name: str) -> int:
     return int(key.default if _complaint(key, text) else text)
 
 
+def memory_limit(entries: Mapping[str, str]) -> MemoryLimit | None:
+    """The limit that `sardonyx.memory_limit` sets; None without one, or with a bad one, which `check` refuses."""
+    text = entries.get(MEMORY_LIMIT, "")
+    return MemoryLimit(int(text), MEMORY_LIMIT) if text and not _complaint(CONFIG_KEYS[MEMORY_LIMIT], text) else None
+
+
 def names(entries: Mapping[str, str], name: str) -> list[str]:
-    """The parts of a key whose value is a list with commas."""
-    return [part.strip() for part in entries.get(name, "").split(",") if part.strip()]
+    """The parts of a key whose value is a list with semicolons, as in onnxruntime, or commas."""
+    return [part.strip() for part in re.split("[;,]", entries.get(name, "")) if part.strip()]
 
 
 def check(entries: Mapping[str, str], logger: log.Logger) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +18,7 @@ from sardonyx import errors, log
 from sardonyx.api import engine_store, environment, session_opening
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.built import Built
-from sardonyx.api.config_keys import is_on
+from sardonyx.api.config_keys import is_on, memory_limit
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
 from sardonyx.api.fast_run import ShortWay
@@ -25,6 +26,7 @@ from sardonyx.api.feeds import InputSpec
 from sardonyx.api.io_binding import SessionIOBinding
 from sardonyx.api.model_metadata import ModelMetadata
 from sardonyx.api.node_arg import NodeArg
+from sardonyx.api.node_memory import node_memory
 from sardonyx.api.ort_value_vector import OrtValueVector
 from sardonyx.api.output_plans import OutputPlans
 from sardonyx.api.results import detach, to_python
@@ -32,8 +34,10 @@ from sardonyx.api.run_options import RunOptions, check_run_config, shrinks_memor
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.api.shared_symbols import Contradiction, SharedSymbols
 from sardonyx.api.signature import Signature
+from sardonyx.runtime.constant_memory import WEIGHTS
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
+from sardonyx.runtime.memory import Charge, MemoryLimitError
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.trace import Trace
 
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from onnx import ModelProto
 
+    from sardonyx.api.compiled_model import CompiledModel
+    from sardonyx.api.memory_report import MemoryReport
     from sardonyx.passes.base import PassReport
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -66,7 +72,8 @@ class CoreSession:
         self._logger = log.Logger(self._options.logid, self._options.log_severity_level)
         self._trace = self._start_trace() if self._options.enable_profiling else None
         self._profiling_start = 0 if self._trace is None else self._trace.start_ns
-        self._context = RunContext(trace=self._trace, logger=self._logger)
+        self._node_memory = node_memory(source, self._options._config, self._trace)
+        self._context = RunContext(trace=self._node_memory or self._trace, logger=self._logger)
         given: dict[str, Any] = {
             "names": providers,
             "provider_options": provider_options,
@@ -74,10 +81,13 @@ class CoreSession:
             "logger": self._logger,
         }
         self._build = functools.partial(session_opening.build, source, **given)
+        self._disabled = frozenset(disabled_optimizers)
         self._again = functools.partial(
             CoreSession._ordinary, source, self._options, providers, provider_options, set(disabled_optimizers)
         )
-        built = session_opening.open_session(source, options=self._options, trace=self._trace, **given)
+        self.memory_limit = memory_limit(self._options._config)
+        with self.within_limit():
+            built = session_opening.open_session(source, options=self._options, trace=self._trace, **given)
         self._providers = built.providers
         self._memory_owners = [*built.providers]
         self._compiled = built.compiled
@@ -93,11 +103,12 @@ class CoreSession:
         self._lock = threading.Lock()
         self.short_way = (
             ShortWay.of(self._plan, [name for name, _, _ in self._inputs])
-            if self._trace is None and self._options.enable_cpu_mem_arena
+            if self._context.trace is None and self._options.enable_cpu_mem_arena
             else None
         )
         self._fast = None if self.short_way is None else self.short_way.fast_call()
         self._last_look: Hashable = None
+        self._charge = self._charged() if built.is_stored else None
 
     def _set_signature(self, built: Built) -> None:
         seen = built.signature
@@ -158,7 +169,8 @@ class CoreSession:
             return
         look = self.short_way.look([array for array in arrays if array is not None])
         if self._last_look is None or look == self._last_look:
-            self.short_way.prepare(self._fast, feeds)
+            with contextlib.suppress(MemoryLimitError), self.within_limit():  # the long way needs less
+                self.short_way.prepare(self._fast, feeds)
         self._last_look = look
 
     def execute(
@@ -168,6 +180,14 @@ class CoreSession:
 
         Everything is checked before anything runs: InvalidArgument for an unknown name, a wrong type or shape.
         """
+        if self.memory_limit is None:
+            return self._execute(output_names, feeds, run_options)
+        with self.memory_limit.applied():
+            return self._execute(output_names, feeds, run_options)
+
+    def _execute(
+        self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None
+    ) -> list[Any]:
         context, adapted = self._context, _NO_ADAPTERS
         if run_options is not None:
             context, adapted = self._context_of(run_options)
@@ -185,9 +205,10 @@ class CoreSession:
                 values = execute(plan, context, inputs)
             finally:
                 trace.event("Session", "model_run", start)
-        if self._keep is not None and plan is self._plan:
-            keep, self._keep = self._keep, None
-            keep(inputs)
+        if self._node_memory is not None:
+            self._node_memory.write()
+        if self._keep is not None and plan is self._plan and not self._keep(inputs):
+            self._keep = None
         del inputs  # the references to them would make results look shared
         if run_options is not None and shrinks_memory(run_options._config):
             self._release_memory()
@@ -196,9 +217,52 @@ class CoreSession:
             self._report_shapes(names, results)
         return results
 
-    def observe(self, feeds: Mapping[str, Any], trace: Trace) -> None:
-        """Run for all outputs, with `trace` told of every step."""
-        execute(self._plan, replace(self._context, trace=trace), self._checked(feeds, _NO_ADAPTERS))
+    def observe(self, feeds: Mapping[str, Any], trace: Trace, plan: Plan | None = None) -> None:
+        """Run for all outputs, with `trace` told of every step; the plan of a `variant` in place of its own."""
+        execute(plan or self._plan, replace(self._context, trace=trace), self._checked(feeds, _NO_ADAPTERS))
+
+    def variant(
+        self, options: SessionOptions, disabled: Iterable[str] | None = None, *, constant_initializers: bool = False
+    ) -> Built:
+        """What a session of the same model would be with other options, and with other optimizers `disabled`.
+
+        With `constant_initializers`, initializers that are inputs of the graph could not be overridden.
+        """
+        options = options._copy()
+        options.optimized_model_filepath = ""
+        return self._build(
+            options=options,
+            disabled=set(self._disabled if disabled is None else disabled),
+            logger=log.Logger(self._options.logid, log.Severity.FATAL),
+            trace=None,
+            constant_initializers=constant_initializers,
+        )
+
+    def within_limit(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, what is taken has to fit under the session's memory limit, if it has one."""
+        return contextlib.nullcontext() if self.memory_limit is None else self.memory_limit.applied()
+
+    def _charged(self) -> Charge | None:
+        """What counts the constants of an engine, which are there as one piece."""
+        if self.memory_limit is None:
+            return None
+        return self.memory_limit.charge(self.memory_report().weights.packed, WEIGHTS)
+
+    def memory_report(self) -> MemoryReport:
+        """Where the bytes of the session are."""
+        from sardonyx.api.memory_report import memory_report
+
+        return memory_report(self)
+
+    @property
+    def held_plans(self) -> list[Plan]:
+        """All plans that were made so far."""
+        distinct = [] if self._distinct is None else self._distinct.plans
+        return [*self._plans.plans, *distinct]
+
+    def code_bytes(self, addresses: Collection[int]) -> int:
+        """Bytes of machine code of functions of its plans."""
+        return sum(provider.code_bytes(addresses) for provider in self._memory_owners)
 
     def without_engine(self) -> CoreSession:
         """This session, or where its plan comes from an engine the same one made from the model."""
@@ -221,9 +285,19 @@ class CoreSession:
         return self._compiled().passes
 
     @property
+    def compiled(self) -> CompiledModel:
+        """The model after its rewrites, and what became of it."""
+        return self._compiled()
+
+    @property
     def plan(self) -> Plan:
         """What runs for all outputs."""
         return self._plan
+
+    @property
+    def disabled_optimizers(self) -> frozenset[str]:
+        """The optimizers that the constructor left out."""
+        return self._disabled
 
     def _checked(self, feeds: Mapping[str, Any], adapted: Mapping[str, Any]) -> list[Any]:
         """Values for the plan's inputs, in its order."""
@@ -449,7 +523,9 @@ class CoreSession:
         trace, self._trace = self._trace, None
         if trace is None:
             return ""
-        self._context = replace(self._context, trace=None)
+        if self._node_memory is not None:
+            self._node_memory.inner = None
+        self._context = replace(self._context, trace=self._node_memory)
         return trace.write()
 
     @property

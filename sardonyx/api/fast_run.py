@@ -54,6 +54,11 @@ class ShortWay(ABC):
             return None
         return OneSegment.of(plan, input_names) or ManySteps.of(plan, input_names)
 
+    @property
+    @abstractmethod
+    def held_bytes(self) -> int:
+        """Bytes of what lies between the steps of runs that are prepared."""
+
     @abstractmethod
     def fast_call(self) -> FastCall:
         """A call of its own to prepare."""
@@ -159,6 +164,10 @@ class OneSegment(ShortWay):
             ManySteps(replace(plan, inputs=step.inputs), [names[slot] for slot in step.inputs], [step.call]),
         )
 
+    @property
+    def held_bytes(self) -> int:
+        return self._chained.held_bytes
+
     def fast_call(self) -> FastCall:
         return self.segment.fast_call()
 
@@ -199,6 +208,11 @@ class ManySteps(ShortWay):
             return None
         segments[0].chain_address()  # so that no run has to wait for its code
         return cls(plan, input_names, segments)
+
+    @property
+    def held_bytes(self) -> int:
+        woven = [one.chain for chains in list(self._woven.values()) for one in list(chains.values())]
+        return sum(chain.held_bytes for chain in woven if chain is not None)
 
     def fast_call(self) -> FastCall:
         return self._segment.fast_call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from sardonyx.api.core_value import CoreValue, pointer_array, tensor_array
 from sardonyx.api.device import CoreDevice, OrtDevice, require_cpu
 from sardonyx.api.ort_value import OrtValue
 from sardonyx.api.ort_value_vector import OrtValueVector
+from sardonyx.runtime.memory import MemoryLimitError
 
 if TYPE_CHECKING:
     from sardonyx.api.core_session import CoreSession
@@ -120,7 +122,8 @@ class SessionIOBinding:
         arrays = [self._outputs[name].raw for name in self._session.output_names if name in self._outputs]
         whole = set(feeds) == set(one.inputs) and len(arrays) == len(self._session.output_names)
         if whole and not self._session.contradicts(feeds):
-            one.prepare_bound(self._fast, feeds, arrays)
+            with contextlib.suppress(MemoryLimitError), self._session.within_limit():  # the long way needs less
+                one.prepare_bound(self._fast, feeds, arrays)
 
     def _changed(self) -> None:
         """What is bound is not what the last run was on."""

@@ -13,6 +13,12 @@ from sardonyx.api.enums import (
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
+from sardonyx.runtime import shared_arena
+from sardonyx.runtime.memory import MemoryLimit
+from sardonyx.runtime.shared_arena import MOST_DOUBLED, ArenaGrowth
+
+# How an arena is extended.
+_DEFAULT, _POWERS_OF_TWO, _SAME_AS_REQUESTED = -1, 0, 1
 
 # Names that stand for a device: its kind, vendor, and whether the memory is the host's, visible to the device.
 _NAMED: dict[str, tuple[int, OrtDeviceVendorId, bool]] = {
@@ -135,15 +141,47 @@ class OrtArenaCfg:
                 setattr(self, key, operator.index(value))
             except TypeError:
                 raise RuntimeError(f"OrtArenaCfg option {key} must be a whole number, not {value!r}") from None
+        if self.max_mem < 0:
+            raise RuntimeError(
+                f"OrtArenaCfg option max_mem must be a number of bytes, or 0 for any, not {self.max_mem}"
+            )
+
+    def growth(self) -> ArenaGrowth:
+        """How arenas of these values grow; RuntimeError for an unknown strategy."""
+        if self.arena_extend_strategy not in (_DEFAULT, _POWERS_OF_TWO, _SAME_AS_REQUESTED):
+            raise RuntimeError(
+                f"Received invalid value of arena_extend_strategy {self.arena_extend_strategy}; it is 0 for sizes that "
+                "are powers of two, or 1 for those that are requested"
+            )
+        most = self.max_power_of_two_extend_bytes
+        return ArenaGrowth(
+            doubles=self.arena_extend_strategy != _SAME_AS_REQUESTED,
+            first=max(0, self.initial_chunk_size_bytes),
+            second=max(0, self.initial_growth_chunk_size_bytes),
+            most_doubled=most if most >= 0 else MOST_DOUBLED,
+        )
+
+    def limit(self) -> MemoryLimit | None:
+        """The limit of `max_mem`."""
+        return MemoryLimit(self.max_mem, "max_mem of OrtArenaCfg") if self.max_mem > 0 else None
 
 
 def create_and_register_allocator(mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
-    """Accepted for the host's memory, which every session takes from its own plans anyway; RuntimeError for others."""
+    """Let sessions with the config ``session.use_env_allocators`` = 1, made from now on, run in one arena.
+
+    Memory by a device allocator is no arena: such sessions keep memory of their own then. RuntimeError for memory
+    of other devices than the host.
+    """
     if mem_info.core_device().device_type() != CPU:
         raise RuntimeError(
             "Error when creating and registering allocator: Only CPU devices are supported. Please call "
             "CreateAndRegisterAllocatorV2() for other device."
         )
+    if mem_info.allocator_type == OrtAllocatorType.ORT_ARENA_ALLOCATOR:
+        config = OrtArenaCfg({}) if arena_cfg is None else arena_cfg
+        shared_arena.register(config.growth(), config.limit())
+    else:
+        shared_arena.unregister()
 
 
 def create_and_register_allocator_v2(

@@ -22,6 +22,11 @@ class OutputPlans:
         self._parts: dict[tuple[str, ...], Plan] = {}
         self._lock = threading.Lock()
 
+    @property
+    def plans(self) -> list[Plan]:
+        """All that were made so far."""
+        return [self.whole, *list(self._parts.values())]
+
     def of(self, names: tuple[str, ...]) -> Plan:
         """The plan for these outputs, in this order; InvalidArgument for an unknown name."""
         if names == self._names:

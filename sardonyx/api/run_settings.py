@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sardonyx import errors
 from sardonyx.api import config_keys, environment
 from sardonyx.api.config_keys import is_on
-from sardonyx.api.enums import ExecutionMode
+from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.runtime.processors import default_threads, parse_affinities
 from sardonyx.runtime.settings import RunSettings
@@ -17,13 +19,21 @@ FAST_PRODUCTS = "sardonyx.cpu.fast_products"
 WINOGRAD = "sardonyx.cpu.winograd"
 BATCH_ITEMS = "sardonyx.cpu.batch_items"
 
+# What the plan maker does beyond a kernel for each node, by the names under which sessions leave it out. That of the
+# layouts is onnxruntime's transformer of the same purpose.
+KERNEL_FUSION = "KernelFusion"
+LAYOUTS = "NchwcTransformer"
+KERNEL_PAIRS = "KernelPairs"
+PLAN_OPTIMIZERS = frozenset({KERNEL_FUSION, LAYOUTS, KERNEL_PAIRS})
 
-def run_settings(options: SessionOptions) -> RunSettings:
-    """The settings that options stand for.
+
+def run_settings(options: SessionOptions, disabled: Collection[str] = ()) -> RunSettings:
+    """The settings that options stand for, without the optimisations that are `disabled` by name.
 
     InvalidArgument for an instruction set that this machine lacks, RuntimeError for affinities that do not fit.
     """
     config = options._config
+    level = int(options.graph_optimization_level)
     shared = None if options.use_per_session_threads else environment.global_thread_pool_sizes()
     threads, branches = (options.intra_op_num_threads, options.inter_op_num_threads) if shared is None else shared
     threads = max(0, threads)
@@ -45,7 +55,14 @@ def run_settings(options: SessionOptions) -> RunSettings:
         winograd=is_on(config, WINOGRAD),
         batch_items=_number(config.get(BATCH_ITEMS, config_keys.CONFIG_KEYS[BATCH_ITEMS].default)),
         keeps_arena=bool(options.enable_cpu_mem_arena),
+        shares_arena=is_on(config, "session.use_env_allocators"),
+        reuses_memory=bool(options.enable_mem_reuse),
+        keeps_plans=bool(options.enable_mem_pattern),
+        packs=not is_on(config, "session.disable_prepacking"),
         flush_denormals=is_on(config, "session.set_denormal_as_zero"),
+        fuses=level >= int(GraphOptimizationLevel.ORT_ENABLE_EXTENDED) and KERNEL_FUSION not in disabled,
+        layouts=level >= int(GraphOptimizationLevel.ORT_ENABLE_LAYOUT) and LAYOUTS not in disabled,
+        pairs=level >= int(GraphOptimizationLevel.ORT_ENABLE_ALL) and KERNEL_PAIRS not in disabled,
     )
 
 

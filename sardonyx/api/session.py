@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from sardonyx.api.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
+    from sardonyx.api.memory_report import MemoryReport
     from sardonyx.api.model_metadata import ModelMetadata
     from sardonyx.api.node_arg import NodeArg
     from sardonyx.api.ort_value_vector import OrtValueVector
@@ -284,6 +285,10 @@ class InferenceSession:
         session = self._session()
         kind = OrtAllocatorType.ORT_ARENA_ALLOCATOR if session.keeps_arena else OrtAllocatorType.ORT_DEVICE_ALLOCATOR
         return OrtMemoryInfo(session.allocator_name(), kind, 0, OrtMemType.DEFAULT)
+
+    def memory_report(self) -> MemoryReport:
+        """Where the bytes of the session are: weights, arenas, plans, kernels; `print` shows it as a table."""
+        return self._session().memory_report()
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
         """The device on which each input is expected."""

@@ -25,9 +25,10 @@ def assemble(
     scratch_bytes: int,
     owners: Sequence[Array],
     flush_denormals: bool,
+    reuses_memory: bool = True,
 ) -> NativePlan:
     """The plan of these steps, for so many inputs and outputs; `owners` live as long as it does."""
-    offsets, arena_bytes = lay_out(steps)
+    offsets, arena_bytes = lay_out(steps, reuses_memory)
     fixups: list[int] = []  # those of the arena, and then of what the caller gives
     externals: list[int] = []
     constant_words: list[int] = []
@@ -68,8 +69,11 @@ def assemble(
     )
 
 
-def lay_out(steps: Sequence[BoundStep]) -> tuple[dict[Buffer, int], int]:
-    """Byte offsets of the buffers in the arena, by first and last use: best fit, freed space joined."""
+def lay_out(steps: Sequence[BoundStep], reuses_memory: bool = True) -> tuple[dict[Buffer, int], int]:
+    """Byte offsets of the buffers in the arena, by first and last use: best fit, freed space joined.
+
+    Unless `reuses_memory`, every buffer has bytes of its own.
+    """
     last: dict[Buffer, int] = {}
     begins: list[list[Buffer]] = [[] for _ in steps]
     ends: list[list[Buffer]] = [[] for _ in steps]
@@ -89,7 +93,7 @@ def lay_out(steps: Sequence[BoundStep]) -> tuple[dict[Buffer, int], int]:
     for new, old in zip(begins, ends, strict=True):
         for buffer in sorted(new, key=_negative_size) if len(new) > 1 else new:
             arena.place(buffer)
-        for buffer in old:
+        for buffer in old if reuses_memory else ():
             arena.free(buffer)
     return arena.offsets, arena.total
 

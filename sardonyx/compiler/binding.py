@@ -32,6 +32,7 @@ from sardonyx.compiler.bound_step import (
 from sardonyx.compiler.branches import side_by_side
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.shared_constants import ConstantShares, Use
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.mapped_pages import release_pages
 from sardonyx.runtime.native_plan import NativePlan
@@ -79,8 +80,9 @@ class Fault:
 RecordedStep = tuple[str, StepForm, Sequence[int], int]
 
 
-# What was made of constants, by the identity of their `source` and a key, with what keeps that identity alive.
-Prepared = dict[tuple[int, Hashable], tuple[Array | Buffer, Tensor]]
+# What was made of constants, by the identity of their `source` and a key, with what keeps that identity alive and what
+# says who uses it.
+Prepared = dict[tuple[int, Hashable], tuple[Array | Buffer, Tensor, Use]]
 
 
 @dataclass
@@ -101,6 +103,7 @@ class Binder:
     # for other plans where what they were made from lives as long: where its `id` is in `lasting` (None: all do).
     lasting: Container[int] | None = None
     prepared: Prepared = field(default_factory=dict)
+    shares: ConstantShares | None = None  # None: made for this binder
     derivations: list[tuple[Tensor, Hashable, Callable[[Array], Array], Tensor]] = field(default_factory=list)
     _notes: Buffer = field(default_factory=lambda: Buffer(0))
     _group: int = 0
@@ -206,12 +209,10 @@ class Binder:
         assert origin is not None
         known = self.prepared.get((id(origin), key))
         if known is None:
-            array = given.array
-            assert array is not None
-            result = self.constant(make(array))
-            release_pages(array)
-            known = origin, result
-            if self._lasts(origin):
+            lasts = self._lasts(origin)
+            use = self._shares.make(origin if lasts else None, key, lambda: _made(given, make))
+            known = origin, self.constant(use.array), use
+            if lasts:
                 self.prepared[id(origin), key] = known
         else:
             self.constants.append(known[1].buffer.array)  # type: ignore[arg-type]
@@ -222,7 +223,13 @@ class Binder:
         """Whether contents live as long as what is prepared: the model's own, and what was prepared of them."""
         if self.lasting is None or id(origin) in self.lasting:
             return True
-        return any(made.buffer.array is origin for _, made in self.prepared.values())
+        return any(made.buffer.array is origin for _, made, _ in self.prepared.values())
+
+    @property
+    def _shares(self) -> ConstantShares:
+        if self.shares is None:
+            self.shares = ConstantShares(self.target.key)
+        return self.shares
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -288,9 +295,19 @@ class Binder:
             scratch_bytes=self.scratch_bytes,
             owners=self.constants,
             flush_denormals=self.settings.flush_denormals,
+            reuses_memory=self.settings.reuses_memory,
         )
         described = tuple((tensor.dtype, tensor.shape) for tensor in finished)
         return Bound(plan, described, tuple(self.steps), tuple(self.faults))
+
+
+def _made(given: Tensor, make: Callable[[Array], Array]) -> Array:
+    """What `make` gives of the contents of a tensor, of whose mapped pages none stays."""
+    array = given.contents
+    assert array is not None
+    made = make(array)
+    release_pages(array)
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
-from sardonyx.compiler.binding import Bound
+from sardonyx.compiler.binding import Bound, Buffer
+from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan
 from sardonyx.runtime.plan import Plan, Step
 from sardonyx.runtime.sizes import Symbol, evaluate
@@ -49,3 +51,27 @@ def buffer_bytes(bound: Bound) -> int:
     tensors = (tensor for step in bound.steps for tensor in (*step.reads, *step.writes))
     buffers = {id(buffer): buffer for buffer in (tensor.buffer.settled()[0] for tensor in tensors)}
     return sum(buffer.nbytes for buffer in buffers.values() if buffer.kind == "arena")
+
+
+def value_bytes(bound: Bound) -> tuple[int, int]:
+    """Bytes of all values in the arena of a plan, as if none shared its memory, and the most that are alive at once.
+
+    Each value takes whole cache lines, as it does in the arena. The second is 0 where steps are done in rounds.
+    """
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for index, step in enumerate(bound.steps):
+        for buffer in (*step.read_buffers, *step.written_buffers):
+            root, _ = buffer.settled()
+            if root.kind == "arena":
+                first.setdefault(root, index)
+                last[root] = index
+    sizes = {buffer: -(-max(1, buffer.nbytes) // ALIGNMENT) * ALIGNMENT for buffer in first}
+    total = sum(sizes.values())
+    if any(stretch.rounds != 1 for stretch in bound.stretches):
+        return total, 0
+    changes = [0] * (len(bound.steps) + 1)
+    for buffer, nbytes in sizes.items():
+        changes[first[buffer]] += nbytes
+        changes[last[buffer] + 1] -= nbytes
+    return total, max(itertools.accumulate(changes))

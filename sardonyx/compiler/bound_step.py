@@ -7,7 +7,7 @@ import math
 import operator
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -95,6 +95,11 @@ class Tensor:
         return self.array
 
     @property
+    def contents(self) -> Array | None:
+        """What it contains, whether or not kernels are to see that."""
+        return self.array
+
+    @property
     def unwatched(self) -> Tensor:
         """The tensor, whose `array` may be read without anybody noting it."""
         return self
@@ -128,13 +133,17 @@ class Tensor:
 
 
 class ComputedBuffer(Buffer):
-    """The memory of a constant that `compute` gives whenever somebody asks, and that stays where a kernel reads it."""
+    """The memory of a constant that `compute` gives whenever somebody asks, and that stays where a kernel reads it.
 
-    __slots__ = ("_lock", "compute")
+    `identity` tells its contents from others, None where they cannot be told.
+    """
 
-    def __init__(self, compute: Callable[[], Array], nbytes: int) -> None:
+    __slots__ = ("_lock", "compute", "identity")
+
+    def __init__(self, compute: Callable[[], Array], nbytes: int, identity: Callable[[], Hashable | None]) -> None:
         super().__init__(nbytes, "constant")
         self.compute = compute
+        self.identity = identity
         self._lock = threading.Lock()
 
     @property
@@ -148,6 +157,10 @@ class ComputedBuffer(Buffer):
         return self._address
 
 
+def _unknown() -> None:
+    """The identity of contents that nothing tells from others."""
+
+
 class ComputedConstant(Tensor):
     """A constant that is computed from others whenever its contents are read, and not held in between.
 
@@ -159,10 +172,16 @@ class ComputedConstant(Tensor):
 
     buffer: ComputedBuffer
 
-    def __init__(self, compute: Callable[[], Array], dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+    def __init__(
+        self,
+        compute: Callable[[], Array],
+        dtype: np.dtype[Any],
+        shape: Sequence[int],
+        identity: Callable[[], Hashable | None] = _unknown,
+    ) -> None:
         shape = tuple(shape)
         self.dtype, self.shape, self.strides = dtype, shape, row_major(shape)
-        self.buffer = ComputedBuffer(compute, math.prod(shape) * dtype.itemsize)
+        self.buffer = ComputedBuffer(compute, math.prod(shape) * dtype.itemsize, identity)
         self.offset = self.number = 0
 
     @property
@@ -177,6 +196,24 @@ class ComputedConstant(Tensor):
     @property
     def source(self) -> Buffer:
         return self.buffer
+
+
+class LyingConstant(Tensor):
+    """A constant that kernels take for a value that comes in the run: they read it where it lies, and pack nothing."""
+
+    __slots__ = ("constant",)
+
+    def __init__(self, constant: Tensor) -> None:
+        super().__init__(*constant.look[:3], constant.buffer, constant.offset)
+        self.constant = constant
+
+    @property
+    def source(self) -> Array | Buffer | None:
+        return self.constant.source
+
+    @property
+    def contents(self) -> Array | None:
+        return self.constant.contents
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,7 @@ class _Weaver:
         self.missing: list[Missing] = []
         self.deciding: set[int] = set()  # the inputs whose contents were read
         self.kept: list[Array] = []
+        self.held_bytes = 0
 
     def emit(self, what: Do, *operands: _Operand) -> None:
         self.code.append((what, operands))
@@ -523,6 +524,7 @@ class _Weaver:
             team.run_address,
             segment.chain_address(),
             tuple(self.kept),
+            self.held_bytes,
         )
         found = [
             Output(held.dtype, held.shape, numbers[place])
@@ -544,6 +546,7 @@ class _Weaver:
             raise NotChainedError(f"{room} bytes between the plans")
         memory = np.zeros(room + _ALIGNMENT, np.uint8)
         self.kept.append(memory)
+        self.held_bytes = memory.nbytes
         at = address_of(memory)
         at += -at % _ALIGNMENT
         found = []

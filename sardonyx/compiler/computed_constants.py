@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Hashable
 from functools import partial
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from sardonyx.compiler.bound_step import Array, ComputedConstant
 from sardonyx.compiler.llvm.kernels.convolution.scaled_filters import ScaleSpec, emit_scaled_filters
 from sardonyx.compiler.llvm.library import KernelLibrary
-from sardonyx.graph.computed_tensor import ComputedTensor, ScaledTensor
+from sardonyx.graph.computed_tensor import ComputedTensor, JoinedTensor, ScaledTensor
 from sardonyx.graph.constants import tensor_array
 from sardonyx.runtime.constant_memory import passing_empty
+from sardonyx.runtime.content_identity import content_identity
 from sardonyx.runtime.mapped_pages import release_pages
 
 # Fewer bytes than this are scaled by one thread.
@@ -22,9 +24,22 @@ _SMALL = 1 << 20
 def computed_constant(library: KernelLibrary, tensor: ComputedTensor) -> ComputedConstant:
     """The tensor of a plan for one of the model."""
     dtype, shape = tensor.dtype.numpy(), tensor.shape.numpy()
+    compute: Callable[[], Array] = tensor.numpy
     if isinstance(tensor, ScaledTensor) and dtype == np.float32:
-        return ComputedConstant(partial(_scaled, library, tensor), dtype, shape)
-    return ComputedConstant(tensor.numpy, dtype, shape)
+        compute = partial(_scaled, library, tensor)
+    return ComputedConstant(compute, dtype, shape, partial(_identity, tensor))
+
+
+def _identity(tensor: ComputedTensor) -> Hashable | None:
+    """What tells the contents from others: those of what it is computed from."""
+    if isinstance(tensor, JoinedTensor):
+        parts = tensor.parts
+        if any(isinstance(part, ComputedTensor) for part in parts):
+            return None
+        return "joined", tuple([content_identity(np.asarray(part.numpy())) for part in parts])
+    if isinstance(tensor, ScaledTensor) and not isinstance(tensor.source, ComputedTensor):
+        return "scaled", content_identity(tensor_array(tensor.source)), content_identity(np.asarray(tensor.factor))
+    return None
 
 
 def _scaled(library: KernelLibrary, tensor: ScaledTensor) -> Array:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.llvm.kernels.engine.call import emit_call
-from sardonyx.compiler.llvm.kernels.engine.chain import emit_chain
-from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
-from sardonyx.compiler.llvm.kernels.engine.result_pool import emit_result_pool
 from sardonyx.compiler.llvm.library import Array, KernelLibrary, library
+from sardonyx.compiler.llvm.runtime_functions import runtime_functions
+from sardonyx.runtime.constant_memory import HeldConstant
 from sardonyx.runtime.fast_call import CallCode
 from sardonyx.runtime.lanes import LanePool
+from sardonyx.runtime.memory import applied_limit
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.processors import parse_affinities, team_size
 from sardonyx.runtime.result_pool import PoolCode, ResultPool, result_pool
 from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.team import TeamOptions, ThreadTeam, shared_team
+from sardonyx.runtime.shared_arena import environment_lanes
+from sardonyx.runtime.team import ExecutorCode, TeamOptions, ThreadTeam, shared_team
 
 
 class NativeResources:
@@ -30,8 +30,11 @@ class NativeResources:
         self.library = library(settings.kernels)
         self.library.progress.begin()
         self._runtime = library(settings.kernels, "runtime")
-        self.team: ThreadTeam = shared_team(executor_code(self._runtime), _team_options(settings))
-        self.lanes = LanePool(self.team.threads, None if settings.keeps_arena else 0)
+        executor = ExecutorCode(*runtime_functions(self._runtime, ("run", "work", "stop")), self._runtime)
+        self.team: ThreadTeam = shared_team(executor, _team_options(settings))
+        shared = environment_lanes() if settings.shares_arena else None
+        own = LanePool(self.team.threads, None if settings.keeps_arena else 0, applied_limit())
+        self.lanes = own if shared is None else shared
         self.results = _result_pool(self._runtime)
 
     def segment(
@@ -41,26 +44,27 @@ class NativeResources:
         names: Sequence[str],
         steering_places: Sequence[int],
         restricted: Callable[[Sequence[int]], tuple[NativeSegment, Sequence[int]]],
+        held: Callable[[], Iterable[HeldConstant]] | None = None,
     ) -> NativeSegment:
         """A segment that runs on them; the arguments are those of `NativeSegment`."""
         resources = self.team, self.lanes, self._call_code, self.results
-        return NativeSegment(make_plan, dtypes, names, steering_places, *resources, restricted)
+        keeps = self.settings.keeps_plans
+        return NativeSegment(make_plan, dtypes, names, steering_places, *resources, restricted, held, keeps)
 
     def release_memory(self) -> None:
         """Give the arenas that no run uses back to the system."""
         self.lanes.shrink()
 
     def _call_code(self) -> CallCode:
-        arrays, bound = (self._runtime.address(emit_call, (form,)) for form in ("arrays", "bound"))
-        return CallCode(arrays, bound, lambda: self._runtime.address(emit_chain, ()))
+        arrays, bound = runtime_functions(self._runtime, ("call arrays", "call bound"))
+        return CallCode(arrays, bound, lambda: runtime_functions(self._runtime, ("chain",))[0])
 
 
 def _result_pool(library: KernelLibrary) -> ResultPool | None:
     """The process's pool of results; none where the system lacks the allocator that it calls."""
     if os.name != "posix":
         return None
-    take, give, release = (library.address(emit_result_pool, (part,)) for part in ("take", "give", "release"))
-    return result_pool(PoolCode(take, give, release))
+    return result_pool(PoolCode(*runtime_functions(library, ("take result", "give result", "release results"))))
 
 
 def _team_options(settings: RunSettings) -> TeamOptions:

@@ -20,6 +20,7 @@ from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.runtime.constant_memory import passing
+from sardonyx.runtime.memory import MemoryLimitError
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Step
 from sardonyx.runtime.trace import Work, type_shape
@@ -174,7 +175,8 @@ class NativeSteps:
             return self._native(part, compilation), [segment.inputs.index(value) for value in part.inputs]
 
         names = [value.name or "" for value in segment.inputs]
-        return self.resources.segment(make_plan, segment.input_dtypes, names, segment.steering_places, restricted)
+        given = make_plan, segment.input_dtypes, names, segment.steering_places, restricted
+        return self.resources.segment(*given, segment.held_constants)
 
 
 def _make_ready(segment: Segment, compilation: Compilation) -> None:
@@ -186,7 +188,12 @@ def _make_ready(segment: Segment, compilation: Compilation) -> None:
     try:
         with segment.library.helpers(), passing():
             segment.bind(shapes, rehearses=shapes != others)
-    except (OperationError, errors.OnnxRuntimeError):
+    except OperationError as error:
+        if isinstance(error.cause, MemoryLimitError):
+            raise error.cause from error
+    except MemoryLimitError:
+        raise
+    except errors.OnnxRuntimeError:
         return
 
 

@@ -19,12 +19,13 @@ from sardonyx import errors
 from sardonyx.compiler.batch_items import NotSeparableError
 from sardonyx.compiler.batch_rounds import bind_in_rounds
 from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Prepared, Stretch, Tensor
+from sardonyx.compiler.bound_step import ComputedBuffer, LyingConstant
 from sardonyx.compiler.computed_constants import computed_constant
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
-from sardonyx.compiler.native.movement.copy import copy
+from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.outline import LaterSteps, Outlines, Sample
@@ -32,19 +33,24 @@ from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, pa
 from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
 from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Recording, Replays, structure_of
 from sardonyx.compiler.rounded_results import round_results
+from sardonyx.compiler.shared_constants import ConstantShares
 from sardonyx.graph.computed_tensor import ComputedTensor
 from sardonyx.graph.constants import is_constant
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.kernel.program import View
+from sardonyx.kernel.program import Template, View
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.gather_scatter import Gather
+from sardonyx.runtime.constant_memory import HeldConstant
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 Tensors = Sequence["Tensor | None"]
 
 _QUIET = RunContext()
+
+# Kernels that can read weights as they come, packed or not: the second of their inputs.
+_READ_AS_THEY_LIE = frozenset({"matmul", "gemm", "convolution", "transposed_convolution"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -113,14 +119,16 @@ class Segment:
     steering: frozenset[ir.Value] = frozenset()
     pairs: Mapping[int, PairOperation] = field(default_factory=dict)  # by the `id` of the first operation
     _prepared: Prepared = field(default_factory=dict)
+    _shares: ConstantShares | None = None  # None: made for this segment
     _paying: dict[Hashable, bool] = field(default_factory=dict)
     _looks: Looks = field(default_factory=Looks)
 
     def __post_init__(self) -> None:
         constants = [one.source for one in self._constants.values() if one.source is not None]
         self._replays = Replays(constants, self._looks)
+        self._shares = self._shares or ConstantShares(self.library.target.key)
         # Pairs depend on sizes, and steps side by side come in another order than their operations.
-        is_plain = not self.pairs and self.settings.branches == 1
+        is_plain = not self.pairs and self.settings.branches == 1 and self.settings.reuses_memory
         self._outlines = Outlines(self.operations, self._constants) if is_plain else None
 
     @property
@@ -139,7 +147,7 @@ class Segment:
         A batch may be done in rounds of fewer items, see `batch_rounds`.
         """
         reason = ""
-        if not self.steering_places:
+        if not self.steering_places and self.settings.reuses_memory and self.settings.packs:
             try:
                 bound = bind_in_rounds(self, shapes)
             except (NotSeparableError, OperationError, OverflowError) as error:
@@ -162,7 +170,18 @@ class Segment:
 
     def binder(self, rehearses: bool = False) -> Binder:
         """One for a plan of its operations."""
-        return Binder(self.library, self.settings, rehearses, lasting=self._replays.lasting, prepared=self._prepared)
+        kept = {"lasting": self._replays.lasting, "prepared": self._prepared, "shares": self._shares}
+        return Binder(self.library, self.settings, rehearses, **kept)  # type: ignore[arg-type]
+
+    def held_constants(self) -> Iterator[HeldConstant]:
+        """What it keeps of the model, and what was made of that."""
+        for tensor in self._constants.values():
+            if tensor.buffer.array is not None:
+                yield HeldConstant(
+                    "computed" if isinstance(tensor.buffer, ComputedBuffer) else "model", tensor.buffer.array
+                )
+        for _, _, use in tuple(self._prepared.values()):
+            yield HeldConstant("packed", use.array, use.is_shared)
 
     def bind_operations(
         self, binder: Binder, operations: Iterable[Operation], values: dict[int, Tensor | None]
@@ -349,7 +368,7 @@ def build_segment(
         fact = inference.fact(value)
         return None if fact is None or fact.dtype is None else numpy_dtype(fact.dtype)
 
-    groups = fuse(items, shape_of, dtype_of, outer)
+    groups = fuse(items, shape_of, dtype_of, outer, joins=settings.fuses)
     if settings.precision == "bfloat16":
         round_results(groups, dtype_of, outer, library.target)
     picked = picked_sizes(items, constant, shape_of)
@@ -358,6 +377,7 @@ def build_segment(
     constants: dict[int, Tensor] = {}
     inputs: list[ir.Value] = []
     binder = Binder(library)
+    lying = _read_as_they_lie(items)
 
     def number(value: ir.Value | None) -> int:
         if value is None or value.name == "":
@@ -370,7 +390,7 @@ def build_segment(
                 if tensor is None:
                     inputs.append(value)
                 else:
-                    constants[known] = tensor
+                    constants[known] = tensor if settings.packs or value not in lying else LyingConstant(tensor)
         return known
 
     operations: list[Operation] = []
@@ -387,13 +407,15 @@ def build_segment(
         else:
             read = _read(group)
             bind = _binding(group, dtype_of)
+            if not settings.layouts and group.anchor is not None and group.anchor.role == "native":
+                bind = _in_order(bind)
             if group.anchor is None or group.anchor.role != "known":
                 structure = structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations))
         places = tuple(map(number, read)), tuple(map(number, written))
         operations.append(Operation(group, *places, bind, _label(group), structure))
     pairs: dict[int, PairOperation] = {}
     by_group = {id(operation.group): operation for operation in operations}
-    for pair in pairs_of(groups, outer):
+    for pair in pairs_of(groups, outer) if settings.pairs else ():
         first, second = by_group[id(pair.first)], by_group[id(pair.second)]
         each = structure_of(pair.first), structure_of(pair.second)
         key = ("alone", first.structure, second.structure) if None in each else ("pair", *each)
@@ -423,6 +445,18 @@ def _constant_tensor(binder: Binder, value: ir.Value, constant: Callable[[ir.Val
         return computed_constant(binder.library, held)
     array = constant(value)
     return None if array is None else binder.constant(array)
+
+
+def _read_as_they_lie(items: Sequence[Lowered]) -> set[ir.Value]:
+    """The values that nodes read as weights alone whose kernels need not pack them."""
+    found: set[ir.Value] = set()
+    others: set[ir.Value] = set()
+    for item in items:
+        takes = isinstance(item.kernel, Template) and item.kernel.name in _READ_AS_THEY_LIE
+        for place, value in enumerate(item.node.inputs):
+            if value is not None:
+                (found if takes and place == 1 else others).add(value)
+    return found - others
 
 
 def _read(group: Group) -> list[ir.Value | None]:
@@ -487,6 +521,15 @@ def _binding(
         return made
 
     return bind
+
+
+def _in_order(bind: Callable[[Binder, Tensors], Tensors]) -> Callable[[Binder, Tensors], Tensors]:
+    """The same with results that lie in memory in the order of their axes."""
+
+    def ordered(binder: Binder, inputs: Tensors) -> Tensors:
+        return [None if tensor is None else contiguous(binder, tensor) for tensor in bind(binder, inputs)]
+
+    return ordered
 
 
 def _pair_binding(pair: Pair) -> Callable[[Binder, Tensors], Tensors]:

@@ -28,7 +28,7 @@ from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
-from sardonyx.runtime.mapped_pages import map_file
+from sardonyx.runtime.mapped_pages import map_file, read_file
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -99,7 +99,7 @@ def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:
         if not stat.S_ISREG(status.st_mode):
             raise errors.InvalidProtobuf(f"Load model from {path} failed:Protobuf parsing failed. It is not a file.")
         if status.st_size < _MAPPED_BYTES:
-            return memoryview(path.read_bytes()), path
+            return read_file(path), path
         return map_file(path), path
     except (FileNotFoundError, ValueError):  # a name with a null byte is a ValueError
         raise errors.NoSuchFile(f"Load model from {path} failed:Load model {path} failed. File doesn't exist") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sardonyx.providers.memory import Allocator, HostAllocator
@@ -55,6 +55,10 @@ class ExecutionProvider(abc.ABC):
     def release_memory(self) -> None:
         """Give memory that is kept for later runs back to the system; a provider that keeps none does nothing."""
         return
+
+    def code_bytes(self, addresses: Collection[int]) -> int:
+        """Bytes of machine code of those functions of native plans, by their addresses, that are this provider's."""
+        return 0
 
     def provider_options(self) -> dict[str, str]:
         """What `session.get_provider_options()` shows: every option with its value."""

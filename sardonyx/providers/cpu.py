@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from sardonyx.providers.base import ExecutionProvider
@@ -40,11 +40,20 @@ class CPUExecutionProvider(ExecutionProvider):
         if self._resources is not None:
             self._resources.release_memory()
 
+    def code_bytes(self, addresses: Collection[int]) -> int:
+        return 0 if self._resources is None else self._resources.library.code_bytes(addresses)
+
     @property
     def library(self) -> KernelLibrary:
         """The kernels of its session, which has native steps."""
         assert self._resources is not None
         return self._resources.library
+
+    @property
+    def settings(self) -> RunSettings:
+        """How its session runs its native steps."""
+        assert self._resources is not None
+        return self._resources.settings
 
     def resources(self, settings: RunSettings) -> NativeResources:
         """What the native steps of its session share, made when it is asked for the first time."""

@@ -48,7 +48,8 @@ class Chain:
     """A program and its plans, as `FastCall` takes it in the place of a single plan.
 
     `addresses` are those of all places that stay; `base_count` counts as that of a plan does, `owners` live as long.
-    `run_address` is the code that takes the program as the executor takes a plan.
+    `run_address` is the code that takes the program as the executor takes a plan. `held_bytes` are those of the values
+    between the plans.
     """
 
     plans: tuple[NativePlan, ...]
@@ -57,6 +58,7 @@ class Chain:
     executor: int
     run_address: int
     owners: tuple[Any, ...]
+    held_bytes: int = 0
     words: Words = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -12,11 +12,12 @@ import mmap
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from sardonyx.runtime.arena_layout import ALIGNMENT
+from sardonyx.runtime.memory import require
 
 Array = np.ndarray[Any, Any]
 
@@ -27,6 +28,18 @@ PIECE = 8 << 20
 LEAST, MOST = 32 << 10, 4 << 20
 _LARGE_PAGE = 2 << 20
 _IS_MAPPED = hasattr(mmap, "MAP_ANONYMOUS")
+
+
+# What memory limits call the memory of constants.
+WEIGHTS = "weights packed for kernels"
+
+
+class HeldConstant(NamedTuple):
+    """An array that a session keeps: of the model as it is, packed for kernels, or computed; perhaps not alone."""
+
+    kind: Literal["model", "packed", "computed"]
+    array: Array
+    is_shared: bool = False
 
 
 class _Cutting(threading.local):
@@ -52,8 +65,12 @@ _CUTTING = _Cutting()
 
 
 def constant_empty(count: int, dtype: np.dtype[Any]) -> Array:
-    """An uninitialised vector whose first element lies at a multiple of two cache lines."""
+    """An uninitialised vector whose first element lies at a multiple of two cache lines.
+
+    errors.Fail where it does not fit into memory, or under the limit that applies.
+    """
     nbytes = count * dtype.itemsize
+    require(nbytes, WEIGHTS)
     if nbytes >= MOST:
         return _system_memory(nbytes).view(dtype)
     if nbytes >= LEAST:

@@ -254,7 +254,7 @@ class FastCall:
     ) -> None:
         """Write everything that native code reads, while it is closed."""
         words = self._words
-        lane = self._memory.lane = self._lanes.take()
+        lane = self._memory.lane = self._lanes.lend(self)
         if isinstance(plan, Chain):
             lane.reserve(plan.plans, self._team.threads)
             words[State.RUN] = plan.run_address

@@ -11,11 +11,13 @@ import ctypes
 import enum
 import mmap
 import os
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-from sardonyx.runtime.memory import require
+from sardonyx.runtime.memory import MemoryLimit, require
 from sardonyx.runtime.native_plan import NativePlan
 
 ALIGNMENT = 64
@@ -45,12 +47,16 @@ class LaneField(enum.IntEnum):
 
 
 class Memory:
-    """Zeroed memory of the process, private after a fork, given back to the system with the object."""
+    """Zeroed memory of the process, private after a fork, given back to the system with the object.
 
-    __slots__ = ("_first", "_map", "address", "nbytes")
+    It counts against `limit`.
+    """
 
-    def __init__(self, nbytes: int, what: str = "a buffer") -> None:
+    __slots__ = ("_charge", "_first", "_map", "address", "nbytes")
+
+    def __init__(self, nbytes: int, what: str = "a buffer", limit: MemoryLimit | None = None) -> None:
         require(nbytes, what)
+        self._charge = None if limit is None else limit.charge(nbytes, what)
         huge = nbytes >= 2 * _HUGE
         whole = max(1, nbytes) + (_HUGE if huge else 0)
         self._map = (
@@ -72,18 +78,24 @@ class Memory:
         return (ctypes.c_int64 * count).from_address(self.address)
 
 
+# How many bytes an arena gets that needs so many, where the one before it, if any, had so many.
+Growth = Callable[[int, int], int]
+
+
 class Lane:
     """The memory of one run at a time; `address` is what the executor is given.
 
     `threads` is how many threads have scratch memory in it, `arena` the address of the arena (0 before there is one).
+    Its memory counts against `limit`; `growth` chooses the size of the arena, which is as large as needed without.
     """
 
     __slots__ = (
-        "_arena", "_control", "_fields", "_room", "_scratch", "_scratch_each",
+        "__weakref__", "_arena", "_control", "_fields", "_growth", "_limit", "_room", "_scratch", "_scratch_each",
         "address", "arena", "epoch", "plan", "threads",
     )  # fmt: skip
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int = 1, limit: MemoryLimit | None = None, growth: Growth | None = None) -> None:
+        self._limit, self._growth = limit, growth
         self._control: Memory | None = None
         self._arena: Memory | None = None
         self._scratch: Memory | None = None
@@ -121,7 +133,21 @@ class Lane:
     @property
     def nbytes(self) -> int:
         """Bytes that the lane holds."""
-        return sum(part.nbytes for part in (self._control, self._arena, self._scratch) if part is not None)
+        return self.control_bytes + self.arena_bytes + self.scratch_bytes
+
+    @property
+    def arena_bytes(self) -> int:
+        return 0 if self._arena is None else self._arena.nbytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of the kernels' scratch memory, of all threads."""
+        return 0 if self._scratch is None else self._scratch.nbytes
+
+    @property
+    def control_bytes(self) -> int:
+        """Bytes of the arguments and counters of a plan's steps."""
+        return 0 if self._control is None else self._control.nbytes
 
     def _grow_control(self, room: tuple[int, int, int]) -> None:
         words, steps, bases = (max(new, old) for new, old in zip(room, self._room, strict=True))
@@ -130,7 +156,7 @@ class Lane:
         starts = [0]
         for nbytes in parts:
             starts.append(starts[-1] + -(-nbytes // ALIGNMENT) * ALIGNMENT)
-        control = Memory(starts[-1], "the steps of a plan")
+        control = Memory(starts[-1], "the steps of a plan", self._limit)
         fields = control.words(LaneField.COUNT)
         if self._control is not None:
             ctypes.memmove(fields, self._fields, ctypes.sizeof(fields))
@@ -146,7 +172,7 @@ class Lane:
             return
         each, threads = max(nbytes, self._scratch_each), max(threads, self.threads)
         stride = -(-each // ALIGNMENT) * ALIGNMENT + _SCRATCH_GAP
-        scratch = Memory(stride * threads, "scratch memory of kernels")
+        scratch = Memory(stride * threads, "scratch memory of kernels", self._limit)
         self._scratch, self._scratch_each, self.threads = scratch, each, threads
         self._fields[LaneField.SCRATCH] = scratch.address
         self._fields[LaneField.SCRATCH_STRIDE] = stride
@@ -156,9 +182,11 @@ class Lane:
             return
         if nbytes == 0:
             return
+        before = self.arena_bytes
         self._arena, self.arena = None, 0  # the old one goes before the new one comes
         self._place_arena()
-        self._arena = Memory(nbytes, "the arena of a run")
+        wanted = nbytes if self._growth is None else self._growth(nbytes, before)
+        self._arena = Memory(wanted, "the arena of a run", self._limit)
         self.arena = self._arena.address
         self._place_arena()
 
@@ -169,14 +197,30 @@ class Lane:
         bases[0] = self.arena
 
 
-class LanePool:
-    """The lanes of a session. As many are kept as ran at the same time, `kept` at most."""
+class Borrower(Protocol):
+    """Who keeps a lane between runs."""
 
-    def __init__(self, threads: int = 1, kept: int | None = None) -> None:
+    def close(self) -> bool:
+        """Give the lane back; False where that is not possible now."""
+
+
+class LanePool:
+    """The lanes of a session. As many are kept as ran at the same time, `kept` at most; all count against `limit`."""
+
+    def __init__(
+        self,
+        threads: int = 1,
+        kept: int | None = None,
+        limit: MemoryLimit | None = None,
+        growth: Growth | None = None,
+    ) -> None:
         self.threads = threads
+        self.limit = limit
+        self._growth = growth
         self._kept = (os.cpu_count() or 1) if kept is None else kept
         # One end only: the lane that was used last has the warmest memory. Its methods are atomic.
         self._idle: deque[Lane] = deque()
+        self._made: weakref.WeakSet[Lane] = weakref.WeakSet()
         self._epoch = 0
 
     def take(self) -> Lane:
@@ -184,9 +228,14 @@ class LanePool:
         try:
             return self._idle.pop()
         except IndexError:
-            lane = Lane(self.threads)
+            lane = Lane(self.threads, self.limit, self._growth)
             lane.epoch = self._epoch
+            self._made.add(lane)
             return lane
+
+    def lend(self, borrower: Borrower) -> Lane:
+        """A lane that `borrower` keeps for more than one run, and gives back when it is closed."""
+        return self.take()
 
     def give(self, lane: Lane) -> None:
         """Put a lane back."""
@@ -216,3 +265,9 @@ class LanePool:
     def nbytes(self) -> int:
         """Bytes that idle lanes hold."""
         return sum(lane.nbytes for lane in tuple(self._idle))
+
+    @property
+    def lanes(self) -> list[tuple[Lane, bool]]:
+        """All lanes that there are, and whether each is idle."""
+        idle = set(map(id, tuple(self._idle)))
+        return [(lane, id(lane) in idle) for lane in tuple(self._made)]

@@ -1,10 +1,12 @@
-"""What is mapped into this process, and pages of mapped files that were read for the last time."""
+"""Files in memory: mapped ones, of which pages can be given back, and read ones; and what is mapped at all."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import re
+import time
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,13 +33,79 @@ def mapped_ranges() -> list[MappedRange]:
     return [MappedRange(int(one[1], 16), int(one[2], 16), int(one[3], 16), one[4]) for one in found if one is not None]
 
 
+# What tells one state of a file from another: device, inode, size, and the times of its last modification and change.
+FileState = tuple[int, int, int, int, int]
+
+# A file that changed more recently may change again without another time.
+_SETTLED_SECONDS = 2.0
+
+
+class FileMap(mmap.mmap):
+    """A mapped file, by its real path; `state` is that in which it was opened, None where it may have changed
+    unnoticed."""
+
+    path = ""
+    state: FileState | None = None
+
+
+class FileContents(np.ndarray[Any, Any]):
+    """The bytes of a file that was read; `state` as of a `FileMap`."""
+
+    state: FileState | None = None
+
+
 def map_file(path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a regular file, mapped read-only; OSError where it cannot be opened."""
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
+        if os.fstat(file.fileno()).st_size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        mapped = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped.path, mapped.state = os.path.realpath(path), _state(file.fileno())
+        return memoryview(mapped)
+
+
+def read_file(path: str | os.PathLike[str]) -> memoryview:
+    """The bytes of a regular file, in memory; OSError where it cannot be read."""
+    with open(path, "rb") as file:
+        contents = np.fromfile(file, np.uint8).view(FileContents)
+        contents.state = _state(file.fileno())
+        contents.flags.writeable = False
+        return contents.data
+
+
+def _state(file: int) -> FileState | None:
+    status = os.fstat(file)
+    changed = max(status.st_mtime, status.st_ctime)
+    if not 0 <= changed <= time.time() - _SETTLED_SECONDS:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def root_of(array: Array) -> Any:
+    """What has the memory that an array looks at: a mapped or read file, bytes, or an array."""
+    owner: Any = array
+    while True:
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+        elif isinstance(owner, np.ndarray) and not isinstance(owner, FileContents) and owner.base is not None:
+            owner = owner.base
+        else:
+            return owner
+
+
+def resident_bytes(paths: Collection[str]) -> int:
+    """Bytes of these mapped files that are in this process's memory now, as Linux tells them; 0 on other systems."""
+    found, counts = 0, False
+    try:
+        with open("/proc/self/smaps", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                if line.startswith("Rss:"):
+                    found += int(line.split()[1]) * 1024 * counts
+                elif (one := _LINE.match(line)) is not None:
+                    counts = one[4] in paths
+    except OSError:
+        return 0
+    return found
 
 
 def release_pages(array: Array) -> None:
@@ -46,11 +114,7 @@ def release_pages(array: Array) -> None:
     The contents stay as they are: whoever reads them again gets the pages from the system's cache of the file. Without
     this, weights that were copied into another layout would count twice in the memory of the process.
     """
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if isinstance(owner, memoryview):
-        owner = owner.obj
+    owner = root_of(array)
     if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not array.flags.forc:
         return
     whole = np.frombuffer(owner, np.uint8)

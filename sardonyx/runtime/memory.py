@@ -1,15 +1,19 @@
-"""How much memory there is, asked before a large buffer is made.
+"""How much memory there is, and how much of it may be taken: asked before a large buffer is made.
 
 NumPy takes address space that the machine does not have, and the kernel then ends the whole process when it is
-touched; so a buffer whose size a model can choose is checked first.
+touched; so a buffer whose size a model can choose is checked first. A `MemoryLimit` is less than what the machine has:
+what somebody said that a session, or an arena, may hold.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import threading
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sardonyx import errors
@@ -44,7 +48,12 @@ def available_bytes() -> int:
 
 
 def require(nbytes: int, what: str) -> None:
-    """Raise `errors.Fail` where a buffer of `nbytes` for `what` does not fit into memory."""
+    """Raise `errors.Fail` where a buffer of `nbytes` for `what` does not fit into memory.
+
+    `MemoryLimitError` where it does not fit under the limit that this thread works under.
+    """
+    if _WORKING.limit is not None:
+        _WORKING.limit.require(nbytes, what)
     if nbytes < CHECKED_BYTES:
         return
     left = available_bytes() - _RESERVE
@@ -52,6 +61,102 @@ def require(nbytes: int, what: str) -> None:
         raise errors.Fail(
             f"Failed to allocate memory for requested buffer of size {nbytes} ({what}; {max(left, 0)} bytes are left)"
         )
+
+
+class MemoryLimitError(errors.Fail):
+    """More memory was asked for than somebody said may be taken."""
+
+
+class MemoryLimit:
+    """The bytes that something may hold; what is held counts as long as its `Charge` lives.
+
+    `name` says in messages where the limit was set.
+    """
+
+    def __init__(self, nbytes: int, name: str) -> None:
+        self.nbytes = nbytes
+        self.name = name
+        self._held: dict[str, int] = {}
+        self._lock = threading.RLock()  # a charge may end while this thread makes another one
+        _LIMITS.add(self)
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """The bytes that are held, by what they are for."""
+        with self._lock:
+            return {what: nbytes for what, nbytes in self._held.items() if nbytes}
+
+    @property
+    def left(self) -> int:
+        """The bytes that may still be taken."""
+        return self.nbytes - sum(self.held.values())
+
+    def require(self, nbytes: int, what: str) -> None:
+        """Raise `MemoryLimitError` where so many bytes more for `what` are beyond the limit."""
+        held = self.held
+        left = self.nbytes - sum(held.values())
+        if nbytes > left:
+            holders = ", ".join(f"{name} {count}" for name, count in sorted(held.items(), key=lambda one: -one[1]))
+            raise MemoryLimitError(
+                f"Failed to allocate memory for requested buffer of size {nbytes} ({what}): Available memory of "
+                f"{max(0, left)} is smaller than requested bytes of {nbytes}. The limit is {self.nbytes} bytes "
+                f"({self.name}); held are {holders or 'none'}. Raise the limit, or give the model smaller inputs."
+            )
+
+    def charge(self, nbytes: int, what: str) -> Charge:
+        """Count so many bytes for `what`; `MemoryLimitError` where they are beyond the limit."""
+        with self._lock:
+            self.require(nbytes, what)
+            self._held[what] = self._held.get(what, 0) + nbytes
+        return Charge(self, nbytes, what)
+
+    def _end(self, nbytes: int, what: str) -> None:
+        with self._lock:
+            self._held[what] -= nbytes
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, all that this thread asks memory for has to fit under the limit."""
+        outer, _WORKING.limit = _WORKING.limit, self
+        try:
+            yield
+        finally:
+            _WORKING.limit = outer
+
+
+class Charge:
+    """Bytes that count against a limit until this object goes."""
+
+    __slots__ = ("_limit", "_nbytes", "_what")
+
+    def __init__(self, limit: MemoryLimit, nbytes: int, what: str) -> None:
+        self._limit, self._nbytes, self._what = limit, nbytes, what
+
+    def __del__(self) -> None:
+        self._limit._end(self._nbytes, self._what)
+
+
+def applied_limit() -> MemoryLimit | None:
+    """The limit that this thread works under."""
+    return _WORKING.limit
+
+
+class _Working(threading.local):
+    limit: MemoryLimit | None = None
+
+
+_WORKING = _Working()
+_LIMITS: weakref.WeakSet[MemoryLimit] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child, which may have come while another thread counted."""
+    for limit in tuple(_LIMITS):
+        limit._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _candidates() -> Iterable[int]:

@@ -6,7 +6,7 @@ import functools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from sardonyx import errors
 from sardonyx.runtime import memory
 from sardonyx.runtime.array_address import address_of
 from sardonyx.runtime.collector import paused
+from sardonyx.runtime.constant_memory import HeldConstant
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.fast_call import RELEASE_NS, CallCode, FastCall
@@ -36,6 +37,11 @@ Signature = Shapes | tuple[Shapes, tuple[bytes, ...]]
 MOST_PLANS = 256
 # The same where contents decide, which may be large results too.
 MOST_STEERED_PLANS = 16
+
+
+def _nothing() -> Iterable[HeldConstant]:
+    """What is kept where nobody says it."""
+    return ()
 
 
 class BindingError(Exception):
@@ -90,20 +96,26 @@ class NativeSegment:
         call_code: Callable[[], CallCode],
         results: ResultPool | None,
         restricted: Callable[[Sequence[int]], tuple[NativeSegment, Sequence[int]]],
+        held: Callable[[], Iterable[HeldConstant]] | None = None,
+        keeps_plans: bool = True,
     ) -> None:
         """`make_plan` binds the segment to shapes, and to the contents of the inputs at `steering_places`; `dtypes` and
         `names` are those of its inputs.
 
         `results` gives memory for the outputs (None: NumPy does). `restricted` gives the segment that makes only the
-        outputs at some places, and the places of its inputs among those of this one.
+        outputs at some places, and the places of its inputs among those of this one. `held` gives what it keeps of the
+        model, and of what was made of that, beside its plans. Unless it `keeps_plans`, it has none but the last one.
         """
         self.restricted = restricted
+        self.held = held or _nothing
         self._make_plan = make_plan
         self.dtypes = tuple(dtypes)
         self._call_code = call_code
         self._results = results
         self.names = tuple(names)
         self.steering_places = tuple(steering_places)
+        most = MOST_STEERED_PLANS if self.steering_places else MOST_PLANS
+        self._most_plans = most if keeps_plans else 1
         self._team = team
         self._lanes = lanes
         self._plans: OrderedDict[Signature, ReadyPlan] = OrderedDict()
@@ -121,7 +133,7 @@ class NativeSegment:
                 ready = self._make_plan(shapes, [array.copy() for array in contents])
             with self._lock:
                 self._plans[signature] = ready
-                while len(self._plans) > (MOST_STEERED_PLANS if self.steering_places else MOST_PLANS):
+                while len(self._plans) > self._most_plans:
                     self._plans.popitem(last=False)
         return ready
 
@@ -153,9 +165,25 @@ class NativeSegment:
         return self._team.threads
 
     @property
+    def knows_constants(self) -> bool:
+        """Whether `held` tells all of the model's constants, and what was packed of them."""
+        return self.held is not _nothing
+
+    @property
+    def results(self) -> ResultPool | None:
+        """What gives memory for large outputs."""
+        return self._results
+
+    @property
     def resources(self) -> tuple[ThreadTeam, LanePool]:
         """The team and the lanes of its runs, for those who run its plans in another way."""
         return self._team, self._lanes
+
+    @property
+    def made_plans(self) -> list[tuple[Shapes, ReadyPlan]]:
+        """The plans that it keeps, by the shapes of its inputs."""
+        made = list(self._plans.items())
+        return [(key[0], ready) if self.steering_places else (key, ready) for key, ready in made]  # type: ignore[misc]
 
     def has_made(self, plan: ReadyPlan) -> bool:
         """Whether a plan is one of this segment's."""

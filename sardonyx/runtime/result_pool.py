@@ -98,6 +98,12 @@ class ResultPool:
         self._give(self.address, row)
 
     @property
+    def used_bytes(self) -> int:
+        """Bytes of blocks that arrays use."""
+        rows = np.array(self._words[HEADER_WORDS:], np.int64).reshape(BLOCKS, BlockColumn.COUNT)
+        return int(rows[rows[:, BlockColumn.STATE] == BlockState.USED, BlockColumn.CAPACITY].sum())
+
+    @property
     def free_bytes(self) -> int:
         """Bytes of blocks that no array uses."""
         return int(self._words[FREE_BYTES])

@@ -10,7 +10,12 @@ class RunSettings:
     """Settings of native execution.
 
     With `spin_stops` idle threads sleep as soon as a run is over, with `flush_denormals` kernels read and write
-    denormal numbers as zero, without `keeps_arena` the memory of a run goes back to the system after it.
+    denormal numbers as zero.
+
+    Memory: without `keeps_arena` that of a run goes back to the system after it, with `shares_arena` runs take it from
+    the arena of the process, where there is one. Without `reuses_memory` every value has bytes of its own, without
+    `keeps_plans` a plan is kept for the last shapes alone, without `packs` kernels read weights as they lie in the
+    model where they can.
 
     `threads` work inside one step (0: one per core that this process may use), `branches` is how many independent
     steps may run beside each other (1 keeps the order of the graph). `kernels` names an instruction set, or
@@ -19,6 +24,10 @@ class RunSettings:
     matrices be computed by fewer multiplications, which rounds more coarsely, `winograd` convolutions 3x3.
     `batch_items` of a batch go through a segment at a time where they are independent of each other (0: all of them;
     None: as many as caches suggest).
+
+    How far plans go beyond one kernel for each node: with `fuses`, pointwise nodes join the kernels that make what they
+    read; with `layouts`, convolutions and their like hand their results on in the layout that they compute in; with
+    `pairs`, one kernel may do the work of two that follow each other.
     """
 
     threads: int = 0
@@ -33,7 +42,14 @@ class RunSettings:
     winograd: bool = True
     batch_items: int | None = None
     keeps_arena: bool = True
+    shares_arena: bool = False
+    reuses_memory: bool = True
+    keeps_plans: bool = True
+    packs: bool = True
     flush_denormals: bool = False
+    fuses: bool = True
+    layouts: bool = True
+    pairs: bool = True
 
 
 DEFAULT = RunSettings()

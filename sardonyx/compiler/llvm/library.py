@@ -8,7 +8,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +60,7 @@ class KernelLibrary:
 
     def __post_init__(self) -> None:
         self._addresses: dict[str, int] = {}
+        self._sizes: dict[int, int] = {}  # bytes of the object code by address
         self._keys: dict[int, str] = {}  # of all addresses, where somebody asked for one
         self._recent: dict[tuple[Emit, Hashable], int] = {}  # spares the text; expressions are told apart by identity
         self._codes: dict[str, bytes] = {}  # of all kernels, where no cache keeps them
@@ -172,7 +173,7 @@ class KernelLibrary:
         self.cache.store(full_key, code)
         if self.cache.folder is None:
             self._codes[key] = code
-        return loader.load(KERNEL, code)
+        return self._loaded(loader, code)
 
     def _cached(self, key: str) -> int | None:
         """The address of a kernel that the cache has, loaded here; None where it has none that the linker takes."""
@@ -181,12 +182,21 @@ class KernelLibrary:
         if code is None:
             return None
         try:
-            address = loader.load(KERNEL, code)
+            address = self._loaded(loader, code)
         except ValueError:
             self.cache.drop(full_key)
             return None
         self.counts.from_cache += 1
         return address
+
+    def _loaded(self, loader: Loader, code: bytes) -> int:
+        address = loader.load(KERNEL, code)
+        self._sizes[address] = len(code)
+        return address
+
+    def code_bytes(self, addresses: Iterable[int]) -> int:
+        """Bytes of object code of the kernels at these addresses that were loaded one by one."""
+        return sum(self._sizes.get(address, 0) for address in addresses)
 
     def _full_key(self, key: str) -> str:
         return f"{key}|{self.target.key}|{generator_version()}"

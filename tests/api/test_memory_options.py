@@ -1,0 +1,347 @@
+"""What the options about memory do, seen by the bytes that sessions hold and by the addresses of their arenas."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx as ort
+from sardonyx import errors
+from sardonyx.runtime import shared_arena
+from sardonyx.runtime.memory import MemoryLimitError
+from tests.api.test_memory_report import LAYERS, WEIGHT_BYTES, WIDTH, layers, packed_bytes, run, session
+
+ARENA = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+SHARED = {"session.use_env_allocators": "1"}
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    yield
+    shared_arena.unregister()
+    gc.collect()
+
+
+def register(**values: int) -> None:
+    ort.create_and_register_allocator(ARENA, ort.OrtArenaCfg(values))
+
+
+def limited(nbytes: int) -> dict[str, str]:
+    return {"sardonyx.memory_limit": str(nbytes)}
+
+
+# A limit
+
+
+def test_a_session_whose_weights_are_beyond_the_limit_is_refused() -> None:
+    model = layers().SerializeToString()
+    with pytest.raises(errors.Fail) as caught:
+        session(model, limited(packed_bytes() // 2))
+    for part in ("sardonyx.memory_limit", f"limit is {packed_bytes() // 2} bytes", "weights packed for kernels"):
+        assert part in caught.value.message
+    made = session(model, limited(4 * packed_bytes()))
+    np.testing.assert_array_equal(run(made, 4), run(session(model), 4))
+
+
+def test_a_run_beyond_the_limit_is_refused_and_smaller_ones_go_on() -> None:
+    model = layers().SerializeToString()
+    free = session(model)
+    expected = {rows: run(free, rows) for rows in (4, 16)}
+    made = session(model, limited(packed_bytes() + (4 << 20)))
+    for _ in range(3):
+        np.testing.assert_array_equal(run(made, 4), expected[4])
+    with pytest.raises(MemoryLimitError) as caught:
+        run(made, 20_000)
+    message = caught.value.message
+    assert f"({'sardonyx.memory_limit'})" in message
+    assert f"weights packed for kernels {packed_bytes()}" in message
+    for _ in range(3):
+        for rows, result in expected.items():
+            np.testing.assert_array_equal(run(made, rows), result)
+    report = made.memory_report()
+    assert report.limit == packed_bytes() + (4 << 20)
+    assert report.charged["weights packed for kernels"] == report.weights.packed
+    assert sum(report.charged.values()) == report.weights.packed + sum(lane.nbytes for lane in report.lanes)
+
+
+def test_results_count_while_they_are_made() -> None:
+    """An output too large for the limit is refused though the arena would do."""
+    node = helper.make_node("Expand", ["x", "shape"], ["y"])
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "wide",
+        [info("x", TensorProto.FLOAT, [1]), info("shape", TensorProto.INT64, [1])],
+        [info("y", TensorProto.FLOAT, ["n"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    made = session(model.SerializeToString(), limited(1 << 20))
+    x = np.ones(1, np.float32)
+    for size in (1000, 1 << 22, 1000):
+        feeds = {"x": x, "shape": np.array([size])}
+        if size > 1 << 18:
+            with pytest.raises(MemoryLimitError, match=str(4 * size)):
+                made.run(None, feeds)
+        else:
+            assert made.run(None, feeds)[0].shape == (size,)
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "many", "1.5"])
+def test_a_limit_is_a_number_of_bytes(text: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"sardonyx\.memory_limit"):
+        session(layers().SerializeToString(), {"sardonyx.memory_limit": text})
+
+
+# One arena for several sessions
+
+
+def addresses(made: ort.InferenceSession) -> set[int]:
+    return {lane.address for lane in made.memory_report().lanes}
+
+
+def test_sessions_that_run_one_after_the_other_share_an_arena() -> None:
+    register()
+    first, second = (session(layers(seed).SerializeToString(), SHARED) for seed in (1, 2))
+    apart = [session(layers(seed).SerializeToString()) for seed in (1, 2)]
+    for _ in range(4):
+        for rows in (16, 48):
+            for made, own in zip((first, second), apart, strict=True):
+                np.testing.assert_array_equal(run(made, rows), run(own, rows))
+    assert first.memory_report().shares_arena
+    assert len(addresses(first)) == 1
+    assert addresses(first) == addresses(second)
+    assert not apart[0].memory_report().shares_arena
+    assert addresses(apart[0]) | addresses(apart[1]) == set.union(*map(addresses, apart))
+    assert len(set.union(*map(addresses, apart))) == 2
+    together, separate = first.memory_report().arena, [one.memory_report().arena for one in apart]
+    assert together < 2 * max(separate)  # one arena, of a power of two
+    assert together & (together - 1) == 0
+
+
+def test_sessions_that_run_at_the_same_time_have_different_arenas() -> None:
+    register()
+    first, second = (session(layers(seed).SerializeToString(), SHARED) for seed in (1, 2))
+    assert first._sess is not None
+    lanes = shared_arena.environment_lanes()
+    assert lanes is not None
+    run(first, 16)
+    with lanes.lane() as busy:  # as a run of the first session takes it
+        inside = busy.arena
+        run(second, 16)
+        assert {lane.address for lane in second.memory_report().lanes} > {inside}
+    results: dict[int, Any] = {}
+
+    def work(number: int, made: ort.InferenceSession) -> None:
+        results[number] = [run(made, rows) for rows in (8, 24, 8, 24) * 10]
+
+    threads = [threading.Thread(target=work, args=pair) for pair in enumerate((first, second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, made in enumerate((first, second)):
+        for rows, result in zip((8, 24) * 20, results[number], strict=True):
+            np.testing.assert_array_equal(result, run(made, rows))
+
+
+def test_the_limit_of_an_arena_is_for_all_of_its_sessions() -> None:
+    register(max_mem=1 << 20)
+    first, second = (session(layers(seed).SerializeToString(), SHARED) for seed in (1, 2))
+    small = run(first, 8)
+    run(second, 8)
+    for made in (first, second):
+        with pytest.raises(MemoryLimitError, match="max_mem of OrtArenaCfg"):
+            run(made, 5000)
+    np.testing.assert_array_equal(run(first, 8), small)
+    lanes = shared_arena.environment_lanes()
+    assert lanes is not None
+    assert sum(lane.nbytes for lane, _ in lanes.lanes) <= 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"initial_chunk_size_bytes": 3 << 20}, 4 << 20),
+        ({"initial_chunk_size_bytes": 3 << 20, "arena_extend_strategy": 1}, 3 << 20),
+        ({"max_power_of_two_extend_bytes": 1024}, None),
+        ({"arena_extend_strategy": 1}, None),
+    ],
+)
+def test_how_an_arena_grows(values: dict[str, int], expected: int | None) -> None:
+    register(**values)
+    made = session(layers().SerializeToString(), SHARED)
+    run(made, 40)
+    report = made.memory_report()
+    assert report.arena == (report.plans[0].arena if expected is None else expected)
+
+
+def test_shrinking_gives_the_shared_arena_back() -> None:
+    register()
+    first, second = (session(layers(seed).SerializeToString(), SHARED) for seed in (1, 2))
+    for _ in range(3):
+        run(first, 16)
+        run(second, 16)
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    run(second, 16, options)
+    gc.collect()
+    assert first.memory_report().arena == second.memory_report().arena == 0
+    assert run(first, 16).shape == (16, WIDTH)
+
+
+def test_without_a_registered_arena_sessions_have_their_own() -> None:
+    made = session(layers().SerializeToString(), SHARED)
+    run(made, 8)
+    assert not made.memory_report().shares_arena
+    register()
+    info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator_v2("CPUExecutionProvider", info, {}, None)
+    assert not session(layers().SerializeToString(), SHARED).memory_report().shares_arena
+
+
+# Weights
+
+
+@pytest.mark.parametrize("kind", ["file", "mapped", "bytes", "given"])
+def test_sessions_of_one_model_share_what_they_pack(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "model.onnx"
+    if kind == "mapped":
+        onnx.save_model(layers(), path, save_as_external_data=True, location="weights", size_threshold=0)
+    else:
+        onnx.save(layers(), path)
+    content = path.read_bytes()
+
+    def make() -> ort.InferenceSession:
+        if kind != "given":
+            return session(content if kind == "bytes" else str(path))
+        options = ort.SessionOptions()
+        for tensor in layers().graph.initializer:
+            options.add_initializer(tensor.name, ort.OrtValue.ortvalue_from_numpy(numpy_helper.to_array(tensor)))
+        return ort.InferenceSession(layers(5).SerializeToString(), options)
+
+    first = make()
+    assert first.memory_report().weights.shared == 0
+    second = make()
+    for made in (first, second):
+        weights = made.memory_report().weights
+        assert weights.packed == weights.shared == packed_bytes()
+    np.testing.assert_array_equal(run(first, 9), run(second, 9))
+    other = session(layers(3).SerializeToString())
+    assert other.memory_report().weights.shared == 0
+    expected = run(first, 9)
+    del first
+    gc.collect()
+    assert second.memory_report().weights.shared == 0
+    np.testing.assert_array_equal(run(second, 9), expected)
+
+
+def test_a_changed_file_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(layers(1), path)
+    first = session(str(path))
+    onnx.save(layers(2), path)
+    second = session(str(path))
+    assert second.memory_report().weights.shared == 0
+    np.testing.assert_array_equal(run(second, 9), run(session(layers(2).SerializeToString()), 9))
+    np.testing.assert_array_equal(run(first, 9), run(session(layers(1).SerializeToString()), 9))
+
+
+def test_without_packing_weights_are_read_as_they_lie() -> None:
+    model = layers().SerializeToString()
+    packed, plain = session(model), session(model, {"session.disable_prepacking": "1"})
+    np.testing.assert_allclose(run(plain, 33), run(packed, 33), rtol=1e-5, atol=1e-5)
+    weights = plain.memory_report().weights
+    assert (weights.held, weights.packed) == (WEIGHT_BYTES, 0)
+    assert packed.memory_report().weights.packed == packed_bytes()
+
+
+def _convolutions() -> bytes:
+    rng = np.random.default_rng(0)
+    shapes = {"a": (64, 3, 3, 3), "b": (64, 1, 3, 3), "c": (96, 64, 1, 1), "d": (96, 32, 3, 3)}
+    tensors = [
+        numpy_helper.from_array((rng.standard_normal(shape) / 8).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["1"], ["2"]),
+        helper.make_node("Conv", ["2", "b"], ["3"], pads=[1, 1, 1, 1], group=64),
+        helper.make_node("Conv", ["3", "c"], ["4"]),
+        helper.make_node("ConvTranspose", ["4", "d"], ["y"], strides=[2, 2]),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "convolutions",
+        [info("x", TensorProto.FLOAT, [2, 3, 20, 20])],
+        [info("y", TensorProto.FLOAT, None)],
+        tensors,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+
+
+def test_convolutions_without_packing_give_the_same() -> None:
+    model = _convolutions()
+    packed, plain = session(model), session(model, {"session.disable_prepacking": "1"})
+    x = np.random.default_rng(3).standard_normal((2, 3, 20, 20)).astype(np.float32)
+    for _ in range(2):
+        (expected,), (found,) = packed.run(None, {"x": x}), plain.run(None, {"x": x})
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert packed.memory_report().weights.packed > 0
+    assert plain.memory_report().weights.packed == 0
+
+
+def test_weights_in_buffers_are_read_where_they_lie(tmp_path: Path) -> None:
+    onnx.save_model(layers(), tmp_path / "model.onnx", save_as_external_data=True, location="w", size_threshold=0)
+    buffer = bytearray((tmp_path / "w").read_bytes())
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_external_initializers_from_files_in_memory(["w"], [buffer], [len(buffer)])
+    made = ort.InferenceSession((tmp_path / "model.onnx").read_bytes(), options)
+    before = run(made, 3)
+    np.frombuffer(buffer, np.float32)[:] = 0
+    x = np.random.default_rng(3).standard_normal((3, WIDTH)).astype(np.float32)
+    assert not np.array_equal(before, x)
+    np.testing.assert_array_equal(run(made, 3), x)  # of weights that are 0 nothing is added
+
+
+# Plans and arenas of one session
+
+
+def test_without_reuse_every_value_has_bytes_of_its_own() -> None:
+    model = layers().SerializeToString()
+    made = session(model, enable_mem_reuse=False)
+    np.testing.assert_array_equal(run(made, 64), run(session(model), 64))
+    run(made, 32)
+    for plan in made.memory_report().plans:
+        assert plan.arena == plan.values > plan.alive
+
+
+def test_without_patterns_the_plan_of_the_last_shapes_is_kept_alone() -> None:
+    model = layers().SerializeToString()
+    made, usual = session(model, enable_mem_pattern=False), session(model)
+    for rows in (8, 16, 32, 8):
+        np.testing.assert_array_equal(run(made, rows), run(usual, rows))
+    assert [plan.shapes for plan in made.memory_report().plans] == [((8, WIDTH),)]
+    assert len(usual.memory_report().plans) == 3
+
+
+def test_without_an_arena_nothing_is_kept_after_a_run() -> None:
+    made = session(layers().SerializeToString(), enable_cpu_mem_arena=False)
+    run(made, 64)
+    gc.collect()
+    assert made.memory_report().lanes == ()
+    assert made.get_input_memory_infos()[0].allocator_type == ort.OrtAllocatorType.ORT_DEVICE_ALLOCATOR
+
+
+def test_layers_have_weights_of_a_size_that_is_shared() -> None:
+    assert WEIGHT_BYTES // (2 * LAYERS) >= 64 << 10
