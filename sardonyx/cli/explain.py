@@ -20,6 +20,7 @@ from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console
 from sardonyx.cli.model_inputs import assumed_sizes, make_inputs
 from sardonyx.cli.shapes import infer, listed_shape
+from sardonyx.cli.why import overridable_text, show_why
 from sardonyx.graph.load import load_model
 
 # Widths from which on the table has a column for details, and columns for what others give in short.
@@ -39,6 +40,9 @@ def explain(
     repeat: Annotated[int, typer.Option(min=1, help="Runs of --run, after those that warm up.")] = 20,
     threads: Annotated[int, typer.Option(min=0, help="Threads inside operators; 0 lets the engine choose.")] = 0,
     kernels: Annotated[str, typer.Option(help="An instruction set instead of the machine's best.")] = "",
+    why: Annotated[
+        bool, typer.Option("--why", help="What each knob did, what turning it would do, and the model's troubles.")
+    ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="A line for each step and each node; else alike ones join.")
     ] = False,
@@ -54,7 +58,7 @@ def explain(
         options.add_session_config_entry(KERNELS, kernels)
     session = sardonyx.InferenceSession(str(model), options)
     with assumed_sizes(source, feeds, sizes):
-        found = explain_session(session, feeds, runs=repeat if run else 0)
+        found = explain_session(session, feeds, runs=repeat if run else 0, why=why)
     if as_json:
         print(json.dumps({"model": str(model), **found.as_dict()}))
     else:
@@ -114,6 +118,10 @@ def _show(model: Path, found: Explanation, every: bool) -> None:
         out.print(f"host  {entry.kernel.removeprefix('host ')} {abbreviated(entry.nodes)}: {entry.reason}")
     for declined in sorted(found.declined, key=lambda one: -len(one.nodes)):
         out.print(f"declined  {_declined(declined, every)}")
+    if found.overridable is not None:
+        out.print(f"overridable  {overridable_text(found.overridable)}")
+    if found.why is not None:
+        show_why(out, found, found.why)
 
 
 def _table(found: Explanation, every: bool, width: int) -> Table:

@@ -190,6 +190,7 @@ def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixt
             value = {
                 "session.intra_op_thread_affinities": "1,2;3-4",
                 "session.max_shape_override": "x:[8,3]",
+                "optimization.disable_specified_optimizers": "ConstantFolding;MatMulAddFusion",
                 "sardonyx.cpu.batch_items": "4",
             }.get(key.name, key.choices[-1] if key.choices else good.get(key.kind, "text"))
             options.add_session_config_entry(key.name, value)

@@ -250,12 +250,13 @@ def test_json_has_stable_keys(command: Command, block: Path) -> None:
     report = explained(command, block)
     assert sorted(report) == [
         *("arena_bytes", "ceilings", "constant_bytes", "declined", "inputs", "kernels", "known", "model"),
-        *("packed_bytes", "rewrites", "rows", "run_us", "runs", "scratch_bytes", "threads", "totals", "views"),
+        *("overridable", "packed_bytes", "rewrites", "rows", "run_us", "runs", "scratch_bytes", "threads", "totals"),
+        *("views", "why"),
     ]
     assert sorted(report["rows"][0]) == [
         *("body", "bytes", "chunks", "constant_bytes", "detail", "epilogue", "executions", "flops", "gflops"),
-        *("kernel", "kind", "measured_us", "nodes", "operators", "predicted_us", "reason", "roofline", "rules"),
-        "step",
+        *("kernel", "kind", "measured_us", "nodes", "operators", "predicted_us", "provider", "reason", "roofline"),
+        *("rules", "step"),
     ]
     assert sorted(report["totals"]) == ["bytes", "flops", "measured_us", "predicted_us"]
 

@@ -60,7 +60,10 @@ def test_the_link_to_the_config_keys_leads_to_their_table():
 
 def test_properties_of_execution_leave_the_results_alone():
     """A value that is not the default reads back and changes no result, whether it has an effect otherwise or none."""
-    effective = {"enable_cpu_mem_arena", "execution_mode", "inter_op_num_threads", "intra_op_num_threads"}
+    effective = {
+        *("enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_mode", "execution_order"),
+        *("inter_op_num_threads", "intra_op_num_threads"),
+    }
     values = {
         "enable_cpu_mem_arena": False,
         "enable_mem_pattern": False,

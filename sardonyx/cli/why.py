@@ -1,0 +1,105 @@
+"""The part of `sardonyx explain` that says why: what knobs did and would do, and the troubles of the checklist."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from sardonyx.api.explanation import Diagnosis, Explanation, Overridable, Turned, Why
+
+_MOST_NODES = 3  # names of nodes at which there is a trouble
+
+# From this width on the table has columns for memory.
+_WIDE = 120
+
+
+def show_why(out: Console, found: Explanation, why: Why) -> None:
+    """The knobs as a table, each with the values that it could have, and a line for each trouble."""
+    out.print()
+    out.print(_table(found, why, out.width), soft_wrap=False)
+    out.print()
+    for diagnosis in why.diagnoses:
+        out.print(_told(diagnosis))
+
+
+def overridable_text(one: Overridable) -> str:
+    """What it costs that callers may override initializers, in words."""
+    costs = [f"{name} {count}" for name, count in one.rewrites.items()]
+    if one.packed_bytes:
+        costs.append(f"{_bytes(one.packed_bytes)} more of the model packed for its kernels")
+    if one.steps[1] != one.steps[0]:
+        costs.append(f"{one.steps[1]} steps in place of {one.steps[0]}")
+    if one.predicted_us is not None and one.predicted_us[1] < one.predicted_us[0]:
+        costs.append(f"{one.predicted_us[1]:,.0f} us in place of {one.predicted_us[0]:,.0f} by the ceilings")
+    names = f"{', '.join(one.names[:_MOST_NODES])}{', …' if len(one.names) > _MOST_NODES else ''} ({len(one.names)})"
+    allowed = ", ".join(costs) or "no more"
+    return f"{names} can be fed, read by {_listed(one.nodes)}; as constants they would allow {allowed}"
+
+
+def _table(found: Explanation, why: Why, width: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    timed = found.run_us is not None
+    wide = width >= _WIDE
+    table.add_column("knob", overflow="fold", max_width=None if wide else width // 2)
+    table.add_column("steps", justify="right", no_wrap=True)
+    table.add_column("model us", justify="right", no_wrap=True)
+    table.add_column("change", justify="right", no_wrap=True)
+    if timed:
+        table.add_column("us", justify="right", no_wrap=True)
+        table.add_column("change", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("arena", justify="right", no_wrap=True)
+        table.add_column("packed", justify="right", no_wrap=True)
+    for knob in why.knobs:
+        table.add_row(f"{knob.name} = {knob.value}\n  {knob.did}")
+        for turned in knob.turned:
+            table.add_row(*_cells(found, turned, timed, wide))
+    return table
+
+
+def _cells(found: Explanation, turned: Turned, timed: bool, wide: bool) -> list[str]:
+    """What the table says of another value of a knob."""
+    name = f"  {turned.value}{f' ({turned.note})' if turned.note else ''}"
+    predicted = found.totals["predicted_us"]
+    cells = [name, _or_nothing(turned.steps)]
+    cells += [_microseconds(turned.predicted_us), _change(turned.predicted_us, predicted)]
+    if timed:
+        cells += [_microseconds(turned.measured_us), _change(turned.measured_us, found.run_us)]
+    if wide:
+        cells += ["" if count is None else _bytes(count) for count in (turned.arena_bytes, turned.packed_bytes)]
+    return cells
+
+
+def _told(one: Diagnosis) -> str:
+    """A trouble in words; what is none says so."""
+    if not one.found:
+        return f"ok       {one.name}: {one.evidence}"
+    text = f"TROUBLE  {one.name}: {one.evidence}"
+    if one.nodes:
+        text += f" [{_listed(one.nodes)}]"
+    return f"{text}. What helps: {one.remedy}" if one.remedy else text
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_MOST_NODES])
+    return f"{shown}, … ({len(names)})" if len(names) > _MOST_NODES else shown
+
+
+def _or_nothing(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _microseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _change(value: float | None, now: float | None) -> str:
+    """How much more or less than now, in percent."""
+    if value is None or not now:
+        return ""
+    share = value / now - 1
+    return "=" if abs(share) < 0.005 else f"{share:+.0%}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} KB"
