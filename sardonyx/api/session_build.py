@@ -13,21 +13,28 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from sardonyx import errors, log
-from sardonyx.api import config_keys, provider_choice
+from sardonyx.api import config_keys, largest_shapes, provider_choice, value_layout
 from sardonyx.api.built import Built
 from sardonyx.api.compiled_model import CompiledModel
 from sardonyx.api.config_keys import is_on
 from sardonyx.api.declarations import declared, metadata
 from sardonyx.api.distinct_symbols import make_distinct
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
-from sardonyx.api.model_overrides import fix_dimensions, replace_external_initializers, replace_initializers
+from sardonyx.api.model_overrides import (
+    fix_dimensions,
+    replace_external_initializers,
+    replace_initializers,
+    take_off_inputs,
+)
+from sardonyx.api.optimizer_names import resolved
 from sardonyx.api.placement_report import log_placement
+from sardonyx.api.rewrite_settings import rewrite_settings, rewrites_left_out
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.api.signature import Signature
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
-from sardonyx.passes.base import PACKED_PRODUCTS, QDQ, Level
+from sardonyx.passes.base import Level
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.trace import Trace, span
@@ -35,10 +42,8 @@ from sardonyx.runtime.trace import Trace, span
 Source: TypeAlias = str | bytes | onnx.ModelProto
 
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
+_NO_COMPILE = "session.disable_model_compile"
 _DISABLED = "optimization.disable_specified_optimizers"
-_NO_QDQ = "session.disable_quant_qdq"
-_BYTES = 4  # the accuracy level that lets rows be rounded to bytes
-_PACKED_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
@@ -54,13 +59,16 @@ def build(
     trace: Trace | None,
     *,
     distinct_symbols: bool = False,
+    constant_initializers: bool = False,
 ) -> Built:
     """Load, change, place and compile a model as the options say, and save it where they ask for that.
 
-    With `distinct_symbols` no two dimensions of inputs are taken for equal because they have one name.
+    With `distinct_symbols` no two dimensions of inputs are taken for equal because they have one name, with
+    `constant_initializers` callers cannot override initializers that are inputs of the graph.
     """
     config = options._config
     config_keys.check(config, logger)
+    largest = largest_shapes.parse(config.get(largest_shapes.KEY, ""))
     if is_on(config, "ep.context_enable") and not (isinstance(source, str) or config.get("ep.context_file_path")):
         raise errors.InvalidArgument("Both ep_context_path and model_path are empty.")
     event = "model_loading_uri" if isinstance(source, str) else "model_loading_array"
@@ -73,6 +81,10 @@ def build(
         replace_initializers(loaded.model, options._initializers)
         if distinct_symbols:
             make_distinct(loaded.model)
+        if constant_initializers:
+            take_off_inputs(loaded.model)
+        if config.get(value_layout.KEY) == value_layout.TURNED:
+            value_layout.turn_value_caches(loaded.model)
         names, provider_options = _chosen(options, names, provider_options)
         providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
         declared_outputs = tuple(map(declared, loaded.model.graph.outputs))
@@ -80,6 +92,11 @@ def build(
         log_placement(compiled.nodes, [provider.name for provider in providers], logger)
         if is_on(config, _NO_FALLBACK):
             _refuse_fallback(compiled, logger)
+        if is_on(config, _NO_COMPILE):
+            _refuse_compilation(compiled, logger)
+        if largest:
+            largest_shapes.check(largest, (*compiled.inputs, *compiled.overridable))
+            largest_shapes.reserve(compiled.compiled.plan, largest, logger)
     model = compiled.model
     order = tuple(value.name or "" for value in model.graph.inputs)
     return Built(
@@ -171,30 +188,25 @@ def _compiled(
         if options.optimized_model_filepath:
             _save(model, options)
 
+    left_out = resolved([*sorted(disabled), *config_keys.names(config, _DISABLED)], logger)
     try:
         return CompiledModel.build(
             loaded,
             providers,
             logger,
             Level(int(options.graph_optimization_level)),
-            disabled.union(config_keys.names(config, _DISABLED), _disabled_for_integers(config)),
+            left_out.union(rewrites_left_out(config)),
             strict_shapes=is_on(config, "session.strict_shape_type_inference"),
             on_optimized=save,
             check_cancelled=check_cancelled,
-            settings=run_settings(options),
+            settings=run_settings(options, left_out),
+            rewrites=rewrite_settings(config),
+            order=options.execution_order,
             trace=trace,
         )
     except ValueError as error:  # not an error of providers, so it must not make the caller fall back to others
         logger.error(f"Exception during initialization: {error}")
         raise errors.Fail(f"Exception during initialization: {error}") from error
-
-
-def _disabled_for_integers(config: Mapping[str, str]) -> tuple[str, ...]:
-    """The passes of quantised models that the session does without."""
-    if is_on(config, _NO_QDQ):
-        return QDQ, PACKED_PRODUCTS
-    # Products of packed weights round their rows to bytes; other levels ask for more.
-    return () if config_keys.number(config, _PACKED_LEVEL) == _BYTES else (PACKED_PRODUCTS,)
 
 
 def _refuse_fallback(compiled: CompiledModel, logger: log.Logger) -> None:
@@ -206,6 +218,20 @@ def _refuse_fallback(compiled: CompiledModel, logger: log.Logger) -> None:
         )
         logger.error(message)
         raise errors.Fail(f"{message} The nodes: {', '.join(left)}")
+
+
+def _refuse_compilation(compiled: CompiledModel, logger: log.Logger) -> None:
+    """Providers compile the partitions that they take; the CPU's kernels are there without."""
+    taken = [
+        f"{node.op_type} ({node.name}) by {node.provider}" for node in compiled.nodes if node.provider != registry.CPU
+    ]
+    if taken:
+        message = (
+            f"'{_NO_COMPILE}' forbids execution providers to compile, and this model would be compiled: "
+            f"{', '.join(taken)}. Compile it ahead, or leave these providers out"
+        )
+        logger.error(message)
+        raise errors.ModelRequiresCompilation(message)
 
 
 def _save(model: ir.Model, options: SessionOptions) -> None:
