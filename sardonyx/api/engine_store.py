@@ -63,6 +63,7 @@ _MISSED_SECONDS = 30 * 86400.0
 
 # Session config entries that ask for what only the ordinary way does.
 _REFUSED = ("session.disable_cpu_ep_fallback", "session.record_ep_graph_assignment_info", "ep.context_enable")
+_LARGEST = "session.max_shape_override"
 
 # What makes the description and the sections of an engine with plans for these shapes.
 Make = Callable[[Sequence[Shapes]], tuple[Mapping[str, Any], Sections]]
@@ -81,7 +82,7 @@ def only_runs(
         return False
     if logger.is_enabled(log.Severity.VERBOSE) or any(is_on(config, key) for key in _REFUSED):
         return False
-    return is_on(config, KEY)
+    return is_on(config, KEY) and not config.get(_LARGEST)
 
 
 class EngineStore:
@@ -117,6 +118,7 @@ class EngineStore:
             repr(settings),
             default_threads(),
             int(options.graph_optimization_level),
+            int(options.execution_order),
             sorted(options._config.items()),
             sorted(map(repr, options._free_dimensions.items())),
             sorted(disabled),
