@@ -80,7 +80,12 @@ _TABLE = (
     _on_off(
         "session.strict_shape_type_inference", "0", "works", "declared shapes that contradict inference are errors"
     ),
-    _on_off("session.disable_aot_function_inlining", "0", "accepted", "keep model-local functions"),
+    _on_off(
+        "session.disable_aot_function_inlining",
+        "0",
+        "accepted",
+        "nothing to do: functions are expanded as the model is read, for no provider takes a whole one",
+    ),
     ConfigKey(
         "session.max_shape_override",
         "text",
@@ -119,7 +124,7 @@ _TABLE = (
         "session.disable_model_compile",
         "0",
         "works",
-        "nodes for providers that compile, all but the CPU's, are an error",
+        "nodes for providers that compile, all but the CPU's, and engines that must be compiled anew are an error",
     ),
     _text(
         "session.node_partition_config_file",
@@ -154,8 +159,8 @@ _TABLE = (
         "optimization.minimal_build_optimizations",
         "choice",
         "",
-        "accepted",
-        "nothing to do: it belongs to files in ORT format, which are not written",
+        "works",
+        "save is refused: it belongs to files in ORT format, which are not written",
         choices=("", "save", "apply"),
     ),
     ConfigKey(
@@ -250,9 +255,14 @@ _TABLE = (
     ),
     # Threads
     _on_off("session.intra_op.allow_spinning", "1", "works", "idle workers spin before they sleep"),
-    _on_off("session.inter_op.allow_spinning", "1", "accepted", "the same for the pool between nodes"),
+    _on_off("session.inter_op.allow_spinning", "1", "works", "the same of the threads that parallel mode adds"),
     ConfigKey(
-        "session.dynamic_block_base", "number", "", "accepted", "split loops into shrinking blocks", error=ValueError
+        "session.dynamic_block_base",
+        "number",
+        "0",
+        "works",
+        "threads claim blocks: what is left of a step over threads times this; 0 for what its kernel suggests",
+        error=ValueError,
     ),
     ConfigKey(
         "session.intra_op_thread_affinities",
@@ -264,12 +274,35 @@ _TABLE = (
         error=RuntimeError,
     ),
     _on_off("session.force_spinning_stop", "0", "works", "stop spinning when the last run returns"),
-    ConfigKey("session.intra_op.spin_duration_us", "number", "", "works", "how long workers spin", lenient=True),
-    ConfigKey("session.inter_op.spin_duration_us", "number", "", "accepted", "the same between nodes", lenient=True),
     ConfigKey(
-        "session.intra_op.spin_backoff_max", "number", "", "accepted", "longest pause while spinning", lenient=True
+        "session.intra_op.spin_duration_us", "number", "-1", "works", "how long workers spin; -1: 1000", lenient=True
     ),
-    ConfigKey("session.inter_op.spin_backoff_max", "number", "", "accepted", "the same between nodes", lenient=True),
+    ConfigKey(
+        "session.inter_op.spin_duration_us",
+        "number",
+        "-1",
+        "works",
+        "the same of the threads that parallel mode adds",
+        lenient=True,
+    ),
+    ConfigKey(
+        "session.intra_op.spin_backoff_max",
+        "number",
+        "1",
+        "works",
+        "most pauses of a worker between two looks for work: 1, 2, 4… up to this, 64 at most",
+        lowest=0,
+        lenient=True,
+    ),
+    ConfigKey(
+        "session.inter_op.spin_backoff_max",
+        "number",
+        "1",
+        "works",
+        "the same of the threads that parallel mode adds",
+        lowest=0,
+        lenient=True,
+    ),
     _on_off("session.set_denormal_as_zero", "0", "works", "flush denormal numbers"),
     # Memory and native code (keys of this project)
     ConfigKey(
@@ -323,17 +356,31 @@ _TABLE = (
         "the first run of a model file leaves an engine from which later sessions begin at once",
     ),
     # Compiled models of other providers
-    _on_off("ep.context_enable", "0", "accepted", "write a model with compiled parts"),
-    _text("ep.context_file_path", "", "accepted", "where to write it"),
-    _on_off("ep.context_embed_mode", "0", "accepted", "compiled parts inside the model"),
-    _text("ep.context_model_external_initializers_file_name", "", "accepted", "weights beside that model"),
-    _text("ep.context_node_name_prefix", "", "accepted", "prefix of its node names"),
+    _on_off("sardonyx.trusts_engine", "0", "works", "run code of an engine that somebody else made"),
+    _text(
+        "sardonyx.engine_profiles",
+        "",
+        "works",
+        "shapes that engines are compiled for: 'name:MIN,OPT,MAX;other:SHAPE', several with ;; between them",
+    ),
+    _on_off("ep.context_enable", "0", "works", "write the compiled model"),
+    _text("ep.context_file_path", "", "works", "where to write it; beside the model, as MODEL_ctx.onnx, if empty"),
+    _on_off("ep.context_embed_mode", "0", "works", "the engine inside of that model, not beside it"),
+    _text(
+        "ep.context_model_external_initializers_file_name",
+        "",
+        "accepted",
+        "weights beside that model: it has none, the engine has them all",
+    ),
+    _text("ep.context_node_name_prefix", "", "works", "prefix of the name of its node"),
     _on_off("ep.share_ep_contexts", "0", "accepted", "share compiled parts between sessions"),
     _on_off("ep.stop_share_ep_contexts", "0", "accepted", "end sharing"),
     _on_off("ep.enable_weightless", "0", "accepted", "compiled parts without weights"),
     _text("ep.dynamic.workload_type", "Default", "accepted", "priority of the session's work"),
     _on_off("session.compile_only", "0", "accepted", "compile without making the session ready"),
-    _on_off("session.fail_on_suboptimal_compiled_model", "0", "accepted", "refuse compiled parts of another device"),
+    _on_off(
+        "session.fail_on_suboptimal_compiled_model", "0", "works", "engines that must be compiled anew are an error"
+    ),
 )
 
 CONFIG_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _TABLE}

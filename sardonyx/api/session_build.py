@@ -44,6 +44,7 @@ Source: TypeAlias = str | bytes | onnx.ModelProto
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _NO_COMPILE = "session.disable_model_compile"
 _DISABLED = "optimization.disable_specified_optimizers"
+_MINIMAL_BUILD = "optimization.minimal_build_optimizations"
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
@@ -68,6 +69,10 @@ def build(
     """
     config = options._config
     config_keys.check(config, logger)
+    if config.get(_MINIMAL_BUILD) == "save":
+        raise errors.InvalidArgument(
+            f"{_MINIMAL_BUILD} value of 'save' is only valid when saving an ORT format model, and those are not written"
+        )
     largest = largest_shapes.parse(config.get(largest_shapes.KEY, ""))
     if is_on(config, "ep.context_enable") and not (isinstance(source, str) or config.get("ep.context_file_path")):
         raise errors.InvalidArgument("Both ep_context_path and model_path are empty.")

@@ -142,6 +142,7 @@ BAD_CONFIG = [
     ("session.gqa_value_layout", "X", errors.InvalidArgument),
     ("session.max_shape_override", "bad", errors.Fail),
     ("optimization.minimal_build_optimizations", "x", errors.InvalidArgument),
+    ("optimization.minimal_build_optimizations", "save", errors.InvalidArgument),
     ("session.graph_optimizations_loop_level", "a", errors.RuntimeException),
 ]
 

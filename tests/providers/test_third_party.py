@@ -132,6 +132,23 @@ except Exception as error:
     assert "Rerunning with verbose output on a non-minimal build will show node assignments." in log
 
 
+def test_compiling_may_be_forbidden(site: Path) -> None:
+    code = """
+options = ort.SessionOptions()
+options.add_session_config_entry("session.disable_model_compile", "1")
+on_cpu = ort.InferenceSession(model, options, ["CPUExecutionProvider"]).get_providers()
+try:
+    ort.InferenceSession(model, options, [NAME])
+except Exception as error:
+    print(json.dumps([on_cpu, type(error).__name__, str(error)]))
+"""
+    (on_cpu, kind, text), _ = run(site, code)
+    assert on_cpu == ["CPUExecutionProvider"]
+    assert kind == "ModelRequiresCompilation"
+    assert "session.disable_model_compile" in text
+    assert "Add (add0) by FusedArithmeticExecutionProvider" in text
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
