@@ -57,7 +57,7 @@ class Gather(Operator):
             return None
         if (indices.reshape(-1) != np.arange(first, first + count)).any():
             return None
-        return data[first : first + count].reshape(*indices.shape, *data.shape[1:])
+        return data[first : first + count].reshape((*indices.shape, *data.shape[1:]))
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data, indices = inputs[0] or UNKNOWN, inputs[1] or UNKNOWN

@@ -164,6 +164,28 @@ def test_every_level_computes_the_same(level: Any) -> None:
         np.testing.assert_allclose(found, wanted[:size], rtol=1e-5, atol=1e-5)
 
 
+def sized() -> bytes:
+    """Sizes for a Reshape, computed as exporters write it: from scalars of a shape."""
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["count"], name="count"),
+        node("Unsqueeze", ["count", "axes"], ["rows"]),
+        node("Concat", ["rows", "rest"], ["sizes"], axis=0),
+        node("Reshape", ["x", "sizes"], ["y"]),
+    ]
+    zero, axes, rest = np.array(0, np.int64), np.array([0], np.int64), np.array([-1], np.int64)
+    return made(nodes, {"x": ["n", 2, 3]}, ["y"], zero=zero, axes=axes, rest=rest)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_sizes_are_computed_at_every_level(level: Any) -> None:
+    session = session_at(level, sized())
+    for rows in (4, 1, 4):
+        array = np.arange(rows * 6, dtype=np.float32).reshape(rows, 2, 3)
+        np.testing.assert_array_equal(session.run(None, {"x": array})[0], array.reshape(rows, 6))
+
+
 def inverted() -> bytes:
     """Channels expanded by a product and depthwise windows over them: a pair of kernels pays."""
     rng = np.random.default_rng(2)
