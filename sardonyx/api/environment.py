@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import operator
 import threading
+from typing import Any
 
 from sardonyx import errors, log
 from sardonyx._version import API_VERSION, __version__
 from sardonyx.api.arguments import as_int, wrong_argument
+from sardonyx.api.thread_callbacks import ThreadCallbacks
 from sardonyx.providers import registry
 from sardonyx.runtime import random_state
+from sardonyx.runtime.team_options import CreateThread, JoinThread, ThreadHooks
 
 _lock = threading.Lock()
 _global_pools: tuple[int, int] | None = None
+_global_callbacks = ThreadCallbacks()
+_global_hooks: ThreadHooks | None = None
 _session_numbers = itertools.count(1)
 _verbosity = 0
 
@@ -70,7 +75,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
 
     From then on every session must set `use_per_session_threads` to False.
     """
-    global _global_pools
+    global _global_pools, _global_hooks
     sizes = (
         as_int("set_global_thread_pool_sizes", intra_op_num_threads),
         as_int("set_global_thread_pool_sizes", inter_op_num_threads),
@@ -78,7 +83,38 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
     with _lock:
         if _global_pools is not None:
             raise errors.Fail("Global thread pools have already been created, cannot replace them")
+        _global_hooks = _global_callbacks.hooks()
         _global_pools = sizes
+
+
+def set_global_custom_create_thread_fn(create: CreateThread) -> None:
+    """`SessionOptions.set_custom_create_thread_fn` for the pool that all sessions share; before its sizes are set."""
+    _before_global_pools("set_global_custom_create_thread_fn")
+    _global_callbacks.set_create("set_global_custom_create_thread_fn", create)
+
+
+def set_global_custom_thread_creation_options(options: Any) -> None:
+    """What the function of `set_global_custom_create_thread_fn` is given, as it is."""
+    _before_global_pools("set_global_custom_thread_creation_options")
+    _global_callbacks.options = options
+
+
+def set_global_custom_join_thread_fn(join: JoinThread) -> None:
+    """`SessionOptions.set_custom_join_thread_fn` for the pool that all sessions share; before its sizes are set."""
+    _before_global_pools("set_global_custom_join_thread_fn")
+    _global_callbacks.set_join("set_global_custom_join_thread_fn", join)
+
+
+def _before_global_pools(where: str) -> None:
+    if _global_pools is not None:
+        raise errors.Fail(
+            f"{where}: Global thread pools have already been created: call it before set_global_thread_pool_sizes"
+        )
+
+
+def global_thread_hooks() -> ThreadHooks | None:
+    """Who makes the threads of the shared pools; None for Python."""
+    return _global_hooks
 
 
 def global_thread_pool_sizes() -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from sardonyx import errors
 from sardonyx.api.arguments import as_bool, as_int, as_text
 from sardonyx.api.lora import LoraAdapter
 from sardonyx.api.session_options import add_config_entry, get_config_entry
+from sardonyx.runtime.interrupts import STOP_WORDS, StopField
 
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _GRAPH_ID = "gpu_graph_id"
@@ -33,7 +34,7 @@ class RunOptions:
         self._severity = -1
         self._verbosity = 0
         self._logid = ""
-        self._terminate = ctypes.c_int64(0)  # native code looks at it between its steps
+        self._terminate = (ctypes.c_int64 * STOP_WORDS)()  # native code looks at it between pieces of its work
         self._execute_path = False
         self._config: dict[str, str] = {}
         self._adapters: list[LoraAdapter] = []
@@ -70,12 +71,12 @@ class RunOptions:
 
     @property
     def terminate(self) -> bool:
-        """Whether runs with these options stop before their next node, with the error `Fail`."""
-        return self._terminate.value != 0
+        """Whether runs with these options stop as soon as may be, in the midst of a node too, with the error `Fail`."""
+        return self._terminate[StopField.FLAG] != 0
 
     @terminate.setter
     def terminate(self, value: bool) -> None:
-        self._terminate.value = as_bool("RunOptions.terminate", value)
+        self._terminate[StopField.FLAG] = as_bool("RunOptions.terminate", value)
 
     @property
     def only_execute_path_to_fetches(self) -> bool:

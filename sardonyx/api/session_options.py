@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from sardonyx import errors, log
 from sardonyx.api import environment
 from sardonyx.api.arguments import as_bool, as_int, as_text, wrong_argument
 from sardonyx.api.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtExecutionProviderDevicePolicy
 from sardonyx.api.ort_value import OrtValue
+from sardonyx.api.thread_callbacks import ThreadCallbacks
 from sardonyx.providers import registry
+from sardonyx.runtime.team_options import CreateThread, JoinThread
+
+if TYPE_CHECKING:
+    from sardonyx.api.ep_context import OrtEpContextDataBuffer
 
 _MAXIMUM_KEY = 1024
 _MAXIMUM_VALUE = 8192
+_MAXIMUM_CONTEXT = 2**63 - 1
 
 
 class _Setting:
@@ -60,6 +68,7 @@ class SessionOptions:
         "_policy",
         "_providers",
         "_settings",
+        "_threads",
     )
 
     enable_cpu_mem_arena = _Setting(True, as_bool, "Keep memory in an arena between runs.")
@@ -92,7 +101,8 @@ class SessionOptions:
         self._policy: Any = None
         self._libraries: list[ctypes.CDLL] = []
         self._cancelled = [False]
-        self._context_reader: Callable[..., Any] | None = None
+        self._threads = ThreadCallbacks()
+        self._context_reader: tuple[Callable[[str, OrtEpContextDataBuffer], None], int] | None = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"cannot pickle '{type(self).__module__}.{type(self).__qualname__}' object")
@@ -105,6 +115,7 @@ class SessionOptions:
         copy._providers = {name: dict(options) for name, options in self._providers.items()}
         copy._policy, copy._context_reader, copy._cancelled = self._policy, self._context_reader, self._cancelled
         copy._libraries = list(self._libraries)
+        copy._threads = replace(self._threads)
         return copy
 
     def add_session_config_entry(self, key: str, value: str) -> None:
@@ -196,6 +207,22 @@ class SessionOptions:
             raise wrong_argument("set_provider_selection_policy_delegate", "a function", delegate)
         self._policy = delegate
 
+    def set_custom_create_thread_fn(self, create: CreateThread) -> None:
+        """Let `create(options, work)` make each thread of the session's pools, and give a handle for it.
+
+        `options` are those of `set_custom_thread_creation_options`. The new thread calls `work()`, which returns when
+        the session is done with it; it needs no interpreter's lock meanwhile. Sessions with one thread never call.
+        """
+        self._threads.set_create("set_custom_create_thread_fn", create)
+
+    def set_custom_thread_creation_options(self, options: Any) -> None:
+        """What the function of `set_custom_create_thread_fn` is given, as it is."""
+        self._threads.options = options
+
+    def set_custom_join_thread_fn(self, join: JoinThread) -> None:
+        """Let `join(handle)` wait for the end of a thread that was made by a callback, when the session goes."""
+        self._threads.set_join("set_custom_join_thread_fn", join)
+
     def has_providers(self) -> bool:
         """Whether a provider, or a policy for choosing one, was set on these options."""
         return bool(self._providers) or self._policy is not None
@@ -204,11 +231,36 @@ class SessionOptions:
         """Stop sessions that are being made with these options: they raise `ModelLoadCanceled`."""
         self._cancelled[0] = as_bool("set_load_cancellation_flag", is_cancel)
 
-    def set_ep_context_data_read_func(self, read: Callable[..., Any]) -> None:
-        """Where a provider reads the parts of a model that it compiled earlier."""
-        if not callable(read):
-            raise wrong_argument("set_ep_context_data_read_func", "a function", read)
-        self._context_reader = read
+    def set_ep_context_data_read_func(
+        self, read_func: Callable[[str, OrtEpContextDataBuffer], None], max_data_size: int = _MAXIMUM_CONTEXT
+    ) -> None:
+        """Where the engines of compiled models come from, in place of files beside them.
+
+        `read_func(name, buffer)` allocates the buffer, with no more than `max_data_size` bytes, and fills it.
+        """
+        if not callable(read_func):
+            raise wrong_argument("set_ep_context_data_read_func", "a function", read_func)
+        size = operator.index(max_data_size)
+        if size < 0:
+            raise wrong_argument("set_ep_context_data_read_func", "a max_data_size of 0 or more", max_data_size)
+        self._context_reader = read_func, size
+
+    def _read_context(self, name: str) -> bytes:
+        """What the caller's function gives for a name; `Fail` where it gives nothing or raises."""
+        from sardonyx.api.ep_context import OrtEpContextDataBuffer
+
+        assert self._context_reader is not None
+        read, size = self._context_reader
+        buffer = OrtEpContextDataBuffer(size)
+        try:
+            read(name, buffer)
+        except Exception as error:  # whatever a caller's function raises
+            raise errors.Fail(
+                f"the function of set_ep_context_data_read_func raised {type(error).__name__} for {name!r}: {error}"
+            ) from error
+        if not buffer.is_allocated:
+            raise errors.Fail(f"the function of set_ep_context_data_read_func has allocated nothing for {name!r}")
+        return buffer.content()
 
     def clear_ep_context_data_read_func(self) -> None:
         """Undo `set_ep_context_data_read_func`."""

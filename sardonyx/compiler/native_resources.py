@@ -20,6 +20,7 @@ from sardonyx.runtime.result_pool import PoolCode, ResultPool, result_pool
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.shared_arena import environment_lanes
 from sardonyx.runtime.team import ExecutorCode, TeamOptions, ThreadTeam, shared_team
+from sardonyx.runtime.team_options import Idling
 
 
 class NativeResources:
@@ -30,8 +31,9 @@ class NativeResources:
         self.library = library(settings.kernels)
         self.library.progress.begin()
         self._runtime = library(settings.kernels, "runtime")
-        executor = ExecutorCode(*runtime_functions(self._runtime, ("run", "work", "stop")), self._runtime)
-        self.team: ThreadTeam = shared_team(executor, _team_options(settings))
+        self.team: ThreadTeam = shared_team(_executor(self._runtime), team_options(settings))
+        if settings.hooks is not None:  # who makes threads hears when the session is made, also what is wrong
+            self.team.start()
         shared = environment_lanes() if settings.shares_arena else None
         own = LanePool(self.team.threads, None if settings.keeps_arena else 0, applied_limit())
         self.lanes = own if shared is None else shared
@@ -60,6 +62,12 @@ class NativeResources:
         return CallCode(arrays, bound, lambda: runtime_functions(self._runtime, ("chain",))[0])
 
 
+def _executor(runtime: KernelLibrary) -> ExecutorCode:
+    """The executor; what notices signals is loaded when a long run begins."""
+    run, work, stop = runtime_functions(runtime, ("run", "work", "stop"))
+    return ExecutorCode(run, work, stop, runtime, lambda: runtime_functions(runtime, ("interrupts",))[0])
+
+
 def _result_pool(library: KernelLibrary) -> ResultPool | None:
     """The process's pool of results; none where the system lacks the allocator that it calls."""
     if os.name != "posix":
@@ -67,14 +75,23 @@ def _result_pool(library: KernelLibrary) -> ResultPool | None:
     return result_pool(PoolCode(*runtime_functions(library, ("take result", "give result", "release results"))))
 
 
-def _team_options(settings: RunSettings) -> TeamOptions:
+def team_options(settings: RunSettings) -> TeamOptions:
     """The kind of team that a session asks for."""
     affinities = parse_affinities(settings.affinities) if settings.affinities else ()
     threads = team_size(settings.threads, settings.branches, parallel=settings.branches != 1 and not affinities)
     return TeamOptions(
         threads,
+        added=threads - team_size(settings.threads),
+        added_idling=Idling(settings.branch_spin, _seconds(settings.branch_spin_us), settings.branch_backoff),
+        backoff=settings.backoff,
+        blocks=settings.blocks,
+        hooks=settings.hooks,
         spinning=settings.spin,
-        spin_seconds=None if settings.spin_us is None else settings.spin_us / 1e6,
+        spin_seconds=_seconds(settings.spin_us),
         stop_after_run=settings.spin_stops,
         affinities=affinities,
     )
+
+
+def _seconds(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / 1e6

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.native_plan import LONG_NS, NativePlan
 
 Words = NDArray[np.int64]
 
@@ -65,6 +65,14 @@ class Chain:
         rows = [[*one, *(0 for _ in range(INSTRUCTION_WORDS - len(one)))] for one in self.instructions]
         words = np.array([self.executor, len(rows), *(word for row in rows for word in row)], np.int64)
         object.__setattr__(self, "words", words)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it may take long enough to be ended before it is done; so it is where there are rounds."""
+        known = [plan.nanoseconds for plan in self.plans if plan.nanoseconds is not None]
+        if len(known) < len(self.plans) or sum(known) >= LONG_NS:
+            return True
+        return any(one[0] == Do.UNTIL for one in self.instructions)
 
     @property
     def base_count(self) -> int:

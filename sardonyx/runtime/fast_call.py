@@ -81,7 +81,8 @@ class State(enum.IntEnum):
     NEW_CAPSULE = 29
     SET_CONTEXT = 30
     SET_BASE = 31
-    COUNT = 32
+    WATCH = 32  # the words of `interrupts.WatchField`, where the run is long enough to be interrupted; else 0
+    COUNT = 33
 
 
 class InputColumn(enum.IntEnum):
@@ -174,7 +175,8 @@ class FastCall:
 
     `arrays(None, feeds)` gives a list of new arrays, `bound()` True; both give None where they decline, which they do
     while another call is in progress, for whatever differs from what was prepared, and where a kernel found something
-    wrong; then the same run the long way tells what.
+    wrong; then the same run the long way tells what. Long runs of the main thread raise what the handler of a signal
+    raises meanwhile.
     """
 
     def __init__(self, code: CallCode, team: ThreadTeam, lanes: LanePool, results: ResultPool | None = None) -> None:
@@ -295,7 +297,9 @@ class FastCall:
         words[State.EXTERNALS] = ctypes.addressof(externals)
         words[State.INPUTS], words[State.INPUT_COUNT] = ctypes.addressof(input_table), len(inputs)
         words[State.OUTPUTS], words[State.OUTPUT_COUNT] = ctypes.addressof(output_table), len(outputs)
-        words[State.RELEASES_LOCK] = int(releases_lock)
+        watch = self._team.watch if plan.is_long else None
+        words[State.WATCH] = 0 if watch is None else watch.address
+        words[State.RELEASES_LOCK] = int(releases_lock or watch is not None)
         self._memory.tables = kept
 
     def close(self) -> bool:

@@ -41,8 +41,8 @@ class LaneField(enum.IntEnum):
     SCRATCH = 3
     SCRATCH_STRIDE = 4
     PREPARED = 5  # serial number of the plan whose words are in the lane, with the addresses of this arena
-    NEVER = 6  # always 0: the terminate word of runs that have none
     PROGRESS = 8  # the phase that the caller is in; a line of its own
+    NEVER = 9  # always 0: the words of `interrupts.StopField` of runs that nobody ends
     COUNT = 16
 
 

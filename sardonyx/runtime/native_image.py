@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sardonyx.runtime.interrupts import WORDS_SYMBOL, words_address
+
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -50,7 +52,9 @@ class NativeImage:
 
 
 def _function(name: str) -> int:
-    """The address of a function that is in this process."""
+    """The address of a function that is in this process, or of the words of its watch."""
+    if name == WORDS_SYMBOL:
+        return words_address()
     try:
         found = ctypes.cast(getattr(_process(), name), ctypes.c_void_p).value
     except AttributeError:

@@ -60,6 +60,7 @@ class PlanField(enum.IntEnum):
     SERIAL = 11  # different for every plan of the process
     WAKE_AFTER = 12  # nanoseconds of a run after which it wakes workers that sleep
     FLUSH_DENORMALS = 13  # 1 where denormal numbers are read and written as zero
+    LONG = 14  # 1 where a step may take so long that a run looks in its midst whether it shall end
     COUNT = 16
 
 
@@ -76,6 +77,9 @@ class PhaseColumn(enum.IntEnum):
 STEP_WORDS = int(StepColumn.COUNT)
 PHASE_WORDS = int(PhaseColumn.COUNT)
 FIXUP_WORDS = 3
+
+# Estimated nanoseconds from which a run is long.
+LONG_NS = 5_000_000
 
 # What it costs a caller to wake a worker on an idle core, and how long a run is of which the worker does a good part.
 _WAKE_NANOSECONDS = 20_000
@@ -129,7 +133,7 @@ class NativePlan:
             fixups = np.ascontiguousarray(fixups[np.argsort(fixups[:, 1] != 0, kind="stable")])
         phases, width = _phases(steps)
         header = np.zeros(PlanField.COUNT, np.int64)
-        header[: PlanField.FLUSH_DENORMALS + 1] = (
+        header[: PlanField.LONG + 1] = (
             _address(words),
             len(words),
             _address(fixups),
@@ -144,6 +148,7 @@ class NativePlan:
             next(_SERIALS),
             _WAKE_NANOSECONDS if self.nanoseconds is not None and self.nanoseconds < _WORTH_WAKING else 0,
             int(self.flush_denormals),
+            int(self.is_long),
         )
         for array in (words, fixups, steps, phases, header):
             array.flags.writeable = False
@@ -156,6 +161,11 @@ class NativePlan:
         put(self, "header", header)
         put(self, "address", _address(header))
         put(self, "pack", struct.Struct(f"{self.base_count - 1}q").pack)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a run may take long enough to be ended before it is done; so it is without an estimate."""
+        return self.nanoseconds is None or self.nanoseconds >= LONG_NS
 
     def _check(self, words: Words, fixups: Words, steps: Words) -> None:
         """ValueError for a table that the executor would follow out of its memory."""

@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+# Threads of a team, at most.
+MOST_THREADS = (1 << 15) - 1
+
 _QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{number}/topology/{name}"
 
@@ -21,13 +24,31 @@ def available_processors() -> frozenset[int]:
 
 
 def default_threads() -> int:
-    """Threads that a team has unless told otherwise: one for each physical core that this process may use.
+    """Threads that a team has unless told otherwise: ``OMP_NUM_THREADS``, else one for each physical core.
 
-    Its affinity mask and the processor quota of its control group are respected.
+    Of the cores those count that this process may use, by its affinity mask and the processor quota of its control
+    group.
     """
+    wished = openmp_threads()
+    if wished is not None:
+        return wished
     cores = {_core(number) for number in available_processors()}
     quota = _quota()
     return max(1, len(cores) if quota is None else min(len(cores), math.ceil(quota)))
+
+
+def openmp_threads() -> int | None:
+    """What ``OMP_NUM_THREADS`` asks for; None where it is not set or says nothing that OpenMP would take.
+
+    Of a list, one number for each level of nested parallelism, the first counts: there is one level here.
+    """
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and 1 <= int(first) <= MOST_THREADS else None
+
+
+def openmp_is_passive() -> bool:
+    """Whether ``OMP_WAIT_POLICY`` asks threads that wait not to take processor time."""
+    return os.environ.get("OMP_WAIT_POLICY", "").strip().upper() == "PASSIVE"
 
 
 def usable_processors() -> float:
@@ -43,9 +64,12 @@ def team_size(intra_op: int, inter_op: int = 0, *, parallel: bool = False) -> in
     more than there are processors, unless `intra_op` alone asks for more.
     """
     size = intra_op or default_threads()
-    if parallel and inter_op > 1:
-        size = max(size, min(size * inter_op, len(available_processors())))
-    return size
+    return size + (added_threads(size, inter_op) if parallel else 0)
+
+
+def added_threads(size: int, inter_op: int) -> int:
+    """How many threads parallel execution with `inter_op` threads adds to a team of `size`: its last workers."""
+    return max(0, min(size * inter_op, len(available_processors())) - size)
 
 
 def parse_affinities(text: str) -> tuple[frozenset[int], ...]:

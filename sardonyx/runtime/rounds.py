@@ -22,6 +22,8 @@ from sardonyx.runtime import memory
 from sardonyx.runtime.array_address import address_of
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
+from sardonyx.runtime.interrupts import Watch
+from sardonyx.runtime.native_plan import LONG_NS
 from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan
 from sardonyx.runtime.plan import Plan
 
@@ -39,16 +41,15 @@ class RoundsField(enum.IntEnum):
     PLAN = 2
     LANE = 3
     EXTERNALS = 4
-    TERMINATE = 5
-    MOVES = 6  # a table of `MoveColumn`
-    MOVE_COUNT = 7
-    NOTES = 8  # what kernels find wrong
-    NOTE_COUNT = 9
-    CONDITION = 10  # the address of a byte that a round sets to go on; 0 for none
-    COUNT = 11  # rounds
-    DONE = 12  # how many were finished
-    STATUS = 13  # the executor's last answer
-    WORDS = 14
+    MOVES = 5  # a table of `MoveColumn`
+    MOVE_COUNT = 6
+    NOTES = 7  # what kernels find wrong
+    NOTE_COUNT = 8
+    CONDITION = 9  # the address of a byte that a round sets to go on; 0 for none
+    COUNT = 10  # rounds
+    DONE = 11  # how many were finished
+    STATUS = 12  # the executor's last answer
+    WORDS = 13
 
 
 class MoveColumn(enum.IntEnum):
@@ -62,15 +63,24 @@ class MoveColumn(enum.IntEnum):
     WORDS = 4
 
 
-_Go = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_Go = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
 
 class RoundsCode:
-    """The native code at an address, which takes the address of the words of `RoundsField`; `owner` keeps it loaded."""
+    """The native code at an address, which takes the addresses of the words of `RoundsField` and of
+    `interrupts.StopField`; `owner` keeps it loaded."""
 
     def __init__(self, address: int, owner: object) -> None:
-        self.run = _Go(address)
+        self.address = address
+        self._run = _Go(address)
         self.owner = owner
+
+    def run(self, words: int, terminate: int, watch: Watch | None) -> None:
+        """Do the rounds; where somebody watches, what the handler of a signal raises comes from here."""
+        if watch is None:
+            self._run(words, terminate)
+        else:
+            watch.call(watch.address, self.address, words, terminate)
 
 
 @dataclass(slots=True)
@@ -285,7 +295,6 @@ class _Table:
         words[RoundsField.RUN] = team.run_address
         words[RoundsField.PLAN] = plan.address
         words[RoundsField.EXTERNALS] = ctypes.addressof(externals)
-        words[RoundsField.TERMINATE] = context.terminate_word
         words[RoundsField.MOVES] = ctypes.addressof(moves)
         words[RoundsField.MOVE_COUNT] = len(self._moves) // MoveColumn.WORDS
         words[RoundsField.NOTES], words[RoundsField.NOTE_COUNT] = ctypes.addressof(notes), len(ready.faults)
@@ -300,7 +309,8 @@ class _Table:
                 team.start()
                 words[RoundsField.TEAM], crew = team.shared_memory
             words[RoundsField.LANE] = lane.address
-            code.run(ctypes.addressof(words))
+            is_long = plan.nanoseconds is None or plan.nanoseconds * self._count >= LONG_NS
+            code.run(ctypes.addressof(words), context.terminate_word, team.watch if is_long else None)
             del crew
         finally:
             lanes.give(lane)

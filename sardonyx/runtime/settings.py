@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from sardonyx.runtime.team_options import ThreadHooks
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,15 @@ class RunSettings:
     model where they can.
 
     `threads` work inside one step (0: one per core that this process may use), `branches` is how many independent
-    steps may run beside each other (1 keeps the order of the graph). `kernels` names an instruction set, or
-    ``numpy`` for no native code; empty for the best of this machine. `precision` is ``float32``, or ``bfloat16``
-    where products of float32 matrices may be computed in bfloat16. `fast_products` lets large products of float32
-    matrices be computed by fewer multiplications, which rounds more coarsely, `winograd` convolutions 3x3.
-    `batch_items` of a batch go through a segment at a time where they are independent of each other (0: all of them;
-    None: as many as caches suggest).
+    steps may run beside each other (1 keeps the order of the graph). The threads that are added for branches idle as
+    `branch_spin`, `branch_spin_us` and `branch_backoff` say, the others as `spin`, `spin_us` and `backoff` do. With
+    `blocks`, threads claim shrinking parts of a step (`TeamOptions.blocks`). `hooks` make the threads.
+
+    `kernels` names an instruction set, or ``numpy`` for no native code; empty for the best of this machine. `precision`
+    is ``float32``, or ``bfloat16`` where products of float32 matrices may be computed in bfloat16. `fast_products` lets
+    large products of float32 matrices be computed by fewer multiplications, which rounds more coarsely, `winograd`
+    convolutions 3x3. `batch_items` of a batch go through a segment at a time where they are independent of each other
+    (0: all of them; None: as many as caches suggest).
 
     How far plans go beyond one kernel for each node: with `fuses`, pointwise nodes join the kernels that make what they
     read; with `layouts`, convolutions and their like hand their results on in the layout that they compute in; with
@@ -35,6 +40,12 @@ class RunSettings:
     spin: bool = True
     spin_us: int | None = None
     spin_stops: bool = False
+    backoff: int = 1
+    branch_spin: bool = True
+    branch_spin_us: int | None = None
+    branch_backoff: int = 1
+    blocks: int = 0
+    hooks: ThreadHooks | None = field(default=None, repr=False)  # says nothing of what a plan looks like
     affinities: str = ""
     kernels: str = ""
     precision: str = "float32"

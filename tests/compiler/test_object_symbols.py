@@ -28,6 +28,8 @@ SYSTEM = {
     "sched_getcpu",
     "sched_setaffinity",
     "sched_getaffinity",
+    "pthread_self",
+    "sigaction",
 }
 POOL = {"posix_memalign", "madvise", "free", "PyCapsule_GetContext", "PyCapsule_GetPointer"}
 ALLOWED = {"memcpy", "memmove", "memset", *(name for name, _, _ in MATHEMATICS), *SYSTEM, *POOL}

@@ -15,6 +15,7 @@ from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor, executor_code
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, aarch64_targets, host_target, host_targets, x86_64_targets
+from sardonyx.runtime.interrupts import STOP_WORDS
 from sardonyx.runtime.kernel_cache import KernelCache
 from sardonyx.runtime.lanes import Lane
 from sardonyx.runtime.native_plan import NativePlan, StepColumn
@@ -207,7 +208,7 @@ def test_times_are_stamped_at_every_step_and_at_the_end(team: ThreadTeam) -> Non
 
 
 def test_a_run_ends_before_it_begins_when_it_is_terminated(team: ThreadTeam) -> None:
-    plan, lane, word = chain(50, 20), Lane(), np.ones(1, np.int64)
+    plan, lane, word = chain(50, 20), Lane(), np.array([1, 0, 0], np.int64)
     source, target = numbers(20), np.zeros(20, np.int64)
     addresses = (source.ctypes.data, target.ctypes.data)
     assert team.run(plan, lane, addresses, 0, word.ctypes.data) == TERMINATED
@@ -227,7 +228,7 @@ def test_a_run_that_is_terminated_begins_no_further_step_of_the_caller(team: Thr
         maker.add("who", ((2, i * 80),), 10)
     plan, lane = maker.plan(), Lane()
     for _ in range(200):
-        word, later, threads = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((6, 10), np.int64)
+        word, later, threads = np.zeros(STOP_WORDS, np.int64), np.zeros(1, np.int64), np.zeros((6, 10), np.int64)
         addresses = (word.ctypes.data, threads.ctypes.data, later.ctypes.data)
         assert team.run(plan, lane, addresses, 0, word.ctypes.data) == TERMINATED
         assert (threads[0] != 0).all()
@@ -236,7 +237,7 @@ def test_a_run_that_is_terminated_begins_no_further_step_of_the_caller(team: Thr
 
 
 def test_a_team_stays_usable_when_runs_are_terminated_at_any_moment(team: ThreadTeam) -> None:
-    plan, short, lane, word = chain(400, 10), chain(5, 10), Lane(), np.zeros(1, np.int64)
+    plan, short, lane, word = chain(400, 10), chain(5, 10), Lane(), np.zeros(STOP_WORDS, np.int64)
     source, target = numbers(10), np.zeros(10, np.int64)
     addresses = (source.ctypes.data, target.ctypes.data)
     ended = []

@@ -19,6 +19,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], allowed: se
         except KeyError:
             raise FileNotFoundError(str(path)) from None
 
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(Path, "read_text", read_text)
     monkeypatch.setattr(processors, "available_processors", lambda: frozenset(allowed))
 
@@ -86,3 +87,28 @@ def test_affinities_count_processors_from_one() -> None:
 def test_affinities_of_another_form_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="affinities"):
         processors.parse_affinities(text)
+
+
+@pytest.mark.parametrize(("text", "threads"), [("3", 3), (" 16 ", 16), ("5,2", 5)])
+def test_openmp_chooses_the_default(monkeypatch: pytest.MonkeyPatch, text: str, threads: int) -> None:
+    _machine(monkeypatch, {}, set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert processors.default_threads() == threads
+    assert processors.team_size(0) == threads
+    assert processors.team_size(2) == 2  # what a session says counts more
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "many", "1.5", "99999"])
+def test_what_openmp_would_not_take_counts_for_nothing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    _machine(monkeypatch, {}, set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert processors.openmp_threads() is None
+    assert processors.default_threads() == 8
+
+
+def test_parallel_execution_adds_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, {}, set(range(8)))
+    assert processors.added_threads(2, 3) == 4
+    assert processors.added_threads(4, 4) == 4
+    assert processors.added_threads(20, 2) == 0
+    assert processors.added_threads(2, 0) == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from sardonyx import errors
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.runtime.interrupts import WORDS_SYMBOL, words_address
 
 # LLVM keeps global state; one compilation at a time.
 _LOCK = threading.RLock()
@@ -118,6 +119,8 @@ class Loader:
         with _LOCK:
             builder = self._llvm.JITLibraryBuilder()
             builder.add_object_img(code).export_symbol(name).add_current_process()
+            if WORDS_SYMBOL.encode() in code:
+                builder.import_symbol(WORDS_SYMBOL, words_address())
             try:
                 tracker = builder.link(self._jit, f"{name}.{next(self._attempts)}")
                 address = int(tracker[name])

@@ -101,26 +101,23 @@ class FunctionText:
 
     def finish(self) -> str:
         """The text of the whole module."""
-        if self.returns == VOID:
-            self.line("ret void")
+        return joined([self])
+
+    def _body(self, linkage: str = "") -> list[str]:
+        """The function itself, and the parts of it that are functions of their own."""
         parameters = ", ".join(
             f"{value.type} {'noundef ' if value.type != PTR else ''}{value.name}" for value in self._parameters.values()
         )
         attributes = self.target.function_attributes()
-        return "\n".join(
-            [
-                f'target triple = "{self.target.triple}"',
-                *self._globals,
-                *self._declarations.values(),
-                f"define {self.returns} @{self.name}({parameters}) {attributes} {{",
-                "entry:",
-                *self._entry,
-                *self._lines,
-                "}",
-                *self._parts,
-                "",
-            ]
-        )
+        return [
+            f"define {linkage}{self.returns} @{self.name}({parameters}) {attributes} {{",
+            "entry:",
+            *self._entry,
+            *self._lines,
+            *(["  ret void"] if self.returns == VOID else []),
+            "}",
+            *self._parts,
+        ]
 
     def give(self, value: Any) -> None:
         """Return a value; nothing may follow."""
@@ -156,6 +153,27 @@ class FunctionText:
         wide = scalar.type.vector(lanes)
         first = self.emit(wide, f"insertelement {wide} poison, {scalar.type} {scalar.name}, i64 0")
         return self.emit(wide, f"shufflevector {wide} {first.name}, {wide} poison, <{lanes} x i32> zeroinitializer")
+
+
+def joined(functions: Sequence[FunctionText], variables: Sequence[str] = ()) -> str:
+    """The text of a module of these functions, which may call each other, and of variables in LLVM's own words.
+
+    Other modules see the first function alone.
+    """
+    declarations: dict[str, str] = {}
+    for function in functions:
+        declarations.update(function._declarations)
+    return "\n".join(
+        [
+            f'target triple = "{functions[0].target.triple}"',
+            *variables,
+            *(line for function in functions for line in function._globals),
+            *declarations.values(),
+            *functions[0]._body(),
+            *(line for function in functions[1:] for line in function._body("internal ")),
+            "",
+        ]
+    )
 
 
 def literal(number: int | float | bool, scalar: Type) -> str:

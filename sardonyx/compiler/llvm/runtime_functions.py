@@ -20,6 +20,7 @@ _FUNCTIONS = {
     "take result": ("result_pool", "emit_result_pool", ("take",)),
     "give result": ("result_pool", "emit_result_pool", ("give",)),
     "release results": ("result_pool", "emit_result_pool", ("release",)),
+    "interrupts": ("interrupts", "emit_interrupts", ()),
 }
 
 # What a session needs before its first run is over.

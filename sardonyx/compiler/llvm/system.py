@@ -10,10 +10,12 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.types import I32, I64, PTR, VOID
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
+_GETTID = {"x86_64": 186, "aarch64": 178}
 _FUTEX_WAIT_PRIVATE = 128
 _FUTEX_WAKE_PRIVATE = 129
 _CLOCK_MONOTONIC = {"linux": 1, "apple": 6}
 _NAP_NANOSECONDS = 100_000
+_THREAD_CLOCK = 6  # the processor time of a thread, whose number is above these bits, complemented
 _MASK_WORDS = 16  # processors in an affinity mask, by 64
 
 
@@ -23,6 +25,11 @@ def has_futex(k: Function) -> bool:
 
 def _is_windows(k: Function) -> bool:
     return "windows" in k.target.triple
+
+
+def has_signals(k: Function) -> bool:
+    """Whether the system has POSIX signals."""
+    return not _is_windows(k)
 
 
 def nanoseconds(k: Function) -> Value:
@@ -68,7 +75,45 @@ def processor(k: Function) -> Value:
     return k.call("sched_getcpu", I32).to(I64)
 
 
-def leave_processors(k: Function, taken: Pointer, count: Value) -> None:
+def task_number(k: Function) -> Value:
+    """The system's number of this thread (i64); 0 where there is none that the functions below take."""
+    if not has_futex(k):
+        return k.constant(I64, 0)
+    k.declare_text("syscall", "declare i64 @syscall(i64, ...)")
+    return k.emit(I64, f"call i64 (i64, ...) @syscall(i64 {_GETTID[k.target.architecture]})")
+
+
+def processor_time(k: Function, task: Value) -> Value:
+    """Nanoseconds that a thread of this process, by its `task_number`, has had of a processor; Linux only."""
+    now = k.stack(I64, 2)
+    now.store(0, 0)
+    now.store(0, 1)
+    clock = ((~task << 3) | _THREAD_CLOCK).to(I32)
+    k.call("clock_gettime", I32, clock, now.address)
+    return now.load(0) * 1_000_000_000 + now.load(1)
+
+
+def bring_here(k: Function, task: Value) -> None:
+    """Move a thread of this process that waits for its processor to this one, if it may use that; Linux only.
+
+    It may use the same processors afterwards as before.
+    """
+    allowed, here = k.stack(I64, _MASK_WORDS), k.stack(I64, _MASK_WORDS)
+    nbytes, number = k.constant(I64, 8 * _MASK_WORDS), task.to(I32)
+    with k.loop(0, _MASK_WORDS) as i:
+        allowed.store(0, i)
+        here.store(0, i)
+    k.call("sched_getaffinity", I32, number, nbytes, allowed.address)
+    mine = processor(k)
+    with k.when((mine >= 0) & (mine < 64 * _MASK_WORDS)):
+        bit = k.constant(I64, 1) << (mine & 63)
+        here.store(bit, mine >> 6)
+        with k.when((allowed.load(mine >> 6) & bit).differs(0)):
+            for mask in (here, allowed):
+                k.call("sched_setaffinity", I32, number, nbytes, mask.address)
+
+
+def leave_processors(k: Function, taken: Pointer, count: Value, stride: int = 1) -> None:
     """Move this thread to a processor that is not one of `count` (i64 numbers at `taken`; negative ones are none).
 
     Its affinity allows the same processors afterwards. Nothing happens where it allows no others.
@@ -83,7 +128,7 @@ def leave_processors(k: Function, taken: Pointer, count: Value) -> None:
             mask.store(0, i)
         k.call("sched_getaffinity", I32, itself, nbytes, mask.address)
     with k.loop(0, count) as i:
-        number = taken.load(i)
+        number = taken.load(i * stride)
         with k.when((number >= 0) & (number < 64 * _MASK_WORDS)):
             bit = k.constant(I64, 1) << (number & 63)
             others.store(others.load(number >> 6) & ~bit, number >> 6)

@@ -37,6 +37,7 @@ def modules(target: Target, nbytes: int) -> list[str]:
         _system_call(target, "sched_setaffinity", _SET_AFFINITY, [("thread", I32), ("count", I64), ("mask", PTR)]),
         _system_call(target, "sched_getaffinity", _GET_AFFINITY, [("thread", I32), ("count", I64), ("mask", PTR)]),
         _processor(target),
+        _thread(target),
         _copy(target, "memcpy"),
         _move(target),
         _fill(target),
@@ -53,6 +54,13 @@ def _system(k: Function, number: int, *arguments: Value | int) -> Value:
 
 def _word(pointer: Value) -> Value:
     return pointer.function.emit(I64, f"ptrtoint ptr {pointer.name} to i64")
+
+
+def _thread(target: Target) -> str:
+    """The C library's ``pthread_self``: there is one thread."""
+    k = Function("pthread_self", target, [], returns=I64)
+    k.give(1)
+    return k.finish()
 
 
 def _start(target: Target, nbytes: int) -> str:

@@ -13,7 +13,7 @@ from sardonyx.compiler.llvm.kernels.engine.rounds import emit_rounds
 from sardonyx.runtime.lanes import LINE_WORDS, MOST_PARTS, LaneField
 from sardonyx.runtime.native_plan import NativePlan, PlanField
 from sardonyx.runtime.rounds import MoveColumn, RoundsField
-from sardonyx.runtime.team import TeamField
+from sardonyx.runtime.team_words import TeamField, team_words
 from tests.compiler.aarch64.machine import Visit, emulated
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +58,7 @@ def run_rounds(
     words[RoundsField.MOVES], words[RoundsField.MOVE_COUNT] = visit.address(table), len(table)
     words[RoundsField.CONDITION] = 0 if condition is None else visit.address(condition)
     words[RoundsField.COUNT] = count
-    emulated().machine.call(emulated().address(emit_rounds, ()), visit.address(words))
+    emulated().machine.call(emulated().address(emit_rounds, ()), visit.address(words), 0)
     for array in (*arrays, words):
         if array.flags.writeable:
             visit.fetch(array)
@@ -120,7 +120,7 @@ def _lane_address(visit: Visit, plan: NativePlan) -> int:
 
 def _team_address(visit: Visit) -> int:
     """A team whose workers have not come."""
-    words = _room(TeamField.PROCESSORS + 4)
+    words = _room(team_words(4))
     words[TeamField.THREADS] = 4
     words[TeamField.PATIENCE] = 1000
     return visit.address(words)

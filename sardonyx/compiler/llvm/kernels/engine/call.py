@@ -9,7 +9,9 @@ declines by returning None, before anything has happened, and Python's own way o
 from __future__ import annotations
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.kernels.engine.interrupts import Watched
 from sardonyx.compiler.llvm.library import KERNEL
+from sardonyx.compiler.llvm.system import has_signals
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR, U8
 from sardonyx.runtime.fast_call import (
@@ -60,8 +62,11 @@ class _Call:
     def set_busy(self, busy: int) -> None:
         self.state.store(busy, int(State.BUSY))
 
-    def run(self) -> None:
-        """Run the plan, without the interpreter's lock where that pays."""
+    def run(self) -> Value:
+        """Run the plan, without the interpreter's lock where that pays; whether it went through.
+
+        If not, a signal has set Python's error.
+        """
         k = self.k
         notes = k.pointer(self.field(State.NOTES), I64)
         with k.loop(0, self.field(State.NOTE_COUNT)) as index:
@@ -71,10 +76,22 @@ class _Call:
         with k.when(releases):
             saved.set(k.call_address(self.address(State.SAVE_THREAD), PTR))
         fields = (State.TEAM, State.PLAN, State.LANE, State.EXTERNALS)
-        nothing = k.constant(I64, 0)  # neither times nor a terminate word
-        k.call_address(self.address(State.RUN), I64, *(self.field(one) for one in fields), nothing, nothing)
+        nothing = k.constant(I64, 0)  # no times, and nobody who ends the run
+        status = k.variable(I64, 0)
+
+        def go(stop: Value) -> None:
+            given = (self.field(one) for one in fields)
+            status.set(k.call_address(self.address(State.RUN), I64, *given, nothing, stop))
+
+        if has_signals(k):
+            watched = Watched(k, self.field(State.WATCH), nothing)
+            with watched.watching():
+                go(watched.stop)
+        else:
+            go(nothing)
         with k.when(releases):
             k.call_address(self.address(State.RESTORE_THREAD), None, saved.get())
+        return status.get().equals(0)
 
     def is_clean(self) -> Value:
         """Whether no kernel of the last run noted anything wrong."""
@@ -112,19 +129,20 @@ def _emit_arrays(target: Target) -> str:
         complete = made.get()
         with k.when(complete):
             _hold_inputs(call, State.INCREF)
-            call.run()
+            went_through = call.run()
             _hold_inputs(call, State.DECREF)
-            clean = call.is_clean()
-            with k.when(clean):
+            good = went_through & call.is_clean()
+            with k.when(good):
                 _finish_counted(call, outputs, made)
                 whole = made.get()
                 with k.when(whole):
                     result.set(outputs)
                 with k.otherwise(whole):
                     k.call_address(call.address(State.DECREF), None, outputs)
-            with k.otherwise(clean):
+            with k.otherwise(good):
                 k.call_address(call.address(State.DECREF), None, outputs)
-                result.set(call.new_reference(State.NONE))
+                with k.when(went_through):
+                    result.set(call.new_reference(State.NONE))
         with k.otherwise(complete):  # no memory: NumPy has set the error, and the result is NULL
             k.call_address(call.address(State.DECREF), None, outputs)  # which takes NULL too
         call.set_busy(0)
@@ -141,11 +159,11 @@ def _emit_bound(target: Target) -> str:
     ready = call.is_free()
     with k.when(ready):
         call.set_busy(1)
-        call.run()
+        went_through = call.run()
         clean = call.is_clean()
-        with k.when(clean):
+        with k.when(went_through & clean):
             result.set(call.new_reference(State.TRUE))
-        with k.otherwise(clean):
+        with k.when(went_through & ~clean):
             result.set(call.new_reference(State.NONE))
         call.set_busy(0)
     with k.otherwise(ready):

@@ -10,13 +10,16 @@ from sardonyx.runtime.chain import HEADER_WORDS, INSTRUCTION_WORDS, Do
 
 
 def emit_chain(target: Target, spec: tuple[()]) -> str:
-    """A function with the executor's parameters: ``i64 run(team, program, lane, places, times, terminate)``."""
+    """A function with the executor's parameters: ``i64 run(team, program, lane, places, times, terminate)``.
+
+    It gives the answer of the plan that ended the program before its time, else 0.
+    """
     parameters = [(name, I64) for name in ("team", "program", "lane", "places", "times", "terminate")]
     k = Function(KERNEL, target, parameters, returns=I64)
     walk = _Walk(k)
     with k.loop_while(lambda: walk.at.get() < walk.count):
         walk.step()
-    k.give(k.constant(I64, 0))
+    k.give(walk.status.get())
     return k.finish()
 
 
@@ -29,6 +32,7 @@ class _Walk:
         self.places = k.pointer(k["places"], I64)
         self.count = self.program.load(1)
         self.at: Variable = k.variable(I64, 0)
+        self.status: Variable = k.variable(I64, 0)
 
     def step(self) -> None:
         """Do one instruction and go on to the next."""
@@ -68,9 +72,13 @@ class _Walk:
         read, table = k.pointer(numbers, I64), k.pointer(externals, I64)
         with k.loop(0, count) as index:
             table.store(self.places.load(read.load(index)), index)
-        nothing = k.constant(I64, 0)  # neither times nor a terminate word
+        no_times = k.constant(I64, 0)
         executor = k.pointer(self.program.load(0), I64).address
-        k.call_address(executor, I64, k["team"], plan, k["lane"], externals, nothing, nothing)
+        given = (k["team"], plan, k["lane"], externals, no_times, k["terminate"])
+        status = k.call_address(executor, I64, *given)
+        with k.when(status.differs(0)):
+            self.status.set(status)
+            self.at.set(self.count)
 
     def _place(self, number: Value, scalar: Type) -> Pointer:
         return self.k.pointer(self.places.load(number), scalar)

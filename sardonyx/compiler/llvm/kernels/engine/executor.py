@@ -14,7 +14,15 @@ closes the team and waits until the participants have left. The chunk of work is
 do not depend on the number of threads.
 
 The chunks of a step are divided into parts, one for each thread (of many threads several share one). A thread claims
-in its own part before it takes from others, so it finds in its cache what it wrote in the step before.
+in its own part before it takes from others, so it finds in its cache what it wrote in the step before. It claims as
+much as the kernel suggests, or blocks that shrink with what is left (``session.dynamic_block_base``).
+
+A run can be ended (`interrupts.StopField`). The caller looks before every step and every claim. One that works alone
+would not look before a long step is done: where somebody may end a long run, it does each step in pieces of about a
+millisecond.
+
+Who waits for chunks of a thread that the system has taken off its core, for another program, gives that thread its own
+core and sleeps until the chunks are done. A worker that was brought to the core of others leaves it after that.
 
 Memory order. A participant sees what the run prepared because it joins by an ``acquire`` of the state that the
 caller stored after it. It sees the results of a phase because it reads (``acquire``) the count to which their
@@ -26,11 +34,13 @@ one of the two sees the other, so no wake-up is lost.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from sardonyx.compiler.llvm import atomics, system
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.float_mode import denormals
+from sardonyx.compiler.llvm.kernels.engine.interrupts import emit_interrupts, shall_end
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I8, I32, I64, PTR
@@ -44,10 +54,16 @@ from sardonyx.runtime.native_plan import (
     StepColumn,
     StepFlag,
 )
-from sardonyx.runtime.team import ACTIVE, GENERATION_SHIFT, OPEN, ExecutorCode, TeamField
+from sardonyx.runtime.team_options import ExecutorCode
+from sardonyx.runtime.team_words import ACTIVE, GENERATION_SHIFT, OPEN, ROW_WORDS, Does, MemberField, TeamField
 
 _EVERYBODY = 0x7FFFFFFF
-_CLOCK_EVERY = 64  # turns of an idle worker between two looks at the clock
+_CLOCK_EVERY = 64  # pauses of an idle worker between two looks at the clock
+# Of a step that is done in pieces, the first is this share; they are halved and doubled towards so many nanoseconds.
+_FIRST_PIECES = 32
+_SHORT_PIECE, _LONG_PIECE = 500_000, 2_000_000
+# How long a thread that does not run stands still, in turns of waiting; and how often others look before they sleep.
+_STANDSTILL, _MOST_LOOKS = 500, 64
 
 Condition = Callable[[str], Value]
 
@@ -55,7 +71,7 @@ Condition = Callable[[str], Value]
 def executor_code(library: KernelLibrary) -> ExecutorCode:
     """The executor for the target of a library."""
     run, work, stop = (library.address(emit_executor, (part,)) for part in ("run", "work", "stop"))
-    return ExecutorCode(run, work, stop, library)
+    return ExecutorCode(run, work, stop, library, lambda: library.address(emit_interrupts, ()))
 
 
 def emit_executor(target: Target, spec: tuple[str]) -> str:
@@ -76,25 +92,74 @@ class _Team:
     def futex(self, which: TeamField) -> Pointer:
         return self.word(which).cast(I32)
 
-    def wait(self, met: Condition) -> None:
-        """Go on when a condition of this run is met: spin, then give way, then sleep until somebody notifies."""
+    def member(self, number: Value) -> _Member:
+        """What the team knows of one of its threads; the caller of the run is number 0."""
+        return _Member(self.word(TeamField.ROWS).offset(number * ROW_WORDS))
+
+    def wait(self, met: Condition, me: _Participant, least: Does = Does.CHUNK) -> None:
+        """Go on when a condition of this run is met: spin, then give way, then sleep until somebody notifies.
+
+        Where threads have cores of their own, those for which this one may be waiting are looked at before it sleeps:
+        while they run it goes on spinning, and one that does not run gets this core. These are threads that are about
+        `least`, or more.
+        """
         k = self.k
         patience, yields = (self.word(field).load() for field in (TeamField.PATIENCE, TeamField.YIELDS))
-        turns = k.variable(I64, 0)
+        turns, looks = k.variable(I64, 0), k.variable(I64, 0)
         with k.loop_while(lambda: met("acquire").equals(False)):
             atomics.pause(k)
             turns.set(turns.get() + 1)
             with k.when(turns.get() > patience):
-                asleep = turns.get() > patience + yields
-                with k.when(asleep):
-                    event = self.futex(TeamField.EVENT)
-                    seen = atomics.load(event, "acquire")
-                    atomics.update("add", self.word(TeamField.WAITING), 1, "seq_cst")
-                    with k.when(met("seq_cst").equals(False)):
-                        system.sleep_while(event, seen)
-                    atomics.update("sub", self.word(TeamField.WAITING), 1, "seq_cst")
-                with k.otherwise(asleep):
-                    system.give_way(k)
+                if system.has_futex(k):
+                    looks.set(looks.get() + 1)
+                    spins = (yields > 0) & (looks.get() <= _MOST_LOOKS)
+                    with k.when(spins):
+                        idle = k.variable(BOOL, False)
+                        self._help(me, met, least, idle)
+                        with k.when(idle.get()):
+                            self._sleep(met)
+                            looks.set(0)
+                            me.leave_others()
+                        turns.set(0)
+                    with k.otherwise(spins):
+                        self._sleep(met)
+                else:
+                    asleep = turns.get() > patience + yields
+                    with k.when(asleep):
+                        self._sleep(met)
+                    with k.otherwise(asleep):
+                        system.give_way(k)
+
+    def _sleep(self, met: Condition) -> None:
+        """Sleep until somebody notifies, or the condition is met."""
+        event = self.futex(TeamField.EVENT)
+        seen = atomics.load(event, "acquire")
+        atomics.update("add", self.word(TeamField.WAITING), 1, "seq_cst")
+        with self.k.when(met("seq_cst").equals(False)):
+            system.sleep_while(event, seen)
+        atomics.update("sub", self.word(TeamField.WAITING), 1, "seq_cst")
+
+    def _help(self, me: _Participant, met: Condition, least: Does, helped: Variable) -> None:
+        """Set `helped` if a thread that others may wait for did not run, and was brought to this processor."""
+        k = self.k
+        roams = self.word(TeamField.ROAMS).load().differs(0)
+        with k.when(roams), k.loop(0, self.word(TeamField.THREADS).load()) as number:
+            other = self.member(number)
+            task = atomics.load(other.word(MemberField.TASK), "monotonic")
+            does = atomics.load(other.word(MemberField.DOES), "monotonic")
+            is_other = number.differs(me.number) & task.differs(0)
+            with k.when(is_other & (does >= int(least)) & ~helped.get()):
+                before = system.processor_time(k, task)
+                turns = k.variable(I64, 0)
+                with k.loop_while(lambda: (turns.get() < _STANDSTILL) & met("acquire").equals(False)):
+                    atomics.pause(k)
+                    turns.set(turns.get() + 1)
+                stands = turns.get().equals(_STANDSTILL)
+                with k.when(stands), k.when(system.processor_time(k, task).equals(before)):
+                    system.bring_here(k, task)
+                    atomics.store(other.word(MemberField.PROCESSOR), system.processor(k), "monotonic")
+                    atomics.store(other.word(MemberField.MOVED), 1, "monotonic")
+                    helped.set(True)
 
     def notify(self) -> None:
         """Wake those who sleep in `wait`; follows a ``seq_cst`` change of what they wait for."""
@@ -103,6 +168,25 @@ class _Team:
             event = self.futex(TeamField.EVENT)
             atomics.update("add", event, 1, "seq_cst")
             system.wake(event, k.constant(I32, _EVERYBODY))
+
+
+class _Member:
+    """The row of a thread of a team."""
+
+    def __init__(self, row: Pointer) -> None:
+        self._row = row
+
+    def word(self, which: MemberField) -> Pointer:
+        return self._row.offset(int(which))
+
+    def does(self, what: Does) -> None:
+        """Say what the thread is about."""
+        atomics.store(self.word(MemberField.DOES), int(what), "monotonic")
+
+    def count(self, which: MemberField) -> None:
+        """Count something; only the thread itself does."""
+        word = self.word(which)
+        atomics.store(word, word.load() + 1, "monotonic")
 
 
 class _Run:
@@ -159,12 +243,27 @@ class _Run:
 
 
 class _Participant:
-    """A thread in a run: its scratch memory, and the part of every step that it begins with."""
+    """A thread in a run: its row, its scratch memory, and the part of every step that it begins with."""
 
     def __init__(self, k: Function, team: _Team, run: _Run, number: Value) -> None:
+        self._k, self._team = k, team
+        self.number = number
+        self.member = team.member(number)
         self.scratch = run.scratch(number)
         self.parts = team.word(TeamField.PARTS).load()
         self.part = number % self.parts
+        # How many blocks the rest of a part is divided into: those of all threads that share it. 0 for single claims.
+        blocks = team.word(TeamField.BLOCKS).load()
+        self.blocks = (blocks * team.word(TeamField.THREADS).load() + (self.parts - 1)) / self.parts
+
+    def is_moved(self) -> Value:
+        """Whether another thread has brought this one to its processor."""
+        return atomics.load(self.member.word(MemberField.MOVED), "monotonic").differs(0)
+
+    def leave_others(self) -> None:
+        """Leave the processor of the caller, or of a worker with a lower number. The caller stays where it is."""
+        with self._k.when(self.number > 0):
+            _spread(self._k, self._team, self.number)
 
 
 def _emit_run(target: Target) -> str:
@@ -179,8 +278,8 @@ def _emit_run(target: Target) -> str:
     status = k.variable(I64, 0)
     shared = k.variable(BOOL, False)
     width = run.plan.load(int(PlanField.WIDTH))
-    # A run that is terminated already does not become the workers', who would begin it before the caller looks.
-    with k.when((width > 1) & k["team"].differs(0) & ~_terminated(k, run)):
+    # A run that is ended already does not become the workers', who would begin it before the caller looks.
+    with k.when((width > 1) & k["team"].differs(0) & ~_is_ended(k, run)):
         busy = _Team(k, k["team"]).word(TeamField.BUSY)
         with k.when(atomics.load(busy, "monotonic").equals(0)):
             shared.set(atomics.exchange_if(busy, 0, 1, "acquire"))
@@ -189,9 +288,12 @@ def _emit_run(target: Target) -> str:
         with k.when(is_shared):
             team = _Team(k, k["team"])
             _open(k, team, run, width)
-            _walk_as_caller(k, team, run, status, _Alarm(k, team, run))
-            atomics.update("and", team.word(TeamField.STATE), ~OPEN, "seq_cst")
-            team.wait(lambda order: (atomics.load(team.word(TeamField.STATE), order) & ACTIVE).equals(0))
+            me = _Participant(k, team, run, k.constant(I64, 0))
+            _walk_as_caller(k, team, run, me, status, _Alarm(k, team, run))
+            state = team.word(TeamField.STATE)
+            atomics.update("and", state, ~OPEN, "seq_cst")
+            team.wait(lambda order: (atomics.load(state, order) & ACTIVE).equals(0), me, Does.WALK)
+            me.member.does(Does.NOTHING)
             atomics.store(team.word(TeamField.BUSY), 0, "release")
         with k.otherwise(is_shared):
             _walk_alone(k, run, status)
@@ -230,30 +332,53 @@ def _stamp(k: Function, step: Value) -> None:
         k.pointer(k["times"], I64).store(system.nanoseconds(k), step)
 
 
-def _terminated(k: Function, run: _Run) -> Value:
-    """Whether the caller's word, if it gave one, says that the run shall end."""
+def _is_ended(k: Function, run: _Run) -> Value:
+    """Whether the words of `StopField` that the caller gave, if any, say that the run shall end."""
     never = k.emit(I64, f"ptrtoint ptr {run.lane.offset(int(LaneField.NEVER)).address.name} to i64")
-    word = k.pointer(k.select(k["terminate"].equals(0), never, k["terminate"]), I64)
-    return atomics.load(word, "monotonic").differs(0)
+    return shall_end(k, k.pointer(k.select(k["terminate"].equals(0), never, k["terminate"]), I64))
 
 
 def _walk_alone(k: Function, run: _Run, status: Variable) -> None:
-    """Every step whole, one after the other; nothing of a team is touched."""
+    """Every step, one after the other, whole or in pieces; nothing of a team is touched."""
     scratch = run.scratch(k.constant(I64, 0))
+    in_pieces = k["terminate"].differs(0) & run.plan.load(int(PlanField.LONG)).differs(0)
     index = k.variable(I64, 0)
     with k.loop_while(lambda: index.get() < run.step_count):
         now = index.get()
         _stamp(k, now)
-        ended = _terminated(k, run)
+        ended = _is_ended(k, run)
         with k.when(ended):
             status.set(1)
-            index.set(run.step_count)
         with k.otherwise(ended):
             step = run.step(now)
             chunks = step.load(int(StepColumn.CHUNKS))
-            with k.when(chunks > 0):
+            with k.when(in_pieces):
+                _do_pieces(k, run, step, scratch, status)
+            with k.otherwise(in_pieces), k.when(chunks > 0):
                 run.call(step, k.constant(I64, 0), chunks, scratch)
-            index.set(now + 1)
+        index.set(k.select(status.get().equals(0), now + 1, run.step_count))
+
+
+def _do_pieces(k: Function, run: _Run, step: Pointer, scratch: Value, status: Variable) -> None:
+    """A step in pieces, between which the run may end; whole claims, as many as take about a millisecond."""
+    chunks, claim = step.load(int(StepColumn.CHUNKS)), step.load(int(StepColumn.CLAIM))
+    piece = k.variable(I64, k.larger(step.load(int(StepColumn.CLAIMS)) / _FIRST_PIECES, 1) * claim)
+    begin = k.variable(I64, 0)
+    since = k.variable(I64, system.nanoseconds(k))
+    with k.loop_while(lambda: (begin.get() < chunks) & status.get().equals(0)):
+        until = k.smaller(begin.get() + piece.get(), chunks)
+        run.call(step, begin.get(), until, scratch)
+        begin.set(until)
+        with k.when(until < chunks):
+            now = system.nanoseconds(k)
+            took = now - since.get()
+            since.set(now)
+            with k.when(took < _SHORT_PIECE):
+                piece.set(piece.get() * 2)
+            with k.when((took > _LONG_PIECE) & (piece.get() > claim)):
+                piece.set(k.larger(piece.get() / (claim * 2), 1) * claim)
+            with k.when(_is_ended(k, run)):
+                status.set(1)
 
 
 def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
@@ -266,10 +391,22 @@ def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
     for field, value in ((TeamField.PLAN, run.plan.address), (TeamField.LANE, run.lane.address)):
         team.word(field).store(k.emit(I64, f"ptrtoint ptr {value.name} to i64"))
     atomics.store(team.word(TeamField.LIMIT), threads - 1, "monotonic")
-    atomics.store(team.word(TeamField.PROCESSORS), system.processor(k), "monotonic")
+    _sign_on(k, team)
     state = team.word(TeamField.STATE)
     generation = (atomics.load(state, "monotonic") >> GENERATION_SHIFT) + 1
     atomics.update("xchg", state, (generation << GENERATION_SHIFT) | OPEN, "seq_cst")
+
+
+def _sign_on(k: Function, team: _Team) -> None:
+    """Say which thread the caller is, and where."""
+    me = team.member(k.constant(I64, 0))
+    thread = k.call("pthread_self", I64) if system.has_futex(k) else k.constant(I64, 0)
+    with k.when(me.word(MemberField.THREAD).load().differs(thread)):
+        me.word(MemberField.THREAD).store(thread)
+        atomics.store(me.word(MemberField.TASK), system.task_number(k), "monotonic")
+    atomics.store(me.word(MemberField.PROCESSOR), system.processor(k), "monotonic")
+    me.word(MemberField.MOVED).store(0)
+    me.does(Does.WALK)
 
 
 class _Alarm:
@@ -301,57 +438,70 @@ class _Alarm:
         system.wake(signal, atomics.load(self._team.word(TeamField.LIMIT), "monotonic").to(I32))
 
 
-def _walk_as_caller(k: Function, team: _Team, run: _Run, status: Variable, alarm: _Alarm) -> None:
+def _walk_as_caller(k: Function, team: _Team, run: _Run, me: _Participant, status: Variable, alarm: _Alarm) -> None:
     """All phases; the caller also keeps the time, tells late workers where to start, and ends a run that shall end."""
-    me = _Participant(k, team, run, k.constant(I64, 0))
+
+    def look(index: Value) -> None:
+        alarm.look()
+        with k.when(status.get().equals(0)), k.when(_is_ended(k, run)):
+            status.set(1)
+            _abandon(k, team, run, index)
+
     with k.loop(0, run.plan.load(int(PlanField.PHASE_COUNT))) as number:
         with k.when(status.get().equals(0)):
-            _pass_barrier(k, team, run, number)
+            _pass_barrier(k, team, run, number, me)
             # Its release hands on what the barrier acquired.
             atomics.store(run.progress, number, "release")
         phase = run.phase(number)
         with k.loop(phase.load(int(PhaseColumn.FIRST)), phase.load(int(PhaseColumn.END))) as index:
             _stamp(k, index)
-            alarm.look()
-            with k.when(status.get().equals(0) & _terminated(k, run)):
-                status.set(1)
-                _abandon(k, team, run, index)
+            look(index)
             with k.when(status.get().equals(0)):
                 step = run.step(index)
                 own = _is_for_caller(step)
                 with k.when(own):
-                    chunks = step.load(int(StepColumn.CHUNKS))
-                    with k.when(chunks > 0):
-                        run.call(step, k.constant(I64, 0), chunks, me.scratch)
-                    target = step.load(int(StepColumn.TARGET))
-                    atomics.update("xchg", run.done(index), target, "seq_cst")
-                    team.notify()
+                    _do_own(k, team, run, index, me)
                 with k.otherwise(own):
-                    _claim(k, team, run, index, me, alarm)
+                    _claim(k, team, run, index, me, functools.partial(look, index))
     # The last phase has no barrier behind it.
     with k.when(status.get().equals(0)):
-        _pass_barrier(k, team, run, run.plan.load(int(PlanField.PHASE_COUNT)))
+        _pass_barrier(k, team, run, run.plan.load(int(PlanField.PHASE_COUNT)), me)
+
+
+def _do_own(k: Function, team: _Team, run: _Run, index: Value, me: _Participant) -> None:
+    """A step that the caller does alone."""
+    step = run.step(index)
+    chunks = step.load(int(StepColumn.CHUNKS))
+    with k.when(chunks > 0):
+        me.member.does(Does.CHUNK)
+        run.call(step, k.constant(I64, 0), chunks, me.scratch)
+        me.member.does(Does.WALK)
+    atomics.update("xchg", run.done(index), step.load(int(StepColumn.TARGET)), "seq_cst")
+    team.notify()
 
 
 def _walk_as_worker(k: Function, team: _Team, run: _Run, me: _Participant) -> None:
-    """The phases in which there is work to share, from the one that the caller was last seen in."""
+    """The phases in which there is work to share, from the one that the caller was last seen in.
+
+    A worker that was brought to another's processor ends its walk when its chunk is done.
+    """
     number = k.variable(I64, atomics.load(run.progress, "acquire"))
     with k.loop_while(lambda: number.get() < run.plan.load(int(PlanField.PHASE_COUNT))):
         phase = run.phase(number.get())
         with k.when(phase.load(int(PhaseColumn.SHARED)).differs(0)):
-            _pass_barrier(k, team, run, number.get())
+            _pass_barrier(k, team, run, number.get(), me)
             with k.loop(phase.load(int(PhaseColumn.FIRST)), phase.load(int(PhaseColumn.END))) as index:
                 own = _is_for_caller(run.step(index))
-                with k.otherwise(own):
+                with k.otherwise(own | me.is_moved()):
                     _claim(k, team, run, index, me)
-        number.set(number.get() + 1)
+        number.set(k.select(me.is_moved(), run.plan.load(int(PlanField.PHASE_COUNT)), number.get() + 1))
 
 
 def _is_for_caller(step: Pointer) -> Value:
     return (step.load(int(StepColumn.FLAGS)) & int(StepFlag.CALLER)).differs(0)
 
 
-def _pass_barrier(k: Function, team: _Team, run: _Run, number: Value) -> None:
+def _pass_barrier(k: Function, team: _Team, run: _Run, number: Value, me: _Participant) -> None:
     """Wait until all steps of the phase before `number` are done, and with them all earlier ones.
 
     Nobody begins a step of that phase before the phase in front of it is done, so by induction all are.
@@ -361,19 +511,23 @@ def _pass_barrier(k: Function, team: _Team, run: _Run, number: Value) -> None:
         with k.loop(before.load(int(PhaseColumn.FIRST)), before.load(int(PhaseColumn.END))) as index:
             target = run.step(index).load(int(StepColumn.TARGET))
             done = run.done(index)
-            team.wait(lambda order: atomics.load(done, order) >= target)
+            team.wait(lambda order: atomics.load(done, order) >= target, me)
 
 
-def _claim(k: Function, team: _Team, run: _Run, index: Value, me: _Participant, alarm: _Alarm | None = None) -> None:
+def _claim(
+    k: Function, team: _Team, run: _Run, index: Value, me: _Participant, look: Callable[[], None] | None = None
+) -> None:
     """Do chunks of a step until all are claimed: those of one's own part first, then what others have left of theirs.
 
     The parts are stretches of chunks. Where steps divide the same rows a thread finds what it wrote in its own cache,
-    and claims of different parts do not take a cache line from each other.
+    and claims of different parts do not take a cache line from each other. The caller gives a `look`, which may end the
+    run, after everything that it did; a worker that was moved claims nothing more.
     """
     step = run.step(index)
     chunks, claims = step.load(int(StepColumn.CHUNKS)), step.load(int(StepColumn.CLAIMS))
     size = step.load(int(StepColumn.CLAIM))
     finished = k.variable(I64, 0)
+    taken = k.variable(I64, 1)  # how many claims at once
     with k.loop(0, me.parts) as turn:
         part = me.part + turn
         part = k.select(part >= me.parts, part - me.parts, part)
@@ -382,19 +536,26 @@ def _claim(k: Function, team: _Team, run: _Run, index: Value, me: _Participant, 
         # A look first: a part that is given away needs no write, which would take the line from other cores.
         number = k.variable(I64, first + atomics.load(counter, "monotonic"))
         with k.loop_while(lambda: number.get() < end):
-            number.set(first + atomics.update("add", counter, 1, "monotonic"))
+            me.member.does(Does.CHUNK)
+            with k.when(me.blocks > 0):
+                taken.set(k.larger((end - number.get()) / me.blocks, 1))
+            number.set(first + atomics.update("add", counter, taken.get(), "monotonic"))
             with k.when(number.get() < end):
+                me.member.count(MemberField.CLAIMS)
                 begin = number.get() * size
-                until = k.smaller(begin + size, chunks)
+                until = k.smaller(k.smaller(number.get() + taken.get(), end) * size, chunks)
                 run.call(step, begin, until, me.scratch)
                 finished.set(finished.get() + (until - begin))
-                if alarm is not None:
-                    alarm.look()
+                if look is not None:
+                    look()
                 number.set(first + atomics.load(counter, "monotonic"))
+                if look is None:
+                    number.set(k.select(me.is_moved(), end, number.get()))
     with k.when(finished.get() > 0):
         before = atomics.update("add", run.done(index), finished.get(), "seq_cst")
         with k.when(before + finished.get() >= step.load(int(StepColumn.TARGET))):
             team.notify()
+    me.member.does(Does.WALK)
 
 
 def _abandon(k: Function, team: _Team, run: _Run, first: Value) -> None:
@@ -411,10 +572,12 @@ def _abandon(k: Function, team: _Team, run: _Run, first: Value) -> None:
 def _emit_work(target: Target) -> str:
     k = Function(KERNEL, target, [("team", PTR), ("index", I64)], returns=I64)
     team = _Team(k, k["team"])
-    limit = team.word(TeamField.SPIN)
+    me = team.member(k["index"])
+    me.word(MemberField.TASK).store(system.task_number(k))
     seen = k.variable(I64, 0)  # the generation that this worker has dealt with
     idle_since = k.variable(I64, system.nanoseconds(k))
-    turns = k.variable(I64, 0)
+    pauses = k.variable(I64, 1)  # before the next look
+    turns = k.variable(I64, 0)  # pauses since the last look at the clock
 
     def offer(order: str) -> tuple[Value, Value]:
         state = atomics.load(team.word(TeamField.STATE), order)
@@ -423,23 +586,32 @@ def _emit_work(target: Target) -> str:
 
     with k.loop_while(lambda: atomics.load(team.word(TeamField.STOP), "acquire").equals(0)):
         state, is_new = offer("acquire")
+        me.count(MemberField.LOOKS)
         with k.when(is_new):
             seen.set(state >> GENERATION_SHIFT)
             # The limit may already be that of a later run; then the state has changed, and the exchange fails.
             with k.when((state & ACTIVE) < atomics.load(team.word(TeamField.LIMIT), "monotonic")):
                 joined = atomics.exchange_if(team.word(TeamField.STATE), state, state + 1, "acquire")
                 with k.when(joined):
-                    _take_part(k, team)
+                    _take_part(k, team, me)
                     idle_since.set(system.nanoseconds(k))
+                    pauses.set(1)
+                    with k.when(atomics.load(me.word(MemberField.MOVED), "monotonic").differs(0)):
+                        me.word(MemberField.MOVED).store(0)
+                        _spread(k, team, k["index"])
+                        seen.set((state >> GENERATION_SHIFT) - 1)  # it may go on once it has a processor
                 with k.otherwise(joined):
                     seen.set((state >> GENERATION_SHIFT) - 1)  # look again
         with k.otherwise(is_new):
-            atomics.pause(k)
-            turns.set(turns.get() + 1)
-            with k.when((turns.get() & (_CLOCK_EVERY - 1)).equals(0)):
-                _spread(k, team)
+            with k.loop(0, pauses.get()):
+                atomics.pause(k)
+            turns.set(turns.get() + pauses.get())
+            pauses.set(k.smaller(pauses.get() * 2, me.word(MemberField.BACKOFF).load()))
+            with k.when(turns.get() >= _CLOCK_EVERY):
+                turns.set(0)
+                _spread(k, team, k["index"])
                 idle = system.nanoseconds(k) - idle_since.get()
-                with k.when(idle >= limit.load()):
+                with k.when(idle >= me.word(MemberField.SPIN).load()):
                     signal = team.futex(TeamField.SIGNAL)
                     value = atomics.load(signal, "acquire")
                     atomics.update("add", team.word(TeamField.SLEEPERS), 1, "seq_cst")
@@ -448,38 +620,42 @@ def _emit_work(target: Target) -> str:
                     with k.otherwise(is_new_now | stopped):
                         system.sleep_while(signal, value)
                     atomics.update("sub", team.word(TeamField.SLEEPERS), 1, "seq_cst")
-                    _spread(k, team)
+                    _spread(k, team, k["index"])
                     if system.has_futex(k):  # somebody woke us: the next run may be near
                         idle_since.set(system.nanoseconds(k))
+                        pauses.set(1)
     k.give(0)
     return k.finish()
 
 
-def _spread(k: Function, team: _Team) -> None:
-    """Leave a processor on which the caller or a worker with a lower number runs.
+def _spread(k: Function, team: _Team, number: Value) -> None:
+    """Leave a processor on which the caller or a worker with a lower number runs; `number` is this worker's.
 
     A system that wakes a thread beside the one that woke it takes milliseconds to part them, in which each stops the
     other. Where threads share processors with other programs the caller then at least has its own to itself.
     """
-    processors = team.word(TeamField.PROCESSORS)
     with k.when(team.word(TeamField.ROAMS).load().differs(0)):
-        here = system.processor(k)
-        atomics.store(processors.offset(k["index"]), here, "monotonic")
+        here, mine = system.processor(k), team.member(number).word(MemberField.PROCESSOR)
+        atomics.store(mine, here, "monotonic")
         shared = k.variable(BOOL, False)
-        with k.loop(0, k["index"]) as other:
-            shared.set(shared.get() | atomics.load(processors.offset(other), "monotonic").equals(here))
+        with k.loop(0, number) as other:
+            there = atomics.load(team.member(other).word(MemberField.PROCESSOR), "monotonic")
+            shared.set(shared.get() | there.equals(here))
         with k.when(shared.get() & (here >= 0)):
-            system.leave_processors(k, processors, team.word(TeamField.THREADS).load())
-            atomics.store(processors.offset(k["index"]), system.processor(k), "monotonic")
+            processors = team.word(TeamField.ROWS).offset(int(MemberField.PROCESSOR))
+            system.leave_processors(k, processors, team.word(TeamField.THREADS).load(), ROW_WORDS)
+            atomics.store(mine, system.processor(k), "monotonic")
 
 
-def _take_part(k: Function, team: _Team) -> None:
+def _take_part(k: Function, team: _Team, me: _Member) -> None:
     """One run as a worker that has joined it; leaving releases the lane to the caller."""
+    me.does(Does.WALK)
     plan, lane = (k.pointer(team.word(field).load(), I64).address for field in (TeamField.PLAN, TeamField.LANE))
     run = _Run(k, plan, lane)
     with denormals(k, run.flushes_denormals()):
         _walk_as_worker(k, team, run, _Participant(k, team, run, k["index"]))
     atomics.update("sub", team.word(TeamField.STATE), 1, "seq_cst")
+    me.does(Does.NOTHING)
     team.notify()
 
 

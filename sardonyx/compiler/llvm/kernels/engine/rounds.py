@@ -10,8 +10,8 @@ from sardonyx.runtime.rounds import MoveColumn, RoundsField
 
 
 def emit_rounds(target: Target, spec: tuple[()]) -> str:
-    """A function of the address of the words of `RoundsField`."""
-    k = Function(KERNEL, target, [("words", I64)])
+    """A function of the addresses of the words of `RoundsField` and of `interrupts.StopField` (0 for none)."""
+    k = Function(KERNEL, target, [("words", I64), ("terminate", I64)])
     words = k.pointer(k["words"], I64)
 
     def given(field: RoundsField) -> Value:
@@ -32,7 +32,7 @@ def emit_rounds(target: Target, spec: tuple[()]) -> str:
                 lane,
                 externals.address,
                 k.constant(I64, 0),
-                given(RoundsField.TERMINATE),
+                k["terminate"],
             )
         )
         done.set(now + 1)
