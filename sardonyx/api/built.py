@@ -19,7 +19,8 @@ class Built:
     """`plan` gives all outputs; with `is_stored` it comes from an engine. `defaults` are the values of overridable
     initializers by name. `compiled` gives what else there is to know of the model, which lies in `files`; `warned`
     tells whether a log line was about it. `keep`, called with the inputs of a run,
-    keeps an engine; it tells whether it is to be called again."""
+    keeps an engine; it tells whether it is to be called again. `live` is held as long as the session; with `borrows`,
+    the plans are those of another one."""
 
     signature: Signature
     plan: Plan
@@ -30,3 +31,5 @@ class Built:
     files: Sequence[str] = ()
     warned: bool = False
     keep: Callable[[Sequence[Any]], bool] | None = None
+    live: object = None
+    borrows: bool = False

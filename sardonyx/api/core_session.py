@@ -108,7 +108,8 @@ class CoreSession:
         )
         self._fast = None if self.short_way is None else self.short_way.fast_call()
         self._last_look: Hashable = None
-        self._charge = self._charged() if built.is_stored else None
+        self._live, self._borrows = built.live, built.borrows
+        self._charge = self._charged() if built.is_stored or built.borrows else None
 
     def _set_signature(self, built: Built) -> None:
         seen = built.signature
@@ -243,7 +244,7 @@ class CoreSession:
         return contextlib.nullcontext() if self.memory_limit is None else self.memory_limit.applied()
 
     def _charged(self) -> Charge | None:
-        """What counts the constants of an engine, which are there as one piece."""
+        """What counts the constants of an engine, or of another session, which this one has not made."""
         if self.memory_limit is None:
             return None
         return self.memory_limit.charge(self.memory_report().weights.packed, WEIGHTS)

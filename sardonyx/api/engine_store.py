@@ -94,6 +94,11 @@ class EngineStore:
         self._path = folder / (hashlib.sha256(key.encode()).hexdigest()[:40] + SUFFIX)
         self._began = time.time()
 
+    @property
+    def key(self) -> str:
+        """The model's path and all that sessions of it depend on beside its files."""
+        return self._key
+
     @staticmethod
     def of(
         source: Any,

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import log
-from sardonyx.api import config_keys, engine_source, engine_store
+from sardonyx.api import config_keys, engine_source, engine_store, live_models
 from sardonyx.api.built import Built
+from sardonyx.api.config_keys import is_on
 from sardonyx.api.engine_store import EngineStore
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.runtime.engine_file import Engine
@@ -40,9 +41,16 @@ def open_session(
         from sardonyx.api.compiled_engine import open_engine
 
         return open_engine(given, options, names, provider_options, disabled, logger, trace)
+    if is_on(options._config, "ep.context_enable"):
+        return _exported(source, options, names, provider_options, disabled, logger, trace)
     store = EngineStore.of(source, options, names, provider_options, disabled, logger)
     if store is None:
         return build(source, options, names, provider_options, disabled, logger, trace)
+    known = live_models.find(store)
+    if known is not None:
+        config_keys.check(options._config, logger)
+        logger.info(f"the session has the plans of another one of {source!r}", "engine")
+        return known
     engine = store.find()
     if engine is not None:
         assert isinstance(source, str)  # others have no store
@@ -59,15 +67,28 @@ def open_session(
     if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.warned:
         return built
     from sardonyx.api.engine_keeper import Keeper
+    from sardonyx.api.stored_session import segment_of
 
-    return replace(built, keep=Keeper.of(store, built, logger))
+    built = replace(built, keep=Keeper.of(store, built, logger))
+    return live_models.offered(store, built, segment_of(built.plan), store.settled(built.files))
+
+
+def _exported(source: Source, options: SessionOptions, *others: Any) -> Built:
+    """The session of a model, whose compiled form is written, too."""
+    from sardonyx.api.context_export import export_if_asked, path_of
+
+    *_, logger, _ = others
+    path_of(source, options)
+    built = build(source, options, *others)
+    export_if_asked(source, options, logger)
+    return built
 
 
 def _from_kept(store: EngineStore, engine: Engine, build_again: Any, logger: log.Logger) -> Built | None:
     """A session from a kept engine; None where that is no good here."""
     from sardonyx.api.held_files import HeldFiles
     from sardonyx.api.kept_engine import Observer
-    from sardonyx.api.stored_session import Origin, opened
+    from sardonyx.api.stored_session import Origin, opened, segment_of
 
     content = engine.content
     try:
@@ -86,7 +107,8 @@ def _from_kept(store: EngineStore, engine: Engine, build_again: Any, logger: log
     if found is None:
         return None
     built, later = found
-    return replace(built, keep=Observer(store, content, later, logger))
+    built = replace(built, keep=Observer(store, content, later, logger))
+    return live_models.offered(store, built, segment_of(built.plan), content["files"])
 
 
 def _build_again(

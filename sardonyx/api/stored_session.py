@@ -8,7 +8,7 @@ without an engine.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from sardonyx.api.signature import Declared, Signature, ValueKind
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.restored_plan import NotRestorableError, RestoredPlans, adopt_image
 from sardonyx.providers.cpu import CPUExecutionProvider
+from sardonyx.runtime.constant_memory import HeldConstant
 from sardonyx.runtime.engine_file import Bytes, Engine
 from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Plan, Slot, Step
@@ -88,8 +89,11 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         missed()
         return part
 
+    def constants_now() -> Iterable[HeldConstant]:
+        return held[0].held_constants() if held else later.segment().held()
+
     dtypes = [np.dtype(name) for name in graph["dtypes"]]
-    segment = resources.segment(make_plan, dtypes, graph["names"], (), restricted)
+    segment = resources.segment(make_plan, dtypes, graph["names"], (), restricted, constants_now)
     built = Built(
         signature=_signature_of(content["signature"]),
         plan=_plan_of(graph, segment, provider.name),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.runtime.constant_memory import HeldConstant
 from sardonyx.runtime.engine_file import Bytes
 from sardonyx.runtime.native_image import ImageError, NativeImage
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn
@@ -63,7 +64,7 @@ class RestoredPlans:
             home = constants if file is None else mapped(file)
             if not 0 <= start <= start + nbytes <= home.size:
                 raise NotRestorableError("a constant lies outside its file")
-            self._owners.append(home)
+            self._owners.append(home if file is None else home[start : start + nbytes])
             bases.append(int(home.__array_interface__["data"][0]) + start)
         self._bases = np.array(bases, np.int64)
         self._stored: dict[Shapes, tuple[Mapping[str, Any], Bytes]] = {}
@@ -72,6 +73,12 @@ class RestoredPlans:
             size = 8 * sum(plan["tables"])
             self._stored[shapes_of(plan)] = plan, tables[place : place + size]
             place += size
+
+    def held_constants(self) -> Iterator[HeldConstant]:
+        """What is kept of the model's files, and what was made of that."""
+        _, constants, *pieces = self._owners
+        yield HeldConstant("packed", constants)
+        yield from (HeldConstant("model", piece) for piece in pieces if piece is not constants)
 
     def __contains__(self, shapes: Shapes) -> bool:
         return shapes in self._stored

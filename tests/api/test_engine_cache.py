@@ -11,67 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api import engine_keeper, engine_store
+from sardonyx.api import engine_keeper, engine_store, live_models
 from sardonyx.api.explanation import explain
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime import engine_file
 from sardonyx.runtime.machine_file import machine_key, write_section
-
-ROWS, WIDTH = 50, 24
+from tests.api.engine_models import IDS, ROWS, expected, write_model
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every model has an engine, in a folder of the test."""
+    """Every model has an engine, in a folder of the test; no session takes what another one has in memory."""
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
     monkeypatch.setattr(engine_keeper, "GATHER_SECONDS", 0.0)
+    monkeypatch.setattr(live_models, "find", lambda store: None)
     return tmp_path / "cache" / "engines"
-
-
-def write_model(path: Path, seed: int = 0, *, external: str = "") -> dict[str, np.ndarray]:
-    """Rows of a table by their numbers, times weights, plus a bias; its constants."""
-    rng = np.random.default_rng(seed)
-    constants = {
-        "table": rng.standard_normal((ROWS, WIDTH)).astype(np.float32),
-        "weights": rng.standard_normal((WIDTH, 40)).astype(np.float32),
-        "bias": rng.standard_normal(40).astype(np.float32),
-    }
-    nodes = [
-        helper.make_node("Gather", ["table", "ids"], ["rows"], name="look_up"),
-        helper.make_node("MatMul", ["rows", "weights"], ["product"]),
-        helper.make_node("Add", ["product", "bias"], ["sum"]),
-        helper.make_node("Relu", ["sum"], ["y"]),
-        helper.make_node("ReduceMax", ["y"], ["most"], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "words",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])],
-        [
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 40]),
-            helper.make_tensor_value_info("most", TensorProto.FLOAT, []),
-        ],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    model.producer_name = "a test"
-    if external:
-        onnx.save_model(model, path, save_as_external_data=True, location=external, size_threshold=0)
-    else:
-        onnx.save(model, path)
-    return constants
-
-
-def expected(constants: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
-    return np.maximum(constants["table"][ids].astype(np.float64) @ constants["weights"] + constants["bias"], 0)
 
 
 def session(path: Path, entries: dict[str, str] | None = None, threads: int = 1) -> ort.InferenceSession:
@@ -101,9 +61,6 @@ def keep(path: Path, count: int = 7, **others: Any) -> list[Any]:
     results = made.run(None, {"ids": IDS[:count]})
     wait()
     return results
-
-
-IDS = np.random.default_rng(9).integers(0, ROWS, 64)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -263,7 +263,7 @@ def test_a_way_that_is_closed_or_prepared_while_it_is_prepared_stays_closed() ->
     taken: list[Any] = []
 
     class Interrupted:
-        def take(self) -> Any:
+        def lend(self, borrower: Any) -> Any:
             core._prepare_fast(feeds(5))  # has no effect
             call.close()
             taken.append(lanes.take())
