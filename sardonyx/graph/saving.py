@@ -90,7 +90,7 @@ def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> int:
     for start in range(0, data.size, _BLOCK):
         block = data[start : start + _BLOCK]
         if block.any():
-            file.write(block)
+            file.write(block.data)
         else:
             file.seek(block.size, os.SEEK_CUR)
     file.truncate(file.tell())
