@@ -52,9 +52,7 @@ def sort_nodes(graph: GraphProto, by_name: bool = False, outer: Collection[str] 
     for index, node in enumerate(nodes):
         for name in ({*node.input} | captured(node)) - known - {""}:
             if name not in producer:
-                raise RuntimeError(
-                    f"Graph is not a DAG: node {node.name or node.op_type} reads {name}, nobody makes it"
-                )
+                raise RuntimeError(f"Graph is not a DAG: {node.name or node.op_type} reads {name}, which nobody makes")
             waiting[index] += 1
             readers[producer[name]].append(index)
     free = [key for key, count in zip(keys, waiting, strict=True) if count == 0]

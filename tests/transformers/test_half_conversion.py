@@ -174,8 +174,8 @@ def test_operators_without_half_stay_in_single_precision():
 def test_results_of_another_type_are_asked_for():
     text = """g (int64[n] i) => (float[n] y) {
       f = Cast <to = 1> (i) s = Shape(i) z = ConstantOfShape(s) o = ConstantOfShape <value = float[1] {2.0}> (s)
-      c = Constant <value_float = 0.25> () v = Constant <value_floats = [1.5]> () a = Add(f, z) b = Mul(a, o) d = Add(b, c)
-      y = Add(d, v) }"""
+      c = Constant <value_float = 0.25> () v = Constant <value_floats = [1.5]> () a = Add(f, z)
+      b = Mul(a, o) d = Add(b, c) y = Add(d, v) }"""
     model = model_of(text)
     after = convert_float_to_float16(model)
     assert after.graph.node[0].attribute[0].i == HALF
@@ -277,7 +277,7 @@ def test_nodes_in_any_order_and_functions():
 
 
 def test_a_model_by_its_path_with_weights_beside_it(tmp_path):
-    model, feeds = mlp()
+    model, _ = mlp()
     wanted = convert_float_to_float16(model)
     path = tmp_path / "m.onnx"
     onnx.save_model(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -291,7 +291,7 @@ def test_a_model_by_its_path_with_weights_beside_it(tmp_path):
     with pytest.raises(ValueError, match="Expected an ONNX ModelProto"):
         convert_float_to_float16(b"bytes")
     bare = onnx.load(path, load_external_data=False)
-    with pytest.raises(RuntimeError, match="external data not loaded! The numbers of [wb]"):
+    with pytest.raises(RuntimeError, match=r"external data not loaded! The numbers of [wb]"):
         convert_float_to_float16(bare)
 
 
