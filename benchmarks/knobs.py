@@ -5,15 +5,15 @@
 
 A fresh process for each knob and engine holds two sessions, which take turns: `effect` is the median run with the knob
 turned over that without, so that 1.20 says that turning it costs a fifth. `spread` is the 99th percentile of the turned
-runs over their median. `session` is the time that making the turned session took, with warm caches and without stored
-engines, and `MB` what it and its first runs added to the process's memory; both come from a process of its own.
-docs/tuning.md says what each knob is for.
+runs over their median. `session` is the time that making the turned session took, with filled caches and without stored
+engines. `MB` is what that session and its first runs add to the memory of a process of their own. docs/tuning.md says
+what each knob is for.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import isolated, machine, options, report
+from benchmarks import isolated, machine, options, report, startup
 from benchmarks.engines import BASELINE, OURS, OnnxRuntime
 from benchmarks.tables import Column, Table
-from benchmarks.turns import Budget, difference, take_turns
+from benchmarks.turns import Budget, difference, take_turns, timed
 from benchmarks.zoo import test_data
 
 MODELS = ("minilm-l6",)
@@ -160,35 +160,34 @@ def measure_apart(knob: Knob, model: str, engine: str, threads: int, zoo: Path, 
     """One knob in fresh processes: one that holds its session alone, and one that holds both."""
     row = Effect(knob.name, model, engine, threads)
     try:
-        row.session_ms, row.memory_mb = isolated.call(cost, knob, model, engine, threads, zoo)
-        return isolated.call(measure, row, knob, zoo, budget)
+        with tempfile.TemporaryDirectory() as folder:
+            warm_up = startup.write_tiny(Path(folder))
+            row.memory_mb = isolated.call(memory, knob, model, engine, threads, zoo, warm_up)
+            return isolated.call(measure, row, knob, zoo, budget, warm_up)
     except Exception as error:  # what fails is a result, not the end of the benchmark
         row.error = isolated.reason(error)
         return row
 
 
-def cost(knob: Knob, model: str, engine: str, threads: int, zoo: Path) -> tuple[float, float]:
-    """Milliseconds of making a session, and megabytes of it and its runs, in this process."""
+def memory(knob: Knob, model: str, engine: str, threads: int, zoo: Path, warm_up: Path) -> float:
+    """Megabytes of a session and its runs, in this process."""
     feeds, _ = test_data.load(zoo / model / "test_data_set_0")
-    prepared = zoo / model / "model.onnx"
-    runner(Knob("as it comes"), prepared, engine, threads, feeds)()  # imports and caches
+    startup.prepare(engine, threads, warm_up)
     before = machine.resident_mb("VmRSS")
-    began = time.perf_counter()
-    run = runner(knob, prepared, engine, threads, feeds)
-    seconds = time.perf_counter() - began
+    run = runner(knob, zoo / model / "model.onnx", engine, threads, feeds)
     for _ in range(RUNS):
         run()
-    return seconds * 1e3, machine.resident_mb("VmRSS") - before
+    return machine.resident_mb("VmRSS") - before
 
 
-def measure(row: Effect, knob: Knob, zoo: Path, budget: Budget) -> Effect:
+def measure(row: Effect, knob: Knob, zoo: Path, budget: Budget, warm_up: Path) -> Effect:
     """The row with its figures, in this process."""
     feeds, _ = test_data.load(zoo / row.model / "test_data_set_0")
     path = zoo / row.model / "model.onnx"
-    runners = {
-        "plain": runner(KNOBS[0], path, row.engine, row.threads, feeds),
-        "turned": runner(knob, path, row.engine, row.threads, feeds),
-    }
+    startup.prepare(row.engine, row.threads, warm_up)
+    seconds, turned = timed(partial(runner, knob, path, row.engine, row.threads, feeds))
+    row.session_ms = seconds * 1e3
+    runners = {"plain": runner(KNOBS[0], path, row.engine, row.threads, feeds), "turned": turned}
     outputs = {which: [np.array(value) for value in run()] for which, run in runners.items()}
     samples = take_turns(runners, budget)
     row.median_ms = statistics.median(samples["turned"]) * 1e3
