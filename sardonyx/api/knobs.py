@@ -101,8 +101,10 @@ class _Knobs:
         yield self._execution_mode()
         yield self._execution_order()
         yield self._spinning()
+        yield self._blocks()
         yield self._arena()
         yield self._memory_reuse()
+        yield self._packing()
         yield self._free_dimensions()
         if any(row.kind == "native" for row in self.found.rows):
             yield from self._arithmetic()
@@ -200,6 +202,16 @@ class _Knobs:
         )
         return self._knob(key, str(int(spins)), did, [turn])
 
+    def _blocks(self) -> Knob:
+        """How threads share the chunks of a step."""
+        key = run_settings.BLOCK_BASE
+        now = self.config.get(key, "")
+        if self.found.threads == 1:
+            return Knob(key, now or "none", "one thread does all chunks")
+        did = "threads claim " + ("blocks of chunks that shrink with what is left" if now else "a few chunks at a time")
+        note = "the ceilings do not tell who waits for whom"
+        return self._knob(key, now or "none", did, [] if now else [_Turn("4", _entry(key, "4"), note=note)])
+
     def _arena(self) -> Knob:
         keeps = bool(self.options.enable_cpu_mem_arena)
         nbytes = self.found.arena_bytes
@@ -214,6 +226,12 @@ class _Knobs:
         return self._knob(
             "enable_mem_reuse", str(reuses), did, [_Turn(str(not reuses), _setting("enable_mem_reuse", not reuses))]
         )
+
+    def _packing(self) -> Knob:
+        key = "session.disable_prepacking"
+        off = is_on(self.config, key)
+        did = f"{self.found.packed_bytes:,} bytes of the model are laid out anew for its kernels"
+        return self._knob(key, str(int(off)), did, [_Turn(str(int(not off)), _entry(key, str(int(not off))))])
 
     def _free_dimensions(self) -> Knob:
         """Sizes that are open, and what fixing them to those that are explained would do."""

@@ -181,6 +181,8 @@ def test_open_dimensions_and_memory_are_knobs() -> None:
     (off,) = arena.turned
     assert off.predicted_us >= found.totals["predicted_us"]  # type: ignore[operator]
     assert {one.value for one in knob(found, "execution_order").turned} == {"PRIORITY_BASED", "MEMORY_EFFICIENT"}
+    (lying,) = knob(found, "session.disable_prepacking").turned
+    assert found.packed_bytes >= 8 * 32 * 4 > lying.packed_bytes == 0  # type: ignore[operator]
 
 
 def test_turned_values_are_measured_where_the_session_is() -> None:
