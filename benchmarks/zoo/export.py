@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import torch
@@ -42,6 +43,14 @@ def _export_torchscript(
 
 def _export_dynamo(model: registry.Model, module: nn.Module, arguments: tuple[torch.Tensor, ...], path: Path) -> None:
     dims = {name: torch.export.Dim(name) for name in model.sizes}
+    # A sum of dimensions is one that the exporter finds by itself.
+    shapes = [
+        {axis: dims.get(name, torch.export.Dim.AUTO) for axis, name in tensor.symbolic_axes().items()}
+        for tensor in model.inputs
+    ]
+    parameters = inspect.signature(module.forward).parameters.values()
+    named = sum(parameter.kind is not inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+    gathered = () if named == len(shapes) else (tuple(shapes[named:]),)  # those of *arguments
     torch.onnx.export(
         module,
         arguments,
@@ -50,9 +59,7 @@ def _export_dynamo(model: registry.Model, module: nn.Module, arguments: tuple[to
         opset_version=model.opset,
         input_names=[tensor.name for tensor in model.inputs],
         output_names=[tensor.name for tensor in model.outputs],
-        dynamic_shapes=tuple(
-            {axis: dims[name] for axis, name in tensor.symbolic_axes().items()} for tensor in model.inputs
-        ),
+        dynamic_shapes=(*shapes[:named], *gathered),
         external_data=True,
         verbose=False,
     )

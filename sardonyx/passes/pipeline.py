@@ -49,8 +49,8 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
     every = (
         # What no kernel takes as it is.
         Pass(BODIES, Level.BASIC, expand_function_bodies),
-        *_each(embeddings.EXPANSION_RULES),
         *_simplifications(),
+        *_each(embeddings.EXPANSION_RULES),
         # What is quantised on both sides, as integers.
         *_each(quantization_pairs.RULES),
         *quantization.PASSES,

@@ -278,3 +278,41 @@ def test_a_past_stays_with_multi_head_attention(cached: bool) -> None:
     node = node_of(after, "MultiHeadAttention")
     assert len(node.input) == (4 if cached else 8)
     assert_agrees_with_double(model, after, g.feeds)
+
+
+def _sliced(name: str) -> tuple[Graph, onnx.ModelProto]:
+    """A mask whose length is called `name`, cut to as many keys as past and new ones are."""
+    g = Graph()
+    x = g.hidden(BATCH, LENGTH)
+    past = [
+        g.input(one, ["b", HEADS, "p", SIZE], g.normal(BATCH, HEADS, 3, SIZE)) for one in ("past_key", "past_value")
+    ]
+    query = g.split(g.projected(x))
+    keys, values = (g("Concat", old, g.split(g.projected(x)), axis=2) for old in past)
+    mask = g.input("mask", ["b", name], masks(BATCH, LENGTH + 3)["integers"])
+    shown = g("Cast", g("Unsqueeze", mask, g.constant([1, 2], np.int64)), to=TensorProto.BOOL)
+    bias = g("Where", shown, g.constant(0.0), g.constant(LOWEST))
+    total = g("Add", g.size(past[0], 2), g.size(x, 1))
+    zero, axis = g.constant([0], np.int64), g.constant([3], np.int64)
+    bias = g("Slice", bias, zero, g("Unsqueeze", total, zero), axis)
+    scores = g("MatMul", g.scaled(query), g("Transpose", g.scaled(keys), perm=[0, 1, 3, 2]))
+    return g, g.finished(g.attended(g("Add", scores, bias), values, x), x).model()
+
+
+def test_a_mask_with_a_length_of_its_own_covers_the_keys() -> None:
+    g, model = _sliced("mask_length")
+    after, reports = fused(model)
+    assert reports["AttentionFusion"].changes == 1
+    assert_agrees_with_double(model, after, g.feeds)
+    longer = np.pad(g.feeds["mask"], ((0, 0), (0, 4)))
+    assert_agrees_with_double(model, after, {**g.feeds, "mask": longer})
+
+
+def test_a_mask_as_long_as_the_queries_may_go_for_all_keys() -> None:
+    """It has one element where there is one query, as in each step of decoding."""
+    g, model = _sliced("s")
+    after, reports = fused(model)
+    assert reports["AttentionFusion"].changes == 0
+    assert any("not known to broadcast" in text for text in reports["AttentionFusion"].declined)
+    feeds = {**g.feeds, "x": g.feeds["x"][:, :1], "mask": g.feeds["mask"][:, :1]}
+    assert_agrees_with_double(model, after, feeds)

@@ -351,7 +351,7 @@ def _masks_reason(m: AttentionMatch) -> str | None:
         if shape is None or len(shape) > 4:
             return f"its mask is {text(shape)}, not one of at most four dimensions"
         wanted = m.shape[4 - len(shape) :]
-        if not all(dim == 1 or fits(dim, want) for dim, want in zip(shape, wanted, strict=True)):
+        if not all(dim == 1 or fits(dim, want, m.shape) for dim, want in zip(shape, wanted, strict=True)):
             return f"its mask {text(shape)} is not known to broadcast to the scores {text(m.shape)}"
         if not m.weighted.guard and may_hide_all(as_filled(mask)):
             return "a query from which its mask hides every key gives NaN, with MultiHeadAttention zeros"
@@ -362,7 +362,7 @@ def _masks_reason(m: AttentionMatch) -> str | None:
 
 def _spans_keys(mask: Mask, m: AttentionMatch) -> bool:
     shape = shape_of(mask.value, m.context)
-    return shape is not None and len(shape) > 0 and fits(shape[-1], m.shape[3])
+    return shape is not None and len(shape) > 0 and fits(shape[-1], m.shape[3], m.shape)
 
 
 def _plain_causal(m: AttentionMatch) -> bool:

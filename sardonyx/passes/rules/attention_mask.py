@@ -34,21 +34,28 @@ class Mask:
     keeps: bool = True
 
 
-_TABLE_END = re.compile(r"\bMin\((\d+), ")
+_LEAST = re.compile(r"\bMin\(([^()]*)\)")
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
-def fits(dim: Dim, size: Dim) -> bool:
+def fits(dim: Dim, size: Dim, scores: Dims = ()) -> bool:
     """Whether a dimension of a mask that broadcasts to `size` is `size` in every run that does not fail.
 
     A mask that is the beginning of a table of `limit` rows has Min(limit, size) of them: broadcasting fails where that
-    is not `size`, since it is 1 only where `size` is.
+    is not `size`, since it is 1 only where `size` is. The limit may be the length of another tensor, as that of a
+    caller's mask is, if none of the dimensions of the `scores` has to do with it: such a tensor of one element is not
+    taken for one that goes for all keys.
     """
     if same(dim, size):
         return True
     if isinstance(dim, int) or dim.value is None:
         return False
-    limits = [int(limit) for limit in _TABLE_END.findall(dim.value)]
-    return any(limit > 1 and same(dim, minimum(limit, size)) for limit in limits)
+    parts = [part.strip() for least in _LEAST.findall(dim.value) for part in least.split(",")]
+    if any(int(part) > 1 and same(dim, minimum(int(part), size)) for part in parts if part.isdecimal()):
+        return True
+    names = {name for one in scores if isinstance(one, ir.SymbolicDim) for name in _NAME.findall(one.value or "")}
+    others = [ir.SymbolicDim(part) for part in parts if scores and _NAME.fullmatch(part) and part not in names]
+    return any(same(dim, minimum(other, size)) for other in others)
 
 
 def as_filled(mask: Mask) -> Mask:
