@@ -29,13 +29,6 @@ LAYOUTS = "NchwcTransformer"
 KERNEL_PAIRS = "KernelPairs"
 PLAN_OPTIMIZERS = frozenset({KERNEL_FUSION, LAYOUTS, KERNEL_PAIRS})
 
-# What the plan maker does beyond a kernel for each node, by the names under which sessions leave it out. That of the
-# layouts is onnxruntime's transformer of the same purpose.
-KERNEL_FUSION = "KernelFusion"
-LAYOUTS = "NchwcTransformer"
-KERNEL_PAIRS = "KernelPairs"
-PLAN_OPTIMIZERS = frozenset({KERNEL_FUSION, LAYOUTS, KERNEL_PAIRS})
-
 
 def run_settings(options: SessionOptions, disabled: Collection[str] = ()) -> RunSettings:
     """The settings that options stand for, without the optimisations that are `disabled` by name.
