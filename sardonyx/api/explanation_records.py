@@ -95,14 +95,16 @@ class Turned:
     """What a session would be with another value of one knob.
 
     steps: those of a run. predicted_us: the time that the machine's ceilings allow. measured_us: the median of runs,
-        where the session itself was measured. arena_bytes, packed_bytes: as in `Explanation`. note: what there is to
-        know beside that, or why there are no numbers.
+        where the session itself was measured; beside_us: that of the session's own runs, which took turns with them.
+    arena_bytes, packed_bytes: as in `Explanation`. note: what there is to know beside that, or why there are no
+        numbers.
     """
 
     value: str
     steps: int | None = None
     predicted_us: float | None = None
     measured_us: float | None = None
+    beside_us: float | None = None
     arena_bytes: int | None = None
     packed_bytes: int | None = None
     note: str = ""

@@ -16,7 +16,7 @@ from sardonyx.api import config_keys, run_settings
 from sardonyx.api.config_keys import is_on
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from sardonyx.api.explained_plan import Subject, explained
+from sardonyx.api.explained_plan import Subject, explained, in_turns
 from sardonyx.api.explanation_records import Explanation, Knob, Overridable, Turned
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.passes.base import Level
@@ -116,16 +116,22 @@ class _Knobs:
         """What the session would be; a note says why where it cannot be made."""
         options = self.options._copy()
         turn.change(options)
+        runs = self.found.runs
+        measured = beside = None
         try:
             built = self.core.variant(options, self.core.disabled_optimizers.union(turn.disabled))
-            other = explained(Subject.of_variant(self.core, built), self.feeds, self.found.inputs, self.found.runs)
+            variant = Subject.of_variant(self.core, built)
+            other = explained(variant, self.feeds, self.found.inputs)
+            if runs and self.feeds is not None:
+                beside, measured = in_turns(Subject.of_session(self.core), variant, self.feeds, runs)
         except (errors.OnnxRuntimeError, RuntimeError) as error:
             return Turned(turn.value, note=str(getattr(error, "message", error)))
         return Turned(
             turn.value,
             len(other.rows),
             _predicted(other) + turn.adds_us,
-            other.run_us,
+            measured,
+            beside,
             other.arena_bytes,
             other.packed_bytes,
             turn.note,

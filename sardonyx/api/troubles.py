@@ -200,7 +200,8 @@ def dynamic_shapes(core: CoreSession, found: Explanation, feeds: Mapping[str, An
     if gain is not None:
         made = {name: count - found.rewrites.get(name, 0) for name, count in gain.rewrites.items()}
         made = {name: count for name, count in made.items() if count > 0}
-        if len(gain.rows) < len(found.rows) or _time(gain.rows) < (1 - _WORTH) * _time(found.rows):
+        now, then = (one.totals["predicted_us"] or 0.0 for one in (found, gain))
+        if len(gain.rows) < len(found.rows) or then < (1 - _WORTH) * now:
             listed = ", ".join(f"{name} {count}" for name, count in made.items())
             texts.append(
                 f"fixed sizes would make {len(gain.rows)} steps of {len(found.rows)}{f' ({listed})' if listed else ''}"

@@ -64,7 +64,7 @@ def _cells(found: Explanation, turned: Turned, timed: bool, wide: bool) -> list[
     cells = [name, _or_nothing(turned.steps)]
     cells += [_microseconds(turned.predicted_us), _change(turned.predicted_us, predicted)]
     if timed:
-        cells += [_microseconds(turned.measured_us), _change(turned.measured_us, found.run_us)]
+        cells += [_microseconds(turned.measured_us), _change(turned.measured_us, turned.beside_us)]
     if wide:
         cells += ["" if count is None else _bytes(count) for count in (turned.arena_bytes, turned.packed_bytes)]
     return cells

@@ -13,7 +13,7 @@ _STATISTICS = Path("/proc/stat")
 _IDLE = (3, 4)  # the columns of idle time and of waiting for input and output
 
 
-def other_load(seconds: float = 0.2) -> float | None:
+def other_load(seconds: float = 0.4) -> float | None:
     """Processors' worth of time that other processes take on the processors of this one, over the next `seconds`.
 
     None where the system does not tell. Time that somebody else takes from a virtual machine counts as well.

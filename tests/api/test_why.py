@@ -192,6 +192,7 @@ def test_turned_values_are_measured_where_the_session_is() -> None:
     measured = [one.measured_us for one in knob(found, "graph_optimization_level").turned]
     assert len(measured) == 4
     assert all(one is not None and one > 0 for one in measured)
+    assert all(one.beside_us > 0 for one in knob(found, "graph_optimization_level").turned)  # type: ignore[operator]
     np.testing.assert_array_equal(session.run(None, FEED)[0], ort.InferenceSession(block()).run(None, FEED)[0])
 
 
@@ -210,7 +211,7 @@ def test_everything_is_typed_json() -> None:
     assert found["overridable"]["names"] == ["weight"]
     level = next(one for one in found["why"]["knobs"] if one["name"] == "graph_optimization_level")
     assert sorted(level["turned"][0]) == [
-        *("arena_bytes", "measured_us", "note", "packed_bytes", "predicted_us", "steps", "value"),
+        *("arena_bytes", "beside_us", "measured_us", "note", "packed_bytes", "predicted_us", "steps", "value"),
     ]
     assert explain(ort.InferenceSession(block()), FEED).why is None
 
