@@ -8,8 +8,8 @@ Models that are not there are built first; what fails costs its own figures and 
 and then on the error output how far it is; the file is written after every row. `--seconds` is what each engine may
 spend on a model; `--thorough` measures everything longer (`effort.py`). Each part is also a command of its own, with
 more options: `python -m benchmarks.floors`, `compare` (models), `startup` (sessions and processes), `memory`, `small`,
-`lengths`, `gemm_shapes`, `ablation`, `knobs`. The figures of a part that is not measured again stay in the file.
-benchmarks/README.md says how to read them.
+`lengths`, `spread`, `gemm_shapes`, `ablation`, `knobs`. The figures of a part that is not measured again stay in the
+file. benchmarks/README.md says how to read them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from benchmarks import (
     plot,
     report,
     small,
+    spread,
     startup,
 )
 from benchmarks import summary as summaries
@@ -235,6 +236,24 @@ def rows_of_lengths(request: Request) -> int:
     return 2 * len(request.few) * len(request.threads)
 
 
+def measure_spread(request: Request) -> None:
+    if request.length_model is None:
+        print("no spread: minilm-l6 is not built")
+        return
+    rounds = request.effort.rounds
+    rows = spread.measure_all(request.length_model, spread_engines(request), request.most, request.zoo, rounds=rounds)
+    keep(request, "spread", rows, {"rounds": rounds})
+
+
+def rows_of_spread(request: Request) -> int:
+    return len(spread.BLOCKS) * len(spread_engines(request)) * len(request.most)
+
+
+def spread_engines(request: Request) -> tuple[str, ...]:
+    """The engines that divide loops into blocks."""
+    return tuple(engine for engine in (BASELINE, OURS) if engine in request.engines)
+
+
 def measure_gemm(request: Request) -> None:
     if not {BASELINE, OURS} <= set(request.engines):
         print(f"no matrix products: they are measured with both {BASELINE} and {OURS}")
@@ -300,6 +319,7 @@ PARTS: dict[str, Part] = {
     "memory": Part(measure_memory, rows_of_memory, 1.8),
     "small": Part(measure_small, rows_of_small, 1.7),
     "lengths": Part(measure_lengths, rows_of_lengths, 11.0),
+    "spread": Part(measure_spread, rows_of_spread, 15.0),
     "gemm": Part(measure_gemm, rows_of_gemm, 0.75),
     "ablation": Part(measure_ablation, rows_of_ablation, 2.0),
     "knobs": Part(measure_knobs, rows_of_knobs, 5.0),

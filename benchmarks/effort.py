@@ -16,6 +16,7 @@ class Effort:
     repeats             processes for each figure of start-up
     turns               of small calls
     lengths             new sequence lengths
+    rounds              of runs on an idle and on a busy machine
     products            matrix products, each in `product_turns` turns
     techniques          what a model with a technique, and one without it, may spend
     pace                about how long it all takes, where the usual takes 1
@@ -26,6 +27,7 @@ class Effort:
     repeats: int
     turns: int
     lengths: int
+    rounds: int
     products: int
     product_turns: int
     techniques: Budget
@@ -41,6 +43,7 @@ QUICK = Effort(
     repeats=1,
     turns=3,
     lengths=4,
+    rounds=1,
     products=6,
     product_turns=3,
     techniques=Budget(runs=2),
@@ -52,6 +55,7 @@ USUAL = Effort(
     repeats=2,
     turns=15,
     lengths=64,
+    rounds=6,
     products=200,
     product_turns=5,
     techniques=Budget(seconds=0.3, turn_seconds=0.1, pause_seconds=0.05),
@@ -63,6 +67,7 @@ THOROUGH = Effort(
     repeats=3,
     turns=40,
     lengths=64,
+    rounds=12,
     products=200,
     product_turns=7,
     techniques=Budget(seconds=2.0),

@@ -10,7 +10,20 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ablation, compare, gemm_shapes, knobs, lengths, machine, memory, options, small, startup, top1
+from benchmarks import (
+    ablation,
+    compare,
+    gemm_shapes,
+    knobs,
+    lengths,
+    machine,
+    memory,
+    options,
+    small,
+    spread,
+    startup,
+    top1,
+)
 from benchmarks.engines import BASELINE, OURS
 from benchmarks.tables import Column, Table
 
@@ -135,6 +148,7 @@ PARTS: Mapping[str, tuple[str, Callable[[Data], str]]] = {
     "memory": ("Memory", _plain("memory", memory.TABLE)),
     "small": ("Small calls", _plain("small", small.TABLE)),
     "lengths": ("New sequence lengths", _plain("lengths", lengths.TABLE)),
+    "spread": ("Spread of runs", _plain("spread", spread.TABLE)),
     "gemm": ("Matrix products by a weight", lambda data: gemm_shapes.summary(rows_of(data, "gemm"))),
     "gemm_variable": (
         "Matrix products of two inputs",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 import benchmarks.__main__ as everything
 import sardonyx as ort
-from benchmarks import ablation, gemm_shapes, isolated, knobs, options, small, startup, where
+from benchmarks import ablation, gemm_shapes, isolated, knobs, options, small, spread, startup, where
 from benchmarks.ablation import Switch
 from benchmarks.turns import Budget
 from sardonyx.api.config_keys import CONFIG_KEYS
@@ -234,6 +236,51 @@ def test_small_calls_run(call: str, engine: str) -> None:
     (row,) = small.measure(call, [engine], 1, 2)
     assert row.error == ""
     assert row.calls >= 2
+
+
+# Spread
+
+
+def test_spread_of_runs(tmp_path: Path) -> None:
+    everything.build(("chain-100-add",), tmp_path)
+    row = spread.measure("chain-100-add", "sardonyx", 2, tmp_path, 4, 1, 0.02)
+    assert row.error == ""
+    assert row.runs >= 2
+    assert row.busy_ratio == pytest.approx(row.busy_ms / row.idle_ms)
+
+
+def test_the_spread_is_the_late_runs_over_the_usual_one() -> None:
+    assert spread.spread([0.002] * 98 + [0.006] * 2) == pytest.approx((2.0, 3.0))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_core_is_busy_only_when_it_is_told_to() -> None:
+    before = set(children())
+    with spread.busy_core() as let_go_on:
+        (program,) = set(children()) - before
+        wait_until(lambda: state(program) == "T")
+        let_go_on(True)
+        wait_until(lambda: state(program) == "R")
+        let_go_on(False)
+        wait_until(lambda: state(program) == "T")
+    assert set(children()) <= before
+
+
+def children() -> list[int]:
+    """The processes that this one has started."""
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return [int(number) for number in text.split()]
+
+
+def state(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def test_scripts_are_programs() -> None:
