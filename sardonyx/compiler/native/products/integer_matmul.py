@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input, bitwise_xor
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.runtime.mapped_pages import release_pages
 
 _I32 = np.dtype(np.int32)
 _U8, _I8 = np.dtype(np.uint8), np.dtype(np.int8)
@@ -40,26 +38,34 @@ class _Right:
     has_zero_in_sums: bool
 
 
-class _Constant:
+def _signed(b: Array, turned: bool) -> Array:
+    """A constant right side as a matrix of signed bytes; `turned` reads it transposed."""
+    matrix = b.T if turned else b[:, None] if b.ndim == 1 else b
+    return (matrix ^ np.uint8(_OFFSET)).view(np.int8) if matrix.dtype == _U8 else matrix
+
+
+def _constant(binder: Binder, b: Tensor, zero_point: Tensor | None, product: str, turned: bool) -> _Right:
     """A constant right side: its panels, its zero points, and the sums of its columns."""
+    point = None if zero_point is None else zero_point.array
+    zero = np.zeros((), np.int64) if point is None else point.astype(np.int64)
+    if zero.ndim == 1:  # one for each column
+        zero = zero.reshape(1, -1)
+    if b.dtype == _U8:
+        zero = zero - _OFFSET
 
-    def __init__(self, binder: Binder, b: Array, zero_point: Array | None, product: str) -> None:
-        matrix = b[:, None] if b.ndim == 1 else b
-        zero = np.zeros((), np.int64) if zero_point is None else zero_point.astype(np.int64)
-        if zero.ndim == 1:  # one for each column
-            zero = zero.reshape(1, -1)
-        if matrix.dtype == _U8:
-            matrix, zero = (matrix ^ np.uint8(_OFFSET)).view(np.int8), zero - _OFFSET
-        self.shape = matrix.shape
-        self.panels = pack_b(binder.library, matrix, product)
-        rows = matrix.shape[-2]
-        sums = matrix.sum(axis=-2, keepdims=True, dtype=np.int64) - rows * zero
-        self.sums = sums.astype(np.int32)
-        self.zero = None if not zero.any() else np.broadcast_to(zero, sums.shape).astype(np.int32)
+    def panels(array: Array) -> Array:
+        return pack_b(binder.library, _signed(array, turned), product)
 
-    def bound(self, binder: Binder) -> _Right:
-        zero = None if self.zero is None else binder.constant(self.zero)
-        return _Right(Packed(binder.constant(self.panels), self.shape), binder.constant(self.sums), zero, True)
+    def sums(array: Array) -> Array:
+        matrix = _signed(array, turned)
+        total = matrix.sum(axis=-2, keepdims=True, dtype=np.int64) - matrix.shape[-2] * zero
+        return np.asarray(total.astype(np.int32))
+
+    shape = b.shape[::-1] if turned else (*b.shape, 1) if len(b.shape) == 1 else b.shape
+    packed = Packed(binder.derived(b, ("panels of bytes", turned, product), panels), shape)
+    columns = binder.derived(b, ("sums of columns", turned, zero.shape, zero.tobytes()), sums)
+    points = None if not zero.any() else np.broadcast_to(zero, columns.shape).astype(np.int32)
+    return _Right(packed, columns, None if points is None else binder.constant(points), True)
 
 
 class IntegerProduct(NativeKernel):
@@ -71,10 +77,6 @@ class IntegerProduct(NativeKernel):
     """
 
     takes_epilogue = True
-
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        super().__init__(parameters)
-        self._packed: tuple[Array, str, _Constant] | None = None
 
     @staticmethod
     def _objection(a: Fact | None, b: Fact | None, a_zero: Fact | None, b_zero: Fact | None) -> str | None:
@@ -108,7 +110,7 @@ class IntegerProduct(NativeKernel):
         if binder.target.has_amx:
             product = f"{product} tiles"
         known = b.is_known and b.buffer.kind == "constant" and (b_zero is None or b_zero.is_known)
-        side = self._constant(binder, b, b_zero, product, turned) if known else _runtime(binder, right, b_zero)
+        side = _constant(binder, b, b_zero, product, turned) if known else _runtime(binder, right, b_zero)
         operands: list[Tensor] = [side.sums]
         sums: Expr = Input(_I32, 1)
         total: Expr = Input(_I32, 0)
@@ -138,15 +140,6 @@ class IntegerProduct(NativeKernel):
         operands.append(zero_point.reshaped((zero_point.size, 1)))
         point = Input(zero_point.dtype, len(operands)).cast(_I32)
         return point + offset if offset else point
-
-    def _constant(self, binder: Binder, b: Tensor, zero_point: Tensor | None, product: str, turned: bool) -> _Right:
-        assert b.array is not None
-        if self._packed is None or self._packed[0] is not b.array or self._packed[1] != product:
-            point = None if zero_point is None else zero_point.array
-            made = _Constant(binder, b.array.T if turned else b.array, point, product)
-            release_pages(b.array)
-            self._packed = b.array, product, made
-        return self._packed[2].bound(binder)
 
 
 def _runtime(binder: Binder, right: Tensor, zero_point: Tensor | None) -> _Right:
