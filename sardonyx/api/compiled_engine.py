@@ -66,25 +66,24 @@ def open_engine(
     ModelRequiresCompilation."""
     try:
         may_run = _vouchers().may_run(given.sealed, is_on(options._config, TRUST))
-        options = _with_defaults(options, given)
-        config_keys.check(options._config, logger)
-        settings = run_settings(options)
-        problem = _problem(given, settings, may_run)
-        build = functools.partial(_build, given, options, names, provider_options, disabled, logger)
-        if not only_runs(options, names, provider_options, logger) or options._free_dimensions:
-            logger.info(f"the session asks for more than {given.name} has: its model is compiled", "engine")
-            return build(trace)
-        if not problem:
-            engine = given.sealed.engine
-            found = opened(Origin(engine, settings, engine.sections.__getitem__, functools.partial(build, None)))
-            if found is not None:
-                logger.info(f"the session is that of {given.name}", "engine")
-                return found[0]
-            problem = "the code of its kernels cannot be loaded"
+        _check_form(given)
     except DamagedError as error:
         raise damaged(given.name, error) from error
-    except (KeyError, TypeError, IndexError) as error:
-        raise damaged(given.name, DamagedError(f"its description lacks something: {error!r}")) from error
+    options = _with_defaults(options, given)
+    config_keys.check(options._config, logger)
+    build = functools.partial(_build, given, options, names, provider_options, disabled, logger)
+    if not only_runs(options, names, provider_options, logger) or options._free_dimensions:
+        logger.info(f"the session asks for more than {given.name} has: its model is compiled", "engine")
+        return build(trace)
+    settings = run_settings(options)
+    problem = _problem(given, settings, may_run)
+    if not problem:
+        engine = given.sealed.engine
+        found = opened(Origin(engine, settings, engine.sections.__getitem__, functools.partial(build, None)))
+        if found is not None:
+            logger.info(f"the session is that of {given.name}", "engine")
+            return found[0]
+        problem = "the code of its kernels cannot be loaded"
     if is_on(options._config, _NO_COMPILE):
         raise errors.ModelRequiresCompilation(
             f"{given.name} cannot be used as it is, and '{_NO_COMPILE}' forbids to compile the model in it: {problem}"
@@ -122,6 +121,38 @@ _NOT_KEPT = ("ep.context", "sardonyx.engine", TRUST, "session.optimized_model", 
 def note_made(digest: str) -> None:
     """This user made the engine of this digest."""
     _vouchers().note_made(digest)
+
+
+def _check_form(given: EngineSource) -> None:
+    """DamagedError unless the description says what those of engines do, and the sections are there.
+
+    What it says beyond that is believed only where the engine may be run, or is checked with the model in it.
+    """
+    engine = given.sealed.engine
+    content = engine.content
+    missing = [name for name in (*_SECTIONS, WEIGHTS) if name not in engine.sections]
+    missing += [name for name, kind in _FORM.items() if not isinstance(content.get(name), kind)]
+    options = content.get("options")
+    if isinstance(options, dict):
+        missing += [name for name in ("config", "settings") if not isinstance(options.get(name), dict)]
+    if missing:
+        raise DamagedError(f"its description lacks {', '.join(missing)}")
+
+
+_SECTIONS = ("tables", "image", "constants", "model")
+_FORM: dict[str, type] = {
+    "signature": dict,
+    "graph": dict,
+    "kernels": list,
+    "plans": list,
+    "pieces": list,
+    "version": str,
+    "package": str,
+    "generator": str,
+    "machine": str,
+    "settings": dict,
+    "options": dict,
+}
 
 
 def _vouchers() -> Vouchers:

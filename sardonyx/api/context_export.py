@@ -75,10 +75,9 @@ def export(source: Source, options: SessionOptions, path: Path, write: Write | N
             draft = Path(folder) / engine.name
             content = _compiled_to(source, options, draft)
             data = draft.read_bytes()
-        if embeds:
+        if embeds or write is None:
             _write_model(path, content, options, data, embeds)
         else:
-            assert write is not None
             write(engine.name, OrtEpContextData(data))
             _write_model(path, content, options, engine.name.encode(), embeds)
     except OSError as error:

@@ -138,7 +138,7 @@ def _profiles(
     inputs = built.signature.inputs
     if profiles is None:
         texts = options._config.get(shape_profiles.KEY, "")
-        profiles = [shape_profiles.parse(text) for text in filter(None, texts.split("|"))]
+        profiles = [shape_profiles.parse(text) for text in filter(None, texts.split(";;"))]
     if not profiles:
         return [shape_profiles.of_sizes(inputs, sizes or {})]
     return [shape_profiles.completed(profile, inputs) for profile in profiles]

@@ -1,4 +1,8 @@
-"""Compile a model ahead of time. The CPU compiles when a session is made, so here the model is checked and written."""
+"""Compile a model ahead of time.
+
+As from onnxruntime without a provider that compiles, the model comes out checked, and as it was. Where the session
+options ask for a compiled one (`ep.context_enable`), it is a model of one node, which carries an engine.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ import onnx
 
 from sardonyx import errors
 from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.config_keys import is_on
+from sardonyx.api.context_export import EMBED, ENABLE, default_path, export
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from sardonyx.api.ep_context import OrtEpContextData, OrtExternalInitializerInfo
@@ -25,12 +31,17 @@ if TYPE_CHECKING:
 Locate = Callable[[str, OrtValue, OrtExternalInitializerInfo | None], OrtExternalInitializerInfo | None]
 PathText = str | os.PathLike[str]
 
+_NOTHING_COMPILED = (
+    "Unable to compile any nodes. Check that the session EPs support compilation and can execute at least one subgraph "
+    "in the model."
+)
+
 # Messages of protocol buffers end at 2 GiB.
 _LARGEST_MESSAGE = 2**31 - 1
 
 
 class ModelCompiler:
-    """Write a model as the session's providers would load it; the CPU provider loads any valid model as it is."""
+    """Write a model as sessions load it at once, if its options have `ep.context_enable`; else as it is."""
 
     def __init__(
         self,
@@ -57,19 +68,28 @@ class ModelCompiler:
             )
         self._input = _input(input_model_path_or_bytes)
         self._options = sess_options._copy()
+        self._compiled_options = self._options._copy()
+        if graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL:
+            self._compiled_options.graph_optimization_level = graph_optimization_level
+        self._compiled_options._config[EMBED] = "1" if embed_compiled_data_into_model else "0"
+        self._compiles = is_on(self._options._config, ENABLE)
+        self._options._config.pop(ENABLE, None)
         self._options.graph_optimization_level = graph_optimization_level
+        self._write: Callable[[str, OrtEpContextData], None] | None = None
         self._external_path = os.fspath(external_initializers_file_path) if external_initializers_file_path else None
         self._threshold = operator.index(external_initializers_size_threshold)
         self._flags = OrtCompileApiFlags(int(flags))
         self._locate = get_initializer_location_func
 
     def set_ep_context_data_write_func(self, write_func: Callable[[str, OrtEpContextData], None]) -> None:
-        """Where providers that compile ahead of time write their parts; the CPU provider has none to write."""
+        """Let `write_func(name, data)` take the engine that a compiled model names, in place of a file beside it."""
         if not callable(write_func):
             raise RuntimeError("EPContext data write callback must not be None.")
+        self._write = write_func
 
     def clear_ep_context_data_write_func(self) -> None:
-        """Forget the writer."""
+        """Let engines be files again."""
+        self._write = None
 
     def compile_to_file(self, output_model_path: PathText | None = None) -> None:
         """Write the model to a file; without a path to ``<model>_ctx.onnx`` beside the input."""
@@ -85,6 +105,10 @@ class ModelCompiler:
                 f"Failed to generate EP context model since the file '{path}' exists already. Please remove the EP "
                 "context model if you want to re-generate it."
             )
+        if self._compiles and not Path(path).parent.is_dir():
+            raise errors.InvalidArgument(f'open file "{path}" failed: No such file or directory')
+        if self._compiles and self._export(Path(path)):
+            return
         content = self._compile(Path(path).parent)
         try:
             Path(path).write_bytes(content)
@@ -92,30 +116,59 @@ class ModelCompiler:
             raise errors.InvalidArgument(f'open file "{path}" failed: {error.strerror}') from error
 
     def compile_to_bytes(self) -> bytes:
-        """The model as bytes."""
-        return self._compile(Path())
+        """The model as bytes.
+
+        A compiled one carries its engine inside or hands it to the function for that; InvalidArgument for neither.
+        """
+        if not self._compiles:
+            return self._compile(Path())
+        if self._write is None and not is_on(self._compiled_options._config, EMBED):
+            raise errors.InvalidArgument(
+                "a compiled model in bytes has no place for its engine: set embed_compiled_data_into_model, or a "
+                "function with set_ep_context_data_write_func"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            path = default_path(self._input if isinstance(self._input, Path) else Path("model.onnx"))
+            path = Path(folder) / path.name
+            return path.read_bytes() if self._export(path) else self._compile(Path())
 
     def compile_to_stream(self, write_function: Callable[[bytes], None]) -> None:
         """Hand the model's bytes to a function."""
         write_function(self.compile_to_bytes())
 
+    def _export(self, path: Path) -> bool:
+        """Write the compiled model; whether the model can be compiled ahead."""
+        from sardonyx.api.engine_compiler import NotCompilableError
+
+        self._check_input()
+        try:
+            export(self._source, self._compiled_options, path, self._write)
+        except NotCompilableError as error:
+            if OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED in self._flags:
+                raise errors.Fail(f"{_NOTHING_COMPILED} {error.message}") from error
+            return False
+        return True
+
+    @property
+    def _source(self) -> str | bytes:
+        return self._input if isinstance(self._input, bytes) else str(self._input)
+
+    def _check_input(self) -> None:
+        if isinstance(self._input, Path) and not self._input.exists():
+            raise errors.InvalidArgument(f'Input model path does not exist: "{self._input}"')
+
     def _compile(self, folder: Path) -> bytes:
         """The serialised output, its external file written into `folder`."""
         from sardonyx.api.session import InferenceSession
 
-        if isinstance(self._input, Path) and not self._input.exists():
-            raise errors.InvalidArgument(f'Input model path does not exist: "{self._input}"')
+        self._check_input()
         with tempfile.TemporaryDirectory() as scratch:
             optimized = Path(scratch) / "model.onnx"
             if self._options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL:
                 self._options.optimized_model_filepath = str(optimized)
-            source = self._input if isinstance(self._input, bytes) else str(self._input)
-            InferenceSession(source, self._options)
+            InferenceSession(self._source, self._options)
             if OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED in self._flags:
-                raise errors.Fail(
-                    "Unable to compile any nodes. Check that the session EPs support compilation and can execute at "
-                    "least one subgraph in the model."
-                )
+                raise errors.Fail(_NOTHING_COMPILED)
             model = _load(optimized if optimized.exists() else self._input)
         self._externalize(model, folder)
         if model.ByteSize() > _LARGEST_MESSAGE:

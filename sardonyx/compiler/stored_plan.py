@@ -19,7 +19,7 @@ import numpy as np
 from sardonyx.compiler.binding import Array, Bound
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.linker import NotLinkableError, link
-from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, function_key
+from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, function_key, runtime_functions
 from sardonyx.compiler.native_steps import BoundSegment
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.engine_file import Bytes
@@ -129,6 +129,7 @@ def _image(
     keys: Sequence[str], library: KernelLibrary, runtime: KernelLibrary
 ) -> tuple[dict[str, Any] | None, list[Bytes]]:
     """The code of kernels, and of what runs them, in one image, and where each begins; nothing where that cannot be."""
+    runtime_functions(runtime, OF_EVERY_SESSION)  # so that all of them are there
     functions = [function_key(name) for name in OF_EVERY_SESSION]
     homes = {**dict.fromkeys(keys, library), **dict.fromkeys(functions, runtime)}
     objects = {key: code for key, home in homes.items() if (code := home.object_code(key)) is not None}

@@ -1,0 +1,52 @@
+"""A model for engines: rows of a table by their numbers, times weights, plus a bias."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+ROWS, WIDTH, OUT = 50, 24, 40
+
+IDS = np.random.default_rng(9).integers(0, ROWS, 64)
+
+
+def write_model(path: Path, seed: int = 0, *, external: str = "") -> dict[str, np.ndarray]:
+    """Write the model; its constants."""
+    rng = np.random.default_rng(seed)
+    constants = {
+        "table": rng.standard_normal((ROWS, WIDTH)).astype(np.float32),
+        "weights": rng.standard_normal((WIDTH, OUT)).astype(np.float32),
+        "bias": rng.standard_normal(OUT).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"], name="look_up"),
+        helper.make_node("MatMul", ["rows", "weights"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+        helper.make_node("ReduceMax", ["y"], ["most"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "words",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", OUT]),
+            helper.make_tensor_value_info("most", TensorProto.FLOAT, []),
+        ],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model.producer_name = "a test"
+    if external:
+        onnx.save_model(model, path, save_as_external_data=True, location=external, size_threshold=0)
+    else:
+        onnx.save(model, path)
+    return constants
+
+
+def expected(constants: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
+    """Its first output in float64."""
+    return np.maximum(constants["table"][ids].astype(np.float64) @ constants["weights"] + constants["bias"], 0)
