@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,12 @@ def load(test: TestCase) -> tuple[onnx.ModelProto, Iterator[DataSet]]:
         raise UnavailableError(f"its model is not in the package ({Path(test.url or '').name})")
     model = onnx.load(light)
     return model, iter([_light(model, light)])
+
+
+def inputs_at_most(name: str) -> float:
+    """How many inputs the model of a test has; infinitely many where it is yet to be read."""
+    _, test = tests()[name]
+    return math.inf if test.model is None else len(test.model.graph.input)
 
 
 def is_numeric(model: onnx.ModelProto) -> bool:
