@@ -268,8 +268,6 @@ class ExpandEmbeddings(Rule):
     patterns = (op.EmbedLayerNormalization(*_NAMES, domain=_MICROSOFT),)
 
     def check(self, m: Match) -> str | None:
-        if m.fact("words").dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-            return "its sums are rounded once in this type"
         return None if m.fact("ids").rank == 2 else "its ids are not (batch, length)"
 
     def rewrite(self, m: Match) -> Replacement:
@@ -278,22 +276,24 @@ class ExpandEmbeddings(Rule):
         if len(m.root.outputs) > 1 and is_named(m.root.outputs[1]):
             values[m.root.outputs[1]] = parts.counts()
         if len(m.root.outputs) > _SUM and is_named(m.root.outputs[_SUM]):
-            values[m.root.outputs[_SUM]] = parts.total
+            values[m.root.outputs[_SUM]] = parts.rounded(parts.total)
         return Replacement(parts.nodes, values)
 
 
 class _Parts:
-    """The nodes that compute an EmbedLayerNormalization."""
+    """The nodes that compute an EmbedLayerNormalization, in single precision where its type is a narrower one."""
 
     def __init__(self, m: Match) -> None:
         self.m = m
         self.nodes: list[ir.Node] = []
         self.version = m.context.model.opset_imports.get("", 1)
+        kind = m.fact("words").dtype
+        self.narrow = kind if kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else None
         embedded = self("Gather", m.value("words"), m.value("ids"), axis=0)
-        self.total = self("Add", embedded, self._positions())
+        self.total = self("Add", self._wide(embedded), self._wide(self._positions()))
         kinds = self._segments()
         if kinds is not None:
-            self.total = self("Add", self.total, kinds)
+            self.total = self("Add", self.total, self._wide(kinds))
 
     def __call__(self, op_type: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
         version = 17 if op_type == "LayerNormalization" else self.version
@@ -301,6 +301,13 @@ class _Parts:
         node.name = f"{self.m.root.name}_{len(self.nodes)}"
         self.nodes.append(node)
         return node.outputs[0]
+
+    def _wide(self, value: ir.Value) -> ir.Value:
+        return value if self.narrow is None else self("Cast", value, to=int(ir.DataType.FLOAT))
+
+    def rounded(self, value: ir.Value) -> ir.Value:
+        """A result in the type of the node."""
+        return value if self.narrow is None else self("Cast", value, to=int(self.narrow))
 
     def _numbers(self, *numbers: int) -> ir.Value:
         return self.m.initializer(np.array(numbers, np.int64), "numbers")
@@ -321,8 +328,8 @@ class _Parts:
 
     def normalized(self) -> ir.Value:
         epsilon = self.m.attribute(self.m.root, "epsilon", 1e-12)
-        gamma, beta = self.m.value("gamma"), self.m.value("beta")
-        return self("LayerNormalization", self.total, gamma, beta, axis=-1, epsilon=epsilon)
+        gamma, beta = (self._wide(self.m.value(name)) for name in ("gamma", "beta"))
+        return self.rounded(self("LayerNormalization", self.total, gamma, beta, axis=-1, epsilon=epsilon))
 
     def counts(self) -> ir.Value:
         """How many ones each row of the mask has; 0 where there is none."""
