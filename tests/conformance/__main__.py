@@ -31,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all outcomes there")
     parser.add_argument("--kernels", default="", metavar="NAME", help="instruction set of native code; numpy: none")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads of a session")
-    parser.add_argument("--constants", action="store_true", help="make all inputs but the first part of the model: tests of several inputs alone")
+    parser.add_argument(
+        "--constants",
+        action="store_true",
+        help="make all inputs but the first part of the model: tests of several inputs alone",
+    )
     parser.add_argument("--native", action="store_true", help="tell how many numeric tests run in native code alone")
     options = parser.parse_args(arguments)
     engine = Engine(options.kernels, options.threads, options.constants, options.native)
