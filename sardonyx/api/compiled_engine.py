@@ -34,7 +34,7 @@ from sardonyx.runtime.vouchers import Vouchers
 if TYPE_CHECKING:
     from sardonyx.runtime.trace import Trace
 
-TRUST = "sardonyx.trusts_engine"
+TRUST = "sardonyx.engine_trusted"
 WEIGHTS = "weights"  # the file of the model's external data, and the section that has it
 _NO_COMPILE = "session.disable_model_compile"
 _NO_OTHER = "session.fail_on_suboptimal_compiled_model"
@@ -115,7 +115,8 @@ def session_content(options: SessionOptions) -> dict[str, Any]:
 
 
 _KEPT_SETTINGS = {"intra_op_num_threads": int, "inter_op_num_threads": int, "execution_mode": ExecutionMode}
-_NOT_KEPT = ("ep.context", "sardonyx.engine", TRUST, "session.optimized_model", _NO_COMPILE, _NO_OTHER)
+# Entries that begin so are about the compilation, not about sessions of what comes out.
+_NOT_KEPT = ("ep.", "sardonyx.engine", "session.optimized", _NO_COMPILE, _NO_OTHER)
 
 
 def note_made(digest: str) -> None:

@@ -356,7 +356,7 @@ _TABLE = (
         "the first run of a model file leaves an engine from which later sessions begin at once",
     ),
     # Compiled models of other providers
-    _on_off("sardonyx.trusts_engine", "0", "works", "run code of an engine that somebody else made"),
+    _on_off("sardonyx.engine_trusted", "0", "works", "run code of an engine that somebody else made"),
     _text(
         "sardonyx.engine_profiles",
         "",

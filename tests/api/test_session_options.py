@@ -514,5 +514,4 @@ def test_the_page_lists_every_key_and_no_other() -> None:
 def test_the_code_reads_the_keys_that_work_and_no_others() -> None:
     sources = [path for path in (ROOT / "sardonyx").rglob("*.py") if path.name != "config_keys.py"]
     read = {name for path in sources for name in KEY.findall(path.read_text())}
-    accepted = {"ep.context_enable", "ep.context_file_path"}  # whether a compiled model would have a place to go to
-    assert read == {key.name for key in CONFIG_KEYS.values() if key.state == "works"} | accepted
+    assert read == {key.name for key in CONFIG_KEYS.values() if key.state == "works"}
