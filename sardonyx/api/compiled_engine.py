@@ -110,13 +110,24 @@ def plan_settings(settings: RunSettings) -> dict[str, Any]:
 def session_content(options: SessionOptions) -> dict[str, Any]:
     """What options say that sessions of an engine begin with, unless they are told otherwise."""
     kept = {name: int(value) for name, value in options._settings.items() if name in _KEPT_SETTINGS}
-    config = {key: value for key, value in options._config.items() if not key.startswith(_NOT_KEPT)}
-    return {"settings": kept, "config": config}
+    return {"settings": kept, "config": session_entries(options)}
+
+
+def session_entries(options: SessionOptions) -> dict[str, str]:
+    """The config entries of options, but for those about writing compiled or optimised models."""
+    return {key: value for key, value in options._config.items() if not key.startswith(_NOT_KEPT)}
 
 
 _KEPT_SETTINGS = {"intra_op_num_threads": int, "inter_op_num_threads": int, "execution_mode": ExecutionMode}
 # Entries that begin so are about the compilation, not about sessions of what comes out.
-_NOT_KEPT = ("ep.", "sardonyx.engine", "session.optimized", _NO_COMPILE, _NO_OTHER)
+_NOT_KEPT = (
+    "ep.",
+    "sardonyx.engine",
+    "session.optimized_model_external_initializers_file_name",
+    "session.optimized_model_external_initializers_min_size_in_bytes",
+    _NO_COMPILE,
+    _NO_OTHER,
+)
 
 
 def note_made(digest: str) -> None:

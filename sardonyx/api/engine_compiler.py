@@ -22,7 +22,7 @@ from sardonyx import errors, log
 from sardonyx._version import __version__
 from sardonyx.api import shape_profiles
 from sardonyx.api.built import Built
-from sardonyx.api.compiled_engine import WEIGHTS, note_made, plan_settings, session_content
+from sardonyx.api.compiled_engine import WEIGHTS, note_made, plan_settings, session_content, session_entries
 from sardonyx.api.engine_keeper import engine_content, engine_sections
 from sardonyx.api.engine_store import package_state
 from sardonyx.api.run_settings import run_settings
@@ -102,7 +102,7 @@ def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: lo
     options = options._copy()
     options.optimized_model_filepath = str(scratch / _MODEL)
     options.enable_profiling = False
-    options._config = {key: value for key, value in options._config.items() if not key.startswith("ep.context")}
+    options._config = session_entries(options)
     options._config[_SAVED_FILE] = WEIGHTS
     built = build(source, options, [CPUExecutionProvider.name], [{}], set(), logger, None)
     digest = hashlib.sha256()
@@ -124,7 +124,7 @@ def _compiled(options: SessionOptions, scratch: Path, logger: log.Logger) -> tup
     options = options._copy()
     options.enable_profiling = False
     options.optimized_model_filepath = ""
-    options._config = {key: value for key, value in options._config.items() if not key.startswith("ep.context")}
+    options._config = session_entries(options)
     options._free_dimensions, options._initializers, options._external = {}, {}, {}
     options._external_files = {WEIGHTS: view}
     built = build(model, options, [CPUExecutionProvider.name], [{}], set(), logger, None)
