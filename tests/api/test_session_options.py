@@ -176,7 +176,7 @@ def test_harmless_values_are_reported(key: str, value: str, text: str, capfd: py
     assert text in capfd.readouterr().err
 
 
-def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixture[str]) -> None:
+def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 3  # the caller and two workers
     good = {"number": "1", "boolean": "1"}
@@ -193,6 +193,7 @@ def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixt
                 "session.max_shape_override": "x:[8,3]",
                 "optimization.disable_specified_optimizers": "ConstantFolding;MatMulAddFusion",
                 "sardonyx.cpu.batch_items": "4",
+                "session.collect_node_memory_stats_to_file": str(tmp_path / "memory.csv"),
             }.get(key.name, key.choices[-1] if key.choices else good.get(key.kind, "text"))
             options.add_session_config_entry(key.name, value)
     session = ort.InferenceSession(ADD, options)
