@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+# Kinds of constants that are made, and may be shared.
+_MADE = ("packed", "computed")
+
 
 @dataclass(frozen=True, slots=True)
 class WeightMemory:
@@ -31,16 +34,17 @@ class WeightMemory:
 
     mapped: of the model, where they lie in mapped files; `resident` bytes of these files are in memory now.
     held: of the model, in memory: small files, bytes and values that a caller gave, results of constant folding.
-    packed: laid out anew for kernels; `shared` of them are used by other sessions as well.
+    packed: laid out anew for kernels.
     computed: what plans were made with besides: joined and scaled weights that kernels read as they are, positions.
+    shared: those of packed and computed ones that are used by other sessions as well.
     """
 
     mapped: int = 0
     resident: int = 0
     held: int = 0
     packed: int = 0
-    shared: int = 0
     computed: int = 0
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +141,8 @@ class MemoryReport:
             ("total", f"{_size(self.total)} beside mapped files and results"),
             ("weights", f"{_size(weights.mapped)} mapped, of which {_size(weights.resident)} in memory"),
             ("", f"{_size(weights.held)} held as they are"),
-            ("", f"{_size(weights.packed)} packed for kernels, of which {_size(weights.shared)} shared"),
-            ("", f"{_size(weights.computed)} computed"),
+            ("", f"{_size(weights.packed)} packed for kernels, {_size(weights.computed)} computed"),
+            ("", f"{_size(weights.shared)} of these shared with other sessions"),
             ("lanes", f"{len(self.lanes)} {whose}, {idle} idle"),
             ("", f"{_size(self.arena)} arena, {_size(self.scratch)} scratch"),
             *(("plan", _plan_line(plan)) for plan in self.plans),
@@ -237,8 +241,8 @@ def _weights(plans: Sequence[Plan], segments: Sequence[NativeSegment]) -> Weight
         resident=resident_bytes(mapped.keys()) if mapped else 0,
         held=total("model"),
         packed=total("packed"),
-        shared=sum(nbytes for kind, nbytes, is_shared in found.values() if kind == "packed" and is_shared),
         computed=total("computed"),
+        shared=sum(nbytes for kind, nbytes, is_shared in found.values() if is_shared and kind in _MADE),
     )
 
 

@@ -135,30 +135,43 @@ class Tensor:
 class ComputedBuffer(Buffer):
     """The memory of a constant that `compute` gives whenever somebody asks, and that stays where a kernel reads it.
 
-    `identity` tells its contents from others, None where they cannot be told.
+    `identity` tells its contents from others, None where they cannot be told; `hold` takes both and gives the array
+    that stays, and whatever has to be kept with it.
     """
 
-    __slots__ = ("_lock", "compute", "identity")
+    __slots__ = ("_lock", "compute", "hold", "identity", "kept")
 
-    def __init__(self, compute: Callable[[], Array], nbytes: int, identity: Callable[[], Hashable | None]) -> None:
+    def __init__(self, compute: Callable[[], Array], nbytes: int, identity: Identity, hold: Hold) -> None:
         super().__init__(nbytes, "constant")
         self.compute = compute
         self.identity = identity
+        self.hold = hold
+        self.kept: object = None
         self._lock = threading.Lock()
 
     @property
     def address(self) -> int:
         with self._lock:
             if not self._address:
-                contents = self.compute()
-                self.array = constant_empty(contents.size, contents.dtype).reshape(contents.shape)
-                self.array[...] = contents
+                self.array, self.kept = self.hold(self.compute, self.identity)
                 self._address = int(self.array.__array_interface__["data"][0])
         return self._address
 
 
-def _unknown() -> None:
+Identity = Callable[[], "Hashable | None"]
+Hold = Callable[[Callable[[], Array], Identity], tuple[Array, object]]
+
+
+def unknown() -> None:
     """The identity of contents that nothing tells from others."""
+
+
+def constant_copy(compute: Callable[[], Array], identity: Identity = unknown) -> tuple[Array, object]:
+    """A copy that stays, of what `compute` gives."""
+    contents = compute()
+    array = constant_empty(contents.size, contents.dtype).reshape(contents.shape)
+    array[...] = contents
+    return array, None
 
 
 class ComputedConstant(Tensor):
@@ -177,11 +190,12 @@ class ComputedConstant(Tensor):
         compute: Callable[[], Array],
         dtype: np.dtype[Any],
         shape: Sequence[int],
-        identity: Callable[[], Hashable | None] = _unknown,
+        identity: Identity = unknown,
+        hold: Hold = constant_copy,
     ) -> None:
         shape = tuple(shape)
         self.dtype, self.shape, self.strides = dtype, shape, row_major(shape)
-        self.buffer = ComputedBuffer(compute, math.prod(shape) * dtype.itemsize, identity)
+        self.buffer = ComputedBuffer(compute, math.prod(shape) * dtype.itemsize, identity, hold)
         self.offset = self.number = 0
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 from sardonyx.compiler.bound_step import Array, ComputedConstant
 from sardonyx.compiler.llvm.kernels.convolution.scaled_filters import ScaleSpec, emit_scaled_filters
 from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.shared_constants import ConstantShares
 from sardonyx.graph.computed_tensor import ComputedTensor, JoinedTensor, ScaledTensor
 from sardonyx.graph.constants import tensor_array
 from sardonyx.runtime.constant_memory import passing_empty
@@ -27,7 +28,8 @@ def computed_constant(library: KernelLibrary, tensor: ComputedTensor) -> Compute
     compute: Callable[[], Array] = tensor.numpy
     if isinstance(tensor, ScaledTensor) and dtype == np.float32:
         compute = partial(_scaled, library, tensor)
-    return ComputedConstant(compute, dtype, shape, partial(_identity, tensor))
+    shares = ConstantShares(library.target.key)
+    return ComputedConstant(compute, dtype, shape, partial(_identity, tensor), shares.hold)
 
 
 def _identity(tensor: ComputedTensor) -> Hashable | None:

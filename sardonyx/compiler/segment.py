@@ -33,7 +33,7 @@ from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, pa
 from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
 from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Recording, Replays, structure_of
 from sardonyx.compiler.rounded_results import round_results
-from sardonyx.compiler.shared_constants import ConstantShares
+from sardonyx.compiler.shared_constants import ConstantShares, Use
 from sardonyx.graph.computed_tensor import ComputedTensor
 from sardonyx.graph.constants import is_constant
 from sardonyx.graph.types import numpy_dtype
@@ -176,10 +176,11 @@ class Segment:
     def held_constants(self) -> Iterator[HeldConstant]:
         """What it keeps of the model, and what was made of that."""
         for tensor in self._constants.values():
-            if tensor.buffer.array is not None:
-                yield HeldConstant(
-                    "computed" if isinstance(tensor.buffer, ComputedBuffer) else "model", tensor.buffer.array
-                )
+            buffer = tensor.buffer
+            if buffer.array is not None and isinstance(buffer, ComputedBuffer):
+                yield HeldConstant("computed", buffer.array, isinstance(buffer.kept, Use) and buffer.kept.is_shared)
+            elif buffer.array is not None:
+                yield HeldConstant("model", buffer.array)
         for _, _, use in tuple(self._prepared.values()):
             yield HeldConstant("packed", use.array, use.is_shared)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 import numpy as np
 
-from sardonyx.compiler.bound_step import Array, Buffer, ComputedBuffer
+from sardonyx.compiler.bound_step import Array, Buffer, ComputedBuffer, Identity, constant_copy
 from sardonyx.runtime.constant_memory import WEIGHTS
 from sardonyx.runtime.content_identity import content_identity
 from sardonyx.runtime.memory import Charge, applied_limit
@@ -69,8 +69,11 @@ class ConstantShares:
         `key` says all that the result depends on but the contents and the target.
         """
         identity = None if origin is None else self._identity(origin)
-        if identity is None:
-            return self._use(make(), None)
+        return self._use(make(), None) if identity is None else self._shared(identity, origin, key, make)
+
+    def _shared(
+        self, identity: Hashable, origin: Array | Buffer | None, key: Hashable, make: Callable[[], Array]
+    ) -> Use:
         whole = identity, self._target, key
         known = _KNOWN.get(whole)
         if known is None:
@@ -80,6 +83,16 @@ class ConstantShares:
             known = _KNOWN.setdefault(whole, SharedConstant(whole, array))
         self._identities[id(known.array)] = weakref.ref(known.array), whole
         return self._use(known.array, known)
+
+    def hold(self, compute: Callable[[], Array], identity: Identity) -> tuple[Array, Use]:
+        """What `compute` gives, as an array that stays, or an equal one that somebody has; and that it is used."""
+
+        def copied() -> Array:
+            return constant_copy(compute)[0]
+
+        known = identity()
+        use = self._use(copied(), None) if known is None else self._shared(known, None, "as it is", copied)
+        return use.array, use
 
     def _use(self, array: Array, shared: SharedConstant | None) -> Use:
         return Use(array, shared, None if self._limit is None else self._limit.charge(array.nbytes, WEIGHTS))
