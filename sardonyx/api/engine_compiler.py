@@ -107,7 +107,7 @@ def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: lo
     built = build(source, options, [CPUExecutionProvider.name], [{}], set(), logger, None)
     digest = hashlib.sha256()
     if isinstance(source, str):
-        for path in built.files:
+        for path in dict.fromkeys(map(os.path.realpath, built.files)):  # a file counts once, whatever links lead to it
             with open(path, "rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     else:

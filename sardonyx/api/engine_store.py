@@ -44,6 +44,7 @@ from sardonyx.runtime.engine_file import (
     write_engine,
 )
 from sardonyx.runtime.kernel_cache import default_folder
+from sardonyx.runtime.mapped_pages import named_path
 from sardonyx.runtime.native_segment import Shapes
 from sardonyx.runtime.processors import default_threads
 from sardonyx.runtime.settings import RunSettings
@@ -120,6 +121,7 @@ class EngineStore:
             return None
         parts = (
             os.path.realpath(source),
+            named_path(source),
             repr(settings),
             default_threads(),
             int(options.graph_optimization_level),
@@ -168,8 +170,11 @@ class EngineStore:
             return write_engine(self._path, {**made, "key": self._key, "files": states}, sections)
 
     def settled(self, files: Sequence[str]) -> dict[str, list[int]] | None:
-        """The states of files that have not changed since shortly before this session began; None where one has."""
+        """The states of files that have not changed since shortly before this session began; None where one has, or a
+        link among them leads elsewhere by now."""
         states = {path: file_state(path) for path in files}
+        if not all(os.path.realpath(path) in states for path in files):
+            return None
         latest = (self._began - SETTLED_SECONDS) * 1e9
         if any(state is None or max(state[1:3]) > latest for state in states.values()):
             return None

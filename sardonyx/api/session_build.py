@@ -146,17 +146,18 @@ def _load(source: Source, options: SessionOptions) -> LoadedModel:
         raise errors.Fail(
             "ORT model verification failed: models in ORT format are not read; load the ONNX model it was made from"
         )
-    folder = config.get(_FOLDER) or None
+    path = None
     if options._external:
         proto = _parsed(source)
         replace_external_initializers(proto, options._external)
-        folder = os.path.dirname(source) if isinstance(source, str) else folder
+        path = source if isinstance(source, str) else None
         source = proto
     return load_model(
         source,
-        external_folder=folder,
+        external_folder=config.get(_FOLDER) or None,
         external_buffers=options._external_files or None,
         allow_unreleased_opsets=None if is_on(config, "session.allow_released_opsets_only") else True,
+        model_path=path,
     )
 
 

@@ -126,11 +126,9 @@ def _build_again(
         if not files.changed():
             return made
     files.check_whole()
-    main = os.path.realpath(path)
+    main, folder = next(iter(files.views)), os.path.realpath(os.path.dirname(path))
     options = options._copy()
-    options._external_files = {
-        os.path.relpath(other, os.path.dirname(main)): view for other, view in files.views.items() if other != main
-    }
+    options._external_files = {os.path.relpath(other, folder): view for other, view in files.views.items()}
     return build(bytes(files.views[main]), options, names, provider_options, disabled, logger, None)
 
 

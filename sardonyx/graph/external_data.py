@@ -23,15 +23,26 @@ _LARGEST = 2**63 - 1
 class ExternalData:
     """The files that a model may refer to: those in `folder`, and `buffers` that stand for files of that name.
 
-    Files outside the folder, also by way of a symbolic link, are refused.
+    Files outside the folder, also by way of a symbolic link, are refused. Where the model file is a link itself, links
+    may lead into the folder of the file that it stands for as well, as in the cache of the Hugging Face hub.
     """
 
-    def __init__(self, folder: Path, buffers: Mapping[str, Buffer] | None = None, from_bytes: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        buffers: Mapping[str, Buffer] | None = None,
+        from_bytes: bool = False,
+        model: Path | None = None,
+    ) -> None:
+        """`model` is the model's file, where it has one."""
         self.folder = folder
         self.from_bytes = from_bytes
+        self._allowed = [os.path.realpath(folder)]
+        if model is not None and (beside := os.path.dirname(os.path.realpath(model))) not in self._allowed:
+            self._allowed.append(beside)
         self._buffers = {name: memoryview(buffer).cast("B") for name, buffer in (buffers or {}).items()}
         self._mapped: dict[str, memoryview] = {}
-        self.paths: list[str] = []  # of the files that were read
+        self.paths: list[str] = []  # of the files that were read, and of links that led to them
 
     def view(self, tensor: onnx.TensorProto, size: int) -> memoryview:
         """The `size` bytes that an external tensor stands for; `errors.Fail` where they are not there."""
@@ -65,22 +76,24 @@ class ExternalData:
             raise errors.Fail(f"External data of initializer {name} cannot be read: {error}") from error
         self._mapped[location] = data
         self.paths.append(path)
+        link = os.path.normpath(os.path.join(self._allowed[0], location))
+        if link != path:
+            self.paths.append(link)
         return data
 
     def _checked(self, location: str, name: str) -> str:
-        """The file of a location inside the folder."""
+        """The file of a location, inside the allowed folders."""
         problem = f"External data path validation failed for initializer: {name}. Error: "
         if os.path.isabs(location) or location.startswith(("/", "\\\\")):
             raise errors.Fail(f'{problem}Absolute path not allowed for external data location: "{location}"')
         if "\0" in location:
             raise errors.Fail(f'{problem}External data path does not exist: "{location!r}"')
-        folder = os.path.realpath(self.folder)
-        resolved = os.path.realpath(os.path.join(folder, location))
-        if os.path.commonpath([folder, resolved]) != folder:
+        resolved = os.path.realpath(os.path.join(self._allowed[0], location))
+        if not any(os.path.commonpath([folder, resolved]) == folder for folder in self._allowed):
             origin = "External data path for model loaded from bytes escapes working directory. "
             raise errors.Fail(
                 f"{problem}{origin if self.from_bytes else ''}External data path escapes model directory. "
-                f'External data path: "{location}" resolved path: "{resolved}" allowed directory: "{folder}"'
+                f'External data path: "{location}" resolved path: "{resolved}" allowed directory: "{self._allowed[-1]}"'
             )
         if not os.path.exists(resolved):
             raise errors.Fail(f'{problem}External data path does not exist: "{os.path.join(self.folder, location)}"')

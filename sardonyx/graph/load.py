@@ -28,7 +28,7 @@ from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
-from sardonyx.runtime.mapped_pages import map_file, read_file
+from sardonyx.runtime.mapped_pages import map_file, named_path, read_file
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -41,7 +41,7 @@ _INITIALIZERS_ARE_CONSTANT = 3  # up to this IR version an initializer is listed
 @dataclass(frozen=True)
 class LoadedModel:
     """A model as it was written, before any rewrite; `warnings` are lines for the session's log, `files` the absolute
-    paths of what it was read from."""
+    paths of what it was read from, and of links that led there."""
 
     model: ir.Model
     path: Path | None  # None for a model given as bytes or as a ModelProto
@@ -60,18 +60,21 @@ def load_model(
     external_folder: str | os.PathLike[str] | None = None,
     external_buffers: Mapping[str, Buffer] | None = None,
     allow_unreleased_opsets: bool | None = None,
+    model_path: str | os.PathLike[str] | None = None,
 ) -> LoadedModel:
     """Load a model without copying its weights.
 
     External data lie in the folder of the model file; for bytes and ModelProto in `external_folder`, or else in the
-    working directory. `external_buffers` are contents of such files by their names, used in their place.
+    working directory. `external_buffers` are contents of such files by their names, used in their place. `model_path`
+    is the file that a ModelProto was read from.
 
     Raises `errors.NoSuchFile`, `errors.InvalidProtobuf`, and for a model that is wrong in itself `errors.Fail`,
     `errors.InvalidArgument` or `errors.InvalidGraph`.
     """
     data, path = _bytes_of(source)
-    folder = path.parent if path is not None else Path(external_folder or ".")
-    external = ExternalData(folder, external_buffers, from_bytes=path is None)
+    origin = path if path is not None or model_path is None else Path(model_path)
+    folder = origin.parent if origin is not None else Path(external_folder or ".")
+    external = ExternalData(folder, external_buffers, from_bytes=path is None, model=origin)
     warnings: list[str] = []
     try:
         model = _model_of(data, external, allow_unreleased_opsets, warnings, path is not None)
@@ -79,8 +82,8 @@ def load_model(
         if path is None:
             raise
         raise type(error)(f"Load model from {path} failed:{error.message}") from error
-    files = (*(() if path is None else (os.path.realpath(path),)), *external.paths)
-    return LoadedModel(model, path, len(data), tuple(warnings), files)
+    own = () if path is None else dict.fromkeys((os.path.realpath(path), named_path(path)))
+    return LoadedModel(model, path, len(data), tuple(warnings), (*own, *external.paths))
 
 
 def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:

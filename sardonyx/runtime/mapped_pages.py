@@ -64,6 +64,12 @@ def map_file(path: str | os.PathLike[str]) -> memoryview:
         return memoryview(mapped)
 
 
+def named_path(path: str | os.PathLike[str]) -> str:
+    """The absolute path of a file, in the folder in which it is named: of a link, not of the file that it leads to."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
 def read_file(path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a regular file, in memory; OSError where it cannot be read."""
     with open(path, "rb") as file:

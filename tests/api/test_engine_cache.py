@@ -384,3 +384,30 @@ def test_the_folder_is_bounded(tmp_path: Path, folder: Path, monkeypatch: pytest
     before = set(folder.glob("*.engine"))
     keep(tmp_path / "4.onnx")
     assert set(folder.glob("*.engine")) == before
+
+
+def test_a_link_that_leads_to_other_weights_is_noticed(tmp_path: Path) -> None:
+    """Two snapshots of one graph with different weights, as links into one folder, and one that changes its link."""
+    blobs, constants = tmp_path / "blobs", {}
+    blobs.mkdir()
+    for seed in (0, 1):
+        constants[seed] = write_model(blobs / "graph", seed, external="model.data")
+        (blobs / "model.data").rename(blobs / f"weights{seed}")
+        snapshot = tmp_path / f"snapshot{seed}"
+        snapshot.mkdir()
+        os.symlink(blobs / "graph", snapshot / "model.onnx")
+        os.symlink(blobs / f"weights{seed}", snapshot / "model.data")
+    first = tmp_path / "snapshot0" / "model.onnx"
+    keep(first)
+    made = session(first)
+    assert is_stored(made)
+    run_all(made, constants[0], 7)
+    other = session(tmp_path / "snapshot1" / "model.onnx")
+    assert not is_stored(other)
+    run_all(other, constants[1], 7)
+    first.with_name("model.data").unlink()
+    os.symlink(blobs / "weights1", first.with_name("model.data"))
+    again = session(first)
+    assert not is_stored(again)
+    run_all(again, constants[1], 7)
+    run_all(made, constants[0], 7, 9)

@@ -110,3 +110,28 @@ def test_text_that_is_not_utf_8(folder: Path, part: bytes) -> None:
     assert part in data
     with pytest.raises(errors.Fail, match=r"Unknown key|does not exist"):
         load_model(data.replace(part, b"\xff" + part[1:]), external_folder=folder)
+
+
+@pytest.mark.parametrize(("weights", "is_allowed"), [("blobs", True), ("blobs/deep", True), ("elsewhere", False)])
+def test_links_of_models_and_their_data(tmp_path: Path, weights: str, is_allowed: bool) -> None:
+    """A snapshot of links, as in the cache of the Hugging Face hub: into the folder of the real model, or not."""
+    ort = pytest.importorskip("onnxruntime")
+    for name in ("blobs", weights, "snapshot"):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "blobs" / "1").write_bytes(reading("w.bin").SerializeToString())
+    (tmp_path / weights / "2").write_bytes(np.array([1, 2], np.float32).tobytes())
+    path = tmp_path / "snapshot" / "model.onnx"
+    os.symlink(tmp_path / "blobs" / "1", path)
+    os.symlink(tmp_path / weights / "2", path.with_name("w.bin"))
+    if is_allowed:
+        assert run(path, x=X)[0].tolist() == [1, 2]
+        assert set(load_model(path).files) == {
+            *map(os.path.realpath, (path, path.with_name("w.bin"))),
+            *map(str, (path, path.with_name("w.bin"))),
+        }
+        ort.InferenceSession(str(path))
+        return
+    with pytest.raises(errors.Fail, match=r'escapes model directory.* allowed directory: ".*blobs"'):
+        load_model(path)
+    with pytest.raises(Exception, match=r'escapes model directory.* allowed directory: ".*blobs"'):
+        ort.InferenceSession(str(path))
