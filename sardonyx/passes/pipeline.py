@@ -50,7 +50,6 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         # What no kernel takes as it is.
         Pass(BODIES, Level.BASIC, expand_function_bodies),
         *_simplifications(),
-        *_each(embeddings.EXPANSION_RULES),
         # What is quantised on both sides, as integers.
         *_each(quantization_pairs.RULES),
         *quantization.PASSES,
@@ -76,7 +75,7 @@ def passes_for_saving() -> tuple[Pass, ...]:
         *_simplifications(),
         *_fusions(),
         # Words, positions and segments before the residual, which would take two of them for one.
-        *_each(embeddings.FUSION_RULES),
+        *_each(embeddings.RULES),
         *_each(skip_layer_norm.RULES),
         # What callers look for around attention: the mask, the projections, the biases.
         *_each(attention_padding.RULES),

@@ -172,6 +172,13 @@ SMALL_MODELS: dict[str, SmallModel] = {
         constants={"table": (50, 24), "s": (24,)},
         special={"tokens": _tokens},
     ),
+    "added embeddings": SmallModel(
+        """added (int64[2, n] tokens, int64[2, n] kinds) => (float[2, n, 24] y, int32[2] ones, float[2, n, 24] total)
+        { y, ones, total = com.microsoft.EmbedLayerNormalization(tokens, kinds, table, places, two, s, b, tokens) }""",
+        sizes=({"n": 4}, {"n": 11}),
+        constants={"table": (50, 24), "places": (11, 24), "two": (2, 24), "s": (24,), "b": (24,)},
+        special={"tokens": _tokens, "kinds": lambda sizes: _tokens(sizes) % 2},
+    ),
     "attention": SmallModel(
         """attention (float[2, 3, n, 16] q, float[2, 3, m, 16] k, float[2, 3, m, 16] v) => (float[2, 3, n, 16] y)
         { y = Attention<is_causal = 1>(q, k, v) }""",

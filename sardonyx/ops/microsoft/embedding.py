@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.kernel import expr as k
+from sardonyx.kernel.expr import Input
+from sardonyx.kernel.program import Arrangement, Host, Kernel, Template
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.layer_normalization import normalized
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, wide
+from sardonyx.ops.row_kernels import (
+    Contents,
+    Shapes,
+    affine,
+    given,
+    is_computable,
+    leaves,
+    row_arrangement,
+    rows_template,
+    standardized,
+)
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -21,8 +35,13 @@ if TYPE_CHECKING:
 def looked_up(table: Array, ids: Array, name: str) -> Array:
     """Rows of a table; ValueError where an id is not one of them."""
     if ids.size and (ids.min() < 0 or ids.max() >= len(table)):
-        raise ValueError(f"'{name}' holds an id outside of its table of {len(table)} rows")
+        raise outside(name, len(table))
     return wide(table[ids])
+
+
+def outside(name: str, rows: int) -> Exception:
+    """The error for an id that is none of a table's rows."""
+    return ValueError(f"'{name}' holds an id outside of its table of {rows} rows")
 
 
 @operator("EmbedLayerNormalization", domain=DOMAIN)
@@ -57,6 +76,49 @@ class EmbedLayerNormalization(Operator):
         y = y * wide(gamma) + wide(beta)
         counts = np.zeros(batch, np.int32) if mask is None else np.count_nonzero(mask == 1, axis=1).astype(np.int32)
         return y.astype(words.dtype), counts, total.astype(words.dtype)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        words, gamma, beta, mask = (inputs[place] if place < len(inputs) else None for place in (2, 5, 6, 7))
+        kinds = inputs[4]
+        if not all(map(is_computable, filter(None, (words, gamma, beta, kinds)))) or words is None:
+            return Host(self.run, self.host_reason)
+        parameters = {"sum": self._sum(words, kinds, gamma, beta), "counts": None, "refusal": outside}
+        if self.has_output(1):
+            # Without a mask the counts are zeros, for which no program is run.
+            parameters["counts"] = self._counts(np.dtype(np.int32) if mask is None else mask)
+        return Template("embed_layer_normalization", parameters, self.run)
+
+    def _sum(
+        self,
+        words: np.dtype[Any],
+        kinds: np.dtype[Any] | None,
+        gamma: np.dtype[Any] | None,
+        beta: np.dtype[Any] | None,
+    ) -> Mapping[str, Any]:
+        """The rows that are looked up, added and normalised, and their sum where it is wanted."""
+        read = [words, words, kinds, gamma, beta]
+        word, place, kind, scale, offset = leaves(read)
+        assert word is not None
+        assert place is not None
+        total = word + place if kind is None else word + place + kind.cast(word.dtype)
+        y = affine(standardized(total, self.epsilon)[0], scale, offset)
+        outputs = [y.cast(words), *([total.cast(words)] if self.has_output(2) else [])]
+
+        def arranged(shapes: Shapes, contents: Contents) -> Arrangement:
+            shape = given(shapes[0])
+            return row_arrangement(shapes, shape, (len(shape) - 1,), [shape] * (len(outputs) - 1))
+
+        return rows_template(read, outputs, arranged, self.run).parameters
+
+    def _counts(self, mask: np.dtype[Any]) -> Mapping[str, Any]:
+        """The ones of each row of the mask."""
+        ones = Input(mask, 0).equals(1).cast(np.dtype(np.int32))
+
+        def arranged(shapes: Shapes, contents: Contents) -> Arrangement:
+            shape = given(shapes[0])
+            return Arrangement((shape,), (len(shape) - 1,), (shape[:1],))
+
+        return rows_template([mask], [k.reduce("sum", ones)], arranged, self.run).parameters
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         ids, words = inputs[0], inputs[2]
@@ -110,13 +172,13 @@ class WordConvEmbedding(Operator):
         if words.ndim != 2:
             raise ValueError(f"input 'Sequence' is expected to have 2 dimensions, got {words.ndim}")
         filters, _, window, size = weight.shape
-        for name, given, expected in (
+        for name, stated, expected in (
             ("char_embedding_size", self.char_embedding_size, size),
             ("conv_window_size", self.conv_window_size, window),
             ("embedding_size", self.embedding_size, filters),
         ):
-            if given is not None and given != expected:
-                raise ValueError(f"attribute '{name}' is {given}, but the shape of 'W' says {expected}")
+            if stated is not None and stated != expected:
+                raise ValueError(f"attribute '{name}' is {stated}, but the shape of 'W' says {expected}")
         characters = looked_up(table, words, "Sequence")
         kernel = weight.reshape(filters, window * size)
         result = np.zeros((len(characters), filters), weight.dtype)

@@ -1,4 +1,4 @@
-"""Embeddings that are added and normalised, as one node for models that are saved, and as its parts here."""
+"""Embeddings that are added and normalised, as one node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.graph.constants import array_of, is_constant
 from sardonyx.ops.framework.facts import Dim, Dims, same
 from sardonyx.passes.base import Context, Level, is_named
-from sardonyx.passes.rule import Match, Replacement, Rule, op
+from sardonyx.passes.rule import Match, Replacement, Rule
 from sardonyx.passes.rules.attention_heads import producer, shape_of
 from sardonyx.passes.rules.attention_mask import fits
 from sardonyx.passes.rules.facts import in_main_graph
@@ -247,104 +247,4 @@ class FuseEmbeddings(Rule):
         return m.initializer(array_of(positions.table)[0], "positions")
 
 
-_NAMES = (
-    "ids",
-    "segments?",
-    "words",
-    "positions",
-    "segment_table?",
-    "gamma",
-    "beta",
-    "mask?",
-    "position_ids?",
-)
-
-
-class ExpandEmbeddings(Rule):
-    """EmbedLayerNormalization is lookups, sums and LayerNormalization, each of which has a kernel."""
-
-    name = "EmbedLayerNormExpansion"
-    level = Level.BASIC
-    patterns = (op.EmbedLayerNormalization(*_NAMES, domain=_MICROSOFT),)
-
-    def check(self, m: Match) -> str | None:
-        return None if m.fact("ids").rank == 2 else "its ids are not (batch, length)"
-
-    def rewrite(self, m: Match) -> Replacement:
-        parts = _Parts(m)
-        values = {m.root.outputs[0]: parts.normalized()}
-        if len(m.root.outputs) > 1 and is_named(m.root.outputs[1]):
-            values[m.root.outputs[1]] = parts.counts()
-        if len(m.root.outputs) > _SUM and is_named(m.root.outputs[_SUM]):
-            values[m.root.outputs[_SUM]] = parts.rounded(parts.total)
-        return Replacement(parts.nodes, values)
-
-
-class _Parts:
-    """The nodes that compute an EmbedLayerNormalization, in single precision where its type is a narrower one."""
-
-    def __init__(self, m: Match) -> None:
-        self.m = m
-        self.nodes: list[ir.Node] = []
-        self.version = m.context.model.opset_imports.get("", 1)
-        kind = m.fact("words").dtype
-        self.narrow = kind if kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else None
-        embedded = self("Gather", m.value("words"), m.value("ids"), axis=0)
-        self.total = self("Add", self._wide(embedded), self._wide(self._positions()))
-        kinds = self._segments()
-        if kinds is not None:
-            self.total = self("Add", self.total, self._wide(kinds))
-
-    def __call__(self, op_type: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
-        version = 17 if op_type == "LayerNormalization" else self.version
-        node = self.m.new_node(op_type, inputs, attributes, version=version)
-        node.name = f"{self.m.root.name}_{len(self.nodes)}"
-        self.nodes.append(node)
-        return node.outputs[0]
-
-    def _wide(self, value: ir.Value) -> ir.Value:
-        return value if self.narrow is None else self("Cast", value, to=int(ir.DataType.FLOAT))
-
-    def rounded(self, value: ir.Value) -> ir.Value:
-        """A result in the type of the node."""
-        return value if self.narrow is None else self("Cast", value, to=int(self.narrow))
-
-    def _numbers(self, *numbers: int) -> ir.Value:
-        return self.m.initializer(np.array(numbers, np.int64), "numbers")
-
-    def _positions(self) -> ir.Value:
-        ids = self.m.optional("position_ids")
-        if ids is not None:
-            return self("Gather", self.m.value("positions"), ids, axis=0)
-        sizes = self("Shape", self.m.value("ids"))
-        length = self("Gather", sizes, self._numbers(1), axis=0)
-        return self("Slice", self.m.value("positions"), self._numbers(0), length, self._numbers(0))
-
-    def _segments(self) -> ir.Value | None:
-        table, ids = self.m.optional("segment_table"), self.m.optional("segments")
-        if table is None:
-            return None
-        return self("Gather", table, self._numbers(0) if ids is None else ids, axis=0)
-
-    def normalized(self) -> ir.Value:
-        epsilon = self.m.attribute(self.m.root, "epsilon", 1e-12)
-        gamma, beta = (self._wide(self.m.value(name)) for name in ("gamma", "beta"))
-        return self.rounded(self("LayerNormalization", self.total, gamma, beta, axis=-1, epsilon=epsilon))
-
-    def counts(self) -> ir.Value:
-        """How many ones each row of the mask has; 0 where there is none."""
-        mask = self.m.optional("mask")
-        if mask is None:
-            first = self("Gather", self("Shape", self.m.value("ids")), self._numbers(0), axis=0)
-            return self("ConstantOfShape", first, value=ir.tensor(np.zeros(1, np.int32)))
-        kind = self.m.fact("mask").dtype
-        assert kind is not None
-        one = self.m.initializer(np.ones(1, kind.numpy()), "one")
-        ones = self("Cast", self("Equal", mask, one), to=int(ir.DataType.INT32))
-        if self.version < 13:
-            return self("ReduceSum", ones, axes=[1], keepdims=0)
-        return self("ReduceSum", ones, self._numbers(1), keepdims=0)
-
-
-FUSION_RULES: tuple[Rule, ...] = (FuseEmbeddings(),)
-EXPANSION_RULES: tuple[Rule, ...] = (ExpandEmbeddings(),)
+RULES: tuple[Rule, ...] = (FuseEmbeddings(),)

@@ -107,7 +107,28 @@ class _Layout:
     axes: tuple[tuple[int, int], ...]
 
 
-def _gather(binder: Binder, data: Tensor, indices: Tensor, output: Tensor, faults: Address, layout: _Layout) -> None:
+def rows_of_table(binder: Binder, table: Tensor, ids: Tensor, refusal: Callable[[int], Exception]) -> Tensor:
+    """The rows (…, width) of a table (count, width) that ids (…) name; a negative id is refused like one too large."""
+    table, _, step = _in_rows(binder, table, 0)
+    ids = contiguous(binder, ids)
+    count, width = table.shape
+    output = binder.new(table.dtype, (*ids.shape, width))
+    if output.size:
+        layout = _Layout(1, ids.size, 0, 0, width * table.dtype.itemsize, ((count, step),))
+        _gather(binder, table, ids, output, binder.fault(refusal), layout, from_end=False)
+    return output
+
+
+def _gather(
+    binder: Binder,
+    data: Tensor,
+    indices: Tensor,
+    output: Tensor,
+    faults: Address,
+    layout: _Layout,
+    *,
+    from_end: bool = True,
+) -> None:
     """Add the step that gathers rows, each of them contiguous in the data."""
     row = layout.row
     blob = row if row in BLOBS else 0
@@ -117,7 +138,7 @@ def _gather(binder: Binder, data: Tensor, indices: Tensor, output: Tensor, fault
     table = [number for axis in layout.axes for number in axis]
     binder.step(
         emit_gather,
-        GatherSpec(blob, indices.dtype.itemsize * 8, len(layout.axes)),
+        GatherSpec(blob, indices.dtype.itemsize * 8, len(layout.axes), from_end),
         [
             *(data, indices, output, faults, items, per_chunk, layout.rows, layout.data_step, layout.index_step, row),
             *(pieces, piece, *table),

@@ -16,11 +16,15 @@ _FAULT_BYTES = 16
 
 @dataclass(frozen=True)
 class GatherSpec:
-    """`blob` bytes per row (0: known at run time); `depth` indices of `index` bits for each row."""
+    """`blob` bytes per row (0: known at run time); `depth` indices of `index` bits for each row.
+
+    Negative ones count `from_end`, or are out of bounds.
+    """
 
     blob: int
     index: int
     depth: int = 1
+    from_end: bool = True
 
 
 def emit_gather(target: Target, spec: GatherSpec) -> str:
@@ -66,7 +70,8 @@ class _Gathering:
         self._indices = k.pointer(words.load(1), Type("i", spec.index))
         self.rows = words.load(6)
         self._data_step, self._index_step, self.row_bytes = words.load(7), words.load(8), words.load(9)
-        self._addressed = Addressed(k, words.offset(12), k.pointer(words.load(3), U8), spec.depth)
+        faults = k.pointer(words.load(3), U8)
+        self._addressed = Addressed(k, words.offset(12), faults, spec.depth, from_end=spec.from_end)
 
     def whole(
         self, outer: Value, first: Value, last: Value, nbytes: Value | int, copy: Callable[[Pointer, Pointer], None]
@@ -90,8 +95,8 @@ class _Gathering:
 class Addressed:
     """The axes that the indices of a row address: a table of their sizes and strides (in bytes), and their faults."""
 
-    def __init__(self, k: Function, table: Pointer, faults: Pointer, depth: int) -> None:
-        self._k = k
+    def __init__(self, k: Function, table: Pointer, faults: Pointer, depth: int, *, from_end: bool = True) -> None:
+        self._k, self._from_end = k, from_end
         self._axes = [
             (table.load(2 * axis), table.load(2 * axis + 1), faults.offset(axis * _FAULT_BYTES))
             for axis in range(depth)
@@ -103,7 +108,7 @@ class Addressed:
         offset, fine = k.constant(I64, 0), k.constant(BOOL, True)
         for number, (size, stride, fault) in enumerate(self._axes):
             index = indices.load(number).to(I64)
-            counted = index + k.select(index < 0, size, 0)
+            counted = index + k.select(index < 0, size, 0) if self._from_end else index
             good = counted.to(U64) < size.to(U64)
             with k.otherwise(good):
                 note(k, fault, index)
