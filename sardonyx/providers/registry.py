@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from importlib import metadata
 
 from sardonyx import log
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.providers.cpu import CPUExecutionProvider
+from sardonyx.providers.entry_points import entry_points
 
 ENTRY_POINT_GROUP = "sardonyx.execution_providers"
 
@@ -51,9 +51,7 @@ def _registered() -> Mapping[str, type[ExecutionProvider]]:
     take the others with it.
     """
     found: dict[str, type[ExecutionProvider]] = {}
-    for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
-        if entry.name == CPU:
-            continue
+    for entry in entry_points(ENTRY_POINT_GROUP, CPU):
         try:
             found[entry.name] = entry.load()
         except Exception as error:  # whatever the import of a foreign package raises
