@@ -14,6 +14,8 @@ Array = np.ndarray[Any, Any]
 SMALLEST = 5.96e-08
 LARGEST = 65504.0
 
+_BLOCK = 1 << 16  # numbers at a time: what is computed on the way stays in the caches
+
 
 def check_limits(min_positive_val: float, max_finite_val: float) -> None:
     """ValueError for limits that float16 does not hold."""
@@ -31,15 +33,22 @@ def convert_np_to_float16(np_array: Any, min_positive_val: float = SMALLEST, max
     become `max_finite_val`, each with its sign; 0, NaN and the infinities stay.
     """
     array = np.asarray(np_array)
-    size = np.abs(array)
-    with np.errstate(over="ignore"):
-        half = array.astype(np.float16)
-    for limit, beyond in (
-        (min_positive_val, (size > 0) & (size < min_positive_val)),
-        (max_finite_val, (size > max_finite_val) & (size < np.inf)),
-    ):
-        np.copyto(half, np.copysign(np.float16(limit), array), where=beyond, casting="same_kind")
+    half = np.empty(array.shape, np.float16)
+    numbers, results = array.reshape(-1), half.reshape(-1)
+    for start in range(0, numbers.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        _round(numbers[block], results[block], min_positive_val, max_finite_val)
     return half if half.ndim else half[()]
+
+
+def _round(numbers: Array, half: Array, least: float, most: float) -> None:
+    """Write numbers as float16 to `half`, clipped."""
+    with np.errstate(over="ignore"):
+        half[...] = numbers
+    size = np.abs(numbers)
+    for limit, beyond in ((least, (size < least) & (size > 0)), (most, (size > most) & (size < np.inf))):
+        if beyond.any():
+            half[beyond] = np.copysign(limit, numbers[beyond])
 
 
 def convert_tensor_float_to_float16(
