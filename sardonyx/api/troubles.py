@@ -112,17 +112,21 @@ def thread_contention(found: Explanation, usable: float, others: float | None) -
     `usable` are the processors' worth of time that this process gets, `others` what other processes take of that.
     """
     threads = found.threads
-    evidence = f"{threads} threads on {usable:g} processors"
+    evidence = f"{threads} thread{'' if threads == 1 else 's'} on {usable:g} processors"
     if others is not None:
         evidence += f", of which other processes use {others:.1f}"
     remedies = []
     if threads > usable:
         remedies.append(f"set intra_op_num_threads to {max(1, int(usable))} at most")
     if others is not None and others > _OTHERS and threads + others > usable + _OTHERS:
-        remedies.append(
-            f"set intra_op_num_threads to {max(1, int(usable - others))}, or session.dynamic_block_base to 4, while "
-            "others compute on the same processors"
-        )
+        fewer = max(1, int(usable - others))
+        if fewer < threads:
+            remedies.append(
+                f"set intra_op_num_threads to {fewer}, or session.dynamic_block_base to 4, while others compute on the "
+                "same processors"
+            )
+        else:
+            remedies.append("let others compute elsewhere: nothing that the session could change helps")
     return Diagnosis("thread contention", bool(remedies), evidence, "; ".join(remedies))
 
 
@@ -201,7 +205,7 @@ def dynamic_shapes(core: CoreSession, found: Explanation, feeds: Mapping[str, An
         made = {name: count - found.rewrites.get(name, 0) for name, count in gain.rewrites.items()}
         made = {name: count for name, count in made.items() if count > 0}
         now, then = (one.totals["predicted_us"] or 0.0 for one in (found, gain))
-        if len(gain.rows) < len(found.rows) or then < (1 - _WORTH) * now:
+        if len(gain.rows) < (1 - _WORTH) * len(found.rows) or then < (1 - _WORTH) * now:
             listed = ", ".join(f"{name} {count}" for name, count in made.items())
             texts.append(
                 f"fixed sizes would make {len(gain.rows)} steps of {len(found.rows)}{f' ({listed})' if listed else ''}"
