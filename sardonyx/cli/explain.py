@@ -43,6 +43,7 @@ def explain(
     why: Annotated[
         bool, typer.Option("--why", help="What each knob did, what turning it would do, and the model's troubles.")
     ] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Where the bytes of the session are after a run.")] = False,
     every: Annotated[
         bool, typer.Option("--all", help="A line for each step and each node; else alike ones join.")
     ] = False,
@@ -59,10 +60,16 @@ def explain(
     session = sardonyx.InferenceSession(str(model), options)
     with assumed_sizes(source, feeds, sizes):
         found = explain_session(session, feeds, runs=repeat if run else 0, why=why)
+        if memory:
+            session.run(None, feeds)
+    report = session.memory_report() if memory else None
     if as_json:
-        print(json.dumps({"model": str(model), **found.as_dict()}))
-    else:
-        _show(model, found, every)
+        held = {} if report is None else {"memory": report.as_dict()}
+        print(json.dumps({"model": str(model), **found.as_dict(), **held}))
+        return
+    _show(model, found, every)
+    if report is not None:
+        console().print(f"\n{report}")
 
 
 @dataclass(frozen=True)
