@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -79,7 +80,7 @@ class ProjectionMatch(Match):
         """The widths of queries, keys and values, where all are known."""
         shapes = [self.known(value).shape for value in self.root.inputs[:3]]
         widths = [shape[2] for shape in shapes if shape is not None and len(shape) == 3 and isinstance(shape[2], int)]
-        return widths if len(widths) == len(shapes) else None  # type: ignore[return-value]
+        return widths if len(widths) == len(shapes) else None
 
 
 class FuseProjections(Rule):
@@ -235,8 +236,9 @@ class FuseOperandBiases(Rule):
         assert value is not None
         shape = m.context.inference.facts[value].shape
         assert shape is not None
-        heads = m.attribute(m.root, "num_heads") if len(shape) == 4 else 1
-        return int(heads * shape[-1])  # type: ignore[operator]
+        width = shape[-1]
+        assert isinstance(width, int)
+        return width * int(m.attribute(m.root, "num_heads") if len(shape) == 4 else 1)
 
 
 @dataclass(frozen=True)
@@ -274,9 +276,11 @@ class BiasesMatch(Match):
         return list(dict.fromkeys(found.total for found in self.biased if found is not None))
 
     @property
-    def dtype(self) -> np.dtype[np.floating]:
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the rows."""
         found = next(found for found in self.biased if found is not None)
-        return array_of(found.bias).dtype
+        kind: np.dtype[Any] = array_of(found.bias).dtype
+        return kind
 
 
 RULES: tuple[Rule, ...] = (FuseProjections(), FuseOperandBiases())
