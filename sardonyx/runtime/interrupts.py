@@ -1,7 +1,7 @@
 """Ctrl-C during a run: native code of the main thread, which Python's signal handlers have to wait for, looks for it.
 
 A long run of the main thread puts a handler of its own in front of Python's for as long as it lasts. Where a signal
-comes, that handler sets a flag and goes on to Python's; the run sees the flag between two chunks of work and lets
+comes, that handler calls Python's and sets a flag; the run sees the flag between two chunks of work and lets
 Python's handler speak. If that raises, the run ends with the exception, else it goes on as if nothing had happened.
 
 Only SIGINT, and only where there are POSIX signals. Runs that are not long (`native_plan.LONG_NS`) are not watched:

@@ -32,6 +32,9 @@ Array = np.ndarray[Any, Any]
 # Collected values of one call of the native code, at most: what a loop that ends early has taken for nothing.
 _COLLECTED_BYTES = 16 << 20
 
+# What a round takes beside its kernels, about.
+_ROUND_NS = 50
+
 
 class RoundsField(enum.IntEnum):
     """The words that the native code reads, and two that it writes."""
@@ -309,7 +312,7 @@ class _Table:
                 team.start()
                 words[RoundsField.TEAM], crew = team.shared_memory
             words[RoundsField.LANE] = lane.address
-            is_long = plan.nanoseconds is None or plan.nanoseconds * self._count >= LONG_NS
+            is_long = plan.nanoseconds is None or (plan.nanoseconds + _ROUND_NS) * self._count >= LONG_NS
             code.run(ctypes.addressof(words), context.terminate_word, team.watch if is_long else None)
             del crew
         finally:

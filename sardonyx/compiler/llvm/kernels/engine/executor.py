@@ -279,9 +279,12 @@ def _emit_run(target: Target) -> str:
     shared = k.variable(BOOL, False)
     width = run.plan.load(int(PlanField.WIDTH))
     # A run that is ended already does not become the workers', who would begin it before the caller looks.
-    with k.when((width > 1) & k["team"].differs(0) & ~_is_ended(k, run)):
+    with k.when((width > 1) & k["team"].differs(0)):
+        ended = _is_ended(k, run)
+        with k.when(ended):
+            status.set(1)
         busy = _Team(k, k["team"]).word(TeamField.BUSY)
-        with k.when(atomics.load(busy, "monotonic").equals(0)):
+        with k.otherwise(ended), k.when(atomics.load(busy, "monotonic").equals(0)):
             shared.set(atomics.exchange_if(busy, 0, 1, "acquire"))
     is_shared = shared.get()
     with denormals(k, run.flushes_denormals()):
@@ -342,7 +345,7 @@ def _walk_alone(k: Function, run: _Run, status: Variable) -> None:
     """Every step, one after the other, whole or in pieces; nothing of a team is touched."""
     scratch = run.scratch(k.constant(I64, 0))
     in_pieces = k["terminate"].differs(0) & run.plan.load(int(PlanField.LONG)).differs(0)
-    index = k.variable(I64, 0)
+    index = k.variable(I64, k.select(status.get().equals(0), k.constant(I64, 0), run.step_count))
     with k.loop_while(lambda: index.get() < run.step_count):
         now = index.get()
         _stamp(k, now)

@@ -60,34 +60,44 @@ class Watched:
         """The block sees signals, where it is done by the main thread and Python handles them."""
         k, words = self._k, self._words
         before, now = k.stack(I64, _ACTION_WORDS), k.stack(I64, _ACTION_WORDS)
-        is_ours, is_first = k.variable(BOOL, False), k.variable(BOOL, False)
+        sees, is_first = k.variable(BOOL, False), k.variable(BOOL, False)
         other_before = k.variable(I64, 0)
-        signal, nothing = k.constant(I32, _SIGINT), Value(k, "null", PTR)
         with k.when(self._number.differs(0)), k.when(self._is_main_thread()):
-            k.call("sigaction", I32, signal, nothing, before.address)
-            handler, ours = before.load(0), words.load(int(WatchField.HANDLER))
-            is_ours.set((handler < 0) | (handler > _MOST_SPECIAL))
-            is_first.set(is_ours.get() & handler.differs(ours))
-            with k.when(is_first.get()):
-                words.store(handler, int(WatchField.BEFORE))
-                atomics.store(words.offset(int(StopField.FLAG)), 0, "monotonic")
-                k.copy(now, before, k.constant(I64, 8 * _ACTION_WORDS))
-                now.store(ours, 0)
-                k.call("sigaction", I32, signal, now.address, nothing)
-            with k.when(is_ours.get()):
+            _step_in_front(k, words, before, sees, is_first)
+            with k.when(sees.get()):
                 other_before.set(words.load(int(StopField.OTHER)))
                 words.store(self._other, int(StopField.OTHER))
                 self._stop.set(self._number)
         yield
-        with k.when(is_ours.get()):
+        with k.when(sees.get()):
             words.store(other_before.get(), int(StopField.OTHER))
         with k.when(is_first.get()):  # unless a handler has put another one in the place of ours
+            signal, nothing = k.constant(I32, _SIGINT), Value(k, "null", PTR)
             k.call("sigaction", I32, signal, nothing, now.address)
             with k.when(now.load(0).equals(words.load(int(WatchField.HANDLER)))):
                 k.call("sigaction", I32, signal, before.address, nothing)
 
     def _is_main_thread(self) -> Value:
         return self._k.call("pthread_self", I64).equals(self._words.load(int(WatchField.MAIN)))
+
+
+def _step_in_front(k: Function, words: Pointer, before: Pointer, sees: Variable, is_first: Variable) -> None:
+    """Put our handler in front of one that is a function, whose action goes to `before`.
+
+    `sees` says whether ours is there then, `is_first` whether it was not before.
+    """
+    now = k.stack(I64, _ACTION_WORDS)
+    signal, nothing = k.constant(I32, _SIGINT), Value(k, "null", PTR)
+    k.call("sigaction", I32, signal, nothing, before.address)
+    handler, ours = before.load(0), words.load(int(WatchField.HANDLER))
+    sees.set((handler < 0) | (handler > _MOST_SPECIAL))
+    is_first.set(sees.get() & handler.differs(ours))
+    with k.when(is_first.get()):
+        words.store(handler, int(WatchField.BEFORE))
+        atomics.store(words.offset(int(StopField.FLAG)), 0, "monotonic")
+        k.copy(now, before, k.constant(I64, 8 * _ACTION_WORDS))
+        now.store(ours, 0)
+        k.call("sigaction", I32, signal, now.address, nothing)
 
 
 def emit_interrupts(target: Target, spec: tuple[()]) -> str:
@@ -112,22 +122,33 @@ def _emit_install(target: Target) -> Function:
 
 
 def _emit_handler(target: Target) -> Function:
-    """The signal handler: sets the flag, and goes on to the handler that was there before."""
+    """The signal handler: goes on to the handler that was there before, and then sets the flag.
+
+    Not the other way round: the thread of the run, which may be another one, would look for what is not there yet.
+    """
     k = Function("handler", target, [("signal", I32), ("information", PTR), ("context", PTR)])
     words = Pointer(Value(k, f"@{WORDS_SYMBOL}", PTR), I64)
-    atomics.store(words.offset(int(StopField.FLAG)), 1, "monotonic")
     before = k.pointer(words.load(int(WatchField.BEFORE)), I64).address
     k.call_address(before, None, k["signal"], k["information"], k["context"])
+    atomics.store(words.offset(int(StopField.FLAG)), 1, "release")
     return k
 
 
 def _emit_ask(target: Target) -> Function:
-    """Let Python's handlers speak: 1 where one raises, which the thread then does when it is back in Python."""
+    """Let Python's handlers speak: 1 where one raises, which the thread then does when it is back in Python.
+
+    One that chooses another handler puts that in the place of ours, which comes in front of it again.
+    """
     k = Function("ask", target, [("words", PTR)], returns=I64)
-    atomics.store(k.pointer("words", I64).offset(int(StopField.FLAG)), 0, "monotonic")
+    words = k.pointer("words", I64)
+    atomics.store(words.offset(int(StopField.FLAG)), 0, "seq_cst")
     held = k.call("PyGILState_Ensure", I32)
     raised = k.call("PyErr_CheckSignals", I32)
     k.call("PyGILState_Release", VOID, held)
+    sees, is_first = k.variable(BOOL, False), k.variable(BOOL, False)
+    _step_in_front(k, words, k.stack(I64, _ACTION_WORDS), sees, is_first)
+    with k.when(is_first.get()):  # what came while ours was not there is asked for again
+        atomics.store(words.offset(int(StopField.FLAG)), 1, "monotonic")
     k.give(k.select(raised.differs(0), k.constant(I64, 1), 0))
     return k
 
