@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 # Runs stop here even where more were asked for, once there are a few.
 _MOST_SECONDS = 10.0
 _FEWEST_RUNS = 3
-# Plans that are compared take about so many turns, with a pause before each.
-_TURNS = 4
+# Plans that are compared take so many turns, with a pause before each.
+_TURNS = 8
 _PAUSE_SECONDS = 0.005
 
 # What the kernels are called here where their own names say too little.
@@ -92,22 +92,28 @@ def explained(
 
 
 def in_turns(first: Subject, second: Subject, feeds: Mapping[str, Any], runs: int) -> tuple[float, float]:
-    """The medians of `runs` runs of two plans that take turns, in microseconds: what slows the machine slows both.
+    """Microseconds of runs of two plans that take turns, so that what slows the machine slows both: the median over
+    turns of the fastest run of each.
 
     Between turns all threads go to sleep, so that those of one plan are not in the way of the other's.
     """
     times: tuple[list[float], list[float]] = [], []
     began = time.perf_counter()
-    while len(times[0]) < runs and (len(times[0]) < _FEWEST_RUNS or time.perf_counter() - began < _MOST_SECONDS):
-        for subject, taken in zip((first, second), times, strict=True):
+    for turn in range(max(_FEWEST_RUNS, min(_TURNS, runs))):
+        if turn >= _FEWEST_RUNS and time.perf_counter() - began > _MOST_SECONDS:
+            break
+        for subject, fastest in zip((first, second), times, strict=True):
             time.sleep(_PAUSE_SECONDS)
             subject.run(feeds, StepTimes())
-            for _ in range(-(-runs // _TURNS)):
-                start = time.perf_counter()
-                subject.run(feeds, StepTimes())
-                taken.append(time.perf_counter() - start)
+            fastest.append(min(_seconds(subject, feeds) for _ in range(max(1, runs // _TURNS))))
     before, after = (statistics.median(one) * 1e6 for one in times)
     return before, after
+
+
+def _seconds(subject: Subject, feeds: Mapping[str, Any]) -> float:
+    began = time.perf_counter()
+    subject.run(feeds, StepTimes())
+    return time.perf_counter() - began
 
 
 def _run(subject: Subject, feeds: Mapping[str, Any], runs: int, times: StepTimes) -> list[float]:

@@ -94,8 +94,8 @@ class Overridable:
 class Turned:
     """What a session would be with another value of one knob.
 
-    steps: those of a run. predicted_us: the time that the machine's ceilings allow. measured_us: the median of runs,
-        where the session itself was measured; beside_us: that of the session's own runs, which took turns with them.
+    steps: those of a run. predicted_us: the time that the machine's ceilings allow. measured_us: that of runs, where
+        the session itself was measured; beside_us: that of the session's own runs, which took turns with them.
     arena_bytes, packed_bytes: as in `Explanation`. note: what there is to know beside that, or why there are no
         numbers.
     """

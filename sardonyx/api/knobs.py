@@ -22,11 +22,10 @@ from sardonyx.api.session_options import SessionOptions
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to
 from sardonyx.runtime.processors import usable_processors
+from sardonyx.tuning.page_faults import fault_nanoseconds
 
 # Rewrites that are left out one at a time, those with the most changes first.
 _MOST_REWRITES = 6
-# Nanoseconds until a byte that the system gives can be used: a quarter of a microsecond for a page.
-_FAULT_NS = 0.06
 # Microseconds until a worker that sleeps is at work.
 _WAKE_US = 20.0
 
@@ -222,7 +221,7 @@ class _Knobs:
         keeps = bool(self.options.enable_cpu_mem_arena)
         nbytes = self.found.arena_bytes
         did = f"{nbytes:,} bytes {'are kept for later runs' if keeps else 'come from the system in every run'}"
-        change = nbytes * _FAULT_NS / 1e3
+        change = nbytes * fault_nanoseconds() / 1e3
         turn = _Turn(str(not keeps), _setting("enable_cpu_mem_arena", not keeps), adds_us=change if keeps else -change)
         return self._knob("enable_cpu_mem_arena", str(keeps), did, [turn])
 
