@@ -318,3 +318,16 @@ def test_a_transformer_runs_in_half_natively():
     options.graph_optimization_level = sardonyx.GraphOptimizationLevel.ORT_DISABLE_ALL
     for settings in (None, options):
         assert host_steps(sardonyx.InferenceSession(after.SerializeToString(), settings), graph.feeds) == []
+
+
+def test_recurrent_layers_with_constant_biases():
+    hidden, width = 4, 3
+    shapes = {"W": (2, 4 * hidden, width), "R": (2, 4 * hidden, hidden), "B": (2, 8 * hidden)}
+    weights = {name: (RNG.standard_normal(shape) / 2).astype(np.float32) for name, shape in shapes.items()}
+    text = 'g (float[s, 2, 3] x) => (float[s, 2, 2, 4] y) { y = LSTM <hidden_size = 4, direction = "bidirectional"> '
+    model = model_of(text + "(x, W, R, B) }", **weights)
+    after = convert_float_to_float16(model)
+    feeds = {"x": RNG.standard_normal((5, 2, width)).astype(np.float32)}
+    check(model, after, feeds)
+    halves = {"x": feeds["x"].astype(np.float16)}
+    assert host_steps(sardonyx.InferenceSession(after.SerializeToString()), halves) == []

@@ -259,7 +259,8 @@ class _Layer:
         if _is_constant(given) and given.is_contiguous:
 
             def widened(array: Array) -> Array:
-                rows = array.reshape(shape[0], -1)[:, offset // array.itemsize :].reshape(shape)
+                first = offset // array.itemsize
+                rows = array.reshape(shape[0], -1)[:, first : first + shape[1] * shape[2]].reshape(shape)
                 result = constant_empty(math.prod(shape[:2]) * room, working).reshape(*shape[:2], room)
                 result[..., : shape[2]] = rows
                 result[..., shape[2] :] = 0
