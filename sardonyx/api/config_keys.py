@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx import errors, log
-from sardonyx.runtime.memory import MemoryLimit
 
 Kind = Literal["boolean", "number", "choice", "text"]
 
@@ -45,8 +44,6 @@ def _on_off(name: str, default: str, state: State, doc: str) -> ConfigKey:
 def _text(name: str, default: str, state: State, doc: str) -> ConfigKey:
     return ConfigKey(name, "text", default, state, doc)
 
-
-MEMORY_LIMIT = "sardonyx.memory_limit"
 
 _AFFINITIES = r"\d+(-\d+)?(,\d+(-\d+)?)*(;\d+(-\d+)?(,\d+(-\d+)?)*)*"
 
@@ -229,7 +226,7 @@ _TABLE = (
         "session.use_device_allocator_for_initializers",
         "0",
         "accepted",
-        "weights outside the arena: they never lie in one",
+        "weights outside of arenas, where they lie in any case",
     ),
     _on_off(
         "session.use_ort_model_bytes_directly", "0", "accepted", "nothing to do: models in ORT format are not read"
@@ -244,7 +241,7 @@ _TABLE = (
         "session.use_external_initializer_file_buffers_directly",
         "0",
         "accepted",
-        "weights in the given buffers: they are always read there",
+        "weights in the given buffers, where they are read in any case",
     ),
     _on_off("session.prepack.enable_parallel", "0", "accepted", "all processors pack weights in any case"),
     _text(
@@ -306,7 +303,7 @@ _TABLE = (
     _on_off("session.set_denormal_as_zero", "0", "works", "flush denormal numbers"),
     # Memory and native code (keys of this project)
     ConfigKey(
-        MEMORY_LIMIT,
+        "sardonyx.memory_limit",
         "number",
         "",
         "works",
@@ -396,12 +393,6 @@ def number(entries: Mapping[str, str], name: str) -> int:
     key = CONFIG_KEYS[name]
     text = entries.get(name, key.default)
     return int(key.default if _complaint(key, text) else text)
-
-
-def memory_limit(entries: Mapping[str, str]) -> MemoryLimit | None:
-    """The limit that `sardonyx.memory_limit` sets; None without one, or with a bad one, which `check` refuses."""
-    text = entries.get(MEMORY_LIMIT, "")
-    return MemoryLimit(int(text), MEMORY_LIMIT) if text and not _complaint(CONFIG_KEYS[MEMORY_LIMIT], text) else None
 
 
 def names(entries: Mapping[str, str], name: str) -> list[str]:

@@ -8,7 +8,6 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,12 +17,13 @@ from sardonyx import errors, log
 from sardonyx.api import engine_store, environment, session_opening
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.built import Built
-from sardonyx.api.config_keys import is_on, memory_limit
+from sardonyx.api.config_keys import is_on
 from sardonyx.api.core_value import CoreValue
 from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
 from sardonyx.api.fast_run import ShortWay
 from sardonyx.api.feeds import InputSpec
 from sardonyx.api.io_binding import SessionIOBinding
+from sardonyx.api.memory_limit import memory_limit
 from sardonyx.api.model_metadata import ModelMetadata
 from sardonyx.api.node_arg import NodeArg
 from sardonyx.api.node_memory import node_memory
@@ -42,6 +42,8 @@ from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.trace import Trace
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     import onnx_ir as ir
     from onnx import ModelProto
 
@@ -316,8 +318,8 @@ class CoreSession:
                 inputs.append(None)
             else:
                 raise errors.InvalidArgument(f"Missing Input: {name}")
-        if used != len(feeds):
-            unknown = next(name for name in feeds if name not in self._specs)
+        if used != len(feeds) or not adapted.keys() <= self._specs.keys():
+            unknown = next(name for name in (*feeds, *adapted) if name not in self._specs)
             if not isinstance(unknown, str):
                 raise wrong_argument("run()", "a str as the name of each input", unknown)
             raise errors.InvalidArgument(f"Invalid input name: {unknown}")
@@ -325,7 +327,8 @@ class CoreSession:
 
     def contradicts(self, feeds: Mapping[str, Any]) -> bool:
         """Whether dimensions of arrays that the model calls by one name have different sizes."""
-        return self._shared_symbols.contradiction([feeds.get(name) for name, _, _ in self._inputs]) is not None
+        values = [feeds.get(name, self._defaults.get(name)) for name, _, _ in self._inputs]
+        return self._shared_symbols.contradiction(values) is not None
 
     def _plans_of_distinct_symbols(self, contradiction: Contradiction) -> OutputPlans:
         """Plans that take no two dimensions for equal because of their names; compiled when first needed.
@@ -434,6 +437,8 @@ class CoreSession:
             raise errors.InvalidArgument("intra op thread pool must have at least one thread for RunAsync")
         with self._lock:
             if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor
+
                 workers = max(1, (self._options.intra_op_num_threads or os.cpu_count() or 1) - 1)
                 self._pool = ThreadPoolExecutor(workers, f"session-{self.number}-async")
         self._pool.submit(self._run_and_call, tuple(output_names), dict(feeds), callback, user_data, run_options)
@@ -495,18 +500,17 @@ class CoreSession:
                 "Session configuration entry 'session.record_ep_graph_assignment_info' must be set to \"1\" to "
                 "retrieve EP graph assignment information."
             )
-        return [
-            OrtEpAssignedSubgraph(
-                name,
-                [
-                    OrtEpAssignedNode(node.name, node.domain, node.op_type)
-                    for node in self._compiled().nodes
-                    if node.provider == name
-                ],
-            )
-            for name in self.provider_names
-            if any(node.provider == name for node in self._compiled().nodes)
-        ]
+        assigned: list[OrtEpAssignedSubgraph] = []
+        for name in self.provider_names:
+            own = [
+                OrtEpAssignedNode(node.name, node.domain, node.op_type)
+                for node in self._compiled().nodes
+                if node.provider == name
+            ]
+            # The CPU provider takes nodes one by one, the others parts of the graph.
+            parts = [[node] for node in own] if name == registry.CPU else [own] if own else []
+            assigned.extend(OrtEpAssignedSubgraph(name, part) for part in parts)
+        return assigned
 
     # Profiling
 

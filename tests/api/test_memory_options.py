@@ -183,6 +183,13 @@ def test_how_an_arena_grows(values: dict[str, int], expected: int | None) -> Non
     assert report.arena == (report.plans[0].arena if expected is None else expected)
 
 
+@pytest.mark.parametrize("values", [{"arena_extend_strategy": 2}, {"max_mem": -1}, {"max_memory": 1}])
+def test_what_is_no_way_to_grow_is_refused(values: dict[str, int]) -> None:
+    with pytest.raises(RuntimeError, match=next(iter(values))):
+        register(**values)
+    assert shared_arena.environment_lanes() is None
+
+
 def test_shrinking_gives_the_shared_arena_back() -> None:
     register()
     first, second = (session(layers(seed).SerializeToString(), SHARED) for seed in (1, 2))
@@ -312,6 +319,19 @@ def test_weights_in_buffers_are_read_where_they_lie(tmp_path: Path) -> None:
     x = np.random.default_rng(3).standard_normal((3, WIDTH)).astype(np.float32)
     assert not np.array_equal(before, x)
     np.testing.assert_array_equal(run(made, 3), x)  # of weights that are 0 nothing is added
+
+
+def test_weights_lie_outside_of_arenas() -> None:
+    register(initial_chunk_size_bytes=16 << 20)
+    entries = {**SHARED, "session.use_device_allocator_for_initializers": "1"}
+    made = session(layers().SerializeToString(), entries)
+    run(made, 16)
+    assert made._sess is not None
+    (step,) = made._sess.plan.steps
+    places = [one.array.__array_interface__["data"][0] for one in step.call.held()]
+    (lane,) = made.memory_report().lanes
+    assert len(places) == 4 * LAYERS
+    assert not any(lane.address <= place < lane.address + lane.arena for place in places)
 
 
 # Plans and arenas of one session
