@@ -34,6 +34,7 @@ from sardonyx.api.run_options import RunOptions, check_run_config, shrinks_memor
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.api.shared_symbols import Contradiction, SharedSymbols
 from sardonyx.api.signature import Signature
+from sardonyx.providers import registry
 from sardonyx.runtime.constant_memory import WEIGHTS
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute

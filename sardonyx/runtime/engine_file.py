@@ -14,10 +14,11 @@ import hashlib
 import json
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from sardonyx.runtime.kernel_cache import TEMPORARY, bound_folder, is_private, p
 
 Bytes = NDArray[np.uint8]
 Sections = Mapping[str, Sequence[Bytes]]
+Item = TypeVar("Item")
 
 SUFFIX = ".engine"
 _LOCK = ".lock"
@@ -160,8 +162,6 @@ class SealedEngine:
 
     def verify(self) -> None:
         """Read everything; DamagedError where a byte is not what it was."""
-        from concurrent.futures import ThreadPoolExecutor
-
         blocks = [
             (name, section[place : place + _SEALED_BLOCK], seal)
             for name, section in self.engine.sections.items()
@@ -173,8 +173,7 @@ class SealedEngine:
             if _seal(part) != seal:
                 raise DamagedError(f"its section '{name}' is not what was written")
 
-        with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1), "sardonyx-engine-check") as pool:
-            list(pool.map(check, blocks))
+        _for_each(check, blocks)
 
 
 def map_sealed(path: str) -> SealedEngine:
@@ -302,28 +301,44 @@ def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:
     memory[size:] = 0
     view = memoryview(memory.data)
 
-    def read(start: int) -> bool:
+    def read(start: int) -> None:
         for begin in range(start, min(size, start + _STRIPE), _BLOCK):
             end = min(size, begin + _BLOCK)
             if os.preadv(handle, [view[begin:end]], place + begin) != end - begin:
-                return False
+                raise DamagedError("it ends too early")
             if list(sums[begin // _BLOCK]) != _sums(memory[begin:end]):
-                return False
-        return True
+                raise DamagedError("a section is not what was written")
 
-    starts = range(0, size, _STRIPE)
     if len(sums) != -(-size // _BLOCK):
         raise DamagedError("sums are missing")
-    if len(starts) < 2:
-        good = all(map(read, starts))
-    else:
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1, len(starts)), "sardonyx-engine") as pool:
-            good = all(list(pool.map(read, starts)))
-    if not good:
-        raise DamagedError("a section is not what was written")
+    _for_each(read, range(0, size, _STRIPE))
     return memory[:size]
+
+
+def _for_each(work: Callable[[Item], None], items: Sequence[Item]) -> None:
+    """Do the work of all items on several threads; the first error of one of them comes through.
+
+    A pool of `concurrent.futures` takes longer to import than all of a small engine to read.
+    """
+    rest = iter(items)
+    problems: list[Exception] = []
+
+    def go_on() -> None:
+        try:
+            for item in rest:
+                work(item)
+        except Exception as error:
+            problems.append(error)
+
+    count = min(_READERS, os.cpu_count() or 1, len(items)) - 1
+    others = [threading.Thread(target=go_on, name="sardonyx-engine-reader") for _ in range(count)]
+    for other in others:
+        other.start()
+    go_on()
+    for other in others:
+        other.join()
+    if problems:
+        raise problems[0]
 
 
 def _sums(block: Bytes) -> list[int]:

@@ -15,7 +15,6 @@ import hashlib
 import os
 import stat
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -85,6 +84,8 @@ class KernelCache:
         """Keep object code; a disk that is full or read-only is no error, only no cache."""
         if self.folder is None:
             return
+        import tempfile  # which takes a while, and few processes write
+
         body = _MAGIC + len(key.encode()).to_bytes(4, "little") + key.encode() + code
         with contextlib.suppress(OSError):
             handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=TEMPORARY)

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,6 +61,8 @@ def read_sections(key: str, folder: Path | None = None) -> dict[str, Section]:
 
 def write_section(key: str, name: str, section: Section, folder: Path | None = None) -> Path | None:
     """Keep a section beside the others of the machine `key`; the file, or None where it cannot be written."""
+    import tempfile  # which takes a while, and few processes write
+
     path = _file(key, folder)
     if path is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 import zlib
 from typing import Any
@@ -31,7 +31,7 @@ class Stream:
         elif _seed is not None:
             seed = _seed + zlib.crc32(name.encode())
         else:
-            seed = secrets.randbits(32)
+            seed = int.from_bytes(os.urandom(4))
         self._generator = np.random.RandomState(seed % 2**32)
         self._lock = threading.Lock()
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,6 +80,8 @@ class Vouchers:
         path = self._path(digest)
         if path is None or prepare_folder(path.parent):
             return
+        import tempfile  # which takes a while, and few processes write
+
         with contextlib.suppress(OSError):
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
             with os.fdopen(handle, "w") as file:

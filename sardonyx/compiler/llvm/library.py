@@ -9,11 +9,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,6 +21,9 @@ from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.runtime.kernel_cache import KernelCache, default_folder
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Array = np.ndarray[Any, Any]
 
@@ -151,6 +153,8 @@ class KernelLibrary:
         if held is not None:
             yield held
             return
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), "sardonyx-pack") as pool:
             self._helpers.pool = pool
             try:
