@@ -11,15 +11,11 @@ from sardonyx.api.run_settings import PLAN_OPTIMIZERS
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to
 
-# Transformers of onnxruntime 1.31 that another name stands for here.
-_ALIASES = {
-    "MatMul_BatchNormalization_Fusion": "MatMulBNFusion",
-    "ReluQuantRewrite": "ReluQuantFusion",
-}
+# Transformers of onnxruntime 1.31 that have another name here.
+_ALIASES = {"ReluQuantRewrite": "ReluQuantFusion"}
 
-# Transformers of onnxruntime 1.31 that nothing here corresponds to, or only a part of `KernelFusion`: lists that were
-# written for it name them, and that is no slip.
-_OTHERS = frozenset(
+# All of them: lists that were written for onnxruntime name them, and that is no slip where nothing here does the same.
+_OF_ONNXRUNTIME = frozenset(
     {
         *("AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion", "BiasGeluFusion"),
         *("BiasSkipLayerNormFusion", "BiasSoftmaxFusion", "CastChainElimination", "CastElimination"),
@@ -52,10 +48,12 @@ def own_names() -> frozenset[str]:
 
 def resolved(names: Iterable[str], logger: log.Logger) -> frozenset[str]:
     """The names here of what a caller wants left out; a warning for each that nobody knows, with the nearest ones."""
-    known = own_names()
     given = dict.fromkeys(names)
+    if not given:
+        return frozenset()
+    known = own_names()
     for name in given:
-        if name not in known and name not in _OTHERS:
+        if name not in known and name not in _OF_ONNXRUNTIME:
             logger.warning(_unknown(name, known), "session")
     return frozenset(_ALIASES.get(name, name) for name in given)
 
