@@ -44,6 +44,7 @@ class MemberField(enum.IntEnum):
     LOOKS = 6  # how often it has looked for a run
     THREAD = 7  # the caller's: the thread whose number `TASK` is
     MOVED = 8  # 1 since another thread brought it to its own processor
+    MOVES = 9  # how often that happened
     COUNT = 16
 
 

@@ -22,6 +22,8 @@ from sardonyx.runtime.lanes import Lane, LanePool
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.processors import available_processors
 from sardonyx.runtime.team import FINISHED, ExecutorCode, TeamOptions, ThreadTeam, shared_team
+from sardonyx.runtime.team_options import Idling
+from sardonyx.runtime.team_words import MemberField
 from tests.runtime.native_kernels import PlanMaker, Words, chain, chained, code, numbers
 
 POSIX_FORK = hasattr(os, "fork")
@@ -533,3 +535,125 @@ def test_code_is_kept_as_long_as_a_team_uses_it() -> None:
     del team, crew
     gc.collect()
     assert gone() is None
+
+
+# How steps are divided
+
+
+def _claims(blocks: int, threads: int, size: int = 1000, claim: int = 5) -> int:
+    """How often the threads of a team claim chunks of a step, of which kernels suggest so many for a claim."""
+    team = ThreadTeam(code(), TeamOptions(threads, blocks=blocks))
+    source, target = numbers(size), np.zeros(size, np.int64)
+    team.run(chain(1, size, claim), Lane(), (source.ctypes.data, target.ctypes.data))
+    np.testing.assert_array_equal(target, chained(source, 1))
+    found = sum(team.column(MemberField.CLAIMS))
+    team.close()
+    return found
+
+
+def _shrinking(claims: int, divisor: int) -> int:
+    """How many blocks one thread takes of so many claims: each is what is left over the divisor, one at least."""
+    blocks = 0
+    while claims > 0:
+        claims -= max(1, claims // divisor)
+        blocks += 1
+    return blocks
+
+
+def test_a_thread_claims_what_a_kernel_suggests() -> None:
+    assert _claims(0, 2) == 200
+
+
+@pytest.mark.parametrize("base", [1, 4, 16])
+def test_blocks_shrink_with_what_is_left(base: int) -> None:
+    """Of two threads each begins with a half; where one takes from the other's half, a block may be cut in two."""
+    one_half = _shrinking(100, base)
+    found = _claims(base, 2)
+    assert one_half <= found < 200
+    assert abs(found - 2 * one_half) <= one_half
+
+
+def test_smaller_bases_make_fewer_claims() -> None:
+    found = [_claims(base, 3) for base in (1, 4, 16)]
+    assert found == sorted(found)
+    assert found[0] < found[2]
+
+
+def test_blocks_are_of_one_claim_at_least() -> None:
+    assert _claims(100_000, 2) == 200
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_results_do_not_depend_on_blocks(blocks: int) -> None:
+    team = ThreadTeam(code(), TeamOptions(3, blocks=blocks))
+    for seed in range(20):
+        _run_and_check(team, seed)
+    team.close()
+
+
+# How workers idle
+
+
+def test_each_worker_idles_as_it_is_told() -> None:
+    """Of three workers one looks for work all the time, one makes pauses, and one sleeps at once."""
+    idling = Idling(seconds=600.0, backoff=64)
+    team = ThreadTeam(code(), TeamOptions(3, spin_seconds=600.0, added=1, added_idling=idling))
+    _meets(team)
+    before = team.column(MemberField.LOOKS)
+    _wait_until(lambda: team.column(MemberField.LOOKS)[1] > before[1] + 500_000)
+    after = team.column(MemberField.LOOKS)
+    assert 0 < 4 * (after[2] - before[2]) < after[1] - before[1]
+    team.close()
+    team = ThreadTeam(code(), TeamOptions(3, spin_seconds=600.0, added=1, added_idling=Idling(spinning=False)))
+    _meets(team)
+    time.sleep(0.01)
+    before = team.column(MemberField.LOOKS)
+    _wait_until(lambda: team.column(MemberField.LOOKS)[1] > before[1] + 100_000)
+    assert team.column(MemberField.LOOKS)[2] <= before[2] + 1000  # it may just have gone to sleep
+    team.close()
+
+
+def test_nobody_idles_long_where_spinning_stops_with_the_run() -> None:
+    options = TeamOptions(3, spin_seconds=600.0, stop_after_run=True, added=1, added_idling=Idling(seconds=600.0))
+    assert [options.idling(number).nanoseconds for number in (1, 2)] == [0, 0]
+    team = ThreadTeam(code(), options)
+    _meets(team)
+    _wait_until(lambda: all(_is_asleep(worker) for worker in team.workers))
+    team.close()
+
+
+def _is_asleep(worker: threading.Thread) -> bool:
+    return Path(f"/proc/self/task/{worker.native_id}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+
+
+# Sharing cores with other programs
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system binds no threads")
+@pytest.mark.skipif(len(available_processors()) < 2, reason="there is one processor")
+def test_a_thread_that_lost_its_core_is_brought_to_one_that_waits() -> None:
+    """A program that only counts takes turns with the worker, and the caller does not wait for its turn to end."""
+    here, there = sorted(available_processors())[:2]
+    program = f"import os\nos.sched_setaffinity(0, [{there}])\nprint(flush=True)\nwhile True: pass"
+    team, lane, plan = ThreadTeam(code(), TeamOptions(2)), Lane(), chain(50, 64, 1, 2000)
+    source, target = numbers(64), np.zeros(64, np.int64)
+    expected = chained(source, 50, 2000)
+    _meets(team)
+    before = os.sched_getaffinity(0)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            os.sched_setaffinity(0, {here})
+            deadline = time.monotonic() + PATIENCE
+            while sum(team.column(MemberField.MOVES)) == 0:
+                assert time.monotonic() < deadline, "nobody was moved"
+                target[:] = 0
+                team.run(plan, lane, (source.ctypes.data, target.ctypes.data))
+                np.testing.assert_array_equal(target, expected)
+        finally:
+            os.sched_setaffinity(0, before)
+            other.kill()
+    (worker,) = team.workers
+    _wait_until(lambda: frozenset(os.sched_getaffinity(worker.native_id or 0)) == available_processors())
+    team.close()

@@ -159,6 +159,7 @@ class _Team:
                     system.bring_here(k, task)
                     atomics.store(other.word(MemberField.PROCESSOR), system.processor(k), "monotonic")
                     atomics.store(other.word(MemberField.MOVED), 1, "monotonic")
+                    other.count(MemberField.MOVES)
                     helped.set(True)
 
     def notify(self) -> None:
@@ -184,7 +185,7 @@ class _Member:
         atomics.store(self.word(MemberField.DOES), int(what), "monotonic")
 
     def count(self, which: MemberField) -> None:
-        """Count something; only the thread itself does."""
+        """Count something, for those who want to know: where two do it at once, one may be lost."""
         word = self.word(which)
         atomics.store(word, word.load() + 1, "monotonic")
 

@@ -1,0 +1,158 @@
+"""What the options and config keys about threads do to the threads of a session."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import sardonyx as ort
+from sardonyx.runtime import processors
+from sardonyx.runtime.team import ThreadTeam
+from sardonyx.runtime.team_options import Idling
+from sardonyx.runtime.team_words import MemberField
+
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 9, opset_import: ["" : 20]> agraph (float[n, 256] x) => (float[n, 256] y) '
+    "{ a = Exp(x) b = Softmax(a) y = Add(b, x) }"
+).SerializeToString()
+X = np.linspace(-1, 1, 2048 * 256, dtype=np.float32).reshape(2048, 256)
+BASE = "session.dynamic_block_base"
+
+
+@pytest.fixture(autouse=True)
+def _no_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def session(threads: int = 0, **config: Any) -> ort.InferenceSession:
+    """A session with config entries, by the names of `KEYS`."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    for name, value in config.items():
+        options.add_session_config_entry(KEYS[name], str(value))
+    return ort.InferenceSession(MODEL, options)
+
+
+KEYS = {
+    "base": BASE,
+    "spinning": "session.intra_op.allow_spinning",
+    "duration": "session.intra_op.spin_duration_us",
+    "backoff": "session.intra_op.spin_backoff_max",
+    "branch_spinning": "session.inter_op.allow_spinning",
+    "branch_duration": "session.inter_op.spin_duration_us",
+    "branch_backoff": "session.inter_op.spin_backoff_max",
+}
+
+
+def team_of(made: ort.InferenceSession) -> ThreadTeam:
+    return made._sess.short_way.segment._team  # type: ignore[union-attr]
+
+
+def workers_after_a_run(made: ort.InferenceSession) -> int:
+    made.run(None, {"x": X})
+    return len(team_of(made).workers)
+
+
+def claims_of_a_run(made: ort.InferenceSession) -> int:
+    made.run(None, {"x": X})
+    team = team_of(made)
+    before = sum(team.column(MemberField.CLAIMS))
+    made.run(None, {"x": X})
+    return sum(team.column(MemberField.CLAIMS)) - before
+
+
+# Blocks
+
+
+def test_blocks_are_claimed_less_often() -> None:
+    made = {base: session(2, base=base) for base in (0, 1, 4)}
+    claims = {base: claims_of_a_run(one) for base, one in made.items()}
+    assert claims[1] < claims[4] < claims[0]
+    results = [one.run(None, {"x": X})[0] for one in made.values()]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("base", [-1, 0])
+def test_no_base_below_one_divides_anything(base: int) -> None:
+    assert claims_of_a_run(session(2, base=base)) == claims_of_a_run(session(2))
+
+
+# OpenMP's environment
+
+
+def test_openmp_says_how_many_threads_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert workers_after_a_run(session()) == 2
+    assert workers_after_a_run(session(2)) == 1  # what the session says counts more
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert workers_after_a_run(session()) == 0
+    monkeypatch.setenv("OMP_NUM_THREADS", "lots")
+    assert workers_after_a_run(session()) == processors.default_threads() - 1
+
+
+def test_openmp_says_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert team_of(session(2)).options.idling(1).nanoseconds > 0
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert looks_while_idle(session(2)) <= 1000
+    assert team_of(session(2, spinning=1)).options.idling(1).nanoseconds > 0  # what the session says counts more
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert team_of(session(2)).options.idling(1).nanoseconds > 0
+    assert team_of(session(2, spinning=0)).options.idling(1).nanoseconds == 0
+
+
+def looks_while_idle(made: ort.InferenceSession) -> int:
+    """How often a worker looks for a run after one, while another team's worker does so a hundred thousand times."""
+    made.run(None, {"x": X})
+    clock = session(2, duration=60_000_000, backoff=2)
+    clock.run(None, {"x": X})
+    begin, ticks = team_of(made).column(MemberField.LOOKS)[1], team_of(clock).column(MemberField.LOOKS)[1]
+    ended = threading.Event()
+    for _ in range(10_000):
+        if team_of(clock).column(MemberField.LOOKS)[1] > ticks + 100_000:
+            break
+        ended.wait(0.001)
+    return team_of(made).column(MemberField.LOOKS)[1] - begin
+
+
+# Threads that look for work
+
+
+def test_workers_look_for_work_as_long_as_they_are_told() -> None:
+    assert looks_while_idle(session(2, duration=50_000_000)) > 10_000
+    assert looks_while_idle(session(2, duration=0)) <= 1000
+
+
+def test_pauses_between_looks_grow() -> None:
+    often, rarely = (looks_while_idle(session(2, duration=50_000_000, backoff=backoff)) for backoff in (1, 64))
+    assert 0 < 4 * rarely < often
+
+
+@pytest.mark.parametrize(("given", "taken"), [("0", 1), ("7", 7), ("64", 64), ("1000000", 64), ("-3", 1), ("x", 1)])
+def test_pauses_are_bounded_as_in_onnxruntime(given: str, taken: int) -> None:
+    assert team_of(session(2, backoff=given)).options.idling(1).backoff == taken
+
+
+def test_keys_of_the_other_pool_are_for_threads_that_parallel_mode_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sardonyx.runtime.processors.available_processors", lambda: frozenset(range(8)))
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = 2, 2
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "7000")
+    options.add_session_config_entry("session.inter_op.spin_duration_us", "9000")
+    options.add_session_config_entry("session.inter_op.spin_backoff_max", "8")
+    alone = team_of(ort.InferenceSession(MODEL, options)).options
+    assert alone.threads == 2
+    assert alone.idling(1) == Idling(True, 0.007, 1)
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    both = team_of(ort.InferenceSession(MODEL, options)).options
+    assert [both.idling(number) for number in (1, 2, 3)] == [Idling(True, 0.007, 1), *[Idling(True, 0.009, 8)] * 2]
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    made = ort.InferenceSession(MODEL, options)
+    made.run(None, {"x": X})
+    spins = team_of(made).column(MemberField.SPIN)
+    assert spins[1:] == [7_000_000, 0, 0]
