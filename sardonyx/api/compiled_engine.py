@@ -98,7 +98,7 @@ def model_in(given: EngineSource, options: SessionOptions) -> tuple[bytes, Sessi
     """The model in an engine, and options that say where its weights are."""
     sections = given.sealed.engine.sections
     options = options._copy()
-    options._external_files = {**options._external_files, WEIGHTS: memoryview(sections[WEIGHTS])}
+    options._external_files = {**options._external_files, WEIGHTS: sections[WEIGHTS].data}
     return sections["model"].tobytes(), options
 
 

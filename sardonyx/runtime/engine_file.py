@@ -192,17 +192,17 @@ def sealed_engine(data: memoryview, status: os.stat_result | None) -> SealedEngi
     head = _parsed(bytes(data[:_HEAD]), lambda length: bytes(data[_HEAD : _HEAD + length]))
     whole = np.frombuffer(data, np.uint8)
     sections: dict[str, Bytes] = {}
-    for name, (place, size, seals) in head.sections.items():
+    seals: dict[str, Sequence[str]] = {}
+    for name, (place, size, found) in head.sections.items():
         section = whole[place : place + size]
         if section.size != size:
             raise DamagedError(f"it ends after {whole.size} bytes, in the middle of its section '{name}'")
-        if len(seals) != -(-size // _SEALED_BLOCK) or not all(isinstance(seal, str) for seal in seals):
+        if len(found) != -(-size // _SEALED_BLOCK) or not all(isinstance(seal, str) for seal in found):
             raise DamagedError("it is one of those that are kept for a user, not made to be passed on")
-        sections[name] = _aligned_memory(section)
+        sections[name], seals[name] = _aligned_memory(section), found
     end = max((place + size for place, size, _ in head.sections.values()), default=head.end)
     if whole.size != end:
         raise DamagedError(f"{whole.size - end} bytes follow its end")
-    seals = {name: found for name, (_, _, found) in head.sections.items()}
     engine = Engine(head.content, sections)
     if status is None:
         return SealedEngine(engine, head.digest, seals, None, True)
@@ -350,7 +350,7 @@ def _sums(block: Bytes) -> list[int]:
 
 
 def _seal(block: Bytes) -> str:
-    return hashlib.sha256(block).hexdigest()
+    return hashlib.sha256(block.data).hexdigest()
 
 
 def _blocks(parts: Sequence[Bytes], size: int) -> Iterator[Bytes]:
