@@ -8,7 +8,11 @@ why. An engine with a byte that is not what was written is an error.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -81,6 +85,7 @@ def open_engine(
         engine = given.sealed.engine
         found = opened(Origin(engine, settings, engine.sections.__getitem__, functools.partial(build, None)))
         if found is not None:
+            _warn_of_changes(given, logger)
             logger.info(f"the session is that of {given.name}", "engine")
             return found[0]
         problem = "the code of its kernels cannot be loaded"
@@ -164,7 +169,33 @@ _FORM: dict[str, type] = {
     "machine": str,
     "settings": dict,
     "options": dict,
+    "source": dict,
 }
+
+
+def source_content(files: Sequence[str]) -> dict[str, Any]:
+    """What an engine says of the files of the model that it is made of: by path the size, the time of the last change
+    and a digest."""
+    found: dict[str, Any] = {}
+    for path in files:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            found[path] = [status.st_size, status.st_mtime_ns, hashlib.file_digest(file, "sha256").hexdigest()]
+    return found
+
+
+def _warn_of_changes(given: EngineSource, logger: log.Logger) -> None:
+    """Say so where a file of the model that an engine was made of, if it still has its name, has other contents now."""
+    for path, (size, modified, digest) in given.sealed.engine.content["source"].items():
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            if not stat.S_ISREG(status.st_mode) or [status.st_size, status.st_mtime_ns] == [size, modified]:
+                continue
+            if status.st_size == size:
+                with open(path, "rb") as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() == digest:
+                        continue
+            logger.warning(f"{path} has changed since {given.name} was made of it: compile it again", "engine")
 
 
 def _vouchers() -> Vouchers:

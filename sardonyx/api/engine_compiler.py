@@ -7,7 +7,6 @@ lie in the engine once, and sizes that it has no plan for come from the same mod
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -22,7 +21,14 @@ from sardonyx import errors, log
 from sardonyx._version import __version__
 from sardonyx.api import shape_profiles
 from sardonyx.api.built import Built
-from sardonyx.api.compiled_engine import WEIGHTS, note_made, plan_settings, session_content, session_entries
+from sardonyx.api.compiled_engine import (
+    WEIGHTS,
+    note_made,
+    plan_settings,
+    session_content,
+    session_entries,
+    source_content,
+)
 from sardonyx.api.engine_keeper import engine_content, engine_sections
 from sardonyx.api.engine_store import package_state
 from sardonyx.api.run_settings import run_settings
@@ -80,9 +86,9 @@ def compile_engine(
         raise errors.NotImplemented(f"engines are made for the CPU, not for {', '.join(options._providers)}")
     try:
         with _scratch(target.parent) as scratch:
-            digest = _optimise(source, options, scratch, logger)
+            files = _optimise(source, options, scratch, logger)
             built, sections = _compiled(options, scratch, logger)
-            return _write(target, built, sections, digest, options, _profiles(built, options, profiles, sizes), scratch)
+            return _write(target, built, sections, files, options, _profiles(built, options, profiles, sizes), scratch)
     except OSError as error:
         raise errors.Fail(f"the engine {target} cannot be written: {error}") from error
 
@@ -97,22 +103,15 @@ def _scratch(folder: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: log.Logger) -> str:
-    """Write the optimised model and its weights to a folder; a digest of the model that it comes from."""
+def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: log.Logger) -> list[str]:
+    """Write the optimised model and its weights to a folder; the files that it comes from."""
     options = options._copy()
     options.optimized_model_filepath = str(scratch / _MODEL)
     options.enable_profiling = False
     options._config = session_entries(options)
     options._config[_SAVED_FILE] = WEIGHTS
     built = build(source, options, [CPUExecutionProvider.name], [{}], set(), logger, None)
-    digest = hashlib.sha256()
-    if isinstance(source, str):
-        for path in dict.fromkeys(map(os.path.realpath, built.files)):  # a file counts once, whatever links lead to it
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-    else:
-        digest.update(source if isinstance(source, bytes) else source.SerializeToString())
-    return digest.hexdigest()
+    return list(built.files) if isinstance(source, str) else []
 
 
 def _compiled(options: SessionOptions, scratch: Path, logger: log.Logger) -> tuple[Built, Sections]:
@@ -148,7 +147,7 @@ def _write(
     target: Path,
     built: Built,
     sections: Sections,
-    digest: str,
+    files: Sequence[str],
     options: SessionOptions,
     profiles: Sequence[Profile],
     scratch: Path,
@@ -176,7 +175,7 @@ def _write(
         "machine": host_target(settings.kernels).key,
         "settings": plan_settings(settings),
         "options": session_content(options),
-        "source": digest,
+        "source": source_content(files),
         "profiles": [profile.content() for profile in profiles],
     }
     all_sections = {**engine_sections(stored), **sections}

@@ -315,6 +315,27 @@ def test_external_data_and_bytes_become_engines(tmp_path: Path) -> None:
     assert not is_compiled_later(made)
 
 
+def test_a_model_that_changed_is_noticed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """By its contents, while it has its name; the engine is what the caller asked for."""
+    path = tmp_path / "model.onnx"
+    write_model(path, external="weights.bin")
+    compile_engine(str(path), tmp_path / "model.engine", profiles=PROFILES)
+    steps = {
+        "nothing": lambda: None,
+        "the time": lambda: os.utime(path, (0, 0)),
+        "contents": lambda: write_model(path, seed=1, external="weights.bin"),
+        "the name": lambda: (tmp_path / "weights.bin").unlink(),
+    }
+    capfd.readouterr()
+    for what, change in steps.items():
+        change()
+        made = session(tmp_path / "model.engine")
+        assert is_stored(made)
+        check(made)
+        said = "weights.bin has changed since" in capfd.readouterr().err
+        assert said == (what == "contents"), what
+
+
 def test_what_cannot_be_compiled(tmp_path: Path) -> None:
     node = helper.make_node("RandomNormalLike", ["x"], ["y"], name="noise")
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("x", "y")]
