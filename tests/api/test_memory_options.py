@@ -261,6 +261,28 @@ def test_a_changed_file_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(first, 9), run(session(layers(1).SerializeToString()), 9))
 
 
+def test_threads_that_make_sessions_at_once_share_or_not_but_never_mix(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{seed}.onnx" for seed in (1, 2)]
+    for path, seed in zip(paths, (1, 2), strict=True):
+        onnx.save(layers(seed), path)
+    expected = [run(session(layers(seed).SerializeToString()), 6) for seed in (1, 2)]
+    found: list[tuple[int, np.ndarray]] = []
+
+    def work() -> None:
+        for turn in range(6):
+            which = turn % 2
+            found.append((which, run(session(str(paths[which])), 6)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 24
+    for which, result in found:
+        np.testing.assert_array_equal(result, expected[which])
+
+
 def test_without_packing_weights_are_read_as_they_lie() -> None:
     model = layers().SerializeToString()
     packed, plain = session(model), session(model, {"session.disable_prepacking": "1"})
