@@ -29,7 +29,7 @@ def kind_of(type_: Any) -> ValueKind | None:
     if isinstance(type_, ir.OptionalType):
         return ValueKind("optional", name, item=kind_of(type_.elem_type))
     if isinstance(type_, MapType):
-        return ValueKind("map", name)
+        return ValueKind("map", name, item=kind_of(type_.value), key=numpy_dtype(type_.key))
     is_sparse = isinstance(type_, ir.SparseTensorType)
     return ValueKind("sparse_tensor" if is_sparse else "tensor", name, numpy_dtype(type_.dtype))
 
@@ -129,3 +129,17 @@ def metadata(model: ir.Model) -> ModelMetadata:
         version=NO_VERSION if model.model_version is None else model.model_version,
         custom_metadata_map=dict(model.metadata_props),
     )
+
+
+def model_texts(model: ir.Model) -> dict[str, str]:
+    """The same as texts, in the form in which functions that choose devices get it."""
+    own = metadata(model)
+    return {
+        "producer_name": own.producer_name,
+        "producer_version": model.producer_version or "",
+        "domain": own.domain,
+        "model_version": str(own.version),
+        "doc_string": own.description,
+        "graph_name": own.graph_name,
+        "graph_description": own.graph_description,
+    }

@@ -5,7 +5,7 @@ Everything is checked before anything runs, and the messages name the input, wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from sardonyx.api.sparse_tensor import CoreSparseTensor, SparseTensor
 
 Array = np.ndarray[Any, Any]
 
+_NUMBERS = (int, float, np.number, np.bool_, np.ndarray)
 _ADVICE = "Please fix either the inputs/outputs or the model."
 
 
@@ -75,7 +76,12 @@ class InputSpec:
         if self._inner.form == "map":
             if not isinstance(value, dict):
                 raise self._wrong_type(value)
-            return value
+            if not value:
+                raise RuntimeError(
+                    "Size of dictionary is empty, unable to run the prediction. "
+                    f"Input '{self.name}' needs a {self._inner.name}."
+                )
+            return self._map(value, self._inner)
         return self._sparse(value)
 
     def _tensor(self, value: Any, dtype: np.dtype[Any]) -> Array:
@@ -92,7 +98,7 @@ class InputSpec:
     def _native(self, value: Array, dtype: np.dtype[Any]) -> Array:
         """An array in native byte order, contiguous and aligned; InvalidArgument for elements of another type."""
         if dtype.kind == "O":
-            if value.dtype.kind not in "OUST":
+            if value.dtype.kind not in "OUST" and not _is_raw(value.dtype):
                 raise self._wrong_type(value)
             return _texts(value)
         if value.dtype.newbyteorder("=") != dtype:
@@ -117,10 +123,34 @@ class InputSpec:
         if not isinstance(value, list):
             raise RuntimeError(f"Iterable of {type(value)} should be given as array for input '{self.name}'.")
         if item is None or item.dtype is None:
-            if not all(isinstance(one, dict) for one in value):
+            if item is None or not all(isinstance(one, dict) for one in value):
                 raise self._wrong_type(value)
-            return value
+            return [self._map(one, item) for one in value]
         return [self._item(one, item.dtype) for one in value]
+
+    def _map(self, value: dict[Any, Any], kind: ValueKind) -> dict[Any, Any]:
+        """A dict with keys and values of the map's types, to which numbers are converted.
+
+        RuntimeError for a key or value that is neither text nor number, as the map's type asks.
+        """
+        assert kind.key is not None
+        assert kind.item is not None
+        assert kind.item.dtype is not None
+        texts, values = (str,), kind.item.dtype
+        keys, key = (texts, str) if kind.key.kind == "O" else ((int, np.integer), int)
+        self._check_all("key", value.keys(), keys, kind)
+        self._check_all("value", value.values(), texts if values.kind == "O" else _NUMBERS, kind)
+        convert = str if values.kind == "O" else values.type
+        return {key(name): convert(item) for name, item in value.items()}
+
+    def _check_all(self, part: str, items: Iterable[Any], types: tuple[type, ...], kind: ValueKind) -> None:
+        for item in items:
+            if not isinstance(item, types):
+                expected = "string" if types == (str,) else "int64_t" if part == "key" else "float"
+                raise RuntimeError(
+                    f"Unexpected {part} type  {type(item)}, it cannot be linked to C type {expected} for input "
+                    f"'{self.name}' of type {kind.name}."
+                )
 
     def _item(self, item: Any, dtype: np.dtype[Any]) -> Array:
         if not isinstance(item, np.ndarray):
@@ -166,15 +196,24 @@ class InputSpec:
 
 
 def _texts(array: Array) -> Array:
-    """Texts as an object array of str: bytes in NumPy's own form are UTF-8, other objects are turned into texts."""
+    """Texts as an object array of str: bytes in NumPy's own form are UTF-8, raw ones (`np.void`) with the zeros at
+    their end, other objects are turned into texts."""
     flat = array.reshape(-1)
     if array.dtype.kind == "O" and array.flags.c_contiguous and all(type(item) is str for item in flat):
         return array
     texts = np.empty(array.shape, object)
-    texts.reshape(-1)[:] = (
-        [item.decode("utf-8") for item in flat] if array.dtype.kind == "S" else [str(item) for item in flat]
-    )
+    if _is_raw(array.dtype):
+        texts.reshape(-1)[:] = [item.tobytes().decode("utf-8") for item in flat]
+    elif array.dtype.kind == "S":
+        texts.reshape(-1)[:] = [item.decode("utf-8") for item in flat]
+    else:
+        texts.reshape(-1)[:] = [str(item) for item in flat]
     return texts
+
+
+def _is_raw(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are bytes without any meaning."""
+    return type(dtype) is np.dtypes.VoidDType and dtype.names is None and dtype.subdtype is None
 
 
 def _actual(value: Any) -> str:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from sardonyx import errors
 from sardonyx.api.ort_value import OrtValue
+from sardonyx.graph.load import make_constant
 from sardonyx.graph.types import element_type
 
 
@@ -16,19 +17,24 @@ def fix_dimensions(model: ir.Model, overrides: Mapping[tuple[str, str], int]) ->
     """Replace symbolic dimensions of inputs; keys are ("name", symbol) and ("denotation", denotation).
 
     A symbol is replaced wherever values of the main graph declare it, so that declared and inferred shapes agree.
+    InvalidArgument for a dimension to which both give a size, and not the same.
     """
     if not overrides:
         return
     names = {name: size for (kind, name), size in overrides.items() if kind == "name"}
     denotations = {name: size for (kind, name), size in overrides.items() if kind == "denotation"}
     for value in model.graph.inputs:
-        if value.shape is not None:
-            for axis, dim in enumerate(value.shape):
-                denotation = value.shape.get_denotation(axis)
-                if denotation in denotations and not isinstance(dim, int):
-                    if dim.value is not None:
-                        names.setdefault(dim.value, denotations[denotation])
-                    _set_dim(value, axis, denotations[denotation])
+        shape = value.shape  # with the denotations, which the new one has not
+        for axis, dim in enumerate(shape or ()):
+            denotation = shape.get_denotation(axis) if shape is not None else None
+            if denotation in denotations and not isinstance(dim, int):
+                size = denotations[denotation]
+                if dim.value is not None and names.setdefault(dim.value, size) != size:
+                    raise errors.InvalidArgument(
+                        f"Conflicting free dimension overrides. Dimension {axis} of input {value.name} is {size} by "
+                        f"its denotation {denotation} and {names[dim.value]} by its name {dim.value}"
+                    )
+                _set_dim(value, axis, size)
     for value in _declared(model.graph):
         for axis, dim in enumerate(value.shape or ()):
             if not isinstance(dim, int) and dim.value in names:
@@ -51,7 +57,7 @@ def take_off_inputs(model: ir.Model) -> None:
     graph = model.graph
     for value in list(graph.inputs):
         if value.is_initializer():
-            graph.inputs.remove(value)
+            make_constant(value)
 
 
 def replace_initializers(model: ir.Model, replacements: Mapping[str, OrtValue]) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 from sardonyx import errors
 from sardonyx.api.enums import OrtExecutionProviderDevicePolicy
-from sardonyx.api.ep_devices import get_ep_devices
+from sardonyx.api.ep_devices import OrtEpDevice, get_ep_devices
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
+
+MOST_DEVICES = 8  # that a policy may choose
 
 _TENSORRT = "TensorrtExecutionProvider"
 _TENSORRT_RTX = "NvTensorRTRTXExecutionProvider"
@@ -95,13 +97,28 @@ def create(names: Sequence[str], options: Sequence[Mapping[str, str]], no_fallba
     return made
 
 
-def by_policy(policy: Any) -> dict[str, dict[str, str]]:
-    """The provider that a policy of `SessionOptions` prefers; a function is asked with the devices there are."""
+def by_policy(policy: Any, metadata: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The provider that a policy of `SessionOptions` prefers.
+
+    A function is asked with the devices there are and the model's `metadata`; `Fail` where it raises, or selects
+    nothing, too much, or something else than devices.
+    """
     devices = get_ep_devices()
     if callable(policy) and not isinstance(policy, OrtExecutionProviderDevicePolicy):
-        devices = list(policy(devices, {}, {}, len(devices)))
+        try:
+            devices = list(policy(devices, dict(metadata), {}, MOST_DEVICES))
+        except Exception as error:  # whatever a caller's function raises
+            raise errors.Fail(f"EP selection delegate failed: {type(error).__name__}: {error}") from error
         if not devices:
-            raise errors.Fail("The provider selection delegate returned no devices")
+            raise errors.Fail("EP selection delegate did not select anything.")
+        if len(devices) > MOST_DEVICES:
+            raise errors.Fail(
+                f"EP selection delegate failed: selected too many EP devices ({len(devices)}). "
+                f"The limit is {MOST_DEVICES} EP devices."
+            )
+        strange = [device for device in devices if not isinstance(device, OrtEpDevice)]
+        if strange:
+            raise errors.Fail(f"EP selection delegate failed: it selected {strange[0]!r}, which is no OrtEpDevice")
     return {device.ep_name: {} for device in devices[:1]}
 
 

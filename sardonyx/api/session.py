@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sardonyx.api.ort_value_vector import OrtValueVector
     from sardonyx.api.run_options import RunOptions
 
+_READ_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
+
 
 class InferenceSession:
     """A model ready to run."""
@@ -59,7 +61,7 @@ class InferenceSession:
         if self._sess_options is not None and not isinstance(self._sess_options, SessionOptions):
             raise wrong_argument("__init__(): incompatible constructor arguments", "SessionOptions", sess_options)
         self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
-        self._read_config_from_model = _flag(kwargs.get("read_config_from_model"), "ORT_LOAD_CONFIG_FROM_MODEL")
+        self._read_config_from_model = _reads_config(kwargs.get("read_config_from_model"))
         self._disabled_optimizers = set(kwargs.get("disabled_optimizers") or ())
         with collector.paused():
             available = environment.get_available_providers()
@@ -339,7 +341,10 @@ class InferenceSession:
     def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
         """Results of `get_tuning_results` of an equal session; RuntimeError for any where `error_on_invalid`."""
         if results and error_on_invalid:
-            raise RuntimeError("No provider of this session takes tuning results")
+            name = results[0].get("ep")
+            if name not in (self._providers or ()):
+                raise RuntimeError(f"Cannot find execution provider {name}")
+            raise RuntimeError(f"Invalid TuningResults (index=0). {name} does not support TunableOp.")
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Forget a captured device graph; there are none on the CPU."""
@@ -367,9 +372,17 @@ def _source(given: Any) -> tuple[str | None, bytes | None, Any]:
     raise TypeError(f"Unable to load from type '{type(given)}'")
 
 
-def _flag(keyword: Any, variable: str) -> bool:
-    """A setting of 1 or 0 from a keyword, or else from the environment."""
-    return int(os.environ.get(variable, "0") if keyword is None else keyword) == 1
+def _reads_config(keyword: Any) -> bool:
+    """Whether options come from the model too: a keyword says so, or else the environment, where it must be 0 or 1."""
+    if keyword is not None:
+        return int(keyword) == 1
+    text = os.environ.get(_READ_CONFIG, "")
+    if text not in ("", "0", "1"):
+        raise RuntimeError(
+            f"The only supported values for the environment variable {_READ_CONFIG} are '0' and '1'. "
+            f"The environment variable contained the value: {text}"
+        )
+    return text == "1"
 
 
 def _refuse_pickling(kind: type[Any]) -> NoReturn:

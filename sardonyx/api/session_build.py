@@ -17,7 +17,7 @@ from sardonyx.api import config_keys, largest_shapes, provider_choice, value_lay
 from sardonyx.api.built import Built
 from sardonyx.api.compiled_model import CompiledModel
 from sardonyx.api.config_keys import is_on
-from sardonyx.api.declarations import declared, metadata
+from sardonyx.api.declarations import declared, metadata, model_texts
 from sardonyx.api.distinct_symbols import make_distinct
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.model_overrides import (
@@ -90,7 +90,7 @@ def build(
             take_off_inputs(loaded.model)
         if config.get(value_layout.KEY) == value_layout.TURNED:
             value_layout.turn_value_caches(loaded.model)
-        names, provider_options = _chosen(options, names, provider_options)
+        names, provider_options = _chosen(options, names, provider_options, loaded.model)
         providers = _providers(names, provider_options, is_on(config, _NO_FALLBACK), logger)
         declared_outputs = tuple(map(declared, loaded.model.graph.outputs))
         compiled = _compiled(loaded, options, providers, disabled, logger, trace)
@@ -116,12 +116,12 @@ def build(
 
 
 def _chosen(
-    options: SessionOptions, names: Sequence[str], given: Sequence[Mapping[str, str]]
+    options: SessionOptions, names: Sequence[str], given: Sequence[Mapping[str, str]], model: ir.Model
 ) -> tuple[Sequence[str], Sequence[Mapping[str, str]]]:
     """The providers of the constructor, else those of the options."""
     if names or not options.has_providers():
         return names, given
-    chosen = options._providers or provider_choice.by_policy(options._policy)
+    chosen = options._providers or provider_choice.by_policy(options._policy, model_texts(model))
     return list(chosen), list(chosen.values())
 
 
@@ -261,7 +261,10 @@ _CONFIGURED: dict[str, Any] = {
 
 
 def effective_options(source: Source, options: SessionOptions) -> SessionOptions:
-    """The options with what the model's own ``ort_config`` says of those that the caller left at their defaults."""
+    """The options with what the model's own ``ort_config`` says of those that the caller left at their defaults.
+
+    RuntimeError where it is no JSON, or a value has the wrong type.
+    """
     proto = _parsed(source)
     text = next((item.value for item in proto.metadata_props if item.key == "ort_config"), None)
     if text is None:
@@ -273,5 +276,5 @@ def effective_options(source: Source, options: SessionOptions) -> SessionOptions
             if key in _CONFIGURED and key not in options._settings:
                 setattr(changed, key, _CONFIGURED[key](value))
     except (ValueError, TypeError, AttributeError) as error:
-        raise errors.Fail(f"Could not finalize session options from the ort_config of the model: {error}") from error
+        raise RuntimeError(f"Could not finalize session options from the ort_config of the model: {error}") from error
     return changed

@@ -140,7 +140,7 @@ class SessionOptions:
         """Use this value for the initializer `name`; the memory is shared and must not change."""
         if not isinstance(ort_value, OrtValue):
             raise RuntimeError(f"add_initializer: The provided Python object must be an OrtValue, got {ort_value!r}")
-        self._initializers[as_text("add_initializer", name)] = ort_value
+        _add_once(self._initializers, as_text("add_initializer", name), ort_value, "An OrtValue for this name")
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[OrtValue]) -> None:
         """Use these values for initializers that the model keeps in external files."""
@@ -149,7 +149,7 @@ class SessionOptions:
         for name, value in zip(names, ort_values, strict=True):
             if not isinstance(value, OrtValue):
                 raise RuntimeError(f"add_external_initializers: the value of {name} must be an OrtValue, got {value!r}")
-            self._external[as_text("add_external_initializers", name)] = value
+            _add_once(self._external, as_text("add_external_initializers", name), value, "An initializer of this name")
 
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
@@ -161,7 +161,7 @@ class SessionOptions:
                 "expecting 'names', 'buffers' and 'lengths' to have equal length"
             )
         for name, buffer, length in zip(names, buffers, lengths, strict=True):
-            self._external_files[name] = memoryview(buffer).cast("B")[:length]
+            _add_once(self._external_files, name, memoryview(buffer).cast("B")[:length], "An entry for this name")
 
     def register_custom_ops_library(self, path: str) -> None:
         """Load a library of operators for onnxruntime. Such libraries are bound to its C API: `Fail` tells so."""
@@ -265,6 +265,13 @@ class SessionOptions:
     def clear_ep_context_data_read_func(self) -> None:
         """Undo `set_ep_context_data_read_func`."""
         self._context_reader = None
+
+
+def _add_once(known: dict[str, Any], name: str, value: Any, what: str) -> None:
+    """RuntimeError for a second value of one name."""
+    if name in known:
+        raise RuntimeError(f"{what} has already been added: {name}")
+    known[name] = value
 
 
 def add_config_entry(where: str, entries: dict[str, str], key: Any, value: Any) -> None:

@@ -17,13 +17,20 @@ Dim = int | str | None
 class ValueKind:
     """The type of an input or output: what it is, and its `name` as onnxruntime shows it (``seq(tensor(float))``).
 
-    `dtype` holds the elements of a tensor, `item` is the type of a sequence's items, or of what is optional.
+    `dtype` holds the elements of a tensor, `key` the keys of a map; `item` is the type of a sequence's items, of a
+    map's values, or of what is optional.
     """
 
     form: Literal["tensor", "sparse_tensor", "sequence", "map", "optional"]
     name: str
     dtype: np.dtype[Any] | None = None
     item: ValueKind | None = None
+    key: np.dtype[Any] | None = None
+
+    @property
+    def has_shape(self) -> bool:
+        """Whether it is a tensor, or an optional one."""
+        return "tensor" in self.form or (self.form == "optional" and self.item is not None and self.item.has_shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class Declared:
     def node_arg(self) -> NodeArg:
         """What `get_inputs` and `get_outputs` show; the type is known, as inference leaves none open."""
         assert self.kind is not None
-        return NodeArg(self.name, self.kind.name, list(self.dims or ()) if "tensor" in self.kind.form else [])
+        return NodeArg(self.name, self.kind.name, list(self.dims or ()) if self.kind.has_shape else [])
 
     @property
     def sizes(self) -> tuple[int | None, ...] | None:

@@ -20,7 +20,7 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc] # onnx is untyped
         self._session = session
 
     def run(self, inputs: Any, **kwargs: Any) -> Any:
-        """Outputs for a sequence of inputs: a list, or the output itself where one array stands for one input.
+        """The outputs, as a list, for a sequence of inputs or for the only one.
 
         RuntimeError for a wrong number of inputs and for properties of RunOptions other than logging's.
         """
@@ -35,8 +35,7 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc] # onnx is untyped
             return self._session.run(None, self._feeds(names, inputs), options)
         if len(names) != 1:
             raise RuntimeError(f"Model expect {len(names)} inputs")
-        outputs = self._session.run(None, {names[0]: inputs}, options)
-        return outputs[0] if len(outputs) == 1 else outputs
+        return self._session.run(None, {names[0]: inputs}, options)
 
     @staticmethod
     def _feeds(names: Sequence[str], inputs: Sequence[Any]) -> dict[str, Any]:

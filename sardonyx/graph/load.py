@@ -241,7 +241,8 @@ def _read_tensors(model: ir.Model, reader: TensorReader) -> None:
             for value in graph.initializers.values():
                 value.const_value = _read(value.const_value, reader)
                 value.type = value.type or ir.TensorType(value.const_value.dtype)
-                value.shape = ir.Shape(value.const_value.shape.numpy())
+                if value.shape is None or not value.is_graph_input():  # callers may give inputs of the declared shape
+                    value.shape = ir.Shape(value.const_value.shape.numpy())
         for node in nodes_of(root):
             for name, attribute in node.attributes.items():
                 if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
@@ -292,7 +293,7 @@ def _settle_initializers(model: ir.Model, graphs: Sequence[ir.Graph], warnings: 
     for name, value in list(graph.initializers.items()):
         if value.is_graph_input():
             if model.ir_version <= _INITIALIZERS_ARE_CONSTANT:
-                graph.inputs.remove(value)
+                make_constant(value)
             else:
                 warnings.append(
                     f"Initializer {name} appears in graph inputs and will not be treated as constant value/weight. "
@@ -307,6 +308,14 @@ def _settle_initializers(model: ir.Model, graphs: Sequence[ir.Graph], warnings: 
                 warnings.append(
                     f"Removing initializer '{name}'. It is not used by any node and should be removed from the model."
                 )
+
+
+def make_constant(value: ir.Value) -> None:
+    """Take an initializer off the inputs of its graph; its shape is that of its tensor then."""
+    assert value.graph is not None
+    assert value.const_value is not None
+    value.graph.inputs.remove(value)
+    value.shape = ir.Shape(value.const_value.shape.numpy())
 
 
 def _innermost(error: BaseException) -> str:

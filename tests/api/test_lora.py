@@ -1,4 +1,6 @@
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 import sardonyx
@@ -90,3 +92,56 @@ def test_an_active_adapter_overrides_initializers_for_one_run(tmp_path):
     x = np.ones(3, np.float32)
     assert session.run(None, {"x": x}, options)[0].tolist() == [6, 6, 6]
     assert session.run(None, {"x": x})[0].tolist() == [1, 1, 1]
+
+
+def test_adapters_have_the_sizes_that_the_model_declares_not_those_of_its_defaults(tmp_path):
+    """Adapters of any rank for a model whose own one is empty; a wrong name or size is an error."""
+    peer = pytest.importorskip("onnxruntime")
+    source = adapted_product()
+    x = np.ones((2, 4), np.float32)
+    for package in (peer, sardonyx):
+        session = package.InferenceSession(source)
+        assert [item.shape for item in session.get_overridable_initializers()] == [[4, "r"], ["r", 4]]
+        assert session.run(None, {"x": x})[0].tolist() == [[4] * 4] * 2
+        for rank in (2, 3):
+            given = {"a": np.ones((4, rank), np.float32), "b": np.ones((rank, 4), np.float32)}
+            expected = [[4 + 4 * rank] * 4] * 2
+            options, loaded = active(package, given, tmp_path)
+            assert session.run(None, {"x": x}, options)[0].tolist() == expected
+            assert loaded is not None
+            assert session.run(None, {"x": x, **given})[0].tolist() == expected
+        assert session.run(None, {"x": x})[0].tolist() == [[4] * 4] * 2
+        for wrong, text in (("q", "Invalid input name: q"), ("a", "Got invalid dimensions for input: a")):
+            options, loaded = active(package, {wrong: np.ones((3, 2), np.float32)}, tmp_path)
+            with pytest.raises(Exception, match=text) as error:
+                session.run(None, {"x": x}, options)
+            assert loaded is not None
+            assert type(error.value).__name__ == "InvalidArgument"
+
+
+def adapted_product() -> bytes:
+    """x times ones, plus x times a times b, which have no columns and no rows of their own."""
+    graph = onnx.parser.parse_graph(
+        """adapted (float[n, 4] x, float[4, r] a, float[r, 4] b) => (float[n, 4] y) {
+            own = MatMul(x, w)
+            left = MatMul(x, a)
+            more = MatMul(left, b)
+            y = Add(own, more)
+        }"""
+    )
+    for name, shape in (("w", (4, 4)), ("a", (4, 0)), ("b", (0, 4))):
+        graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), name))
+    return onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+
+
+def active(package, parameters, folder):
+    """Options of a run with an adapter of these tensors, and the adapter, which must outlive them in onnxruntime."""
+    path = str(folder / "adapter")
+    adapter(package, parameters).export_adapter(path)
+    loaded = package.LoraAdapter()
+    loaded.Load(path)
+    options = package.RunOptions()
+    options.add_active_adapter(loaded)
+    return options, loaded

@@ -169,6 +169,41 @@ def test_policies_choose_the_cpu() -> None:
     assert asked == [len(ort.get_ep_devices())]
 
 
+def test_a_function_that_chooses_devices_knows_the_model() -> None:
+    peer = pytest.importorskip("onnxruntime")
+    seen: list[tuple[Any, ...]] = []
+    for package in (peer, ort):
+        options = package.SessionOptions()
+        options.set_provider_selection_policy_delegate(lambda devices, *rest: seen.append(rest) or devices[-1:])
+        package.InferenceSession(ADD, options)
+    assert seen[0] == seen[1]
+    assert seen[1][0]["graph_name"] == onnx.load_model_from_string(ADD).graph.name
+
+
+def _raise(*_: Any) -> Any:
+    raise ValueError("my own words")
+
+
+@pytest.mark.parametrize(
+    ("delegate", "text"),
+    [
+        (_raise, "EP selection delegate failed: ValueError: my own words"),
+        (lambda *_: [], "EP selection delegate did not select anything."),
+        (lambda devices, *_: devices * 9, "selected too many EP devices"),
+        (lambda *_: 3, "EP selection delegate failed: "),
+        (lambda *_: [3], "EP selection delegate failed: "),
+    ],
+)
+def test_a_function_that_chooses_no_devices_is_an_error(delegate: Any, text: str) -> None:
+    peer = pytest.importorskip("onnxruntime")
+    for package in (peer, ort):
+        options = package.SessionOptions()
+        options.set_provider_selection_policy_delegate(delegate)
+        kind, message = outcome(package, (ADD, options), {})[0]
+        assert kind == "Fail"
+        assert text in message
+
+
 def test_warnings_point_at_the_caller() -> None:
     settings = ort.SessionOptions()
     settings.add_provider(CPU, {})
@@ -277,9 +312,13 @@ def test_options_may_lie_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "1")
     assert ort.InferenceSession(source).get_session_options().intra_op_num_threads == 3
-    entry.value = "no json"
-    with pytest.raises(errors.Fail, match="ort_config"):
-        ort.InferenceSession(message.SerializeToString())
+    for text in ("no json", '{"session_options": {"intra_op_num_threads": "many"}}'):
+        entry.value = text
+        with pytest.raises(RuntimeError, match="ort_config"):
+            ort.InferenceSession(message.SerializeToString())
+    monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "yes")
+    with pytest.raises(RuntimeError, match=r"only supported values for the environment variable .* are '0' and '1'"):
+        ort.InferenceSession(ADD)
 
 
 def test_released_opsets(monkeypatch: pytest.MonkeyPatch) -> None:

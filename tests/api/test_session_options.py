@@ -328,6 +328,39 @@ def test_free_dimensions_by_denotation() -> None:
     assert ort.InferenceSession(message, options).get_inputs()[0].shape == [4, 3]
 
 
+def test_free_dimensions_by_several_denotations() -> None:
+    peer = pytest.importorskip("onnxruntime")
+    message = onnx.load_model_from_string(models.identity(onnx.TensorProto.FLOAT, ["a", "b", "c", 2]))
+    for dim, name in zip(message.graph.input[0].type.tensor_type.shape.dim, "DEF", strict=False):
+        dim.denotation = name
+    for package in (peer, ort):
+        options = package.SessionOptions()
+        for number, denotation in enumerate("DEF"):
+            options.add_free_dimension_override_by_denotation(denotation, 4 + number)
+        options.add_free_dimension_override_by_name("a", 4)
+        session = package.InferenceSession(message.SerializeToString(), options)
+        assert [item.shape for item in (*session.get_inputs(), *session.get_outputs())] == [[4, 5, 6, 2]] * 2
+        options.add_free_dimension_override_by_name("b", 7)
+        with pytest.raises(Exception, match="Conflicting free dimension overrides") as error:
+            package.InferenceSession(message.SerializeToString(), options)
+        assert type(error.value).__name__ == "InvalidArgument"
+
+
+def test_a_name_is_given_one_value() -> None:
+    peer = pytest.importorskip("onnxruntime")
+    for package in (peer, ort):
+        value = package.OrtValue.ortvalue_from_numpy(ZERO)
+        options = package.SessionOptions()
+        for add in (
+            lambda options=options, value=value: options.add_initializer("w", value),
+            lambda options=options, value=value: options.add_external_initializers(["w"], [value]),
+            lambda options=options: options.add_external_initializers_from_files_in_memory(["w.bin"], [b"1"], [1]),
+        ):
+            add()
+            with pytest.raises(RuntimeError, match="already"):
+                add()
+
+
 def with_initializer(array: np.ndarray, name: str = "w") -> Any:
     options = ort.SessionOptions()
     options.add_initializer(name, ort.OrtValue.ortvalue_from_numpy(array))

@@ -487,6 +487,7 @@ def test_what_a_session_tells() -> None:
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     session = ort.InferenceSession(models.branches(), options)
     assert session.get_input_memory_infos()[0].allocator_type == ort.OrtAllocatorType.ORT_DEVICE_ALLOCATOR
-    (part,) = session.get_provider_graph_assignment_info()
-    assert part.ep_name == "CPUExecutionProvider"
-    assert sorted(node.op_type for node in part.get_nodes()) == ["If", "MatMul", "Neg", "Relu"]
+    parts = session.get_provider_graph_assignment_info()
+    assert {part.ep_name for part in parts} == {"CPUExecutionProvider"}
+    types = sorted([node.op_type for node in part.get_nodes()] for part in parts)
+    assert types == [["If"], ["MatMul"], ["Neg"], ["Relu"]]

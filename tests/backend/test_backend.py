@@ -6,7 +6,7 @@ import pytest
 
 import sardonyx
 from sardonyx import backend
-from tests.api.models import add_and_multiply
+from tests.api.models import add_and_multiply, add_weight
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -27,6 +27,14 @@ def test_models_run(model):
     for y, z in (backend.prepare(model).run([X]), backend.prepare(model).run(X), backend.run(model, [X])):
         np.testing.assert_array_equal(y, X + X)
         np.testing.assert_array_equal(z, X * X)
+
+
+def test_one_output_is_a_list_too():
+    peer = pytest.importorskip("onnxruntime.backend")
+    for package in (peer, backend):
+        outputs = package.prepare(add_weight(np.ones(3, np.float32))).run(np.zeros(3, np.float32))
+        assert type(outputs) is list
+        assert [one.tolist() for one in outputs] == [[1, 1, 1]]
 
 
 def test_results_are_those_of_onnxruntime():
