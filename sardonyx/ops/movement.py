@@ -114,6 +114,8 @@ def _clamped(size: Dim, bound: Dim) -> Dim:
             shifted = dims.add(size, bound)
             return shifted if dims.at_least(shifted, 0) else dims.maximum(shifted, 0)
         return dims.minimum(size, bound) if not dims.at_least(size, bound) else bound
+    if dims.add(size, bound) == 0:
+        return 0  # as many from the end as there are; 0 as well where there are none
     if not dims.at_least(bound, 0):
         return unknown_dim()
     if dims.at_least(size, bound):

@@ -16,6 +16,7 @@ SHAPE: dict[str, list[int | str]] = {"x": ["n", "m"]}
 SIZES = [
     N("Shape", ["x"], ["s"]),
     N("Gather", ["s", "one"], ["width"], axis=0),
+    N("Neg", ["width"], ["back"]),
 ]
 NUMBERS = {
     "zero": np.array([0]),
@@ -36,6 +37,9 @@ NUMBERS = {
         (["zero", "most", "one"], True),
         (["zero", "most", "zero"], True),
         (["zero", "most"], True),
+        (["back", "most", "one"], True),
+        (["back", "width", "one", "one"], True),
+        (["back", "most", "zero"], False),
         (["zero", "three", "one", "one"], False),
         (["one", "width", "one", "one"], False),
         (["zero", "width", "zero", "one"], False),
