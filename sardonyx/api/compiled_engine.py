@@ -73,7 +73,8 @@ def open_engine(
         _check_form(given)
     except DamagedError as error:
         raise damaged(given.name, error) from error
-    options = _with_defaults(options, given)
+    if may_run:  # what strangers would set may be paths to write to
+        options = _with_defaults(options, given)
     config_keys.check(options._config, logger)
     build = functools.partial(_build, given, options, names, provider_options, disabled, logger)
     if not only_runs(options, names, provider_options, logger) or options._free_dimensions:

@@ -4,6 +4,7 @@ one EPContext node that carries such an engine or names its file."""
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ def find(source: Any, options: SessionOptions) -> EngineSource | None:
     if not isinstance(source, str) or not source:
         return None
     try:
+        if not stat.S_ISREG(os.stat(source).st_mode):  # before opening: a pipe would block
+            return None
         with open(source, "rb") as file:
             beginning = file.read(_LOOKED_AT)
             status = os.fstat(file.fileno())

@@ -230,6 +230,25 @@ def test_code_of_others_is_not_run_unless_the_caller_answers(engine: Path, capfd
     assert not is_stored(session(engine))  # nobody answers here
 
 
+@pytest.mark.usefixtures("no_vouchers")
+def test_options_of_others_are_not_taken(tmp_path: Path, cache: Path) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.collect_node_memory_stats_to_file", str(tmp_path / "stats"))
+    write_model(tmp_path / "model.onnx")
+    compile_engine(str(tmp_path / "model.onnx"), tmp_path / "model.engine", options)
+    (tmp_path / "stats").unlink(missing_ok=True)
+    shutil.rmtree(cache / "engines")
+    check(session(tmp_path / "model.engine"), 7)
+    assert not (tmp_path / "stats").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_pipes_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.engine")
+    with pytest.raises(errors.InvalidProtobuf, match="not a file"):
+        session(tmp_path / "model.engine")
+
+
 def test_files_that_others_can_write_to_are_not_trusted(engine: Path) -> None:
     engine.chmod(0o666)
     assert not is_stored(session(engine))
