@@ -26,7 +26,7 @@ class ImageError(Exception):
 
 
 class NativeImage:
-    """An image at `address`, as long as this object lives."""
+    """An image of `nbytes` at `address`, as long as this object lives."""
 
     def __init__(self, code: NDArray[np.uint8], slots: Sequence[tuple[int, str]]) -> None:
         """`code` is position-independent and whole pages; the words at `slots` take the addresses of functions of this
@@ -47,6 +47,7 @@ class NativeImage:
             library.munmap(address, size)
             raise ImageError("the system does not let new code be run")
         self.address: int = address
+        self.nbytes = size
         unmap = weakref.finalize(self, library.munmap, address, size)
         unmap.atexit = False
 

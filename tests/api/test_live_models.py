@@ -99,6 +99,7 @@ def test_sessions_from_an_engine_share_it(path: str) -> None:
         np.testing.assert_array_equal(run(made, 7), expected)
         weights = made.memory_report().weights
         assert weights.packed == weights.shared > 0
+        assert made.memory_report().kernels > 0
     np.testing.assert_array_equal(run(second, 50), run(session(layers().SerializeToString()), 50))
 
 

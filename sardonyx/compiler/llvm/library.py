@@ -21,6 +21,7 @@ from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.runtime.kernel_cache import KernelCache, default_folder
+from sardonyx.runtime.native_image import NativeImage
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,7 @@ class KernelLibrary:
         self._keys: dict[int, str] = {}  # of all addresses, where somebody asked for one
         self._recent: dict[tuple[Emit, Hashable], int] = {}  # spares the text; expressions are told apart by identity
         self._codes: dict[str, bytes] = {}  # of all kernels, where no cache keeps them
-        self._owners: list[Any] = []  # of the memory of kernels that came from elsewhere
+        self._images: list[NativeImage] = []  # with kernels that came from elsewhere
         self._lock = threading.RLock()
         self._loader: Loader | None = None
         self._helpers = threading.local()
@@ -100,14 +101,14 @@ class KernelLibrary:
         with self._lock:
             return self._addresses.get(key)
 
-    def adopt(self, addresses: Mapping[str, int], owner: Any) -> None:
-        """Take kernels over that somebody else has put into this process, by their keys; `owner` keeps them there.
+    def adopt(self, addresses: Mapping[str, int], image: NativeImage) -> None:
+        """Take kernels over that are in an image in this process, by their keys.
 
         Those that are here already stay as they are.
         """
         with self._lock:
             self._addresses = {**addresses, **self._addresses}
-            self._owners.append(owner)
+            self._images.append(image)
 
     def object_code(self, key: str) -> bytes | None:
         """The object code of the kernel of this key; None where nobody has kept it."""
@@ -199,8 +200,14 @@ class KernelLibrary:
         return address
 
     def code_bytes(self, addresses: Iterable[int]) -> int:
-        """Bytes of object code of the kernels at these addresses that were loaded one by one."""
-        return sum(self._sizes.get(address, 0) for address in addresses)
+        """Bytes of object code of the kernels at these addresses; those of an image as a whole where one is in it."""
+        given = set(addresses)
+        images = [
+            image.nbytes
+            for image in self._images
+            if any(image.address <= address < image.address + image.nbytes for address in given)
+        ]
+        return sum(images) + sum(self._sizes.get(address, 0) for address in given)
 
     def _full_key(self, key: str) -> str:
         return f"{key}|{self.target.key}|{generator_version()}"
