@@ -10,6 +10,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.runtime.native_segment import NativeSegment
+from tests.compiler.rewrites import ALL_REWRITES
 
 Array = np.ndarray[Any, Any]
 
@@ -17,9 +18,8 @@ Array = np.ndarray[Any, Any]
 def session(text: str, kernels: str = "") -> ort.InferenceSession:
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\nagraph {text}')
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("sardonyx.cpu.kernels", kernels)
-    return ort.InferenceSession(model.SerializeToString(), options)
+    return ort.InferenceSession(model.SerializeToString(), options, disabled_optimizers=ALL_REWRITES)
 
 
 def steps(made: ort.InferenceSession, feeds: dict[str, Array]) -> list[list[str]]:

@@ -11,6 +11,7 @@ import pytest
 import sardonyx as ort
 from sardonyx.runtime.native_plan import PhaseColumn
 from sardonyx.runtime.native_segment import NativeSegment
+from tests.compiler.rewrites import ALL_REWRITES
 
 Array = np.ndarray[Any, Any]
 
@@ -28,11 +29,10 @@ BRANCHES = """(float[256, 256] x, float[256, 256] w) => (float[256, 256] y) {
 def session(text: str, mode: ort.ExecutionMode = ort.ExecutionMode.ORT_SEQUENTIAL) -> ort.InferenceSession:
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\nagraph {text}')
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.execution_mode = mode
     options.inter_op_num_threads = 2
     options.intra_op_num_threads = 2
-    return ort.InferenceSession(model.SerializeToString(), options)
+    return ort.InferenceSession(model.SerializeToString(), options, disabled_optimizers=ALL_REWRITES)
 
 
 def random(*shape: int, seed: int = 0) -> Array:
