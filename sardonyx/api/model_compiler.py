@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
@@ -57,7 +57,8 @@ class ModelCompiler:
         """Prepare the compilation of a file or of a serialised model.
 
         Initializers larger than the threshold go to `external_initializers_file_path` (relative to the output model),
-        or where `get_initializer_location_func(name, value, None)` has put them; it returns None for one that stays.
+        or where `get_initializer_location_func(name, value, place)` has put them; it returns None for one that stays in
+        the model. `place` is where an initializer of the input lies outside of it, None for others.
         """
         if not isinstance(sess_options, SessionOptions):
             raise wrong_argument("ModelCompiler", "SessionOptions", sess_options)
@@ -133,8 +134,10 @@ class ModelCompiler:
             return path.read_bytes() if self._export(path) else self._compile(Path())
 
     def compile_to_stream(self, write_function: Callable[[bytes], None]) -> None:
-        """Hand the model's bytes to a function."""
-        write_function(self.compile_to_bytes())
+        """Hand the model's bytes to a function; `Fail` where it raises."""
+        if not callable(write_function):
+            raise wrong_argument("compile_to_stream", "a function that takes bytes", write_function)
+        _call("the function of compile_to_stream", write_function, self.compile_to_bytes())
 
     def _export(self, path: Path) -> bool:
         """Write the compiled model; whether the model can be compiled ahead."""
@@ -182,11 +185,16 @@ class ModelCompiler:
     def _externalize(self, model: ModelProto, folder: Path) -> None:
         """Move large initializers out of `model`."""
         if self._locate is not None:
+            places = _places(self._input, model)
             for tensor in model.graph.initializer:
                 value = OrtValue(CoreValue(onnx.numpy_helper.to_array(tensor)))
-                place = self._locate(tensor.name, value, None)
-                if place is not None:
-                    _point_to(tensor, place)
+                what = f"get_initializer_location_func for {tensor.name!r}"
+                place = _call(what, self._locate, tensor.name, value, places.get(tensor.name))
+                if place is None:
+                    continue
+                if not isinstance(place, OrtExternalInitializerInfo):
+                    raise errors.Fail(f"{what} gave {place!r}, which is neither an OrtExternalInitializerInfo nor None")
+                _point_to(tensor, place)
         elif self._external_path is not None:
             if os.path.isabs(self._external_path):
                 raise errors.Fail(
@@ -222,6 +230,38 @@ def _input(source: PathText | bytes) -> Path | bytes:
 def _load(source: Path | bytes) -> ModelProto:
     """The model with all its weights inside."""
     return onnx.load_model_from_string(source) if isinstance(source, bytes) else onnx.load_model(str(source))
+
+
+def _call(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a caller's function gives; `Fail`, with its error's words, where it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:  # whatever a caller's function raises
+        raise errors.Fail(f"{type(error).__name__}: {error}\n(raised by {what})") from error
+
+
+def _places(source: Path | bytes, output: ModelProto) -> dict[str, OrtExternalInitializerInfo]:
+    """Where the initializers of `output` lie that are external in the model `source` and the same there."""
+    if isinstance(source, bytes):
+        return {}
+    original = onnx.load_model(str(source), load_external_data=False)
+    entries = {
+        tensor.name: {entry.key: entry.value for entry in tensor.external_data}
+        for tensor in original.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+    }
+    if not entries:
+        return {}
+    contents = {tensor.name: _bytes(tensor) for tensor in output.graph.initializer if tensor.name in entries}
+    return {
+        tensor.name: OrtExternalInitializerInfo(
+            entries[tensor.name]["location"],
+            int(entries[tensor.name].get("offset", "0")),
+            len(contents[tensor.name]),
+        )
+        for tensor in _load(source).graph.initializer
+        if tensor.name in contents and _bytes(tensor) == contents[tensor.name]
+    }
 
 
 def _bytes(tensor: TensorProto) -> bytes:

@@ -63,6 +63,56 @@ def test_the_caller_places_initializers(options):
     assert [entry.value for entry in tensor.external_data] == ["custom.bin", "16", "12000"]
 
 
+@pytest.mark.parametrize("level", [0, 1])
+def test_the_caller_knows_where_initializers_lie(tmp_path, level):
+    """External ones of the input come with their place, which may be that of the output, too."""
+    peer = pytest.importorskip("onnxruntime")
+    model = onnx.load_model_from_string(add_weight(WEIGHT))
+    onnx.save_model(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    for package in (peer, sardonyx):
+        seen, output = [], tmp_path / f"{package.__name__}.onnx"
+
+        def reuse(name, value, place, seen=seen):
+            seen.append((name, value.shape(), place.filepath, place.file_offset, place.byte_size))
+            return place
+
+        compiler = package.ModelCompiler(
+            package.SessionOptions(),
+            str(tmp_path / "m.onnx"),
+            get_initializer_location_func=reuse,
+            graph_optimization_level=package.GraphOptimizationLevel(level),
+        )
+        compiler.compile_to_file(str(output))
+        assert seen == [("w", [1000, 3], "w.bin", 0, 12000)]
+        (tensor,) = onnx.load(output, load_external_data=False).graph.initializer
+        assert tensor.data_location == onnx.TensorProto.EXTERNAL
+        assert package.InferenceSession(output).run(None, {"x": np.zeros_like(WEIGHT)})[0].tolist() == WEIGHT.tolist()
+
+
+def _raise(*_):
+    raise ValueError("my own words")
+
+
+def test_errors_of_callers_functions_are_failures():
+    peer = pytest.importorskip("onnxruntime")
+    for package in (peer, sardonyx):
+
+        def compiler(locate, package=package):
+            model = add_weight(WEIGHT)
+            return package.ModelCompiler(package.SessionOptions(), model, get_initializer_location_func=locate)
+
+        for act, text in (
+            (lambda make=compiler: make(None).compile_to_stream(_raise), "ValueError: my own words"),
+            (lambda make=compiler: make(_raise).compile_to_bytes(), "ValueError: my own words"),
+            (lambda make=compiler: make(lambda *_: 3).compile_to_bytes(), "FAIL : "),
+        ):
+            with pytest.raises(Exception, match=text) as error:
+                act()
+            assert type(error.value).__name__ == "Fail"
+        with pytest.raises(TypeError):
+            compiler(None).compile_to_stream(3)
+
+
 def test_what_is_refused(options, tmp_path):
     compile_ = sardonyx.ModelCompiler
     model = add_and_multiply()
