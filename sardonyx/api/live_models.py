@@ -85,8 +85,11 @@ def find(store: EngineStore) -> Built | None:
 def offered(
     store: EngineStore, built: Built, segment: NativeSegment | None, states: Mapping[str, Sequence[int] | None] | None
 ) -> Built:
-    """A session, which others may use from now on: if its plan is one segment, of files with known states."""
-    if segment is None or states is None:
+    """A session, which others may use from now on: if its plan is one segment, of files with known states.
+
+    Not one whose threads a caller's functions make: they shall end with it.
+    """
+    if segment is None or states is None or store.settings.hooks is not None:
         return built
     model = _KNOWN[store.key] = LiveModel(built, segment, states)
     return model.first()

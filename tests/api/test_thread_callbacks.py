@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -101,6 +102,27 @@ def test_sessions_have_threads_of_their_own() -> None:
     gc.collect()
     assert len(made.joined) == 1
     np.testing.assert_array_equal(sessions[0].run(None, {"x": X})[0], _result())
+
+
+def test_threads_end_with_their_session_though_another_one_runs_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(MODEL)
+    os.utime(path, (1e9, 1e9))  # settled long ago
+    made, plain = Made(), ort.SessionOptions()
+    plain.intra_op_num_threads = 2
+    first = ort.InferenceSession(path, made.options(2))
+    second = ort.InferenceSession(path, plain)
+    third = ort.InferenceSession(path, made.options(2))
+    for session in (first, second, third):
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], _result())
+    assert len(made.created) == 2
+    del first, session
+    gc.collect()
+    assert made.joined == [made.created[0][1]]
+    del third
+    gc.collect()
+    assert len(made.joined) == 2
+    np.testing.assert_array_equal(second.run(None, {"x": X})[0], _result())
 
 
 def test_threads_of_parallel_mode_are_made_alike(monkeypatch: pytest.MonkeyPatch) -> None:
