@@ -13,11 +13,13 @@ import typer
 from rich.table import Table
 
 import sardonyx
+from sardonyx.api.enums import GraphOptimizationLevel
 from sardonyx.api.explanation import Declined, Explanation, Row, abbreviated
 from sardonyx.api.explanation import explain as explain_session
 from sardonyx.api.run_settings import KERNELS
 from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console
+from sardonyx.cli.failure import CommandError
 from sardonyx.cli.model_inputs import assumed_sizes, make_inputs
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.cli.why import overridable_text, show_why
@@ -40,6 +42,10 @@ def explain(
     repeat: Annotated[int, typer.Option(min=1, help="Runs of --run, after those that warm up.")] = 20,
     threads: Annotated[int, typer.Option(min=0, help="Threads inside operators; 0 lets the engine choose.")] = 0,
     kernels: Annotated[str, typer.Option(help="An instruction set instead of the machine's best.")] = "",
+    level: Annotated[str, typer.Option(help="Optimisation level: disable, basic, extended, layout or all.")] = "all",
+    entries: Annotated[
+        list[str] | None, typer.Option("--option", help="KEY=VALUE, a config entry of the session.")
+    ] = None,
     why: Annotated[
         bool, typer.Option("--why", help="What each knob did, what turning it would do, and the model's troubles.")
     ] = False,
@@ -55,8 +61,11 @@ def explain(
     feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), sizes, 0)
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
-    if kernels:
-        options.add_session_config_entry(KERNELS, kernels)
+    options.graph_optimization_level = _level(level)
+    for key, value in assignments(
+        "--option", [*([f"{KERNELS}={kernels}"] if kernels else []), *(entries or [])]
+    ).items():
+        options.add_session_config_entry(key, value)
     session = sardonyx.InferenceSession(str(model), options)
     with assumed_sizes(source, feeds, sizes):
         found = explain_session(session, feeds, runs=repeat if run else 0, why=why)
@@ -70,6 +79,17 @@ def explain(
     _show(model, found, every)
     if report is not None:
         console().print(f"\n{report}")
+
+
+def _level(name: str) -> GraphOptimizationLevel:
+    """An optimisation level by its name; CommandError for any other."""
+    levels = {level.name.removeprefix("ORT_ENABLE_").lower(): level for level in GraphOptimizationLevel}
+    levels["disable"] = levels.pop("ort_disable_all")
+    if name not in levels:
+        raise CommandError(
+            f"--level {name}: expected one of {', '.join(sorted(levels, key=lambda one: int(levels[one])))}"
+        )
+    return levels[name]
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,24 @@ def test_runs_are_measured_for_every_value(command: Command, model: Path) -> Non
     assert all(one["measured_us"] > 0 for one in level["turned"])
 
 
+def test_the_options_of_the_session_are_those_that_are_asked_for(command: Command, model: Path) -> None:
+    def report(*options: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            command("explain", model, "--dim", "rows=6", "--why", "--json", *options).out
+        )
+        return found
+
+    usual, basic = report(), report("--level", "basic")
+    left_out = report("--option", "optimization.disable_specified_optimizers=KernelFusion")
+    assert [len(one["rows"]) for one in (usual, basic, left_out)] == [2, 3, 3]
+    for one in (basic, left_out):
+        (missing,) = [found for found in one["why"]["diagnoses"] if found["name"] == "missing fusions"]
+        assert missing["found"]
+    outcome = command("explain", model, "--level", "most")
+    assert outcome.code == 1
+    assert "--level most: expected one of disable, basic, extended, layout, all" in outcome.err
+
+
 @pytest.mark.parametrize("width", [60, 100, 150])
 def test_the_table_fits_any_terminal(
     width: int, command: Command, model: Path, monkeypatch: pytest.MonkeyPatch
