@@ -37,6 +37,7 @@ from sardonyx.passes.rules import (
     quantization,
     quantization_pairs,
     reshapes,
+    rotary,
     sizes,
     skip_layer_norm,
     transposes,
@@ -112,7 +113,7 @@ def _simplifications() -> tuple[Pass, ...]:
 
 def _fusions() -> tuple[Pass, ...]:
     """What makes one operator of several."""
-    rules = (*sizes.RULES, *attention.RULES, *layer_norm.RULES, *activations.RULES)
+    rules = (*sizes.RULES, *rotary.RULES, *attention.RULES, *layer_norm.RULES, *activations.RULES)
     return _each(rules)
 
 

@@ -1,0 +1,178 @@
+"""Rotary position embeddings that exporters write out: channels turned by angles that grow with the position.
+
+x * cos + rotated(x) * sin, where rotated(x) puts the second half of the channels, negated, in front of the first one
+(Su et al. 2021, as transformers has it).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ops.framework.facts import Dims, same
+from sardonyx.passes.anchored import AnchoredRule
+from sardonyx.passes.base import Context, Level
+from sardonyx.passes.rule import Match, Replacement, Rule, op
+from sardonyx.passes.rules.attention_heads import Heads, constant_factor, past_or_split, producer, shape_of
+from sardonyx.passes.rules.facts import in_main_graph, integers, unsqueezed_axes
+
+_BACK = op.Slice("x", "back_start", "back_end", "back_axes", "back_steps?")
+_FRONT = op.Slice("x", "front_start", "front_end", "front_axes", "front_steps?")
+_JOIN = op.Concat(op.Neg(_BACK), _FRONT)
+_LAST = 3  # the axis of the channels of (batch, heads, length, size)
+
+
+class FuseRotaryEmbedding(AnchoredRule):
+    """The parts become RotaryEmbedding over (batch, length, heads * size), with the split into heads behind it.
+
+    Its caches are the first halves of the cosines and sines, which must repeat themselves.
+    """
+
+    name = "RotaryEmbeddingFusion"
+    level = Level.EXTENDED
+    patterns = (op.Add(op.Mul("x", "cos"), op.Mul(_JOIN, "sin")),)
+    anchor = "Neg"
+    reach = 3
+
+    def check(self, m: Match) -> str | None:
+        if not in_main_graph(m):
+            return "it is inside a loop or a branch"
+        if m.fact("x").dtype != ir.DataType.FLOAT:
+            return "only single precision has such a kernel in onnxruntime"
+        heads = past_or_split(m.value("x"), m.context)
+        if heads.rows is None or heads.past is not None or not isinstance(heads.shape[_LAST], int):
+            return "what it turns is not split into heads"
+        size = heads.shape[_LAST]
+        assert isinstance(size, int)
+        if size % 2 or m.attribute(m.covered(_JOIN), "axis") not in (-1, _LAST):
+            return "its halves are not those of the channels"
+        for part, bounds in ((_BACK, (size // 2, size)), (_FRONT, (0, size // 2))):
+            if self._bounds(m, "back" if part is _BACK else "front", size) != bounds:
+                return "its halves are not those of the channels"
+        return self._angles_reason(m, heads)
+
+    @staticmethod
+    def _bounds(m: Match, part: str, size: int) -> tuple[int, int] | None:
+        """From where to where a slice of the channels goes."""
+        start, end, axes = (integers(m.value(f"{part}_{name}"), m) for name in ("start", "end", "axes"))
+        steps = None if m.optional(f"{part}_steps") is None else integers(m.value(f"{part}_steps"), m)
+        if start is None or end is None or axes not in ([_LAST], [-1]) or (steps is not None and steps != [1]):
+            return None
+        first, last, _ = slice(start[0], end[0]).indices(size)
+        return first, last
+
+    @staticmethod
+    def _angles_reason(m: Match, heads: Heads) -> str | None:
+        batch, _, length, size = heads.shape
+        for name in ("cos", "sin"):
+            rows = _rows(m.value(name), m.context)
+            shape = None if rows is None else shape_of(rows, m.context)
+            if shape is None or len(shape) != 3 or not same(shape[1], length) or shape[2] != size:
+                return f"its {name} is not (batch or 1, 1, length, size)"
+            if shape[0] != 1 and not same(shape[0], batch):
+                return f"its {name} is not (batch or 1, 1, length, size)"
+            if not _repeats_itself(m.value(name), m.context):
+                return f"the halves of its {name} are not known to be equal"
+        shapes = [_angles_shape(m, name) for name in ("cos", "sin")]
+        return None if same(shapes[0][0], shapes[1][0]) else "its cosines and sines are of different batches"
+
+    def rewrite(self, m: Match) -> Replacement:
+        heads = past_or_split(m.value("x"), m.context)
+        transpose, reshape = heads.split
+        caches = [self._cache(m, name) for name in ("cos", "sin")]
+        nodes: list[ir.Node] = []
+        positions = self._positions(m, nodes)
+        turned = m.new_node("RotaryEmbedding", [heads.rows, positions, *caches], domain="com.microsoft", version=1)
+        split = m.new_node("Reshape", [turned.outputs[0], reshape.inputs[1]], version=reshape.version)
+        result = m.new_node("Transpose", [split.outputs[0]], version=transpose.version)
+        for node, old in ((split, reshape), (result, transpose)):
+            node.attributes.update(old.attributes)
+        split.name, result.name = f"{m.root.name}_split", f"{m.root.name}_transpose"
+        return Replacement([*nodes, turned, split, result], {m.root.outputs[0]: result.outputs[0]})
+
+    @staticmethod
+    def _cache(m: Match, name: str) -> ir.Value:
+        """The first halves of the cosines or sines as (batch * length or length, half), once for all that read them."""
+        rows = _rows(m.value(name), m.context)
+        assert rows is not None
+        half = _angles_shape(m, name)[2]
+        assert isinstance(half, int)
+        cut = _beside(m, rows, "half", "Slice", [np.array([0]), np.array([half // 2]), np.array([2])])
+        return _beside(m, cut, "cache", "Reshape", [np.array([-1, half // 2])])
+
+    @staticmethod
+    def _positions(m: Match, nodes: list[ir.Node]) -> ir.Value:
+        """The rows of the caches: from the first one on, for one entry of the batch or for all of them."""
+        if _angles_shape(m, "cos")[0] == 1:
+            return m.initializer(np.zeros(1, np.int64), "start")
+        rows = _rows(m.value("cos"), m.context)
+        assert rows is not None
+
+        def made(op_type: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+            nodes.append(m.new_node(op_type, inputs, attributes))
+            nodes[-1].name = f"{m.root.name}_positions_{len(nodes)}"
+            return nodes[-1].outputs[0]
+
+        sizes = made("Gather", made("Shape", rows), m.initializer(np.array([0, 1], np.int64), "axes"))
+        zero, one = (m.initializer(np.array(number, np.int64), "number") for number in (0, 1))
+        count = made("ReduceProd", sizes, keepdims=0)
+        return made("Reshape", made("Range", zero, count, one), sizes)
+
+
+def _rows(value: ir.Value, context: Context) -> ir.Value | None:
+    """The (batch, length, size) of cosines or sines (batch, 1, length, size)."""
+    view, shape = producer(value, "Unsqueeze"), shape_of(value, context)
+    if view is None or shape is None or unsqueezed_axes(view, len(shape), context) != {1}:
+        return None
+    return view.inputs[0]
+
+
+def _angles_shape(m: Match, name: str) -> Dims:
+    rows = _rows(m.value(name), m.context)
+    shape = shape_of(rows, m.context)
+    assert shape is not None
+    return shape
+
+
+def _repeats_itself(value: ir.Value | None, context: Context) -> bool:
+    """Whether the second half of the last axis is known to equal the first one."""
+    while value is not None and (shape := shape_of(value, context)) is not None:
+        node = producer(value, "Concat", "Cos", "Sin", "Cast", "Unsqueeze", "Mul")
+        if node is None:
+            return False
+        if node.op_type == "Concat":
+            last = node.attributes["axis"].as_int() in (-1, len(shape) - 1)
+            return last and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
+        if node.op_type == "Unsqueeze":
+            axes = unsqueezed_axes(node, len(shape), context)
+            if axes is None or len(shape) - 1 in axes:
+                return False
+        scaled = constant_factor(node)
+        if node.op_type == "Mul" and scaled is None:
+            return False
+        value = node.inputs[0] if scaled is None else scaled[0]
+    return False
+
+
+def _beside(
+    m: Match, value: ir.Value, suffix: str, op_type: str, numbers: list[np.ndarray[tuple[int], np.dtype[np.int64]]]
+) -> ir.Value:
+    """The result of an operator with constant parameters on a value, which is made once and stands behind the value."""
+    name = f"{value.name}_{suffix}"
+    for use in value.uses():
+        if use.node.name == name and use.node.op_type == op_type:
+            return use.node.outputs[0]
+    graph, maker = m.root.graph, value.producer()
+    assert isinstance(graph, ir.Graph)
+    parameters = [m.initializer(one.astype(np.int64), suffix) for one in numbers]
+    node = m.new_node(op_type, [value, *parameters])
+    node.name = name
+    if maker is None:
+        graph.insert_before(graph[0], node)
+    else:
+        graph.insert_after(maker, node)
+    m.context.added(node)
+    return node.outputs[0]
+
+
+RULES: tuple[Rule, ...] = (FuseRotaryEmbedding(),)
