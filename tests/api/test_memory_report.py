@@ -16,6 +16,7 @@ import sardonyx as ort
 from sardonyx.api.memory_report import MemoryReport
 from sardonyx.compiler.gemm_choice import packed_words
 from sardonyx.compiler.llvm.target import host_target
+from tests.api.session_models import branches
 
 WIDTH, INNER, LAYERS = 128, 256, 3
 
@@ -172,6 +173,19 @@ def test_a_report_is_readable_and_goes_into_json() -> None:
     content = json.loads(json.dumps(report.as_dict()))
     assert content["weights"]["packed"] == report.weights.packed
     assert content["total"] == report.total
+
+
+def test_subgraphs_and_what_lies_between_steps_count() -> None:
+    made = session(branches())
+    x = np.ones((2, 4), np.float32)
+    for condition in (True, False, True, False):
+        (result,) = made.run(None, {"x": x, "c": np.array(condition)})
+        np.testing.assert_array_equal(result, np.full((2, 3), 4.0 if condition else -4.0))
+    report = made.memory_report()
+    assert len(report.plans) == 3  # the product and a branch each
+    assert report.between >= result.nbytes
+    assert "between" in str(report)
+    assert report.weights.held == 12 * 4
 
 
 def test_models_on_the_host_have_a_report_as_well() -> None:
