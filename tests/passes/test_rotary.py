@@ -10,6 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from sardonyx.transformers.fusion_options import FusionOptions
+from sardonyx.transformers.optimizer import optimize_model
 from tests.passes.agreement import assert_agrees, assert_agrees_with_double
 from tests.passes.attention_graphs import HEADS, SIZE, WIDTH, Graph
 from tests.passes.models import fused, node_of, operators, rewritten
@@ -71,6 +73,16 @@ def test_turned_queries_and_keys_are_two_nodes_and_attention_one(batched: bool) 
     assert reports["RotaryEmbeddingFusion"].changes == 2
     assert "MultiHeadAttention" in operators(session)
     assert_agrees(model, session, g.feeds)
+
+
+def test_the_option_of_the_optimiser_switches_it() -> None:
+    _, model = _attention(lambda g, *parts: g.turned(*parts), batched=False)
+    options = FusionOptions("gpt2")
+    counts = optimize_model(model, "gpt2", optimization_options=options).get_fused_operator_statistics()
+    assert counts["RotaryEmbedding"] == 2
+    options.enable_rotary_embeddings = False
+    counts = optimize_model(model, "gpt2", optimization_options=options).get_fused_operator_statistics()
+    assert counts["RotaryEmbedding"] == 0
 
 
 def test_only_what_is_turned_as_a_whole_is_one_node() -> None:

@@ -122,7 +122,7 @@ class FuseRotaryEmbedding(AnchoredRule):
 def _rows(value: ir.Value, context: Context) -> ir.Value | None:
     """The (batch, length, size) of cosines or sines (batch, 1, length, size)."""
     view, shape = producer(value, "Unsqueeze"), shape_of(value, context)
-    if view is None or shape is None or unsqueezed_axes(view, len(shape), context) != {1}:
+    if view is None or shape is None or unsqueezed_axes(view, len(shape), context) != frozenset({1}):
         return None
     return view.inputs[0]
 
