@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.constant_memory import constant_empty
 from sardonyx.runtime.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
+from sardonyx.runtime.mapped_pages import FileMap
 
 Bytes = NDArray[np.uint8]
 Sections = Mapping[str, Sequence[Bytes]]
@@ -180,8 +181,11 @@ def map_sealed(path: str) -> SealedEngine:
     """The engine of a file, mapped; DamagedError, OSError."""
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
-        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if status.st_size else memoryview(b"")
-    return sealed_engine(data, status)
+        if not status.st_size:
+            raise DamagedError("it is empty")
+        mapped = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped.path = os.path.realpath(path)
+    return sealed_engine(memoryview(mapped), status)
 
 
 def sealed_engine(data: memoryview, status: os.stat_result | None) -> SealedEngine:

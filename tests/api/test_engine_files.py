@@ -28,6 +28,8 @@ from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.runtime import vouchers
 from sardonyx.runtime.engine_file import SealedEngine, map_sealed
 from sardonyx.runtime.mapped_pages import mapped_ranges
+from sardonyx.runtime.native_image import NativeImage
+from sardonyx.runtime.native_plan import StepColumn
 from tests.api.engine_models import IDS, expected, write_model
 
 SIZES = (7, 12)
@@ -161,6 +163,9 @@ def test_weights_are_mapped(engine: Path) -> None:
     words = plan.words
     inside = sum(int(((words >= one.start) & (words < one.end)).sum()) for one in mapped)
     assert inside >= 3  # table, packed weights and bias
+    weights = made.memory_report().weights
+    assert weights.mapped > 0
+    assert (weights.packed, weights.held, weights.computed) == (0, 0, 0)
     sealed = map_sealed(str(engine)).engine
     constants = write_model(engine.parent / "again.onnx")
     content = engine.read_bytes()
@@ -424,11 +429,18 @@ def test_the_largest_shape_is_tried(tmp_path: Path) -> None:
         compile_engine(model, tmp_path / "x.engine", profiles=[shape_profiles.parse("x:1x2,8x2,9x2")])
 
 
-def test_kernels_that_the_process_has_are_used(engine: Path) -> None:
-    """The second session of an engine brings no second image."""
-    first = session(engine)
-    check(first)
-    owners = len(library()._owners)
-    second = session(engine)
-    check(second)
-    assert len(library()._owners) == owners
+def test_kernels_that_the_process_has_are_used(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two sessions of one engine, in a process without its kernels, only the first brings them."""
+    loaded: list[NativeImage] = []
+    make = NativeImage.__init__
+    monkeypatch.setattr(NativeImage, "__init__", lambda image, *given: (loaded.append(image), make(image, *given))[1])
+    forget_kernels()
+    addresses = []
+    for _ in range(2):
+        made = session(engine)
+        check(made)
+        steps = made._session().plan.steps[0].call.plan_for(((7,),)).plan.steps
+        addresses.append(steps[:, StepColumn.FUNCTION].tolist())
+    assert len(loaded) == 1
+    assert addresses[0] == addresses[1]
+    assert min(addresses[0]) >= loaded[0].address
