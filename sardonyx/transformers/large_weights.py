@@ -92,7 +92,9 @@ def write_model(
             return
         bare, taken = detached(model, max(least, 1), attributes)
         tensors = list(bare_tensors(bare, attributes))
-        if one_file:
+        if not tensors:
+            pass  # all are small
+        elif one_file:
             _write_together(target.with_name(f"{target.name}.data"), tensors, taken)
         else:
             _write_apart(target.parent, tensors, taken)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +206,7 @@ class ModelGraphs:
                 return self.shape_infer_helper
         except errors.OnnxRuntimeError as error:
             self.enable_shape_infer = False
-            print(f"failed in shape inference: {error}", file=sys.stderr)
+            logger.warning("Shapes are not known, as inference failed: %s", error)
         return None
 
     @staticmethod

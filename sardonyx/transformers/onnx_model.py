@@ -178,7 +178,8 @@ class OnnxModel(NodePaths):
         self.all_graphs = None
         for value in [value for value in graph.output if value.name not in kept]:
             graph.output.remove(value)
-        logger.info("Removed %d nodes that no output needs", left_out)
+        if left_out:
+            logger.info("Removed %d nodes that no output needs", left_out)
         self.update_graph(allow_remove_graph_inputs=allow_remove_graph_inputs)
 
     def update_graph(self, verbose: bool = False, allow_remove_graph_inputs: bool = False) -> None:

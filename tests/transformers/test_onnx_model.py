@@ -350,6 +350,12 @@ def test_saving_leaves_the_model_as_it_is(model: OnnxModel, tmp_path: Path) -> N
         model.save_model_to_file(inside.parent / "new.onnx", True, all_tensors_to_one_file=False)
 
 
+def test_small_weights_stay_in_the_file(model: OnnxModel, tmp_path: Path) -> None:
+    model.save_model_to_file(tmp_path / "m.onnx", use_external_data_format=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+    assert len(outputs(str(tmp_path / "m.onnx"))) == 2
+
+
 def test_tensors_in_attributes_may_be_written_outside(tmp_path: Path) -> None:
     model = OnnxModel(proto())
     large = helper.make_node("Constant", [], ["u"], value=numpy_helper.from_array(np.ones(600, np.float32)))
