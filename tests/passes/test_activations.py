@@ -24,6 +24,7 @@ CONSTANTS = {
     name: np.array(number, np.float32)
     for name, number in {
         "root2": math.sqrt(2),
+        "short_root2": 1.41421,
         "half_root": math.sqrt(0.5),
         "one": 1,
         "two": 2,
@@ -47,6 +48,7 @@ TAILS: dict[str, list[Sequence[str]]] = {
 }
 ERF_HEADS: dict[str, list[Sequence[str]]] = {
     "div": [("Div", "x", "root2", "s")],
+    "div by few digits": [("Div", "x", "short_root2", "s")],
     "mul": [("Mul", "half_root", "x", "s")],
 }
 CUBES: dict[str, list[Sequence[str]]] = {

@@ -28,8 +28,8 @@ def _halved_products(grown: OpPattern) -> Iterator[OpPattern]:
 
 
 def _erf_patterns() -> tuple[OpPattern, ...]:
-    """0.5 * x * (1 + erf(x / sqrt(2)))."""
-    scaled = (op.Div("x", math.sqrt(2.0)), op.Mul("x", math.sqrt(0.5)))
+    """0.5 * x * (1 + erf(x / sqrt(2))), the root of 2 by all its digits or as Megatron writes it."""
+    scaled = (op.Div("x", math.sqrt(2.0)), op.Div("x", 1.41421), op.Mul("x", math.sqrt(0.5)))
     return tuple(pattern for one in scaled for pattern in _halved_products(op.Add(op.Erf(one), 1.0)))
 
 
