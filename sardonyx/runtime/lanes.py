@@ -220,7 +220,7 @@ class LanePool:
         self._kept = (os.cpu_count() or 1) if kept is None else kept
         # One end only: the lane that was used last has the warmest memory. Its methods are atomic.
         self._idle: deque[Lane] = deque()
-        self._made: weakref.WeakSet[Lane] = weakref.WeakSet()
+        self._made: weakref.WeakValueDictionary[int, Lane] = weakref.WeakValueDictionary()  # by their `id`
         self._epoch = 0
 
     def take(self) -> Lane:
@@ -230,7 +230,7 @@ class LanePool:
         except IndexError:
             lane = Lane(self.threads, self.limit, self._growth)
             lane.epoch = self._epoch
-            self._made.add(lane)
+            self._made[id(lane)] = lane
             return lane
 
     def lend(self, borrower: Borrower) -> Lane:
@@ -270,4 +270,5 @@ class LanePool:
     def lanes(self) -> list[tuple[Lane, bool]]:
         """All lanes that there are, and whether each is idle."""
         idle = set(map(id, tuple(self._idle)))
-        return [(lane, id(lane) in idle) for lane in tuple(self._made)]
+        made = [lane for found in self._made.valuerefs() if (lane := found()) is not None]
+        return [(lane, id(lane) in idle) for lane in made]
