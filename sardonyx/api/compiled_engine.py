@@ -13,9 +13,9 @@ import functools
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sardonyx import errors, log
 from sardonyx._version import __version__
@@ -27,6 +27,7 @@ from sardonyx.api.engine_store import only_runs, package_state
 from sardonyx.api.enums import ExecutionMode
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.session_request import SessionRequest
 from sardonyx.api.stored_session import Origin, opened
 from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
@@ -34,9 +35,6 @@ from sardonyx.runtime.engine_file import DamagedError
 from sardonyx.runtime.kernel_cache import default_folder
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.vouchers import Vouchers
-
-if TYPE_CHECKING:
-    from sardonyx.runtime.trace import Trace
 
 TRUST = "sardonyx.engine_trusted"
 WEIGHTS = "weights"  # the file of the model's external data, and the section that has it
@@ -57,17 +55,10 @@ _OF_PLANS = (
 )
 
 
-def open_engine(
-    given: EngineSource,
-    options: SessionOptions,
-    names: Sequence[str],
-    provider_options: Sequence[Mapping[str, str]],
-    disabled: set[str],
-    logger: log.Logger,
-    trace: Trace | None,
-) -> Built:
+def open_engine(given: EngineSource, request: SessionRequest) -> Built:
     """The session of an engine. `Fail` where it is damaged; where it needs compiling and that is not allowed, `Fail` or
     ModelRequiresCompilation."""
+    options, logger = request.options, request.logger
     try:
         may_run = _vouchers().may_run(given.sealed, is_on(options._config, TRUST))
         _check_form(given)
@@ -76,15 +67,16 @@ def open_engine(
     if may_run:  # what strangers would set may be paths to write to
         options = _with_defaults(options, given)
     config_keys.check(options._config, logger)
-    build = functools.partial(_build, given, options, names, provider_options, disabled, logger)
-    if not only_runs(options, names, provider_options, logger) or options._free_dimensions:
+    request = request._replace(options=options)
+    if not only_runs(request) or options._free_dimensions:
         logger.info(f"the session asks for more than {given.name} has: its model is compiled", "engine")
-        return build(trace)
+        return _build(given, request)
     settings = run_settings(options)
     problem = _problem(given, settings, may_run)
     if not problem:
         engine = given.sealed.engine
-        found = opened(Origin(engine, settings, engine.sections.__getitem__, functools.partial(build, None)))
+        build = functools.partial(_build, given, request._replace(trace=None))
+        found = opened(Origin(engine, settings, engine.sections.__getitem__, build))
         if found is not None:
             _warn_of_changes(given, logger)
             logger.info(f"the session is that of {given.name}", "engine")
@@ -97,15 +89,15 @@ def open_engine(
     if is_on(options._config, _NO_OTHER):
         raise errors.Fail(f"{given.name} cannot be used as it is, and '{_NO_OTHER}' makes that an error: {problem}")
     logger.warning(f"{given.name} cannot be used as it is, and the model in it is compiled: {problem}", "engine")
-    return build(trace)
+    return _build(given, request)
 
 
-def model_in(given: EngineSource, options: SessionOptions) -> tuple[bytes, SessionOptions]:
-    """The model in an engine, and options that say where its weights are."""
+def of_model_in(given: EngineSource, request: SessionRequest) -> SessionRequest:
+    """The same request of the model in an engine."""
     sections = given.sealed.engine.sections
-    options = options._copy()
+    options = request.options._copy()
     options._external_files = {**options._external_files, WEIGHTS: sections[WEIGHTS].data}
-    return sections["model"].tobytes(), options
+    return request._replace(source=sections["model"].tobytes(), options=options)
 
 
 def plan_settings(settings: RunSettings) -> dict[str, Any]:
@@ -237,16 +229,7 @@ def _problem(given: EngineSource, settings: RunSettings, may_run: bool) -> str:
     return ""
 
 
-def _build(
-    given: EngineSource,
-    options: SessionOptions,
-    names: Sequence[str],
-    provider_options: Sequence[Mapping[str, str]],
-    disabled: set[str],
-    logger: log.Logger,
-    trace: Trace | None,
-) -> Built:
+def _build(given: EngineSource, request: SessionRequest) -> Built:
     from sardonyx.api.session_build import build
 
-    model, options = model_in(given, options)
-    return build(model, options, names, provider_options, disabled, logger, trace)
+    return build(of_model_in(given, request))

@@ -32,6 +32,7 @@ from sardonyx.api.output_plans import OutputPlans
 from sardonyx.api.results import detach, to_python
 from sardonyx.api.run_options import RunOptions, check_run_config, shrinks_memory
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.session_request import SessionRequest
 from sardonyx.api.shared_symbols import Contradiction, SharedSymbols
 from sardonyx.api.signature import Signature
 from sardonyx.providers import registry
@@ -77,20 +78,14 @@ class CoreSession:
         self._profiling_start = 0 if self._trace is None else self._trace.start_ns
         self._node_memory = node_memory(source, self._options._config, self._trace)
         self._context = RunContext(trace=self._node_memory or self._trace, logger=self._logger)
-        given: dict[str, Any] = {
-            "names": providers,
-            "provider_options": provider_options,
-            "disabled": set(disabled_optimizers),
-            "logger": self._logger,
-        }
-        self._build = functools.partial(session_opening.build, source, **given)
         self._disabled = frozenset(disabled_optimizers)
+        self._request = SessionRequest(source, self._options, providers, provider_options, self._disabled, self._logger)
         self._again = functools.partial(
             CoreSession._ordinary, source, self._options, providers, provider_options, set(disabled_optimizers)
         )
         self.memory_limit = memory_limit(self._options._config)
         with self.within_limit():
-            built = session_opening.open_session(source, options=self._options, trace=self._trace, **given)
+            built = session_opening.open_session(self._request._replace(trace=self._trace))
         self._providers = built.providers
         self._memory_owners = [*built.providers]
         self._compiled = built.compiled
@@ -234,13 +229,13 @@ class CoreSession:
         """
         options = options._copy()
         options.optimized_model_filepath = ""
-        return self._build(
+        request = self._request._replace(
             options=options,
-            disabled=set(self._disabled if disabled is None else disabled),
+            disabled=frozenset(self._disabled if disabled is None else disabled),
             logger=log.Logger(self._options.logid, log.Severity.FATAL),
-            trace=None,
             constant_initializers=constant_initializers,
         )
+        return session_opening.build(request)
 
     def within_limit(self) -> contextlib.AbstractContextManager[None]:
         """Inside, what is taken has to fit under the session's memory limit, if it has one."""
@@ -342,7 +337,8 @@ class CoreSession:
                 options = self._options._copy()
                 options.optimized_model_filepath = ""
                 try:
-                    built = self._build(options=options, trace=None, distinct_symbols=True)
+                    request = self._request._replace(options=options, distinct_symbols=True)
+                    built = session_opening.build(request)
                 except errors.OnnxRuntimeError as error:
                     raise errors.InvalidArgument(
                         f"Got invalid dimensions: {contradiction}, and the model cannot be compiled without the name: "

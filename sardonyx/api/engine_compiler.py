@@ -34,6 +34,7 @@ from sardonyx.api.engine_store import package_state
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_build import Source, build
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.session_request import SessionRequest
 from sardonyx.api.shape_profiles import LARGEST, LEAST, USUAL, Profile
 from sardonyx.api.stored_session import graph_content, places_of, segment_of, signature_content
 from sardonyx.compiler.llvm.library import generator_version, library
@@ -110,7 +111,7 @@ def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: lo
     options.enable_profiling = False
     options._config = session_entries(options)
     options._config[_SAVED_FILE] = WEIGHTS
-    built = build(source, options, [CPUExecutionProvider.name], [{}], set(), logger, None)
+    built = build(SessionRequest(source, options, [CPUExecutionProvider.name], [{}], (), logger))
     return list(built.files) if isinstance(source, str) else []
 
 
@@ -126,7 +127,7 @@ def _compiled(options: SessionOptions, scratch: Path, logger: log.Logger) -> tup
     options._config = session_entries(options)
     options._free_dimensions, options._initializers, options._external = {}, {}, {}
     options._external_files = {WEIGHTS: view}
-    built = build(model, options, [CPUExecutionProvider.name], [{}], set(), logger, None)
+    built = build(SessionRequest(model, options, [CPUExecutionProvider.name], [{}], (), logger))
     return built, {"model": [np.frombuffer(model, np.uint8)], WEIGHTS: [np.frombuffer(view, np.uint8)]}
 
 

@@ -29,7 +29,7 @@ from sardonyx._version import __version__
 from sardonyx.api.config_keys import is_on
 from sardonyx.api.held_files import file_state
 from sardonyx.api.run_settings import run_settings
-from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.session_request import SessionRequest
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.restored_plan import shapes_of
 from sardonyx.compiler.tuned import stored_numbers
@@ -70,18 +70,17 @@ _LARGEST = "session.max_shape_override"
 Make = Callable[[Sequence[Shapes]], tuple[Mapping[str, Any], Sections]]
 
 
-def only_runs(
-    options: SessionOptions, names: Sequence[str], provider_options: Sequence[Mapping[str, str]], logger: log.Logger
-) -> bool:
-    """Whether a session like this asks for no more than to run a model on the CPU alone, unobserved."""
+def only_runs(request: SessionRequest) -> bool:
+    """Whether a session is asked for no more than to run a model on the CPU alone, unobserved."""
+    options = request.options
     config = options._config
     if options._initializers or options._external or options._external_files or options.has_providers():
         return False
     if options.enable_profiling or options.optimized_model_filepath or options._cancelled[0]:
         return False
-    if list(names) not in ([], ["CPUExecutionProvider"]) or any(map(len, provider_options)):
+    if list(request.names) not in ([], ["CPUExecutionProvider"]) or any(map(len, request.provider_options)):
         return False
-    if logger.is_enabled(log.Severity.VERBOSE) or any(is_on(config, key) for key in _REFUSED):
+    if request.logger.is_enabled(log.Severity.VERBOSE) or any(is_on(config, key) for key in _REFUSED):
         return False
     return is_on(config, KEY) and not config.get(_LARGEST)
 
@@ -101,20 +100,10 @@ class EngineStore:
         return self._key
 
     @staticmethod
-    def of(
-        source: Any,
-        options: SessionOptions,
-        names: Sequence[str],
-        provider_options: Sequence[Mapping[str, str]],
-        disabled: set[str],
-        logger: log.Logger,
-    ) -> EngineStore | None:
-        """The store for a session like this; None where it is switched off, or the session asks for more than runs of
-        a model file."""
-        folder = default_folder()
-        if folder is None or not isinstance(source, str) or not source:
-            return None
-        if not only_runs(options, names, provider_options, logger):
+    def of(request: SessionRequest) -> EngineStore | None:
+        """The store for a session; None where it is switched off, or asked for more than runs of a model file."""
+        folder, source, options = default_folder(), request.source, request.options
+        if folder is None or not isinstance(source, str) or not source or not only_runs(request):
             return None
         settings = run_settings(options)
         if settings.kernels == "numpy":
@@ -128,7 +117,7 @@ class EngineStore:
             int(options.execution_order),
             sorted(options._config.items()),
             sorted(map(repr, options._free_dimensions.items())),
-            sorted(disabled),
+            sorted(request.disabled),
             host_target(settings.kernels).key,
             stored_numbers(),
             package_state(),

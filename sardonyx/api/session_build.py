@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import onnx
@@ -31,6 +31,7 @@ from sardonyx.api.placement_report import log_placement
 from sardonyx.api.rewrite_settings import rewrite_settings, rewrites_left_out
 from sardonyx.api.run_settings import run_settings
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.session_request import SessionRequest
 from sardonyx.api.signature import Signature
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
@@ -50,23 +51,9 @@ _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
-def build(
-    source: Source,
-    options: SessionOptions,
-    names: Sequence[str],
-    provider_options: Sequence[Mapping[str, str]],
-    disabled: set[str],
-    logger: log.Logger,
-    trace: Trace | None,
-    *,
-    distinct_symbols: bool = False,
-    constant_initializers: bool = False,
-) -> Built:
-    """Load, change, place and compile a model as the options say, and save it where they ask for that.
-
-    With `distinct_symbols` no two dimensions of inputs are taken for equal because they have one name, with
-    `constant_initializers` callers cannot override initializers that are inputs of the graph.
-    """
+def build(request: SessionRequest) -> Built:
+    """Load, change, place and compile a model as a request says, and save it where its options ask for that."""
+    source, options, names, provider_options, disabled, logger, trace = request[:7]
     config = options._config
     config_keys.check(config, logger)
     if config.get(_MINIMAL_BUILD) == "save":
@@ -84,9 +71,9 @@ def build(
     with span(trace, "Session", "session_initialization"):
         fix_dimensions(loaded.model, options._free_dimensions)
         replace_initializers(loaded.model, options._initializers)
-        if distinct_symbols:
+        if request.distinct_symbols:
             make_distinct(loaded.model)
-        if constant_initializers:
+        if request.constant_initializers:
             take_off_inputs(loaded.model)
         if config.get(value_layout.KEY) == value_layout.TURNED:
             value_layout.turn_value_caches(loaded.model)
@@ -180,7 +167,7 @@ def _compiled(
     loaded: LoadedModel,
     options: SessionOptions,
     providers: Sequence[ExecutionProvider],
-    disabled: set[str],
+    disabled: Collection[str],
     logger: log.Logger,
     trace: Trace | None,
 ) -> CompiledModel:

@@ -8,44 +8,35 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sardonyx import log
 from sardonyx.api import config_keys, engine_source, engine_store, live_models
 from sardonyx.api.built import Built
 from sardonyx.api.config_keys import is_on
 from sardonyx.api.engine_store import EngineStore
 from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.session_request import SessionRequest
 from sardonyx.runtime.engine_file import Engine
 
 if TYPE_CHECKING:
     from sardonyx.api.held_files import HeldFiles
     from sardonyx.api.session_build import Source
-    from sardonyx.runtime.trace import Trace
 
 
-def open_session(
-    source: Source,
-    options: SessionOptions,
-    names: Sequence[str],
-    provider_options: Sequence[Mapping[str, str]],
-    disabled: set[str],
-    logger: log.Logger,
-    trace: Trace | None,
-) -> Built:
+def open_session(request: SessionRequest) -> Built:
     """What `build` gives, from the engine that an earlier session kept, or else with a way to keep one."""
+    source, options, logger = request.source, request.options, request.logger
     given = engine_source.find(source, options)
     if given is not None:
         from sardonyx.api.compiled_engine import open_engine
 
-        return open_engine(given, options, names, provider_options, disabled, logger, trace)
+        return open_engine(given, request)
     if is_on(options._config, "ep.context_enable"):
-        return _exported(source, options, names, provider_options, disabled, logger, trace)
-    store = EngineStore.of(source, options, names, provider_options, disabled, logger)
+        return _exported(request)
+    store = EngineStore.of(request)
     if store is None:
-        return build(source, options, names, provider_options, disabled, logger, trace)
+        return build(request)
     known = live_models.find(store)
     if known is not None:
         config_keys.check(options._config, logger)
@@ -53,17 +44,13 @@ def open_session(
         return known
     engine = store.find()
     if engine is not None:
-        assert isinstance(source, str)  # others have no store
         config_keys.check(options._config, logger)
-        built = _from_kept(
-            store, engine, functools.partial(_build_again, source, options, names, provider_options, disabled, logger),
-            logger,
-        )  # fmt: skip
+        built = _from_kept(store, engine, request)
         if built is not None:
             logger.info(f"the session is that of an engine kept for {source!r}", "engine")
             return built
     began = time.perf_counter()
-    built = build(source, options, names, provider_options, disabled, logger, trace)
+    built = build(request)
     if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.warned:
         return built
     from sardonyx.api.engine_keeper import Keeper
@@ -73,18 +60,17 @@ def open_session(
     return live_models.offered(store, built, segment_of(built.plan), store.settled(built.files))
 
 
-def _exported(source: Source, options: SessionOptions, *others: Any) -> Built:
+def _exported(request: SessionRequest) -> Built:
     """The session of a model, whose compiled form is written, too."""
     from sardonyx.api.context_export import export_if_asked, path_of
 
-    *_, logger, _ = others
-    path_of(source, options)
-    built = build(source, options, *others)
-    export_if_asked(source, options, logger)
+    path_of(request.source, request.options)
+    built = build(request)
+    export_if_asked(request.source, request.options, request.logger)
     return built
 
 
-def _from_kept(store: EngineStore, engine: Engine, build_again: Any, logger: log.Logger) -> Built | None:
+def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> Built | None:
     """A session from a kept engine; None where that is no good here."""
     from sardonyx.api.held_files import HeldFiles
     from sardonyx.api.kept_engine import Observer
@@ -99,7 +85,7 @@ def _from_kept(store: EngineStore, engine: Engine, build_again: Any, logger: log
         engine,
         store.settings,
         files.array,
-        functools.partial(build_again, files),
+        functools.partial(_build_again, request, files),
         lets_go=True,
         on_missed=store.note_missed,
     )
@@ -107,41 +93,35 @@ def _from_kept(store: EngineStore, engine: Engine, build_again: Any, logger: log
     if found is None:
         return None
     built, later = found
-    built = replace(built, keep=Observer(store, content, later, logger))
+    built = replace(built, keep=Observer(store, content, later, request.logger))
     return live_models.offered(store, built, segment_of(built.plan), content["files"])
 
 
-def _build_again(
-    path: str,
-    options: SessionOptions,
-    names: Sequence[str],
-    provider_options: Sequence[Mapping[str, str]],
-    disabled: set[str],
-    logger: log.Logger,
-    files: HeldFiles,
-) -> Built:
+def _build_again(request: SessionRequest, files: HeldFiles) -> Built:
     """`build` from the file of a model, or, where that is another one by now, from what is held of its files."""
+    path: str = request.source
+    request = request._replace(trace=None)
     if not files.changed():
-        made = build(path, options, names, provider_options, disabled, logger, None)
+        made = build(request)
         if not files.changed():
             return made
     files.check_whole()
     main, folder = next(iter(files.views)), os.path.realpath(os.path.dirname(path))
-    options = options._copy()
+    options = request.options._copy()
     options._external_files = {os.path.relpath(other, folder): view for other, view in files.views.items()}
-    return build(bytes(files.views[main]), options, names, provider_options, disabled, logger, None)
+    return build(request._replace(source=bytes(files.views[main]), options=options))
 
 
-def build(source: Source, options: SessionOptions, *arguments: Any, **others: Any) -> Built:
+def build(request: SessionRequest) -> Built:
     """`session_build.build`, imported when it is needed; of an engine, from the model in it."""
     from sardonyx.api import session_build
 
-    given = engine_source.find(source, options)
+    given = engine_source.find(request.source, request.options)
     if given is not None:
-        from sardonyx.api.compiled_engine import model_in
+        from sardonyx.api.compiled_engine import of_model_in
 
-        source, options = model_in(given, options)
-    return session_build.build(source, options, *arguments, **others)
+        request = of_model_in(given, request)
+    return session_build.build(request)
 
 
 def effective_options(source: Source, options: SessionOptions) -> SessionOptions:
