@@ -280,6 +280,24 @@ def test_a_past_stays_with_multi_head_attention(cached: bool) -> None:
     assert_agrees_with_double(model, after, g.feeds)
 
 
+def test_padding_of_past_and_new_keys() -> None:
+    g = Graph()
+    x = g.hidden(BATCH, LENGTH)
+    past = [
+        g.input(one, ["b", HEADS, "p", SIZE], g.normal(BATCH, HEADS, 3, SIZE)) for one in ("past_key", "past_value")
+    ]
+    mask = g.input("mask", ["b", "p + s"], masks(BATCH, LENGTH + 3)["integers"])
+    query = g.split(g.projected(x))
+    keys, values = (g("Concat", old, g.split(g.projected(x)), axis=2) for old in past)
+    shown = g("Cast", g("Unsqueeze", mask, g.constant([1, 2], np.int64)), to=TensorProto.BOOL)
+    bias = g("Where", shown, g.constant(0.0), g.constant(LOWEST))
+    scores = g("MatMul", g.scaled(query), g("Transpose", g.scaled(keys), perm=[0, 1, 3, 2]))
+    model = g.finished(g.attended(g("Add", scores, bias), values, x), x).model()
+    after, reports = fused(model)
+    assert reports["AttentionMaskFusion"].changes == 1
+    assert_agrees_with_double(model, after, g.feeds)
+
+
 def _sliced(name: str) -> tuple[Graph, onnx.ModelProto]:
     """A mask whose length is called `name`, cut to as many keys as past and new ones are."""
     g = Graph()

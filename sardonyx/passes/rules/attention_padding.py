@@ -16,7 +16,7 @@ from sardonyx.passes.base import Context, Level, MaskFormat
 from sardonyx.passes.rule import Match, Replacement, Rule
 from sardonyx.passes.rules.attention_heads import producer, shape_of
 from sardonyx.passes.rules.attention_mask import repeated
-from sardonyx.passes.rules.facts import unsqueezed_axes
+from sardonyx.passes.rules.facts import in_main_graph, unsqueezed_axes
 from sardonyx.passes.rules.narrow_integers import as_int32
 
 _MASK, _BIAS = 4, 5  # inputs of MultiHeadAttention
@@ -160,6 +160,8 @@ class FusePaddingMask(Rule):
 
     def check(self, m: Match) -> str | None:
         assert isinstance(m, PaddingMatch)
+        if not in_main_graph(m):
+            return "it is inside a loop or a branch"
         if m.padding is None:
             return "its bias is not known to be made of a mask of the padding"
         mask, bias = shape_of(m.padding.mask, m.context), shape_of(m.root.inputs[_BIAS], m.context)
