@@ -211,7 +211,8 @@ class ManySteps(ShortWay):
 
     @property
     def held_bytes(self) -> int:
-        woven = [one.chain for chains in list(self._woven.values()) for one in list(chains.values())]
+        calls = [call for found in self._woven.keyrefs() if (call := found()) is not None]
+        woven = [one.chain for call in calls for one in list(self._woven.get(call, {}).values())]
         return sum(chain.held_bytes for chain in woven if chain is not None)
 
     def fast_call(self) -> FastCall:
