@@ -30,7 +30,7 @@ from sardonyx.transformers.half_numbers import (
     convert_tensor_float_to_bfloat16,
     convert_tensor_float_to_float16,
 )
-from sardonyx.transformers.half_ports import DEFAULT_OP_BLOCK_LIST, Ports
+from sardonyx.transformers.half_ports import DEFAULT_OP_BLOCK_LIST, Ports, scaled_sums
 
 Model: TypeAlias = str | os.PathLike[str] | ModelProto
 
@@ -77,6 +77,7 @@ def convert_float_to_float16(
     - `op_block_list` (default `DEFAULT_OP_BLOCK_LIST`) and `node_block_list`: operators and names of nodes that stay
       float32, with all that is inside them, or become bfloat16 with `use_bfloat16_as_blocked_nodes_dtype`. Operators
       that take no float16 stay float32 in any case.
+    - Sums of products of integers stay float32 until they are scaled.
     - `force_fp16_initializers`: weights that only such nodes read become float16, too.
     - `force_fp16_inputs`: inputs by operator that become float16 though they would stay float32.
     - `disable_shape_infer`: types of values are those that the model states; nothing is inferred.
@@ -98,6 +99,7 @@ def convert_float_to_float16(
         node_block_list or (),
         force_fp16_inputs or {},
         int(TensorProto.BFLOAT16 if use_bfloat16_as_blocked_nodes_dtype else TensorProto.FLOAT),
+        {name for graph in graphs_of(proto.graph) for name in scaled_sums(graph.node)},
     )
     conversion = _Conversion(ports, (min_positive_val, max_finite_val), force_fp16_initializers)
     conversion.convert(proto, keep_io_types, infer=not disable_shape_infer)

@@ -96,14 +96,29 @@ _SINGLE_OUTPUTS: Mapping[str, Sequence[int]] = {
     "SkipSimplifiedLayerNormalization": (1, 2),
 }
 
+_INTEGER_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger"})
+
 _NAMES = {TensorProto.FLOAT16: "(float16)", TensorProto.BFLOAT16: "(bfloat16)"}
+
+
+def scaled_sums(nodes: Sequence[NodeProto]) -> set[str]:
+    """The floats by which sums of integers become numbers again: the sums, their products with scales, these scales.
+
+    Sums of products of bytes are beyond what float16 holds, and products of scales below.
+    """
+    sums = {name for node in nodes if node.op_type in _INTEGER_PRODUCTS for name in node.output}
+    casts = {node.output[0] for node in nodes if node.op_type == "Cast" and node.input[0] in sums}
+    scaled = [node for node in nodes if node.op_type == "Mul" and not casts.isdisjoint(node.input)]
+    factors = {name for node in scaled for name in node.input}
+    scales = {node.output[0] for node in nodes if node.op_type == "Mul" and node.output[0] in factors}
+    return casts | scales | {node.output[0] for node in scaled}
 
 
 class Ports:
     """The element types of a conversion.
 
     A node that is converted takes and gives float16 wherever its operator allows it; a blocked one `wide` (float32 or
-    bfloat16). What an operator does not take stays float32.
+    bfloat16). What an operator does not take stays float32. A node is blocked by its operator, its name or its result.
     """
 
     def __init__(
@@ -113,18 +128,21 @@ class Ports:
         blocked_nodes: Collection[str],
         forced_inputs: Mapping[str, Collection[int]],
         wide: int,
+        blocked_results: Collection[str] = (),
     ) -> None:
         self.opsets = opsets
         self.wide = wide
         self._blocked_operators = frozenset(blocked_operators)
         self._blocked_nodes = frozenset(blocked_nodes)
+        self._blocked_results = frozenset(blocked_results)
         self._forced = forced_inputs
         self._kept: Mapping[str, Collection[int]] = ALWAYS_FLOAT_INPUTS
         if opsets.get("", 11) <= 10:
             self._kept = {**ALWAYS_FLOAT_INPUTS, **_SCALES_OF_RESIZE_10}
 
     def is_blocked(self, node: NodeProto) -> bool:
-        return node.op_type in self._blocked_operators or node.name in self._blocked_nodes
+        by_name = node.op_type in self._blocked_operators or node.name in self._blocked_nodes
+        return by_name or not self._blocked_results.isdisjoint(node.output)
 
     def input(self, node: NodeProto, index: int, blocked: bool) -> int:
         """The element type of a float input."""

@@ -171,6 +171,21 @@ def test_operators_without_half_stay_in_single_precision():
     check(model, after, {"x": RNG.standard_normal((2, 4)).astype(np.float32)}, atol=0.1)
 
 
+def test_sums_of_integers_are_scaled_in_single_precision():
+    text = """g (float[n, 2048] x) => (float[n, 3] y) {
+      a = Relu(x) q, s, z = DynamicQuantizeLinear(a) i = MatMulInteger(q, w, z, wz) f = Cast <to = 1> (i)
+      t = Mul(s, ws) m = Mul(f, t) y = Add(m, b) }"""
+    weights = {"w": RNG.integers(0, 255, (2048, 3)).astype(np.uint8), "wz": np.uint8(3), "ws": np.float32(1e-6)}
+    model = model_of(text, **weights, b=np.float32([1, 2, 3]))
+    after = convert_float_to_float16(model)
+    assert operators(after)[-3:] == ["Mul", "Cast", "Add"]
+    assert weight_type(after, "ws") == FLOAT
+    feeds = {"x": RNG.uniform(1, 2, (2, 2048)).astype(np.float32)}
+    check(model, after, feeds)
+    model.graph.output.append(helper.make_tensor_value_info("i", TensorProto.INT32, ["n", 3]))
+    assert np.abs(runs_in(sardonyx, model, feeds)[1]).max() > 65504
+
+
 def test_results_of_another_type_are_asked_for():
     text = """g (int64[n] i) => (float[n] y) {
       f = Cast <to = 1> (i) s = Shape(i) z = ConstantOfShape(s) o = ConstantOfShape <value = float[1] {2.0}> (s)
