@@ -83,11 +83,13 @@ class _Call:
             given = (self.field(one) for one in fields)
             status.set(k.call_address(self.address(State.RUN), I64, *given, nothing, stop))
 
+        watch = self.field(State.WATCH)
         if has_signals(k):
-            watched = Watched(k, self.field(State.WATCH), nothing)
-            with watched.watching():
-                go(watched.stop)
-        else:
+            with k.when(watch.differs(0)), k.apart():  # not for short runs
+                watched = Watched(k, watch, nothing)
+                with watched.watching():
+                    go(watched.stop)
+        with k.when(watch.equals(0)):
             go(nothing)
         with k.when(releases):
             k.call_address(self.address(State.RESTORE_THREAD), None, saved.get())

@@ -287,23 +287,30 @@ def _emit_run(target: Target) -> str:
         busy = _Team(k, k["team"]).word(TeamField.BUSY)
         with k.otherwise(ended), k.when(atomics.load(busy, "monotonic").equals(0)):
             shared.set(atomics.exchange_if(busy, 0, 1, "acquire"))
-    is_shared = shared.get()
+    is_shared, may_end = shared.get(), k["terminate"].differs(0)
     with denormals(k, run.flushes_denormals()):
-        with k.when(is_shared):
-            team = _Team(k, k["team"])
-            _open(k, team, run, width)
-            me = _Participant(k, team, run, k.constant(I64, 0))
-            _walk_as_caller(k, team, run, me, status, _Alarm(k, team, run))
-            state = team.word(TeamField.STATE)
-            atomics.update("and", state, ~OPEN, "seq_cst")
-            team.wait(lambda order: (atomics.load(state, order) & ACTIVE).equals(0), me, Does.WALK)
-            me.member.does(Does.NOTHING)
-            atomics.store(team.word(TeamField.BUSY), 0, "release")
-        with k.otherwise(is_shared):
-            _walk_alone(k, run, status)
+        # What small runs do without is apart from what they do.
+        with k.when(is_shared), k.apart():
+            _share(k, _Team(k, k["team"]), run, width, status)
+        with k.when(~is_shared & may_end), k.apart():
+            _walk_watched(k, run, status)
+        with k.otherwise(is_shared | may_end):
+            _walk_alone(k, run)
     _stamp(k, run.step_count)
     k.give(status.get())
     return k.finish()
+
+
+def _share(k: Function, team: _Team, run: _Run, width: Value, status: Variable) -> None:
+    """The run as the caller of a team that it owns; nobody is in it afterwards."""
+    _open(k, team, run, width)
+    me = _Participant(k, team, run, k.constant(I64, 0))
+    _walk_as_caller(k, team, run, me, status, _Alarm(k, team, run))
+    state = team.word(TeamField.STATE)
+    atomics.update("and", state, ~OPEN, "seq_cst")
+    team.wait(lambda order: (atomics.load(state, order) & ACTIVE).equals(0), me, Does.WALK)
+    me.member.does(Does.NOTHING)
+    atomics.store(team.word(TeamField.BUSY), 0, "release")
 
 
 def _bind(k: Function, run: _Run) -> None:
@@ -342,10 +349,21 @@ def _is_ended(k: Function, run: _Run) -> Value:
     return shall_end(k, k.pointer(k.select(k["terminate"].equals(0), never, k["terminate"]), I64))
 
 
-def _walk_alone(k: Function, run: _Run, status: Variable) -> None:
-    """Every step, one after the other, whole or in pieces; nothing of a team is touched."""
+def _walk_alone(k: Function, run: _Run) -> None:
+    """Every step whole, one after the other; nothing of a team is touched, and nobody ends the run."""
     scratch = run.scratch(k.constant(I64, 0))
-    in_pieces = k["terminate"].differs(0) & run.plan.load(int(PlanField.LONG)).differs(0)
+    with k.loop(0, run.step_count) as index:
+        _stamp(k, index)
+        step = run.step(index)
+        chunks = step.load(int(StepColumn.CHUNKS))
+        with k.when(chunks > 0):
+            run.call(step, k.constant(I64, 0), chunks, scratch)
+
+
+def _walk_watched(k: Function, run: _Run, status: Variable) -> None:
+    """Every step, one after the other, those of long runs in pieces, until the run shall end."""
+    scratch = run.scratch(k.constant(I64, 0))
+    in_pieces = run.plan.load(int(PlanField.LONG)).differs(0)
     index = k.variable(I64, k.select(status.get().equals(0), k.constant(I64, 0), run.step_count))
     with k.loop_while(lambda: index.get() < run.step_count):
         now = index.get()
