@@ -108,6 +108,23 @@ class CoreSparseTensor:
     def dense_shape(self) -> list[int]:
         return list(self._shape)
 
+    def coordinates(self) -> tuple[Array, Array, Array]:
+        """The row and the column of each value of a matrix, and the values; ValueError for other tensors."""
+        if len(self._shape) != 2:
+            raise ValueError(f"a sparse matrix has two dimensions, not {len(self._shape)}")
+        view = self._view
+        if isinstance(view, SparseCsrView):
+            offsets = view.outer()
+            return np.repeat(np.arange(max(offsets.size - 1, 0)), np.diff(offsets)), view.inner(), self._values
+        if isinstance(view, SparseBlockSparseView):
+            raise ValueError("a sparse matrix must be in coordinate or compressed row form, not in blocks")
+        places = view.indices()
+        if places.size == self._values.size:
+            rows, columns = np.divmod(places.reshape(-1), max(self._shape[1], 1))
+            return rows, columns, self._values
+        rows, columns = places.reshape(-1, 2).T
+        return rows, columns, self._values
+
     def data_type(self) -> str:
         return f"sparse_tensor({element_types.by_dtype(self._values.dtype).name})"
 
@@ -134,20 +151,13 @@ class CoreSparseTensor:
         """The tensor with its zeros (empty texts among texts)."""
         text = self._values.dtype.hasobject
         dense: Array = np.full(self._shape, "", object) if text else np.zeros(self._shape, self._values.dtype)
-        flat = dense.reshape(-1)
-        if isinstance(self._view, SparseCooView):
-            indices = self._view.indices()
-            if indices.size == self._values.size:
-                flat[indices.reshape(-1)] = self._values.reshape(-1)
-            else:
-                rows, columns = indices.reshape(-1, 2).T
-                dense[rows, columns] = self._values.reshape(-1)
-        elif isinstance(self._view, SparseCsrView):
-            if self._values.size:
-                line = np.repeat(np.arange(self._shape[0]), np.diff(self._view.outer()))
-                dense[line, self._view.inner()] = self._values.reshape(-1)
-        else:
+        if isinstance(self._view, SparseBlockSparseView):
             raise RuntimeError("a tensor in block form has no defined dense form")
+        if isinstance(self._view, SparseCooView) and self._view.indices().size == self._values.size:
+            dense.reshape(-1)[self._view.indices().reshape(-1)] = self._values.reshape(-1)
+        else:
+            rows, columns, values = self.coordinates()
+            dense[rows, columns] = values.reshape(-1)
         return dense
 
     def _as(self, form: type[_Form]) -> _Form:
