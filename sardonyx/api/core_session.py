@@ -19,10 +19,12 @@ from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.built import Built
 from sardonyx.api.config_keys import is_on
 from sardonyx.api.core_value import CoreValue
+from sardonyx.api.enums import OrtAllocatorType, OrtMemType
 from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
 from sardonyx.api.fast_run import ShortWay
 from sardonyx.api.feeds import InputSpec
 from sardonyx.api.io_binding import SessionIOBinding
+from sardonyx.api.memory_info import OrtMemoryInfo
 from sardonyx.api.memory_limit import memory_limit
 from sardonyx.api.model_metadata import ModelMetadata
 from sardonyx.api.node_arg import NodeArg
@@ -478,19 +480,47 @@ class CoreSession:
     def provider_options(self) -> dict[str, dict[str, str]]:
         return {provider.name: provider.provider_options() for provider in self._providers}
 
-    def allocator_name(self) -> str:
-        """The name of the memory that inputs and outputs live in."""
-        return self._providers[-1].allocator().name
+    def get_providers(self) -> list[str]:
+        """The providers by priority, as `InferenceSession` tells them."""
+        return self.provider_names
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of each provider, as texts."""
+        return self.provider_options
 
     @property
-    def keeps_arena(self) -> bool:
-        return bool(self._options.enable_cpu_mem_arena)
+    def input_meminfos(self) -> list[OrtMemoryInfo]:
+        """Where each input lives."""
+        return [self._memory_info() for _ in self.inputs_meta]
 
-    def ep_device(self) -> OrtEpDevice:
-        """The device on which inputs are expected."""
-        return get_ep_devices()[0]
+    @property
+    def output_meminfos(self) -> list[OrtMemoryInfo]:
+        """Where each output lives."""
+        return [self._memory_info() for _ in self.outputs_meta]
 
-    def assignment(self) -> list[OrtEpAssignedSubgraph]:
+    def _memory_info(self) -> OrtMemoryInfo:
+        has_arena = self._options.enable_cpu_mem_arena
+        kind = OrtAllocatorType.ORT_ARENA_ALLOCATOR if has_arena else OrtAllocatorType.ORT_DEVICE_ALLOCATOR
+        return OrtMemoryInfo(self._providers[-1].allocator().name, kind, 0, OrtMemType.DEFAULT)
+
+    @property
+    def input_epdevices(self) -> list[OrtEpDevice]:
+        """The device on which each input is expected."""
+        return [get_ep_devices()[0] for _ in self.inputs_meta]
+
+    def get_tuning_results(self) -> list[Any]:
+        """What providers measured while tuning themselves; those here tune nothing at run time."""
+        return []
+
+    def set_tuning_results(self, results: Sequence[Any], error_on_invalid: bool = False) -> None:
+        """Take such results; RuntimeError for any where `error_on_invalid`."""
+        if results and error_on_invalid:
+            name = results[0].get("ep")
+            if name not in self.provider_names:
+                raise RuntimeError(f"Cannot find execution provider {name}")
+            raise RuntimeError(f"Invalid TuningResults (index=0). {name} does not support TunableOp.")
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Which provider runs which nodes; `Fail` unless the session was told to keep that."""
         if not is_on(self._options._config, _ASSIGNMENT):
             raise errors.Fail(

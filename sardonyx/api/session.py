@@ -11,9 +11,7 @@ from sardonyx import errors
 from sardonyx.api import environment, provider_choice
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.core_session import CoreSession
-from sardonyx.api.enums import OrtAllocatorType, OrtMemType
 from sardonyx.api.io_binding import IOBinding
-from sardonyx.api.memory_info import OrtMemoryInfo
 from sardonyx.api.ort_value import OrtValue
 from sardonyx.api.session_options import SessionOptions
 from sardonyx.runtime import collector
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from sardonyx.api.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
+    from sardonyx.api.memory_info import OrtMemoryInfo
     from sardonyx.api.memory_report import MemoryReport
     from sardonyx.api.model_metadata import ModelMetadata
     from sardonyx.api.node_arg import NodeArg
@@ -273,20 +272,15 @@ class InferenceSession:
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Which provider runs which nodes; needs the config ``session.record_ep_graph_assignment_info`` = 1."""
-        return self._session().assignment()
+        return self._session().get_provider_graph_assignment_info()
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where each input lives."""
-        return [self._memory_info() for _ in self.get_inputs()]
+        return self._session().input_meminfos
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where each output lives."""
-        return [self._memory_info() for _ in self.get_outputs()]
-
-    def _memory_info(self) -> OrtMemoryInfo:
-        session = self._session()
-        kind = OrtAllocatorType.ORT_ARENA_ALLOCATOR if session.keeps_arena else OrtAllocatorType.ORT_DEVICE_ALLOCATOR
-        return OrtMemoryInfo(session.allocator_name(), kind, 0, OrtMemType.DEFAULT)
+        return self._session().output_meminfos
 
     def memory_report(self) -> MemoryReport:
         """Where the bytes of the session are: weights, arenas, plans, kernels; `print` shows it as a table."""
@@ -294,7 +288,7 @@ class InferenceSession:
 
     def get_input_epdevices(self) -> list[OrtEpDevice]:
         """The device on which each input is expected."""
-        return [self._session().ep_device() for _ in self.get_inputs()]
+        return self._session().input_epdevices
 
     # Changing providers
 
@@ -336,15 +330,11 @@ class InferenceSession:
 
     def get_tuning_results(self) -> list[Any]:
         """What providers measured while tuning themselves; those here tune nothing at run time."""
-        return []
+        return self._session().get_tuning_results()
 
     def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
         """Results of `get_tuning_results` of an equal session; RuntimeError for any where `error_on_invalid`."""
-        if results and error_on_invalid:
-            name = results[0].get("ep")
-            if name not in (self._providers or ()):
-                raise RuntimeError(f"Cannot find execution provider {name}")
-            raise RuntimeError(f"Invalid TuningResults (index=0). {name} does not support TunableOp.")
+        self._session().set_tuning_results(results, error_on_invalid)
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Forget a captured device graph; there are none on the CPU."""

@@ -47,3 +47,28 @@ def test_options_are_copied():
     options.logid = "later"
     session.initialize_session()
     assert session.session_options.logid == ""
+
+
+def test_the_session_below_tells_what_the_one_above_does():
+    peer = pytest.importorskip("onnxruntime")
+    for package in (peer, sardonyx):
+        options = package.SessionOptions()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        below = package.InferenceSession(models.add(), options, ["CPUExecutionProvider"])._sess
+        assert below.get_providers() == ["CPUExecutionProvider"]
+        assert below.get_provider_options() == {"CPUExecutionProvider": {}}
+        assert [item.name for item in (*below.input_meminfos, *below.output_meminfos)] == ["Cpu"] * 3
+        assert [item.ep_name for item in below.input_epdevices if item is not None] in (
+            [],
+            ["CPUExecutionProvider"] * 2,
+        )
+        assert len(below.input_epdevices) == 2
+        (part,) = below.get_provider_graph_assignment_info()
+        assert [node.op_type for node in part.get_nodes()] == ["Add"]
+        assert below.get_tuning_results() == []
+        wrong = {"ep": "Nobody", "results": {}, "validators": {}}
+        below.set_tuning_results([wrong], False)
+        with pytest.raises(RuntimeError, match="Cannot find execution provider Nobody"):
+            below.set_tuning_results([wrong], True)
+        with pytest.raises(RuntimeError, match="CPUExecutionProvider does not support TunableOp"):
+            below.set_tuning_results([{**wrong, "ep": "CPUExecutionProvider"}], True)
