@@ -548,4 +548,6 @@ def test_the_page_lists_every_key_and_no_other() -> None:
 def test_the_code_reads_the_keys_that_work_and_no_others() -> None:
     sources = [path for path in (ROOT / "sardonyx").rglob("*.py") if path.name != "config_keys.py"]
     read = {name for path in sources for name in KEY.findall(path.read_text())}
-    assert read == {key.name for key in CONFIG_KEYS.values() if key.state == "works"}
+    true_in_any_case = {"session.x64quantprecision"}  # products of bytes never saturate
+    assert read | true_in_any_case == {key.name for key in CONFIG_KEYS.values() if key.state == "works"}
+    assert not read & true_in_any_case
