@@ -167,8 +167,8 @@ def test_turned_weights_are_transformed_once() -> None:
         counts.append(len(first.prepared))
     assert counts[0] >= 2  # the turned weights, and what the convolution makes of them
     assert counts[0] == counts[1] == counts[2]
-    turned = [made.buffer.array for _, made in first.prepared.values()]
-    assert any(source is one for source, _ in first.prepared.values() for one in turned)
+    turned = [made.buffer.array for _, made, _ in first.prepared.values()]
+    assert any(source is one for source, _, _ in first.prepared.values() for one in turned)
 
 
 def test_results_lie_channels_last() -> None:
