@@ -10,7 +10,9 @@ import sardonyx
 from tests.api.models import add_and_multiply
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
-ROWS = re.findall(r"^\| `([\w.]+)` \| (works|accepted without effect|refused|absent) \|", PAGE.read_text(), re.MULTILINE)
+ROWS = re.findall(
+    r"^\| `([\w.]+)` \| (works|accepted without effect|refused|absent) \|", PAGE.read_text(), re.MULTILINE
+)
 
 
 def resolve(name):
