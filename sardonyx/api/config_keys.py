@@ -352,7 +352,7 @@ _TABLE = (
         "works",
         "the first run of a model file leaves an engine from which later sessions begin at once",
     ),
-    # Compiled models of other providers
+    # Compiled engines, and models that carry them
     _on_off("sardonyx.engine_trusted", "0", "works", "run code of an engine that somebody else made"),
     _text(
         "sardonyx.engine_profiles",

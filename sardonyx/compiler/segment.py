@@ -414,9 +414,24 @@ def build_segment(
                 structure = structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations))
         places = tuple(map(number, read)), tuple(map(number, written))
         operations.append(Operation(group, *places, bind, _label(group), structure))
+    pairs = _paired(groups, outer, operations, structures, number) if settings.pairs else {}
+    outputs = tuple(value for value in made if outer[value])
+    dtypes = tuple(_required(dtype_of(value)) for value in inputs)
+    kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
+    return Segment(library, *kept, settings, steering.intersection(inputs), pairs)
+
+
+def _paired(
+    groups: Sequence[Group],
+    outer: Mapping[ir.Value, bool],
+    operations: Sequence[Operation],
+    structures: dict[Hashable, int],
+    number: Callable[[ir.Value | None], int],
+) -> dict[int, PairOperation]:
+    """The pairs among the operations, by the `id` of the first; `structures` gets theirs."""
     pairs: dict[int, PairOperation] = {}
     by_group = {id(operation.group): operation for operation in operations}
-    for pair in pairs_of(groups, outer) if settings.pairs else ():
+    for pair in pairs_of(groups, outer):
         first, second = by_group[id(pair.first)], by_group[id(pair.second)]
         each = structure_of(pair.first), structure_of(pair.second)
         key = ("alone", first.structure, second.structure) if None in each else ("pair", *each)
@@ -433,10 +448,7 @@ def build_segment(
             structure = structures.setdefault(("averaged", whole.structure, pool.structure), place)
             with_pool = Operation(more.group, whole.inputs, results, more.bind, _label(more.group), structure)
             pairs[index] = replace(both, with_pool=with_pool, pool=pool)
-    outputs = tuple(value for value in made if outer[value])
-    dtypes = tuple(_required(dtype_of(value)) for value in inputs)
-    kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
-    return Segment(library, *kept, settings, steering.intersection(inputs), pairs)
+    return pairs
 
 
 def _constant_tensor(binder: Binder, value: ir.Value, constant: Callable[[ir.Value], Array | None]) -> Tensor | None:

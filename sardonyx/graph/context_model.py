@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sardonyx.graph.wire_format import varint
+
 SOURCE = "Sardonyx"
 OPERATOR, DOMAIN = "EPContext", "com.microsoft"
 
@@ -98,13 +100,13 @@ def _text(data: memoryview, field: _Field) -> str:
 def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
     """The fields of a message; ValueError or IndexError where it is none."""
     while start < end:
-        tag, start = _varint(data, start)
+        tag, start = varint(data, start)
         number, wire = tag >> 3, tag & 7
         if wire == _VARINT:
-            value, start = _varint(data, start)
+            value, start = varint(data, start)
             yield _Field(number, value, 0)
         elif wire == _BYTES:
-            size, start = _varint(data, start)
+            size, start = varint(data, start)
             if size > end - start:
                 raise ValueError("a field is longer than its message")
             yield _Field(number, start, size)
@@ -115,15 +117,3 @@ def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
             raise ValueError("a group")
     if start != end:
         raise ValueError("a field is longer than its message")
-
-
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """A number of seven bits per byte, and where the next field starts."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError("a number without end")

@@ -119,14 +119,14 @@ def _rewrite(data: memoryview, payloads: Payloads) -> list[bytes | memoryview]:
         tag = data[position]
         position += 1
         if tag >= 0x80:
-            tag, position = _varint(data, start)
+            tag, position = varint(data, start)
         wire = tag & 7
         if wire == _BYTES:
             length = data[position]
             if length < 0x80:  # too short to hold a payload
                 position += 1 + length
                 continue
-            length, position = _varint(data, position)
+            length, position = varint(data, position)
             if length > message.end - position:
                 raise MalformedError
             if length < LEAST_BYTES:
@@ -157,7 +157,7 @@ def _rewrite(data: memoryview, payloads: Payloads) -> list[bytes | memoryview]:
             raise MalformedError
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def varint(data: memoryview, position: int) -> tuple[int, int]:
     """A number of seven bits per byte, and where the next field starts."""
     value = 0
     for shift in range(0, 70, 7):

@@ -21,14 +21,11 @@ from sardonyx.passes.rule import Rule
 from sardonyx.passes.rules import (
     activations,
     attention,
-    attention_padding,
-    attention_projection,
     batch_norm,
     biased_gelu,
     casts,
     class_labels,
     convolution,
-    embeddings,
     gemm,
     layer_norm,
     no_effect,
@@ -72,6 +69,8 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
 
 def passes_for_saving() -> tuple[Pass, ...]:
     """The passes of a model that is saved with fused operators, in the order in which they run."""
+    from sardonyx.passes.rules import attention_padding, attention_projection, embeddings  # no session needs them
+
     return (
         *_simplifications(),
         *_fusions(),
@@ -119,10 +118,6 @@ def _fusions() -> tuple[Pass, ...]:
 
 def _each(rules: Iterable[Rule]) -> tuple[Pass, ...]:
     return tuple(rule.as_pass() for rule in rules)
-
-
-# Passes that run only where the settings name them.
-OPTIONAL = frozenset(one.name for one in (*passes_up_to(Level.ALL), *passes_for_saving()) if one.optional)
 
 
 def apply(

@@ -28,7 +28,9 @@ def resolve(name):
 
 @pytest.mark.parametrize("name", [name for name, state in ROWS if state != "absent"])
 def test_what_the_page_lists_exists(name):
+    *path, last = name.split(".")
     resolve(name)
+    assert last in dir(resolve(".".join(path)) if path else sardonyx) or last in vars(sardonyx)
 
 
 @pytest.mark.parametrize("name", [name for name, state in ROWS if state == "absent"])

@@ -87,7 +87,7 @@ def test_the_module_as_a_command(tmp_path: Path) -> None:
 def test_importing_takes_no_other_framework() -> None:
     program = """
 import sys, sardonyx.transformers.optimizer, sardonyx.transformers.float16, sardonyx.transformers.fusion_base
-heavy = {"torch", "transformers", "sympy", "onnxruntime", "tqdm"} & set(sys.modules)
-assert not heavy, heavy
+print({"torch", "transformers", "sympy", "onnxruntime", "tqdm"} & set(sys.modules))
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    shown = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert shown.split() == ["set()"]
