@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sardonyx.compiler.gemm_choice import Problem, panel_columns, tile_shape
+from sardonyx.compiler.gemm_choice import Problem, asks_ahead, panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_strassen import A_SUMS, LEAST_MAKING, TILES
 from sardonyx.compiler.llvm.target import Target
@@ -71,6 +71,8 @@ def declined(target: Target, problem: Problem) -> str | None:
         return f"{k} rows of the right-hand side have no halves"
     if n % (2 * panel):
         return f"half of {n} columns is no whole number of panels of {panel}"
+    if asks_ahead(target):  # sums of quarters wait for the caches longer than the eighth product takes
+        return "the last cache is far from its cores"
     saved = gain(m, k, n)
     if saved < _LEAST_GAIN:
         return f"the sums of {m}x{k}x{n} cost too much of what is saved: {100 * saved:.1f} % would be left"

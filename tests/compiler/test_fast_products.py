@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
+from sardonyx.compiler import strassen_choice
 from sardonyx.compiler.binding import Tensor
 from sardonyx.compiler.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
@@ -30,8 +31,14 @@ from tests.compiler.test_gemm import place
 
 F32 = np.dtype(np.float32)
 UNIT = 2.0**-24
-# Rows, K and columns that are worth it, on every machine.
+# Rows, K and columns that are worth it wherever memory is near.
 SHAPE = (150, 512, 512)
+
+
+@pytest.fixture(autouse=True)
+def _near_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines whose memory is far take no quarters."""
+    monkeypatch.setattr(strassen_choice, "asks_ahead", lambda target: False)
 
 
 def matrices(m: int, k: int, n: int, seed: int = 0) -> tuple[Array, Array]:
@@ -90,8 +97,8 @@ def test_many_rows_and_blocks_of_k() -> None:
     """In whatever order: sums belong to their rows, and the middle row of an odd number to one block."""
     target = host_target()
     panel = panel_columns(target)
-    assert choose_cut(target, 621, 1802, 4 * panel).row_blocks > 1
-    for m, k, n in [(721, 130, 4 * panel), (130, 2500, 6 * panel), (621, 1802, 4 * panel)]:
+    assert choose_cut(target, 921, 1802, 4 * panel).row_blocks > 1
+    for m, k, n in [(721, 130, 4 * panel), (130, 2500, 6 * panel), (921, 1802, 4 * panel)]:
         a, b = matrices(m, k, n)
         whole = by_quarters(a, b)
         check(whole, a, b, a.astype(np.float64) @ b)
@@ -212,6 +219,14 @@ def test_declined(problem: Problem, says: str) -> None:
     reason = declined(host_target(), problem)
     assert reason is not None
     assert says in reason
+
+
+def test_declined_where_memory_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert declined(host_target(), Problem(512, 768, 768)) is None
+    monkeypatch.setattr(strassen_choice, "asks_ahead", lambda target: True)
+    reason = declined(host_target(), Problem(512, 768, 768))
+    assert reason is not None
+    assert "far" in reason
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
