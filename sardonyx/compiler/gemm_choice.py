@@ -29,15 +29,24 @@ class Shape:
     unroll: int
 
 
-def tile_shape(target: Target, product: str = "f32") -> Shape:
+def tile_shape(target: Target, product: str = "f32", columns: int = 0) -> Shape:
     """As many accumulators as the registers hold beside two vectors of B, a word of A and one to spare.
 
     Two vectors and many rows load the fewest bytes per multiplication among the shapes that fit 16 or 32 registers;
-    machines without fused multiply-add need one more register for the product.
+    machines without fused multiply-add need one more register for the product. A B whose `columns` are a multiple of
+    three vectors has those where memory is far: fewer loads leave room for the requests that such a machine needs.
     """
-    if PRODUCTS[product].in_tiles:
+    kind = PRODUCTS[product]
+    if kind.in_tiles:
         return Shape(SIDE * MOST_HIGH, TILES_ACROSS, 1)
+    fits = columns > 0 and columns % (_THREE.vectors * target.lanes(kind.accumulator)) == 0
+    if fits and target.registers >= _REGISTERS_OF_THREE and asks_ahead(target):
+        return _THREE
     return _shape_in_registers(target.registers, target.has_fma)
+
+
+_THREE = Shape(8, 3, 1)
+_REGISTERS_OF_THREE = 32
 
 
 @functools.cache
@@ -52,7 +61,7 @@ def asks_ahead(target: Target) -> bool:
     A core's own prefetchers keep up with memory where the last cache is small and near; behind a large one, spread
     over many cores, requests by software double what one core reads.
     """
-    return target.caches.l3 > _NEAR_L3
+    return target.caches.l3 > NEAR_L3
 
 
 def bf16_product(target: Target) -> str | None:
@@ -65,12 +74,12 @@ def bf16_product(target: Target) -> str | None:
     return "bf16" if target.has_bf16_dot else None
 
 
-_NEAR_L3 = 64 << 20
+NEAR_L3 = 64 << 20
 
 
-def panel_columns(target: Target, product: str = "f32") -> int:
-    """Columns of a panel of packed B."""
-    return tile_shape(target, product).vectors * target.lanes(PRODUCTS[product].accumulator)
+def panel_columns(target: Target, product: str = "f32", columns: int = 0) -> int:
+    """Columns of a panel of packed B, which has so many `columns` in all; 0 for what holds whatever they are."""
+    return tile_shape(target, product, columns).vectors * target.lanes(PRODUCTS[product].accumulator)
 
 
 def panels_of(columns: int, panel: int) -> int:
@@ -79,7 +88,7 @@ def panels_of(columns: int, panel: int) -> int:
 
 def packed_words(target: Target, product: str, k: int, n: int) -> int:
     """Words of a packed B of `k` x `n`."""
-    panel = panel_columns(target, product)
+    panel = panel_columns(target, product, n)
     return panels_of(n, panel) * panel * PRODUCTS[product].words(k)
 
 
@@ -182,11 +191,11 @@ class _Choice:
     def __init__(self, target: Target, problem: Problem, tuning: Tuning) -> None:
         self.problem, self.tuning = problem, tuning
         self.product = PRODUCTS[problem.product]
-        self.tile = tile_shape(target, problem.product)
+        self.tile = tile_shape(target, problem.product, problem.n)
         self.caches = target.caches
         self.is_far = asks_ahead(target)
         self.lanes = target.lanes(self.product.word)
-        self.panel = panel_columns(target, problem.product)
+        self.panel = panel_columns(target, problem.product, problem.n)
         self.panels = max(1, panels_of(problem.n, self.panel))
         self.word = self.product.word.nbytes
         # Lanes behind N are multiplied as well.
@@ -207,7 +216,7 @@ class _Choice:
             row_block, group = self._swept_chunk()
         else:
             row_block, _ = _cut(problem.m, self._most_rows(k_block, swept), self.tile.rows)
-            group = self.panels if swept and not few else self._group(row_block)
+            group = self.panels if swept and not few else self._group(row_block, k_blocks)
         row_blocks = max(1, -(-problem.m // row_block))
         groups = -(-self.panels // group)
         a_copy = self._a_copy(row_block, k_block, few)
@@ -341,7 +350,7 @@ class _Choice:
             most = int(self.tuning.rows_l2 * self.caches.l2) // (k_block * self.word // self.product.depth)
         return max(1, most // self.tile.rows) * self.tile.rows
 
-    def _group(self, row_block: int) -> int:
+    def _group(self, row_block: int, k_blocks: int) -> int:
         """Panels of a chunk, such that all chunks have about the same number."""
         tuning, rows = self.tuning, max(1, min(row_block, self.problem.m))
         if rows <= _MOST_PANELS:
@@ -352,6 +361,8 @@ class _Choice:
         else:
             enough = max(1, round(self._chunk_flops() / self._flops(rows, self.panel)))
         most = max(1, tuning.group_columns // self.panel)
+        if self.is_far and k_blocks > 1:  # every group reads A from afar
+            enough = max(enough, math.ceil(_COLUMNS_OF_A_ROW * rows / self.panel))
         if self.problem.a == "windows":  # every group puts them together anew
             enough = max(enough, _LEAST_PANELS_OF_WINDOWS)
         count = -(-self.panels // min(most, enough))
@@ -403,5 +414,7 @@ _K_OF_STORE = 4
 _MOST_BESIDE_WINDOWS = 0.5
 # Panels for which a chunk puts windows together, at least, where there are as many.
 _LEAST_PANELS_OF_WINDOWS = 4
+# Columns of a chunk for each of its rows, at least, where those do not stay in the second cache with all of K.
+_COLUMNS_OF_A_ROW = 1.5
 # Panels that are multiplied at once for few rows, at most.
 _MOST_PANELS = 4

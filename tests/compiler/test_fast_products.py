@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
-from sardonyx.compiler import strassen_choice
+from sardonyx.compiler import gemm_choice
 from sardonyx.compiler.binding import Tensor
 from sardonyx.compiler.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
@@ -37,8 +37,8 @@ SHAPE = (150, 512, 512)
 
 @pytest.fixture(autouse=True)
 def _near_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines whose memory is far take no quarters."""
-    monkeypatch.setattr(strassen_choice, "asks_ahead", lambda target: False)
+    """Machines whose memory is far take no quarters, and panels of other widths."""
+    monkeypatch.setattr(gemm_choice, "NEAR_L3", 1 << 40)
 
 
 def matrices(m: int, k: int, n: int, seed: int = 0) -> tuple[Array, Array]:
@@ -223,7 +223,7 @@ def test_declined(problem: Problem, says: str) -> None:
 
 def test_declined_where_memory_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     assert declined(host_target(), Problem(512, 768, 768)) is None
-    monkeypatch.setattr(strassen_choice, "asks_ahead", lambda target: True)
+    monkeypatch.setattr(gemm_choice, "NEAR_L3", 0)
     reason = declined(host_target(), Problem(512, 768, 768))
     assert reason is not None
     assert "far" in reason

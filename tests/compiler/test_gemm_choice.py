@@ -48,7 +48,8 @@ def problems() -> list[Problem]:
 def test_chunks_cover_the_product(target: Target) -> None:
     for problem in problems():
         found = choose_blocking(target, problem)
-        tile, panel = tile_shape(target, problem.product), panel_columns(target, problem.product)
+        tile = tile_shape(target, problem.product, problem.n)
+        panel = panel_columns(target, problem.product, problem.n)
         depth = PRODUCTS[problem.product].depth
         panels = -(-problem.n // panel)
         assert found.row_block * found.row_blocks >= problem.m > found.row_block * (found.row_blocks - 1)

@@ -55,7 +55,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     if _line_count(call, lines) * min(length, _MOST_PLACES * lines.stride) * product.word.nbytes > target.caches.l2 / 2:
         return None
     rate, lanes = rates(), target.lanes(product.word)
-    panel = panel_columns(target, product.name)
+    panel = panel_columns(target, product.name, call.filters)
     padded = -(-call.filters // panel) * panel / call.filters
     vectors = copied / lanes + call.batch * call.places * -(-call.filters // lanes)
     return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, product.name)) + vectors * _VECTOR_NS
@@ -68,7 +68,7 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     lines = _lines_of(call)
     assert lines is not None
     name = _product(call)
-    tile, product = tile_shape(binder.target, name), PRODUCTS[name]
+    tile, product = tile_shape(binder.target, name, call.filters), PRODUCTS[name]
     kinds = tuple(Operand(_addressing(tensor), tensor.dtype) for tensor in finish.operands)
     spec = LinesSpec(
         name, lines.taps, lines.stride, lines.dilation, tile.rows, tile.vectors, TileEpilogue(kinds, finish.outputs)

@@ -57,7 +57,7 @@ def bind(binder: Binder, call: ConvolutionCall, scale: Tensor) -> Sequence[Tenso
     """Add the steps of a call over the map that is not scaled yet, and give the outputs in ONNX's order."""
     panels = columns(binder, call, True, "f32")
     assert isinstance(panels, Packed)
-    panel, channels = panel_columns(binder.target), call.channels
+    panel, channels = panel_columns(binder.target, "f32", call.filters), call.channels
     words = panels.words.reshaped((1, panels.words.size // (channels * panel), channels, panel))
     factors = scale.reshaped((call.batch, 1, channels, 1), (scale.strides[0], 0, scale.strides[1], 0))
     scaled = binder.new(_FLOAT32, (call.batch, *words.shape[1:]))

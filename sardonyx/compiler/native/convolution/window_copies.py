@@ -36,7 +36,8 @@ _RUN_NS = 1.5
 def predict(binder: Binder, call: ConvolutionCall) -> float:
     """The product, and for each byte of a copied window its way to the caches or to memory."""
     rate, target = rates(), binder.target
-    filters, panel = max(1, call.filters // call.group), panel_columns(target, call.product)
+    filters = max(1, call.filters // call.group)
+    panel = panel_columns(target, call.product, filters)
     rows, k = call.batch * call.places, call.taps * call.w.shape[1]
     padded = -(-filters // panel) * panel / filters
     product_ns = call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, call.product))

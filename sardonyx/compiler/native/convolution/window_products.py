@@ -36,7 +36,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     if product.depth > 1 and call.group > 1:
         return None
     rate, filters = rates(), call.filters // call.group
-    panel = panel_columns(target, call.product)
+    panel = panel_columns(target, call.product, filters)
     padded = -(-filters // panel) * panel / filters
     rows = call.batch * call.places * call.group
     copied = rows * call.taps * call.w.shape[1] * call.x.dtype.itemsize

@@ -117,7 +117,7 @@ def multiply(
             right = found.b.reshaped((problem.k, problem.n), found.b.strides[-2:])
             if takes_dots(binder, replace(plain, b=right)):
                 return
-    tile = tile_shape(binder.target, product)
+    tile = tile_shape(binder.target, product, problem.n)
     spec = GemmSpec(
         product, problem.a, problem.b, tile.rows, tile.vectors, tile.unroll, asks_ahead(binder.target), epilogue
     )

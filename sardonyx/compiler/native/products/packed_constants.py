@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from sardonyx.compiler.binding import Array
-from sardonyx.compiler.gemm_choice import packed_words, panel_columns, panels_of, tile_shape
+from sardonyx.compiler.gemm_choice import panel_columns, panels_of
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import PackSpec, emit_pack
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -22,10 +22,11 @@ _GROUP = 16
 _SMALL = 1 << 20
 
 
-def pack_b(library: KernelLibrary, array: Array, product: str) -> Array:
+def pack_b(library: KernelLibrary, array: Array, product: str, panel: int = 0) -> Array:
     """Panels of `array`, [..., K, N] with either of the last two strides equal to one element, one batch after another.
 
-    The panels are a vector of the product's words. The array is read where it lies: it may be a view of a mapped file.
+    The panels have `panel` columns, or as many as products of N columns take, and are a vector of the product's words.
+    The array is read where it lies: it may be a view of a mapped file.
     """
     target, kind = library.target, PRODUCTS[product]
     size_k, size_n = array.shape[-2:]
@@ -35,13 +36,14 @@ def pack_b(library: KernelLibrary, array: Array, product: str) -> Array:
     if not by_rows and batches.strides[-2] != item and size_k != 1:
         batches, by_rows = np.ascontiguousarray(batches), True
     stride = batches.strides[-2 if by_rows else -1] // item
-    words = packed_words(target, product, size_k, size_n)
+    panel = panel or panel_columns(target, product, size_n)
+    panels = panels_of(size_n, panel)
+    words = panels * panel * kind.words(size_k)
     packed = constant_empty(words * len(batches), np.dtype(f"{'f' if kind.word.is_float else 'i'}{kind.word.nbytes}"))
-    panels = panels_of(size_n, panel_columns(target, product))
     k_blocks = max(1, -(-size_k // _K_BLOCK))
     groups = -(-panels // _GROUP)
     chunks = len(batches) * groups * k_blocks
-    spec = PackSpec(product, "rows" if by_rows else "columns", tile_shape(target, product).vectors)
+    spec = PackSpec(product, "rows" if by_rows else "columns", panel // target.lanes(kind.accumulator))
     steps = (_K_BLOCK, _GROUP, k_blocks, batches.strides[0] // item, words)
     threads = min(os.cpu_count() or 1, chunks) if packed.nbytes > _SMALL else 1
     library.run(emit_pack, spec, (batches, stride, size_k, size_n, packed, *steps), chunks, threads)

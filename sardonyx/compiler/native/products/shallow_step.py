@@ -38,7 +38,7 @@ def takes_shallow(binder: Binder, plain: PlainProduct) -> bool:
         return False
     if not _LEAST_OF_L2 * target.caches.l2 <= written <= _MOST_OF_L3 * target.caches.l3:
         return False
-    product, vectors = PRODUCTS[problem.product], tile_shape(target, problem.product).vectors
+    product, vectors = PRODUCTS[problem.product], tile_shape(target, problem.product, problem.n).vectors
     rows = max(1, min(_MOST_ROWS, int(_WORDS_SHARE * target.registers) // problem.k))
     spec = ShallowSpec(problem.product, problem.k, rows, vectors, plain.epilogue)
     panel = vectors * target.lanes(product.accumulator)

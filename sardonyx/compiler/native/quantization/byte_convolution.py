@@ -257,7 +257,8 @@ def _packed(binder: Binder, w: Array, group: int, runs: Runs) -> Array:
     last = np.moveaxis(signed_weights(w), 1, -1).reshape(group, filters, len(runs.taps), runs.nbytes)
     matrix = np.zeros((group, filters, len(runs.taps), runs.words * WORD), np.int8)
     matrix[..., : runs.nbytes] = last
-    return pack_b(binder.library, matrix.reshape(group, filters, -1).transpose(0, 2, 1), PRODUCT)
+    by_words = matrix.reshape(group, filters, -1).transpose(0, 2, 1)
+    return pack_b(binder.library, by_words, PRODUCT, panel_columns(binder.target, PRODUCT))
 
 
 @dataclass(frozen=True)

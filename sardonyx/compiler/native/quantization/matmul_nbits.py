@@ -283,12 +283,13 @@ def _as_bytes(
 def _columns_of_words(binder: Binder, columns: int, packed: Array) -> Array:
     """Panels of the weights' words, [K in words, columns]; float32 stands for any 32 bits."""
     words = np.ascontiguousarray(packed).reshape(columns, -1).view(_F32)
-    return pack_b(binder.library, words.T, "f32")
+    return pack_b(binder.library, words.T, "f32", panel_columns(binder.target))
 
 
 def _columns_of_floats(binder: Binder, columns: int, blocks: int, parameters: Array) -> Array:
     """Panels of a number for each block of a column."""
-    return pack_b(binder.library, np.ascontiguousarray(parameters, _F32).reshape(columns, blocks).T, "f32")
+    by_blocks = np.ascontiguousarray(parameters, _F32).reshape(columns, blocks).T
+    return pack_b(binder.library, by_blocks, "f32", panel_columns(binder.target))
 
 
 def _origins(binder: Binder, columns: int, blocks: int, bits: int, zeros: Array) -> Array:

@@ -140,9 +140,8 @@ class _Bands:
         with k.loop(0, a["made_w"], spec.rows) as turn:
             place = k.smaller(turn, a["made_w"] - spec.rows)
             rows = Rows(source.offset(place * a["x_w"]), a["x_w"], True)
-            panels = Panels(
-                (self._filters(block),), spec.vectors, (None,) * spec.vectors, self.panel, request=self._request(block)
-            )
+            whole = (None,) * spec.vectors
+            panels = Panels((self._filters(block),), spec.vectors, whole, self.panel, requests=(self._request(block),))
             tile = multiply_tile(k, PRODUCT, rows, panels, spec.rows, a["depth"], 1)
             target = made.offset(place * self.panel)
             for vector in range(spec.vectors):

@@ -182,8 +182,8 @@ class _Winograd:
                 b = filters.offset(channel * self.panel)
                 with k.loop(0, tiles, given["tile_rows"]) as row:
                     a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
-                    request = self._request(b, elements, row)
-                    panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, request=request)
+                    ahead = (self._request(b, elements, row),)
+                    panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, requests=ahead)
                     place = Tile(products.offset(row * apart), apart, self.panel)
                     height = minimum(k, tiles - row, given["tile_rows"])
                     for case in k.choose(height, range(1, self.spec.rows + 1)):

@@ -361,8 +361,8 @@ class _Gemm:
         start = chunk.b.offset(panel * self._words(self.given["k"]) * self.panel)
         # A vector alone is bound by what it loads, and of so few columns B is small.
         ahead = self.given["prefetch"] if vectors == spec.vectors else None
-        request = self._rows_behind(block, rows)
-        b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead, request, halved=halved)
+        requests = self._rows_behind(block, rows)
+        b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead, requests, halved=halved)
         with k.when(self.given["far"].differs(0)):
             self._writer(chunk, panel * self.panel, [None] * vectors).ask_ahead(
                 chunk.row_start, k.constant(I64, spec.rows)
@@ -438,7 +438,8 @@ class _Gemm:
             b = self._panel_of_b(chunk, block, panel, left, width)
             with k.loop(first.get(), end, self.given["tile_rows"]) as row:
                 rows = minimum(k, end - row, self.given["tile_rows"])
-                self._tile(chunk, block, b, _Place(panel, left, width, row, rows))
+                following = self._following(b, block, row - begin, end - begin)
+                self._tile(chunk, block, replace(b, requests=following), _Place(panel, left, width, row, rows))
             number.set(panel + width)
 
     def _panels_at_once(self, rows: Value) -> tuple[Value, Value]:
@@ -484,7 +485,21 @@ class _Gemm:
         a = block.a
         return Rows(a.start.offset(row * a.stride if a.along_k else row), a.stride, a.along_k)
 
-    def _rows_behind(self, block: _Block, rows: Rows) -> Request | None:
+    def _following(self, b: Panels, block: _Block, row: Value, rows: Value) -> tuple[Request, ...]:
+        """Asks for what lies `prefetch` words ahead, a part of it while each tile of the `rows` is multiplied.
+
+        A core waits for few lines at once: all of a panel, asked for during one tile, holds up what that tile reads.
+        """
+        k, height, word = self.k, self.given["tile_rows"], self.product.word
+        if b.prefetch is None or self.product.in_tiles:
+            return ()
+        turns = (rows + (height - 1)) // height
+        apart = (turns + (self.panel * word.nbytes - 1)) // turns
+        start = b.starts[0].offset(b.prefetch)
+        part = k.advance(start.address, row // height * apart * block.words, 1)
+        return (Request(k.pointer(part, word), 1, apart),)
+
+    def _rows_behind(self, block: _Block, rows: Rows) -> tuple[Request, ...]:
         """Asks for the rows of A behind a tile of whole height, which the next tile multiplies.
 
         In each step of K a tile reads a word of every row, and so a line of all of them every few steps: no stream that
@@ -492,10 +507,10 @@ class _Gemm:
         """
         k, spec = self.k, self.spec
         if not rows.along_k or spec.a == "windows":
-            return None
+            return ()
         lines = -(-spec.rows * self.product.word.nbytes // _LINE)
         apart = k.select(rows.stride.equals(block.words), k.constant(I64, _LINE), 0)
-        return Request(rows.start.offset(rows.stride * spec.rows), lines, apart)
+        return (Request(rows.start.offset(rows.stride * spec.rows), lines, apart),)
 
     def _tile(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place) -> None:
         """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
@@ -539,10 +554,12 @@ class _Gemm:
                 panels = Panels(b.starts, 1, b.masks[:1], b.stride, b.prefetch)
             else:
                 panels = b if count == 1 else self._several(b, count)
-            if height in self.wide and not spec.few_prefetch:
+            if height not in self.wide:
                 panels = replace(panels, prefetch=None)
+            else:
+                panels = replace(panels, prefetch=b.prefetch if spec.few_prefetch else None, requests=())
             if height == spec.rows:
-                panels = replace(panels, request=self._rows_behind(block, a))
+                panels = replace(panels, requests=(*panels.requests, *self._rows_behind(block, a)))
             unroll = spec.unroll if case == spec.rows else 1
             values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
             if height == spec.rows and fits_registers(spec.epilogue):

@@ -38,7 +38,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Request:
-    """Cache lines that are asked for from `start` on, so many bytes `apart`, `lines` of them in each step of K."""
+    """Places that are asked for from `start` on, so many bytes `apart`, `lines` of them in each step of K."""
 
     start: Pointer
     lines: int
@@ -55,7 +55,7 @@ class Panels:
     masks: tuple[Value | None, ...]
     stride: Value | int
     prefetch: Value | None = None  # words ahead of what is read, to be asked for
-    request: Request | None = None  # what else is asked for
+    requests: tuple[Request, ...] = ()  # what else is asked for
     minus: Pointer | None = None  # what is taken from the words of the only panel, and
     kept: Pointer | None = None  # where the differences are written, both laid out as the panel
     halved: bool = False  # whether only the lower half of the last vector's lanes is wanted: two rows share a register
@@ -141,7 +141,7 @@ class _Steps:
             starts = [a.start]
         self.a_pointers = [k.variable(PTR, start.address) for start in starts]
         self.b_pointers = [k.variable(PTR, start.address) for start in b.starts]
-        self.request = None if b.request is None else k.variable(PTR, b.request.start.address)
+        self.requests = [k.variable(PTR, request.start.address) for request in b.requests]
         beside = [place for place in (b.minus, b.kept) if place is not None]
         self.beside = [k.variable(PTR, place.address) for place in beside]
 
@@ -195,9 +195,9 @@ class _Steps:
                 apart = _LINE if self.rows > _FEWER_REQUESTS else 2 * _LINE
                 for first in range(0, b.vectors * self.lanes * line.scalar.nbytes, apart):
                     ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
-        if b.request is not None and self.request is not None:
-            for number in range(step * b.request.lines, (step + 1) * b.request.lines):
-                wanted = k.advance(self.request.get(), b.request.apart * number, 1)
+        for request, pointer in zip(b.requests, self.requests, strict=True):
+            for number in range(step * request.lines, (step + 1) * request.lines):
+                wanted = k.advance(pointer.get(), request.apart * number, 1)
                 k.pointer(wanted, self.product.word).prefetch(level=2)
         if self.beside:
             places = [k.pointer(place.get(), self.product.word) for place in self.beside]
@@ -226,6 +226,5 @@ class _Steps:
             variable.set(k.advance(variable.get(), along, word.nbytes))
         for variable in (*self.b_pointers, *self.beside):
             variable.set(k.advance(variable.get(), self._b_offset(steps), word.nbytes))
-        if self.b.request is not None and self.request is not None:
-            lines = steps * self.b.request.lines
-            self.request.set(k.advance(self.request.get(), self.b.request.apart * lines, 1))
+        for request, pointer in zip(self.b.requests, self.requests, strict=True):
+            pointer.set(k.advance(pointer.get(), request.apart * (steps * request.lines), 1))
