@@ -21,8 +21,12 @@ Array = np.ndarray[Any, Any]
 
 GUARD = 256  # bytes before and behind every buffer
 POISON = 0xA5
-# Every instruction set of this machine, and those of others that are emulated.
-VARIANTS = (*host_targets(), *emulated_variants())
+# Every instruction set of this machine, and those of others that are emulated: for kernels that multiply bytes, pairs or
+# tiles where a machine can.
+PRODUCT_VARIANTS = (*host_targets(), *emulated_variants())
+# Those that differ in more than such products; the best one stands for others of its width.
+_BY_WIDTH = {target.vector_bits: name for name, target in reversed(host_targets().items())}
+VARIANTS = (*reversed(_BY_WIDTH.values()), *emulated_variants())
 
 
 def new_binder(variant: str = "") -> Binder:

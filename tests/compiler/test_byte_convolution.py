@@ -12,7 +12,7 @@ import pytest
 from sardonyx.compiler.native.quantization.integer_convolution import ConvIntegerKernel, QLinearConvKernel
 from sardonyx.ops.convolution import QLinearConv, correlate
 from sardonyx.ops.windows import WindowAttributes
-from tests.compiler.steps import VARIANTS, Array, outputs_of
+from tests.compiler.steps import PRODUCT_VARIANTS, Array, outputs_of
 
 Geometry = tuple[Sequence[int], Sequence[int], int, dict[str, Any]]
 
@@ -65,12 +65,12 @@ def check_cases(variant: str, seed: int, known: Sequence[Sequence[int]], *, one_
         assert np.array_equal(found, exact(x, w, int(x_zero), w_zero, group, given))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 def test_variants(variant: str) -> None:
     check_cases(variant, 0, [(1, 2, 3), (1, 3), (1, 3)], one_by_one=True)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 def test_weights_that_come_with_the_run(variant: str) -> None:
     check_cases(variant, 7, [(), (1,), (1,)])
 
@@ -153,7 +153,7 @@ def quantized(
     return (np.moveaxis(found, -1, 1) if channels_last else found), wanted
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_quantized(variant: str, dtype: Any) -> None:
     rng = np.random.default_rng(3)

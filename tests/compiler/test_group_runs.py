@@ -15,7 +15,7 @@ from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel, 
 from sardonyx.compiler.native.convolution.group_runs import GROUP_RUNS
 from sardonyx.runtime.settings import RunSettings
 from tests.compiler.convolution_cases import Case, arrays_of, expected, place, random_case, run
-from tests.compiler.steps import VARIANTS, Memory, new_binder
+from tests.compiler.steps import PRODUCT_VARIANTS, Memory, new_binder
 
 ROUNDING = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 # The positional convolution of a speech model, with fewer taps.
@@ -47,7 +47,7 @@ def sweep(
     return taken
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 def test_any_attributes(variant: str) -> None:
     count = 25 if variant == "neon" else 80
     assert sweep(21, count, np.float32, 4 * ROUNDING["float32"], variant) > 3

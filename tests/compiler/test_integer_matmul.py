@@ -10,7 +10,7 @@ import pytest
 from sardonyx.compiler.native.products.integer_matmul import IntegerProductKernel
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input
-from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
+from tests.compiler.steps import PRODUCT_VARIANTS, Array, Memory, new_binder
 
 I32 = np.dtype(np.int32)
 
@@ -50,7 +50,7 @@ def exact(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None) -> Arr
     return np.asarray(np.matmul(left, right))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 @pytest.mark.parametrize(("a_type", "b_type"), [(np.uint8, np.int8), (np.int8, np.uint8)])
 def test_variants(variant: str, a_type: Any, b_type: Any) -> None:
     check_zero_points(variant, a_type, b_type)

@@ -7,7 +7,7 @@ import pytest
 
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from tests.compiler.convolution_cases import Case, arrays_of, expected, run
-from tests.compiler.steps import VARIANTS, new_binder
+from tests.compiler.steps import PRODUCT_VARIANTS, new_binder
 
 # Kernel, strides and dilations: of the taps of a column all but one, two or three are there already, or none.
 SHAPES = [
@@ -21,7 +21,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("kernel", "strides", "dilations"), SHAPES)
 def test_lines_that_stay_are_those_that_are_copied_otherwise(

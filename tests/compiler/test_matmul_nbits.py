@@ -15,7 +15,7 @@ from sardonyx.compiler.native.quantization.matmul_nbits import MatMulNBitsKernel
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.ops.microsoft.packed_weights import unpack
-from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
+from tests.compiler.steps import PRODUCT_VARIANTS, Array, Memory, new_binder
 
 F32 = np.dtype(np.float32)
 
@@ -88,7 +88,7 @@ def computed(
     return memory.read(y).copy()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 def test_variants(variant: str) -> None:
     rng = np.random.default_rng(0)
     for rows, n, k, bits, block, zeros in [

@@ -20,7 +20,7 @@ from sardonyx.compiler.native.quantization.scaled_products import (
 from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.operator import find_class
 from sardonyx.ops.framework.registry import load_families
-from tests.compiler.steps import VARIANTS, Array, outputs_of
+from tests.compiler.steps import PRODUCT_VARIANTS, Array, outputs_of
 
 load_families()
 
@@ -59,7 +59,7 @@ def both(
     return found, wanted
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 def test_products_of_the_run(variant: str) -> None:
     """B comes with the run, as in attention: its columns are summed there."""
     rng = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def test_products_of_the_run(variant: str) -> None:
         assert np.array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 def test_variants(variant: str) -> None:
     rng = np.random.default_rng(1)
     a, b = random_bytes(rng, np.uint8, 7, 50), random_bytes(rng, np.int8, 50, 35)
