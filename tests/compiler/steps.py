@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 GUARD = 256  # bytes before and behind every buffer
 POISON = 0xA5
-# Every instruction set of this machine, and those of others that are emulated: for kernels that multiply bytes, pairs or
+# Every instruction set of this machine, and emulated ones of others: for kernels that multiply bytes, pairs or
 # tiles where a machine can.
 PRODUCT_VARIANTS = (*host_targets(), *emulated_variants())
 # Those that differ in more than such products; the best one stands for others of its width.
