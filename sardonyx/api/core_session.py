@@ -43,7 +43,7 @@ from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
 from sardonyx.runtime.memory import Charge, MemoryLimitError
 from sardonyx.runtime.plan import Plan
-from sardonyx.runtime.trace import Trace
+from sardonyx.runtime.trace import Trace, span
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from sardonyx.api.compiled_model import CompiledModel
     from sardonyx.api.memory_report import MemoryReport
+    from sardonyx.api.streamed_run import StreamedRun
     from sardonyx.passes.base import PassReport
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -189,16 +190,12 @@ class CoreSession:
     def _execute(
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None
     ) -> list[Any]:
-        context, adapted = self._context, _NO_ADAPTERS
-        if run_options is not None:
-            context, adapted = self._context_of(run_options)
+        context, adapted = self._context_of(run_options)
         trace = context.trace
         start = 0 if trace is None else trace.now()
         inputs = self._checked(feeds, adapted)
         names = output_names if type(output_names) is tuple else tuple(output_names)
-        contradiction = self._shared_symbols.contradiction(inputs)
-        plans = self._plans if contradiction is None else self._plans_of_distinct_symbols(contradiction)
-        plan = plans.of(names)
+        plan = self._plan_of(names, inputs)
         if trace is None:
             values = execute(plan, context, inputs)
         else:
@@ -206,10 +203,7 @@ class CoreSession:
                 values = execute(plan, context, inputs)
             finally:
                 trace.event("Session", "model_run", start)
-        if self._node_memory is not None:
-            self._node_memory.write()
-        if self._keep is not None and plan is self._plan and not self._keep(inputs):
-            self._keep = None
+        self._note(plan, inputs)
         del inputs  # the references to them would make results look shared
         if run_options is not None and shrinks_memory(run_options._config):
             self._release_memory()
@@ -217,6 +211,61 @@ class CoreSession:
         if self._declared:
             self._report_shapes(names, results)
         return results
+
+    def run_streamed(
+        self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> StreamedRun:
+        """Begin a run that gives the outputs called `output_names` as Python objects, each as soon as it is computed.
+
+        What `execute` checks before it runs is checked here.
+        """
+        from sardonyx.api.streamed_run import StreamedRun
+
+        if self._fast is not None:
+            self._fast.close()  # its memory serves this run
+        names = tuple(output_names)
+        context, adapted = self._context_of(run_options)
+        with self.within_limit():
+            inputs = self._checked(feeds, adapted)
+            plan = self._plan_of(names, inputs)
+        work = functools.partial(self._stream, names, plan, inputs, run_options)
+        return StreamedRun(work, context, f"session-{self.number}-streamed")
+
+    def _stream(
+        self,
+        names: Sequence[str],
+        plan: Plan,
+        inputs: Sequence[Any],
+        run_options: RunOptions | None,
+        context: RunContext,
+        put: Callable[[str, Any], None],
+    ) -> None:
+        from sardonyx.runtime.streaming import execute_streamed
+
+        def take(place: int, held: list[Any]) -> None:
+            results = detach(held)
+            self._report_shapes(names[place : place + 1], results)
+            put(names[place], to_python(results[0]))
+
+        with self.within_limit():
+            with span(context.trace, "Session", "model_run"):
+                execute_streamed(plan, context, inputs, take)
+            self._note(plan, inputs)
+        if run_options is not None and shrinks_memory(run_options._config):
+            self._release_memory()
+
+    def _plan_of(self, names: tuple[str, ...], inputs: Sequence[Any]) -> Plan:
+        """The plan that makes these outputs of such inputs."""
+        contradiction = self._shared_symbols.contradiction(inputs)
+        plans = self._plans if contradiction is None else self._plans_of_distinct_symbols(contradiction)
+        return plans.of(names)
+
+    def _note(self, plan: Plan, inputs: Sequence[Any]) -> None:
+        """Keep what is kept of a run: how much memory its nodes took, and an engine with its plans."""
+        if self._node_memory is not None:
+            self._node_memory.write()
+        if self._keep is not None and plan is self._plan and not self._keep(inputs):
+            self._keep = None
 
     def observe(self, feeds: Mapping[str, Any], trace: Trace, plan: Plan | None = None) -> None:
         """Run for all outputs, with `trace` told of every step; the plan of a `variant` in place of its own."""
@@ -354,8 +403,10 @@ class CoreSession:
                 self._memory_owners.extend(built.providers)
             return self._distinct
 
-    def _context_of(self, options: RunOptions) -> tuple[RunContext, Mapping[str, Any]]:
-        """The context of a run with options of its own, and the tensors of its adapters."""
+    def _context_of(self, options: RunOptions | None) -> tuple[RunContext, Mapping[str, Any]]:
+        """The context of a run, and the tensors of its adapters."""
+        if options is None:
+            return self._context, _NO_ADAPTERS
         if not isinstance(options, RunOptions):
             raise wrong_argument("run()", "RunOptions", options)
         check_run_config(options._config, self._options.enable_cpu_mem_arena)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sardonyx.api.node_arg import NodeArg
     from sardonyx.api.ort_value_vector import OrtValueVector
     from sardonyx.api.run_options import RunOptions
+    from sardonyx.api.streamed_run import StreamedRun
 
 _READ_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
 
@@ -182,6 +183,19 @@ class InferenceSession:
         names = self._wanted(output_names)
         self._check_required(input_feed)
         self._session().run_async(names, input_feed, callback, user_data, run_options)
+
+    def run_streamed(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> StreamedRun:
+        """`run` as an iterator over (name, value), which gives each output as soon as it is computed.
+
+        The run begins at once and goes on in a thread of its own, which reads the arrays of `input_feed`. Arguments are
+        checked here; what fails later is raised in the place of the outputs that it prevents. Closing the iterator, or
+        letting go of it, ends the run. Not known to onnxruntime.
+        """
+        names = self._wanted(output_names)
+        self._check_required(input_feed)
+        return self._session().run_streamed(names, input_feed, run_options)
 
     def run_with_ort_values(
         self,

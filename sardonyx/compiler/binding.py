@@ -276,15 +276,21 @@ class Binder:
         """The plan that computes `outputs`; each gets memory of the caller's.
 
         A value that is no whole buffer of its own (a view, an input, a constant, or the same value twice) is
-        copied by `copy`.
+        copied by `copy`, as soon as it is there.
         """
         finished: list[Tensor] = []
+        computed = len(self.steps)
+        copied: list[tuple[Buffer, int]] = []  # what is copied, and how many steps there are then
         for index, tensor in enumerate(outputs):
             if not tensor.fills_buffer:
                 self.label, self.origin = "copy", None
+                source = tensor.buffer
                 tensor = copy(self, tensor)
+                copied.append((source, len(self.steps)))
             tensor.buffer.kind, tensor.buffer.index = "output", index
             finished.append(tensor)
+        if copied:
+            self._bring_forward(computed, copied)
         self._notes.kind, self._notes.index = "output", len(outputs)
         if self.settings.branches != 1:
             self.steps = side_by_side(self.steps)
@@ -299,6 +305,21 @@ class Binder:
         )
         described = tuple((tensor.dtype, tensor.shape) for tensor in finished)
         return Bound(plan, described, tuple(self.steps), tuple(self.faults))
+
+    def _bring_forward(self, computed: int, copied: Sequence[tuple[Buffer, int]]) -> None:
+        """Put steps that copy, which follow those `computed`, behind the last one that writes what they copy."""
+        last: dict[Buffer, int] = {}
+        for index, step in enumerate(self.steps[:computed]):
+            last.update((buffer.settled()[0], index) for buffer in step.written_buffers)
+        behind: dict[int, list[BoundStep]] = {}
+        first = computed
+        for source, end in copied:
+            behind.setdefault(last.get(source.settled()[0], -1), []).extend(self.steps[first:end])
+            first = end
+        steps = behind.get(-1, [])
+        for index, step in enumerate(self.steps[:computed]):
+            steps += [step, *behind.get(index, ())]
+        self.steps = steps
 
 
 def _made(given: Tensor, make: Callable[[Array], Array]) -> Array:
@@ -326,6 +347,7 @@ class Bound:
 
     Where there are `faults`, the plan has one output more, behind the others: `FAULT_BYTES` for each of them, 0 before
     a run. Where there are `stretches`, the plan does the steps of each of them several times, else all of them once.
+    `alike` are steps that write the same outputs, where the plan's own are not there yet.
     """
 
     plan: NativePlan
@@ -333,6 +355,20 @@ class Bound:
     steps: Sequence[BoundStep]
     faults: tuple[Fault, ...] = ()
     stretches: tuple[Stretch, ...] = ()
+    alike: Sequence[BoundStep] | None = None
+
+    @property
+    def writers(self) -> list[int] | None:
+        """The last step that writes each of the outputs (-1: none does); None where steps are done several times."""
+        if len(self.stretches) > 1 or any(stretch.rounds != 1 for stretch in self.stretches):
+            return None
+        found = [-1] * len(self.outputs)
+        for index, step in enumerate(self.steps if self.alike is None else self.alike):
+            for buffer in step.written_buffers:
+                root, _ = buffer.settled()
+                if root.kind == "output" and root.index < len(found):
+                    found[root.index] = index
+        return found
 
     @property
     def stretch_of_steps(self) -> list[Stretch]:

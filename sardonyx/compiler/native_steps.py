@@ -168,6 +168,7 @@ class NativeSteps:
                 tuple(_describer(fault) for fault in bound.faults),
                 bound.plan.nanoseconds or 0,
                 BoundSegment(segment, bound),
+                lambda: bound.writers,
             )
 
         def restricted(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:

@@ -222,7 +222,8 @@ class _Layout:
 class Outline:
     """What those plans have in common whose operations are of these kinds and touch buffers as in the sample.
 
-    `fixed` are the numbers of the model's constants. NotOutlinedError where there is none.
+    `fixed` are the numbers of the model's constants, `steps` the sample's over buffers of the outline's own.
+    NotOutlinedError where there is none.
     """
 
     def __init__(self, sample: Sample, kinds: Sequence[int], fixed: Collection[int]) -> None:
@@ -238,6 +239,8 @@ class Outline:
         places: list[int] = []
         arena: list[int] = []
         constant: list[int] = []
+        if sample.operations and sample.operations[-1].end != len(sample.steps):  # others stand between them
+            raise NotOutlinedError
         steps = [self._over_copies(step, sample) for step in sample.steps]
         rows = Rows(list(_pieces_by_kind(sample, kinds).values()))
         spare, first, count = len(self._buffers), 0, 0
@@ -263,7 +266,7 @@ class Outline:
         self._rows = rows.all()
         self._step_owner, self._place_owner = (np.array(each, np.int64) for each in owners)
         self._places, self._arena, self._constant = (np.array(each, np.int64) for each in (places, arena, constant))
-        self._steps = steps
+        self.steps = steps
         self._layouts: list[_Layout] = []
         self._describe_buffers(set(arena), sample)
 
@@ -364,10 +367,10 @@ class Outline:
         """Find where buffers that get this room lie in the arena, and the barriers that follow from it."""
         for number, nbytes in zip(self._in_arena.tolist(), room.tolist(), strict=True):
             self._buffers[number].nbytes = nbytes
-        offsets, nbytes = lay_out(self._steps)
+        offsets, nbytes = lay_out(self.steps)
         base = self._base.copy()
         base[self._in_arena] = [offsets.get(self._buffers[number], 0) for number in self._in_arena.tolist()]
-        flags = np.array(find_barriers(self._steps, offsets), np.int64) * _BARRIER
+        flags = np.array(find_barriers(self.steps, offsets), np.int64) * _BARRIER
         total = int(room.sum())
         return _Layout(room, total, base, flags, nbytes, nbytes / max(1, total))
 

@@ -111,7 +111,15 @@ class RestoredPlans:
         again = self._plan_again
         faults = tuple([_later(again, shapes, number) for number in range(content["faults"])])
         outputs = tuple((np.dtype(name), tuple(shape)) for name, shape in content["outputs"])
-        return ReadyPlan(plan, outputs, {}, lambda: again(shapes).works(), faults, plan.nanoseconds or 0)
+        return ReadyPlan(
+            plan,
+            outputs,
+            {},
+            lambda: again(shapes).works(),
+            faults,
+            plan.nanoseconds or 0,
+            writers=lambda: content.get("writers"),
+        )
 
 
 def shapes_of(plan: Mapping[str, Any]) -> Shapes:

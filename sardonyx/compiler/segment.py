@@ -259,7 +259,7 @@ class Segment:
         described = tuple([(tensor.dtype, tensor.shape) for tensor in results])
         steps = LaterSteps(len(plan.labels), lambda: self._bind_all(shapes, contents)[0].steps)
         faults = tuple([Fault(BoundOperation(operation, ()), describe) for operation, describe in walk.faults])
-        return Bound(plan, described, steps, faults), known
+        return Bound(plan, described, steps, faults, alike=outline.steps), known
 
     def _brought(
         self, binder: Binder, shapes: Sequence[Sequence[int]], contents: Sequence[Array]

@@ -122,6 +122,7 @@ def _plan_content(shapes: Shapes, ready: ReadyPlan, sizes: Sequence[int]) -> dic
         "flush_denormals": plan.flush_denormals,
         "faults": len(ready.faults),
         "outputs": [[_dtype_name(dtype), shape] for dtype, shape in ready.outputs],
+        "writers": ready.writers(),
     }
 
 

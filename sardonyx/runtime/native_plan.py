@@ -14,7 +14,7 @@ import enum
 import itertools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class PlanField(enum.IntEnum):
     PHASE_COUNT = 8
     EXTERNALS = 9  # how many addresses a caller gives: all bases but the arena
     WIDTH = 10  # how many threads find work at once in the widest phase
-    SERIAL = 11  # different for every plan of the process
+    SERIAL = 11  # the same for plans of the same words
     WAKE_AFTER = 12  # nanoseconds of a run after which it wakes workers that sleep
     FLUSH_DENORMALS = 13  # 1 where denormal numbers are read and written as zero
     LONG = 14  # 1 where a step may take so long that a run looks in its midst whether it shall end
@@ -85,6 +85,8 @@ LONG_NS = 5_000_000
 _WAKE_NANOSECONDS = 20_000
 _WORTH_WAKING = 100_000
 
+_SERIALS = itertools.count(1)
+
 
 @dataclass(frozen=True, eq=False)
 class NativePlan:
@@ -102,6 +104,7 @@ class NativePlan:
     nanoseconds: an estimate of what one thread takes for all of it. Where it is short, workers that sleep are woken
         only if the run lasts about as long as it takes to wake them; otherwise, or without an estimate, at once.
     flush_denormals: kernels read and write denormal numbers as zero, whichever thread they run on.
+    serial: tells its words and fixups from those of other plans of the process.
     width: how many threads find work at once in the widest phase; 1 for a plan that the caller does alone.
 
     Raises ValueError where a table contradicts itself.
@@ -117,6 +120,7 @@ class NativePlan:
     owners: tuple[Any, ...] = ()
     nanoseconds: int | None = None
     flush_denormals: bool = False
+    serial: int = field(default_factory=_SERIALS.__next__)
     width: int = field(init=False)
     header: Words = field(init=False, repr=False)
     address: int = field(init=False, repr=False)  # of the header
@@ -145,7 +149,7 @@ class NativePlan:
             len(phases),
             self.base_count - 1,
             width,
-            next(_SERIALS),
+            self.serial,
             _WAKE_NANOSECONDS if self.nanoseconds is not None and self.nanoseconds < _WORTH_WAKING else 0,
             int(self.flush_denormals),
             int(self.is_long),
@@ -166,6 +170,10 @@ class NativePlan:
     def is_long(self) -> bool:
         """Whether a run may take long enough to be ended before it is done; so it is without an estimate."""
         return self.nanoseconds is None or self.nanoseconds >= LONG_NS
+
+    def part(self, first: int, end: int) -> NativePlan:
+        """The steps from `first` on, up to the one before `end`, as a plan over the same words and the same arena."""
+        return replace(self, steps=self.steps[first:end], labels=self.labels[first:end])
 
     def _check(self, words: Words, fixups: Words, steps: Words) -> None:
         """ValueError for a table that the executor would follow out of its memory."""
@@ -192,7 +200,6 @@ class NativePlan:
 
 
 _MOST_SIGNED = (1 << 63) - 1
-_SERIALS = itertools.count(1)
 
 
 def _address(array: Words) -> int:

@@ -7,7 +7,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from sardonyx.runtime.fast_call import RELEASE_NS, CallCode, FastCall
 from sardonyx.runtime.lanes import LanePool
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.result_pool import ResultPool
+from sardonyx.runtime.stages import Stage, in_stages, last_uses
 from sardonyx.runtime.team import TERMINATED as STOPPED
 from sardonyx.runtime.team import ThreadTeam
 from sardonyx.runtime.trace import Trace, Work
@@ -37,6 +38,10 @@ Signature = Shapes | tuple[Shapes, tuple[bytes, ...]]
 MOST_PLANS = 256
 # The same where contents decide, which may be large results too.
 MOST_STEERED_PLANS = 16
+
+# Told while a segment runs: the place of an output that is final, the list that has it there, and whether the segment
+# goes on reading it. Where it does not, the listener may take the output out of the list.
+Listener = Callable[[int, list[Any], bool], None]
 
 
 def _nothing() -> Iterable[HeldConstant]:
@@ -59,7 +64,8 @@ class ReadyPlan:
 
     An output that was known before the run is an array in `known`, by its place. `works` tells of each step what a
     profile says. Where there are `faults`, things that kernels may find wrong, the plan's last base is an int64 array
-    with a flag and a number for each; the function at its place makes the error of the number.
+    with a flag and a number for each; the function at its place makes the error of the number. `writers` gives for each
+    output that a run makes the last step that writes it (-1: none does), or None where nobody knows.
     """
 
     plan: NativePlan
@@ -69,6 +75,8 @@ class ReadyPlan:
     faults: Sequence[Callable[[int], errors.OnnxRuntimeError]]
     nanoseconds: float  # a rough estimate of a run
     source: Any = None  # what the compiler made the plan from, for those who explain it
+    writers: Callable[[], Sequence[int] | None] = lambda: None
+    _stages: dict[tuple[int, ...], tuple[Stage, ...]] = field(default_factory=dict)
 
     @functools.cached_property
     def result_bytes(self) -> int:
@@ -80,6 +88,26 @@ class ReadyPlan:
     def releases_lock(self) -> bool:
         """Whether a run takes long enough to let other Python threads go on meanwhile."""
         return self.nanoseconds > RELEASE_NS
+
+    def check(self, notes: Array) -> None:
+        """Raise the error of the first fault that a run has noted."""
+        for index, describe in enumerate(self.faults):
+            if notes[2 * index]:
+                raise describe(int(notes[2 * index + 1]))
+
+    def stages(self, places: Sequence[int]) -> tuple[Stage, ...]:
+        """The plan in stages, which end where the outputs at these places are final: those that a run makes."""
+        key = tuple(places)
+        found = self._stages.get(key)
+        if found is None:
+            made = [place for place in range(len(self.outputs)) if place not in self.known]
+            first = self.plan.base_count - len(made) - bool(self.faults)
+            uses = last_uses(self.plan, {place: first + index for index, place in enumerate(made)})
+            writers = self.writers()
+            finals = uses if writers is None else dict(zip(made, writers, strict=True))
+            wanted = {place: finals[place] for place in made if place in key}
+            found = self._stages[key] = in_stages(self.plan, wanted, uses)
+        return found
 
 
 class NativeSegment:
@@ -200,20 +228,57 @@ class NativeSegment:
     def __call__(self, context: RunContext, inputs: Sequence[Any]) -> list[Array]:
         """New arrays for the outputs; typed errors for inputs that are missing or of another type than was planned."""
         arrays = self._checked(inputs)
+        ready = self._ready(context, arrays)
+        outputs, notes = self._allocated(ready), np.zeros(2 * len(ready.faults), np.int64)
+        self._run(ready, self._addresses(ready, arrays, outputs, notes), context)
+        ready.check(notes)
+        return outputs
+
+    def staged(
+        self, context: RunContext, inputs: Sequence[Any], places: Sequence[int], tell: Listener
+    ) -> list[Array | None]:
+        """What a call gives, but `tell` is told of the outputs at these places as soon as they are final."""
+        arrays = self._checked(inputs)
+        ready = self._ready(context, arrays)
+        outputs: list[Array | None] = [*self._allocated(ready)]
+        notes = np.zeros(2 * len(ready.faults), np.int64)
+        addresses = ready.plan.pack(*self._addresses(ready, arrays, outputs, notes))
+        for place in places:
+            if place in ready.known:
+                tell(place, outputs, False)
+        plan, trace, stages = ready.plan, context.trace, ready.stages(places)
+        times = None if trace is None else np.zeros(len(plan.labels) + 1, np.int64)
+        lane = self._lanes.take()
+        try:
+            lane.reserve([stage.plan for stage in stages], self._team.threads)
+            for stage in stages:
+                stamps = 0 if times is None else address_of(times) + times.itemsize * stage.first
+                status = self._team.run_packed(stage.plan, lane, addresses, stamps, context.terminate_word)
+                if status == STOPPED:
+                    raise errors.Fail(TERMINATED)
+                ready.check(notes)
+                for place in stage.final:
+                    tell(place, outputs, place in stage.read_on)
+            if trace is not None and times is not None:
+                trace.segment(ready, ready.works, times)
+        finally:
+            self._lanes.give(lane)
+        return outputs
+
+    def _ready(self, context: RunContext, arrays: Sequence[Array]) -> ReadyPlan:
+        """The plan for these inputs, which has memory for its outputs."""
         shapes = tuple([array.shape for array in arrays])
         ready = self._plans.get(shapes) or self._plan_traced(shapes, arrays, context.trace)
         memory.require(ready.result_bytes, "the outputs of native steps")
-        outputs = self._allocated(ready)
-        bases = [address_of(array) for array in arrays]
-        bases += [address_of(array) for index, array in enumerate(outputs) if index not in ready.known]
-        notes = np.zeros(2 * len(ready.faults), np.int64)
+        return ready
+
+    def _addresses(self, ready: ReadyPlan, arrays: Sequence[Array], outputs: Sequence[Any], notes: Array) -> list[int]:
+        """The external addresses of a run."""
+        found = [address_of(array) for array in arrays]
+        found += [address_of(array) for index, array in enumerate(outputs) if index not in ready.known]
         if ready.faults:
-            bases.append(address_of(notes))
-        self._run(ready, bases, context)
-        for index, describe in enumerate(ready.faults):
-            if notes[2 * index]:
-                raise describe(int(notes[2 * index + 1]))
-        return outputs
+            found.append(address_of(notes))
+        return found
 
     def _run(self, ready: ReadyPlan, addresses: list[int], context: RunContext) -> None:
         plan, trace = ready.plan, context.trace

@@ -73,6 +73,7 @@ def interrupt_soon(times=1):
             os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=send).start()
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever those who run the tests do with it
 made = session({threads})
 {body}
 check(made)
@@ -96,6 +97,7 @@ def _printed(body: str, threads: int = 1) -> str:
 WAYS = {
     "the long way": "made.run(None, feeds(FOR_EVER), ort.RunOptions())",
     "the short way": "made.run(None, feeds(FOR_EVER))",
+    "a streamed run": "list(made.run_streamed(None, feeds(FOR_EVER)))",
 }
 
 
