@@ -107,9 +107,9 @@ def test_a_file_decides_what_is_used() -> None:
     stored_tuning = Tuning(chunk_flops=(1e8, 2e8))
     assert tuned("gemm", Tuning) == stored_tuning
     assert tuned("rows", Rates).chunk_ns == 8.0
-    blocking = choose_blocking(host_target(), Problem(m=512, n=2048, k=2048))
-    assert blocking == choose_blocking(host_target(), Problem(m=512, n=2048, k=2048), stored_tuning)
-    assert blocking.chunks < choose_blocking(host_target(), Problem(m=512, n=2048, k=2048), Tuning()).chunks
+    blocking = choose_blocking(host_target(), Problem(m=512, n=4096, k=1024))
+    assert blocking == choose_blocking(host_target(), Problem(m=512, n=4096, k=1024), stored_tuning)
+    assert blocking.chunks < choose_blocking(host_target(), Problem(m=512, n=4096, k=1024), Tuning()).chunks
 
 
 def test_without_a_file_there_are_defaults() -> None:
