@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.gemm_choice import asks_ahead
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
@@ -60,6 +61,20 @@ def words_ns(target: Target, product: str, nbytes: float) -> float:
     if PRODUCTS[product].depth == 1:
         return 0.0
     return _WORDS_SHARE * nbytes / rates().bytes_of(target, nbytes)
+
+
+# The part of the time for reading weights from far memory that products do not hide.
+_EXPOSED = 0.5
+
+
+def weights_ns(target: Target, nbytes: float) -> float:
+    """Nanoseconds that a product waits for so many bytes of weights, which no cache keeps from run to run.
+
+    A core's own prefetchers hide that where memory is near, unless the weights are so many that blocks of K come late.
+    """
+    if asks_ahead(target):
+        return _EXPOSED * nbytes / rates().memory
+    return nbytes / rates().l3 if nbytes > target.caches.l3 / 4 else 0.0
 
 
 def rates() -> Rates:

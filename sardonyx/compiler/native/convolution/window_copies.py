@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import Problem, panel_columns
-from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, words_ns
+from sardonyx.compiler.gemm_choice import Problem, asks_ahead, panel_columns
+from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
@@ -52,6 +52,8 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     order = 0 if call.is_channels_last or not by_channels else call.x.nbytes
     moved_ns = sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order))
     moved_ns += words_ns(target, call.product, copied or call.x.nbytes)
+    if call.taps > 1 and asks_ahead(target):  # of one tap every algorithm reads as many
+        moved_ns += weights_ns(target, call.w.nbytes)
     return product_ns + moved_ns + runs * _RUN_NS
 
 

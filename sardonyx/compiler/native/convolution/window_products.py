@@ -15,7 +15,7 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.gemm_choice import panel_columns
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import SPATIAL, WindowGeometry
-from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, words_ns
+from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.gemm_step import Packed, WindowRows, as_words, multiply
@@ -43,8 +43,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     runs = rows * (call.taps if call.group > 1 else call.taps // call.windows.kernel[-1])
     ns = call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, call.product))
     ns += copied / rate.l2 + runs * _RUN_NS
-    if call.w.nbytes > target.caches.l3 / 4:  # each block of K comes late
-        ns += call.w.nbytes / rate.l3
+    ns += weights_ns(target, call.w.nbytes)
     ns += words_ns(target, call.product, call.x.nbytes)
     if not call.is_channels_last:
         ns += call.x.nbytes / rate.bytes_of(target, call.x.nbytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.gemm_choice import asks_ahead, panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.winograd_output import products_of_tile
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, Scheme
 from sardonyx.compiler.llvm.target import Target
@@ -54,6 +54,7 @@ class Cut:
     v_stride: int
     v_apart: int
     o_apart: int
+    run: int
     v_scratch: int
     m_scratch: int
     o_scratch: int
@@ -101,9 +102,23 @@ class Costs:
         return self.l3 if nbytes <= target.caches.l3 / 2 else self.memory
 
 
+@dataclass(frozen=True)
+class FarCosts(Costs):
+    """The same where memory is far: measured on an Intel server, in units of the same clock."""
+
+    l2: float = 130.0
+    l3: float = 30.0
+    memory: float = 20.0
+
+
+def costs_of(target: Target) -> Costs:
+    """The numbers for a machine."""
+    return tuned("winograd far", FarCosts) if asks_ahead(target) else tuned("winograd", Costs)
+
+
 def choose(target: Target, sizes: Sizes) -> tuple[Scheme, Cut, float]:
     """The scheme, the cut, and the predicted nanoseconds on one thread."""
-    return _choose(target, sizes, tuned("winograd", Costs), rates().ghz)
+    return _choose(target, sizes, costs_of(target), rates().ghz)
 
 
 @functools.lru_cache(256)
@@ -140,7 +155,9 @@ def cut_of(target: Target, sizes: Sizes, scheme: Scheme, tile_block: int) -> Cut
     most_k = max(64, 2 * target.caches.l1 // (panel * _FLOAT))
     v_apart = -(-sizes.channels // lanes) * lanes
     v_stride = _odd_lines(points * v_apart)
-    o_apart = _odd_lines(tile_block * scheme.outputs * panel)
+    outputs_bytes = scheme.outputs * scheme.outputs * panel * _FLOAT
+    run = min(tile_block, -(-across // -(-across * outputs_bytes // (target.caches.l1 // 2))))
+    o_apart = _odd_lines(run * scheme.outputs * panel)
     v_scratch = _odd_lines(v_apart) * _FLOAT
     m_scratch = v_scratch + tile_block * v_stride * _FLOAT
     o_scratch = m_scratch + tile_block * products_of_tile(scheme, panel) * _FLOAT
@@ -157,6 +174,7 @@ def cut_of(target: Target, sizes: Sizes, scheme: Scheme, tile_block: int) -> Cut
         v_stride=v_stride,
         v_apart=v_apart,
         o_apart=o_apart,
+        run=run,
         v_scratch=v_scratch,
         m_scratch=m_scratch,
         o_scratch=o_scratch,

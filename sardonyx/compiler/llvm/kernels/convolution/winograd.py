@@ -75,7 +75,8 @@ def argument_names(spec: WinogradSpec) -> tuple[str, ...]:
     tile_block, group, groups     tiles and panels of a chunk, and how many groups there are
     tile_rows, k_block            tiles and channels that the micro-kernel takes at once
     v_stride, v_apart             elements between transformed tiles, and between those of a point and of the next
-    o_apart                       elements between two lines of outputs
+    o_apart, run                  elements between two lines of outputs, and tiles of a line whose outputs are made at
+                                  once
     v_scratch, m_scratch, o_scratch, mark_scratch
                                   byte offsets in scratch of these and of two words; a pixel of zeros lies at 0
     x_ahead, y_ahead              rows of tiles that are asked for at each point: of the image for the next block, and
@@ -83,7 +84,7 @@ def argument_names(spec: WinogradSpec) -> tuple[str, ...]:
     """
     names = ["x", "packed", "weights", "stamp", "x_batch", "x_row", "x_column", "channels", "filters"]
     names += ["height", "width", "top", "left", "out_height", "out_width", "all_tiles", "tiles", "tiles_across"]
-    names += ["tile_block", "group", "groups", "tile_rows", "k_block", "v_stride", "v_apart", "o_apart"]
+    names += ["tile_block", "group", "groups", "tile_rows", "k_block", "v_stride", "v_apart", "o_apart", "run"]
     names += ["v_scratch", "m_scratch", "o_scratch", "mark_scratch", "x_ahead", "y_ahead"]
     return (*names, *spec.epilogue.argument_names())
 
@@ -182,7 +183,7 @@ class _Winograd:
                 b = filters.offset(channel * self.panel)
                 with k.loop(0, tiles, given["tile_rows"]) as row:
                     a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
-                    ahead = (self._request(b, elements, row),)
+                    ahead = (self._request(b, elements, row, tiles),)
                     panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, requests=ahead)
                     place = Tile(products.offset(row * apart), apart, self.panel)
                     height = minimum(k, tiles - row, given["tile_rows"])
@@ -192,14 +193,18 @@ class _Winograd:
                         )
                         store_tile(place, values)
 
-    def _request(self, b: Pointer, elements: Value, row: Value) -> Request:
+    def _request(self, b: Pointer, elements: Value, row: Value, tiles: Value) -> Request:
         """What is asked for while the tiles from `row` on are multiplied: the filters behind those in use.
 
-        A core waits for few lines at once, and asks in vain for more: turns share in it, the first takes one half.
+        A core waits for few lines at once, and asks in vain for more: turns share in it evenly. Of several turns each
+        step asks for less than a line, for most lines more than once.
         """
-        k, per_step = self.k, self.panel * F32.nbytes // _LINE
-        lines = max(1, per_step // 2 if self.spec.shares_requests else per_step)
-        ahead = k.larger(elements * self.panel, _LEAST_AHEAD)
-        if self.spec.shares_requests:
-            ahead = ahead + k.select(row.equals(0), 0, elements * (lines * _LINE // F32.nbytes))
-        return Request(b.offset(ahead), lines)
+        k, step_bytes = self.k, self.panel * F32.nbytes
+        ahead = b.offset(k.larger(elements * self.panel, _LEAST_AHEAD))
+        if not self.spec.shares_requests:
+            return Request(ahead, max(1, step_bytes // _LINE))
+        tile_rows = self.given["tile_rows"]
+        turns = (tiles + (tile_rows - 1)) // tile_rows
+        apart = (turns + (step_bytes - 1)) // turns
+        start = k.advance(ahead.address, row // tile_rows * elements * apart, 1)
+        return Request(k.pointer(start, F32), 1, apart)

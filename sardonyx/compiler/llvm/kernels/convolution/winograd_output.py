@@ -1,14 +1,15 @@
 """From products at the points to the results of a convolution by Winograd's algorithm.
 
-The outputs of a block of tiles are gathered line by line in scratch, pixels of neighbouring tiles one after the other,
-so that the epilogue runs along whole lines of the image. The transforms would carry a number that is not finite to
-other pixels, and turn infinity into NaN: a block in whose outputs such a number turns up is computed again, directly.
+The outputs of a few tiles of a line are gathered in scratch, in the nearest cache, pixels of neighbouring tiles one
+after the other, so that the epilogue runs along lines of the image. The transforms would carry a number that is not
+finite to other pixels, and turn infinity into NaN: tiles in whose outputs such a number turns up are computed again,
+directly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
@@ -35,9 +36,9 @@ def products_of_tile(scheme: Scheme, panel: int) -> int:
 
 @dataclass(frozen=True)
 class Sums:
-    """A block of tiles of one panel of filters, `panel` columns: the products [tiles][points][panel] at `products`,
-    those of two tiles `tile_products` elements apart, and room for the outputs [lines of a tile][tiles][columns of a
-    tile][panel] at `outputs`."""
+    """Some tiles of one panel of filters, `panel` columns: the products [tiles][points][panel] at `products`, those of
+    two tiles `tile_products` elements apart, and room for the outputs of a run of tiles, [lines of a tile][tiles]
+    [columns of a tile][panel], at `outputs`."""
 
     products: Pointer
     tile_products: int
@@ -59,17 +60,29 @@ class OutputWriter:
         self.lanes = k.target.lanes(F32)
 
     def write(self, sums: Sums) -> None:
-        """The outputs of a block, and the epilogue of them."""
+        """The outputs of a block, and the epilogue of them, for runs of tiles of one line."""
+        k, given = self.k, self.given
+        done = k.variable(I64, 0)
+        with k.loop_while(lambda: done.get() < sums.tiles):
+            first = done.get()
+            tile = place_of(self.scheme, given, sums.first_tile + first)
+            tiles = minimum(k, minimum(k, sums.tiles - first, given["tiles_across"] - tile.across), given["run"])
+            products = sums.products.offset(first * sums.tile_products)
+            self._write_run(replace(sums, products=products, first_tile=sums.first_tile + first, tiles=tiles), tile)
+            done.set(first + tiles)
+
+    def _write_run(self, run: Sums, tile: TilePlace) -> None:
+        """The same for a run, which begins with `tile`."""
         k = self.k
-        strange = self._outputs(sums)
+        strange = self._outputs(run)
         with k.when(strange):
-            self._again(sums)
-        left = self.given["filters"] - sums.first_filter
-        whole = left >= sums.panel
+            self._again(run)
+        left = self.given["filters"] - run.first_filter
+        whole = left >= run.panel
         with k.when(whole):
-            self._finish(sums, k.constant(I64, 0), [None] * (sums.panel // self.lanes))
+            self._finish(run, tile, k.constant(I64, 0), [None] * (run.panel // self.lanes))
         with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
-            self._finish(sums, column, [k.lanes_below(left - column, self.lanes)])
+            self._finish(run, tile, column, [k.lanes_below(left - column, self.lanes)])
 
     def squares(self, first_filter: Value, panel: int) -> Iterator[Squares]:
         """What is asked for ahead of time: the places of tiles in the outputs, and in operands as large."""
@@ -146,21 +159,15 @@ class OutputWriter:
                 for (y, x), total in zip(square, totals, strict=True):
                     line.offset(sums.outputs_apart * y).store(total.get(), x * sums.panel)
 
-    def _finish(self, sums: Sums, column: Value, masks: Sequence[Value | None]) -> None:
-        """The epilogue of some vectors of the panel, for runs of tiles of one line: their lines one by one."""
+    def _finish(self, run: Sums, tile: TilePlace, column: Value, masks: Sequence[Value | None]) -> None:
+        """The epilogue of some vectors of the panel, line by line."""
         k, given, outputs = self.k, self.given, self.scheme.outputs
-        done = k.variable(I64, 0)
-        with k.loop_while(lambda: done.get() < sums.tiles):
-            first = done.get()
-            tile = place_of(self.scheme, given, sums.first_tile + first)
-            run = minimum(k, sums.tiles - first, given["tiles_across"] - tile.across)
-            lines = minimum(k, given["out_height"] - tile.y, outputs)
-            columns = minimum(k, given["out_width"] - tile.x, run * outputs)
-            source, writer = self._output(sums, first, column), self._writer(tile, sums.first_filter + column, masks)
-            with k.loop(0, lines) as line:
-                place = (tile.y + line) * given["out_width"] + tile.x
-                writer.over_rows(source.offset(line * sums.outputs_apart), k.constant(I64, sums.panel), place, columns)
-            done.set(first + run)
+        lines = minimum(k, given["out_height"] - tile.y, outputs)
+        columns = minimum(k, given["out_width"] - tile.x, run.tiles * outputs)
+        source, writer = run.outputs.offset(column), self._writer(tile, run.first_filter + column, masks)
+        with k.loop(0, lines) as line:
+            place = (tile.y + line) * given["out_width"] + tile.x
+            writer.over_rows(source.offset(line * run.outputs_apart), k.constant(I64, run.panel), place, columns)
 
     def _writer(self, tile: TilePlace, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
         k, given, epilogue = self.k, self.given, self.epilogue
