@@ -170,5 +170,5 @@ print("loaded")
 @pytest.mark.skipif(not hasattr(mmap, "PROT_READ"), reason="the system maps memory in another way")
 def test_constants_are_found_where_only_pages_far_away_are_free() -> None:
     """An instruction reaches 2 GB; a process that has mapped more has holes of a page here and there."""
-    ran = subprocess.run([sys.executable, "-c", _FAR_APART], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", _FAR_APART], capture_output=True, text=True, timeout=180, check=False)
     assert ran.stdout == "loaded\n", ran.stderr

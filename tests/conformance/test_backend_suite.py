@@ -35,7 +35,7 @@ def test_whole_suite(way: str, tmp_path: Path) -> None:
         cwd=ROOT,
         env=environment,
         check=False,
-        timeout=400,
+        timeout=1500,
         stdout=subprocess.DEVNULL,
     )
     outcomes = json.loads(report.read_text(encoding="utf-8"))["outcomes"]
