@@ -276,8 +276,8 @@ class _Choice:
     def _is_swept(self, b_copy: bool) -> bool:
         problem, share = self.problem, self.tuning.swept_l2
         nbytes = self.columns * self.word * problem.k // self.product.depth
-        if problem.a == "windows":  # rows that are put together lie beside it
-            share = min(share, _MOST_BESIDE_WINDOWS)
+        if problem.a == "windows" or self.is_far:  # rows that are put together lie beside it; what leaves comes late
+            share = min(share, _SWEPT_AT_MOST)
         return problem.b != "columns" and not b_copy and nbytes <= share * self.caches.l2
 
     def _flops(self, rows: int, columns: int) -> float:
@@ -410,8 +410,8 @@ _EVEN = 1.06
 _SWEPT_WHOLE = 0.75
 # Storing a result of a product whose K is small takes as long as so many multiplications.
 _K_OF_STORE = 4
-# The share of the second cache that B takes at most where it is swept for windows.
-_MOST_BESIDE_WINDOWS = 0.5
+# The share of the second cache that B takes at most where it is swept for windows, or where memory is far.
+_SWEPT_AT_MOST = 0.5
 # Panels for which a chunk puts windows together, at least, where there are as many.
 _LEAST_PANELS_OF_WINDOWS = 4
 # Columns of a chunk for each of its rows, at least, where those do not stay in the second cache with all of K.
