@@ -231,6 +231,15 @@ def test_sizes(case: Case) -> None:
     check(computed(case, given, "", one_by_one=True)[0], case, given)
 
 
+def test_results_are_the_same_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones, where memory is far."""
+    monkeypatch.setattr(bands, "asks_ahead", lambda target: True)
+    monkeypatch.setattr(bands, "_FAR_RESULTS", 0.0)
+    for case in SIZES:
+        given = Given.of(case, np.random.default_rng(7))
+        check(computed(case, given, "", one_by_one=True)[0], case, given)
+
+
 def test_not_numbers_and_infinities_stay_where_their_windows_are() -> None:
     case = Case((1, 16, 8, 20), 48, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "clip", "none", True, False)
     given = Given.of(case, np.random.default_rng(6))

@@ -34,7 +34,8 @@ class BandSpec:
 
     A tile of the product has `rows` places of `vectors` vectors of channels, which are a block. `middle` is what
     becomes of its sums, the first input, with other inputs that are one number for each channel, or for all of them
-    where `spread` says so. The windows are `along` each line; `finish` is what becomes of theirs.
+    where `spread` says so. The windows are `along` each line; `finish` is what becomes of theirs. With `asks_results`
+    the product asks for the places of the result, which are far.
     """
 
     rows: int
@@ -43,6 +44,7 @@ class BandSpec:
     spread: tuple[bool, ...]
     along: Along
     finish: Finish
+    asks_results: bool = False
 
     def argument_names(self) -> tuple[str, ...]:
         """The words of the kernel's arguments; strides of x count its elements, those of the ring too.
@@ -103,6 +105,7 @@ class _Bands:
             top = line * a["stride_h"] - a["begin_h"]
             bottom = k.smaller(top + ((a["taps_h"] - 1) * a["dilation_h"] + 1), a["size_h"])
             start = k.larger(ready.get(), top)
+            self.finishing.start_row(Spot(item, block, k.constant(I64, 0), line))
             with k.loop(start, bottom) as made:
                 self._make(item, made, block, channel)
             ready.set(k.larger(start, bottom))
@@ -129,6 +132,14 @@ class _Bands:
         start = self._filters(block + 1).offset(number % self.spec.vectors * (self.a["depth"] * self.lanes))
         return Request(start, 1)
 
+    def _request_results(self, tile: Value, channel: Value) -> Request:
+        """What a tile of a line asks for, too: a vector of channels of some places of the line that windows write."""
+        a, vectors = self.a, self.spec.vectors
+        place, vector = tile // vectors * a["depth"], tile % vectors
+        start = self.k.pointer(self.finishing.result_line(), F32).offset(channel + vector * self.lanes)
+        step = a["output0_step"]
+        return Request(self.k.pointer(self.k.advance(start.address, place * step, 1), F32), 1, step)
+
     def _filters(self, block: Value) -> Pointer:
         return self.k.pointer(self.a["b"], F32).offset(block * self.a["depth"] * self.panel)
 
@@ -141,7 +152,10 @@ class _Bands:
             place = k.smaller(turn, a["made_w"] - spec.rows)
             rows = Rows(source.offset(place * a["x_w"]), a["x_w"], True)
             whole = (None,) * spec.vectors
-            panels = Panels((self._filters(block),), spec.vectors, whole, self.panel, requests=(self._request(block),))
+            requests: tuple[Request, ...] = (self._request(block),)
+            if spec.asks_results:
+                requests = (*requests, self._request_results(turn // spec.rows, channel))
+            panels = Panels((self._filters(block),), spec.vectors, whole, self.panel, requests=requests)
             tile = multiply_tile(k, PRODUCT, rows, panels, spec.rows, a["depth"], 1)
             target = made.offset(place * self.panel)
             for vector in range(spec.vectors):
@@ -189,7 +203,6 @@ class _Bands:
         end = k.larger(k.smaller((a["size_h"] - top + (dilation - 1)) // dilation, a["taps_h"]), begin)
         with k.loop(begin, end) as tap:
             self.lines.store(self._line(top + tap * dilation), tap)
-        self.finishing.start_row(Spot(item, block, k.constant(I64, 0), line))
         taps = along.taps * self.lanes
         with k.loop(0, self.spec.vectors) as vector:
             lane = vector * self.lanes

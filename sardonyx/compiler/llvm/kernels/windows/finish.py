@@ -106,6 +106,10 @@ class Finishing:
             line = k.advance(k.pointer(a["sums"], F32).address, spot.batch * a["sums_n"] + spot.h * a["sums_h"], 1)
             self._sums = Pointer(line, F32)
 
+    def result_line(self) -> Value:
+        """Where the row of the first output lies."""
+        return self._rows[len(self.finish.operands)]
+
     def start_sums(self) -> None:
         """Begin the sums of a vector of lanes in a row."""
         assert self._total is not None
