@@ -13,6 +13,7 @@ from sardonyx.compiler.native.convolution import depthwise
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
 from sardonyx.compiler.native.template import Epilogue
+from sardonyx.compiler.native.windows import window_tiles
 from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.convolution import correlate
@@ -219,3 +220,15 @@ def test_small_kernels_go_in_tiles() -> None:
     DEPTHWISE.bind(binder, call)
     (step,) = binder.steps
     assert "tiles of" in step.detail
+
+
+def test_large_results_are_asked_for_where_memory_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same contents."""
+    monkeypatch.setattr(window_tiles, "asks_ahead", lambda target: True)
+    rng = np.random.default_rng(19)
+    side = 1 + int((new_binder().target.caches.l2 / (2 * 16 * 4)) ** 0.5)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 16, side, side), (16, 1, 3, 3)))
+    attributes = WindowAttributes.of((3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "NOTSET")
+    found = outputs_of(x, w, None, attributes, 16, "", by_channels=True)
+    assert found is not None
+    np.testing.assert_allclose(found[0], reference(x, w, None, attributes, 16), rtol=1e-5, atol=1e-5)

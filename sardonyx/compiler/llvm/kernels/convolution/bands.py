@@ -136,7 +136,7 @@ class _Bands:
         """What a tile of a line asks for, too: a vector of channels of some places of the line that windows write."""
         a, vectors = self.a, self.spec.vectors
         place, vector = tile // vectors * a["depth"], tile % vectors
-        start = self.k.pointer(self.finishing.result_line(), F32).offset(channel + vector * self.lanes)
+        start = self.finishing.result_row().offset(channel + vector * self.lanes)
         step = a["output0_step"]
         return Request(self.k.pointer(self.k.advance(start.address, place * step, 1), F32), 1, step)
 

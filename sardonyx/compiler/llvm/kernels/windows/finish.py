@@ -106,9 +106,10 @@ class Finishing:
             line = k.advance(k.pointer(a["sums"], F32).address, spot.batch * a["sums_n"] + spot.h * a["sums_h"], 1)
             self._sums = Pointer(line, F32)
 
-    def result_line(self) -> Value:
+    def result_row(self) -> Pointer:
         """Where the row of the first output lies."""
-        return self._rows[len(self.finish.operands)]
+        first = len(self.finish.operands)
+        return Pointer(self._rows[first], memory_type(self._types[first]))
 
     def start_sums(self) -> None:
         """Begin the sums of a vector of lanes in a row."""

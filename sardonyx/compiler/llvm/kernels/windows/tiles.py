@@ -33,7 +33,8 @@ class TileSpec:
 
     A tile has `down.places` lines of `along.places` windows; of the lines of a map, `rest` are left over. The columns
     of a tile from the first up to the last (excluded) of `sure` are no padding wherever the tile is. `asks_ahead` says
-    that a tile asks for what the one below it reads: a strip goes from line to line, which no machine expects.
+    that a tile asks for what the one below it reads: a strip goes from line to line, which no machine expects;
+    `asks_results`, that it asks for what that one writes.
     """
 
     x: str
@@ -45,6 +46,7 @@ class TileSpec:
     sure: tuple[int, int]
     finish: Finish
     asks_ahead: bool
+    asks_results: bool
 
     def argument_names(self) -> tuple[str, ...]:
         """The words of the kernel's arguments.
@@ -127,10 +129,21 @@ class _Writer:
         with k.loop(*channels, self.spec.lanes) as at:
             channel = k.smaller(at, a["channels"] - self.spec.lanes)
             down = Along(lines, self.spec.down.taps, self.spec.down.stride, self.spec.down.dilation)
+            if self.spec.asks_results:
+                self._ask_for_results(batch, line, lines, place, channel)
             values = self._values(_Tile(start.offset(channel), down, top, asked), channel)
             for number, windows in enumerate(values):
                 self.finishing.start_row(Spot(batch, k.constant(I64, 0), k.constant(I64, 0), line + number))
                 self.finishing.store([[value] for value in windows], place, channel)
+
+    def _ask_for_results(self, batch: Value, line: Value, lines: int, place: Value, channel: Value) -> None:
+        """Ask for what the tile below writes."""
+        k, a = self.k, self.a
+        for number in range(lines, 2 * lines):
+            self.finishing.start_row(Spot(batch, k.constant(I64, 0), k.constant(I64, 0), line + number))
+            at = self.finishing.result_row().offset(channel)
+            for column in range(self.spec.along.places):
+                Pointer(k.advance(at.address, a["output0_step"] * (place + column), 1), at.scalar).prefetch()
 
     def _values(self, tile: _Tile, channel: Value) -> list[list[Value]]:
         """The windows of a tile, by lines."""
