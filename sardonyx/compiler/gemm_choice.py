@@ -220,7 +220,7 @@ class _Choice:
         row_blocks = max(1, -(-problem.m // row_block))
         groups = -(-self.panels // group)
         a_copy = self._a_copy(row_block, k_block, few)
-        lines = row_block if problem.a != "columns" else -(-k_block // depth)
+        lines = SIDE if problem.a == "words" else row_block if problem.a != "columns" else -(-k_block // depth)
         a_bytes = _lines(a_copy * lines * self.word)
         b_bytes = 0 if problem.b == "packed" else _lines(self.product.words(k_block) * panel * self.word)
         tile_keep = int(k_blocks > 1)
@@ -375,7 +375,7 @@ class _Choice:
         """The row stride in words of the copy of A's block; 0 where A is read as it lies."""
         problem, tuning = self.problem, self.tuning
         if problem.a == "words":
-            return 0
+            return self._spread(self.product.words(k_block)) if self.product.in_tiles and problem.m % SIDE else 0
         if problem.a == "windows":
             # Up to a vector more than there is gets written.
             return self._spread(self.product.words(k_block) + self.lanes - 1)

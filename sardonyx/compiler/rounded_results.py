@@ -33,7 +33,7 @@ def round_results(
     """
     if bf16_product(target) is None:
         return
-    kept = {value for group in groups for value in _read_as_they_are(group)}
+    kept = {value for group in groups for value in _read_as_they_are(group, target)}
 
     def is_rounded(value: ir.Value) -> bool:
         return dtype_of(value) == _FLOAT32 and value not in kept and not outer_readers.get(value)
@@ -46,10 +46,10 @@ def round_results(
             group.rounded = group.anchor.native.rounds_result and is_rounded(group.anchor.node.outputs[0])
 
 
-def _read_as_they_are(group: Group) -> list[ir.Value]:
+def _read_as_they_are(group: Group, target: Target) -> list[ir.Value]:
     """The values that a group reads without rounding them first."""
     if group.anchor is None or group.anchor.native is None:
         return group.inputs
-    rounds = group.anchor.native.rounded_inputs
+    rounds = group.anchor.native.rounds(target)
     given = [value for place, value in enumerate(group.anchor.node.inputs) if place not in rounds]
     return [value for value in (*given, *group.operands) if value is not None]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.target import Target
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.registrations import Registrations
@@ -43,8 +44,7 @@ class NativeKernel:
     # Inputs (by index) whose contents must be known when the plan is made: constants, or made from shapes.
     known_inputs: tuple[int, ...] = ()
 
-    # Float32 inputs (by index) of which nothing is read but what is left when they are rounded to bfloat16, in sessions
-    # of that precision. `bind` may be given them in bfloat16 then.
+    # What `rounds` gives on any target.
     rounded_inputs: tuple[int, ...] = ()
 
     # Whether `bind` can give its first output, of float32 and without an epilogue, in bfloat16 (keyword `rounded`).
@@ -61,6 +61,11 @@ class NativeKernel:
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         """Why this kernel cannot take values with these facts (dtypes, ranks, what is constant); None if it can."""
         return None
+
+    def rounds(self, target: Target) -> tuple[int, ...]:
+        """Float32 inputs (by index) of which nothing is read but what is left when they are rounded to bfloat16, in
+        sessions of that precision. `bind` may be given them in bfloat16 then."""
+        return self.rounded_inputs
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Add the steps for inputs of these shapes and give the outputs; an absent optional output is None.

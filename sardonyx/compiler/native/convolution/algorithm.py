@@ -41,9 +41,10 @@ class Rates:
     memory: float = 14.0
 
     def flops(self, target: Target, product: str = "f32") -> float:
-        """Operations a nanosecond at most, with an inner product of vectors."""
+        """Operations a nanosecond at most, with an inner product of vectors; of tiles what products get."""
         kind = PRODUCTS[product]
-        return 4.0 * target.lanes(kind.word) * kind.depth * self.ghz
+        at_once = _TILES_OF_VECTORS if kind.in_tiles else 1.0
+        return 4.0 * at_once * target.lanes(kind.word) * kind.depth * self.ghz
 
     def bytes_of(self, target: Target, nbytes: float) -> float:
         """Bytes a nanosecond from where so many of them stay between two uses."""
@@ -51,6 +52,10 @@ class Rates:
             return self.l2
         return self.l3 if nbytes <= target.caches.l3 / 3 else self.memory
 
+
+# An inner product of tiles does the work of so many vectors of its words in the time of one, loads and stores counted:
+# half of what the instruction alone does.
+_TILES_OF_VECTORS = 4.0
 
 # Rows become words in a stream, line by line: in so much of the time that scattered copies of as many bytes take.
 _WORDS_SHARE = 0.6

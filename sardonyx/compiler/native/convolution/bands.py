@@ -109,7 +109,7 @@ def made_by(call: ConvolutionCall) -> Tensor:
     batch, channels, *sizes = call.result_shape
     shape = (batch, *sizes, channels)
     rank = len(shape)
-    whole = Tensor(call.x.dtype, shape, (), Buffer(math.prod(shape) * call.x.dtype.itemsize))
+    whole = Tensor(call.w.dtype, shape, (), Buffer(math.prod(shape) * call.w.dtype.itemsize))
     return transposed(whole.reshaped(shape), (0, rank - 1, *range(1, rank - 1)))
 
 

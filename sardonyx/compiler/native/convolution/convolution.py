@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution import bands, scaled_product
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, one_item
@@ -39,6 +42,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     WINOGRAD,
     DEPTHWISE,
 )
+# Those that take an input that is rounded to what a session's coarser products multiply.
+OF_WORDS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS)
 
 
 @template("convolution")
@@ -62,6 +67,10 @@ class ConvolutionKernel(NativeKernel):
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return products_reason(inputs[:2])
+
+    def rounds(self, target: Target) -> tuple[int, ...]:
+        # Tiles are so much faster than what reads float32 that they take all convolutions over all channels.
+        return (0,) if target.has_amx and self.group == 1 else ()
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
@@ -94,12 +103,14 @@ class ConvolutionKernel(NativeKernel):
             w = binder.derived(w, key, ordered)
         if self.channels_last:
             x = _channels_second(x)
-        return self.call(binder, x, w, bias, self._whole_epilogue(x, addend, epilogue))
+        return self.call(binder, x, w, bias, self._whole_epilogue(len(x.shape), w.dtype, addend, epilogue))
 
-    def _whole_epilogue(self, x: Tensor, addend: Tensor | None, epilogue: Epilogue | None) -> Epilogue | None:
-        """The addend, the activation and what follows them, for a result in ONNX's order."""
+    def _whole_epilogue(
+        self, rank: int, dtype: np.dtype[Any], addend: Tensor | None, epilogue: Epilogue | None
+    ) -> Epilogue | None:
+        """The addend, the activation and what follows them, for a result of this rank in ONNX's order."""
         activation = self.parameters.get("activation")
-        own: Expr = Input(x.dtype, 0)
+        own: Expr = Input(dtype, 0)
         operands = [] if addend is None else [addend]
         if addend is not None:
             own = own + Input(addend.dtype, 1)
@@ -117,7 +128,7 @@ class ConvolutionKernel(NativeKernel):
         elif addend is None and activation is None:
             return None
         if self.channels_last:
-            operands = [_channels_second(_with_rank(tensor, len(x.shape))) for tensor in operands]
+            operands = [_channels_second(_with_rank(tensor, rank)) for tensor in operands]
         return Epilogue(tuple(outputs), tuple(operands))
 
     def call(
@@ -130,7 +141,7 @@ class ConvolutionKernel(NativeKernel):
             raise ValueError(f"input {x.shape} and weights {w.shape} with group {group} do not fit")
         if bias is not None and bias.shape != w.shape[:1]:
             raise ValueError(f"the bias has the shape {bias.shape}, but there are {w.shape[0]} filters")
-        product = product_of(x.dtype, binder.target, binder.settings.precision)
+        product = product_of(w.dtype, binder.target, binder.settings.precision)
         assert product is not None
         windows = self.attributes(w.shape[2:]).windows(x.shape[2:])
         return ConvolutionCall(x, w, bias, windows, group, epilogue, product)
@@ -197,11 +208,13 @@ def choose(binder: Binder, call: ConvolutionCall) -> tuple[float, Algorithm, Con
     Where the session allows coarser products than those of the input's type, both are compared: fewer exact products
     may take less time than more coarse ones.
     """
-    calls = [call]
+    calls, algorithms = [call], ALGORITHMS
     exact = product_of(call.x.dtype)
-    if exact is not None and exact != call.product:
+    if call.x.dtype != call.w.dtype:
+        algorithms = OF_WORDS
+    elif exact is not None and exact != call.product:
         calls.append(replace(call, product=exact))
-    predicted = [(algorithm.predict(binder, one), algorithm, one) for one in calls for algorithm in ALGORITHMS]
+    predicted = [(algorithm.predict(binder, one), algorithm, one) for one in calls for algorithm in algorithms]
     able = [(time, algorithm, one) for time, algorithm, one in predicted if time is not None]
     return min(able, key=lambda candidate: candidate[0])
 

@@ -35,7 +35,8 @@ class Finish:
 class ConvolutionCall:
     """A convolution whose shapes are known and fit together.
 
-    `x` is [batch, channels, *sizes] with any strides, `w` [filters, channels / group, *kernel], `bias` [filters].
+    `x` is [batch, channels, *sizes] with any strides, `w` [filters, channels / group, *kernel], `bias` [filters]. Both
+    have one type, but for an `x` that is rounded already to what the product multiplies.
     `product` names the inner product (`gemm_product`): "f32", "f64", "f16", "bfloat16", or one of bfloat16 for float32
     tensors where the session asks for it.
     """
@@ -97,7 +98,7 @@ class ConvolutionCall:
 
     def finish(self, binder: Binder) -> Finish:
         """The bias and the epilogue. Operands that do not lie channels-last are copied, unless they are repeated."""
-        dtype = self.x.dtype
+        dtype = self.w.dtype
         result: Expr = Input(dtype, 0)
         operands: list[Tensor] = []
         if self.bias is not None:

@@ -29,8 +29,9 @@ _FEW_CHANNELS = 16
 
 # The share of the peak that products reach.
 _SHARE_OF_PEAK = 0.97
-# Nanoseconds for each run of neighbouring elements that is copied.
+# Nanoseconds for each run of neighbouring elements that is copied, and where these are a few of a line's.
 _RUN_NS = 1.5
+_SCATTERED_RUN_NS = 12.0
 
 
 def predict(binder: Binder, call: ConvolutionCall) -> float:
@@ -54,7 +55,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     moved_ns += words_ns(target, call.product, copied or call.x.nbytes)
     if call.taps > 1 and asks_ahead(target):  # of one tap every algorithm reads as many
         moved_ns += weights_ns(target, call.w.nbytes)
-    return product_ns + moved_ns + runs * _RUN_NS
+    return product_ns + moved_ns + runs * (_RUN_NS if by_channels else _SCATTERED_RUN_NS)
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:

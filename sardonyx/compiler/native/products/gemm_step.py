@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Argument, Binder, Buffer, Tensor, row_major
+from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
 from sardonyx.compiler.gemm_choice import (
     Blocking,
     Problem,
@@ -27,7 +27,6 @@ from sardonyx.compiler.llvm.kernels.products.gemm import GemmSpec, Layout, argum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import WordsSpec, emit_words
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16
@@ -358,9 +357,7 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
     stride = _row_step(matrix)
     if stride is None:
         matrix, stride = contiguous(binder, matrix), size_k
-    # Tiles are read whole, as many rows as they have, though nothing is made of those behind the last one.
-    buffer = Buffer((count + (SIDE - 1 if kind.in_tiles else 0)) * row * kind.word.nbytes)
-    words = Tensor(_WORDS, (*outer, row), row_major((*outer, row)), buffer)
+    words = binder.new(_WORDS, (*outer, row))
     binder.step(
         emit_words,
         WordsSpec(product, matrix.dtype == _BFLOAT16),
@@ -373,11 +370,13 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
 
 
 def _are_words(matrix: Tensor, product: str) -> bool:
-    """Whether the rows are rounded already, and whole words of the product as they lie; tiles read beyond the last."""
+    """Whether the rows are rounded already, and whole words of the product as they lie."""
     kind = PRODUCTS[product]
-    if matrix.dtype != _BFLOAT16 or kind.packed_a != BF16 or kind.in_tiles or matrix.strides[-1] != 1:
+    if matrix.dtype != _BFLOAT16 or kind.packed_a != BF16 or matrix.strides[-1] != 1:
         return False
-    return not any(elements % kind.depth for elements in (matrix.shape[-1], *matrix.strides[:-1]))
+    # What comes together is read together: words behind the last one would be those of the next row.
+    together = kind.depth * kind.unit
+    return matrix.shape[-1] % together == 0 and not any(step % kind.depth for step in matrix.strides[:-1])
 
 
 def _row_step(matrix: Tensor) -> int | None:

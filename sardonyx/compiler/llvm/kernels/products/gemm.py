@@ -83,7 +83,8 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     row_blocks, groups            how many there are
     strip                         rows (a multiple of the tile's) that see all panels of a chunk before the next
     tile_rows                     rows of the tiles of a strip, at most `rows` of the specification
-    a_copy                        row stride in words of the copy of A in scratch; 0 to read A where it lies
+    a_copy                        row stride in words of the copy of A in scratch (of rows of words those that fill no
+                                  tile of AMX); 0 to read A where it lies
     b_copy                        whether panels of B are copied to scratch (B in rows; transposed B always is)
     b_scratch, tile_scratch       byte offsets in scratch
     tile_stride                   elements between rows of the tiles in scratch
@@ -256,6 +257,8 @@ class _Gemm:
         words, final = self._words(elements), given["k"] <= k_start + given["k_block"]
         if self.spec.a == "words":
             rows = Rows(chunk.a.offset(self._whole_words(k_start)), given["a_stride"], True)
+            if product.in_tiles:
+                self._copy_rest(rows, chunk.rows, words)
             return _Block(k_start, elements, words, rows, k_start.equals(0), final)
         if self.spec.a == "windows":
             first, stride = self._whole_words(k_start), given["a_copy"]
@@ -281,6 +284,16 @@ class _Gemm:
             address = k.select(wanted, scratch.address, source.address)
             rows = Rows(k.pointer(address, product.word), k.select(wanted, stride, given["a_stride"]), along_k)
         return _Block(k_start, elements, words, rows, k_start.equals(0), final)
+
+    def _copy_rest(self, a: Rows, count: Value, words: Value) -> None:
+        """Those of `count` rows that fill no tile of AMX, which reads all of its rows, to scratch."""
+        k = self.k
+        whole = count // SIDE * SIDE
+        with k.loop(whole, count) as row:
+            source = a.start.offset(row * a.stride)
+            target = self.scratch.offset((row - whole) * self.given["a_copy"])
+            with k.loop(0, words, self.lanes) as word:
+                target.store(source.load(word, self.lanes), word)
 
     def _panels(self, chunk: _Chunk, block: _Block) -> None:
         """Every panel of the group for a strip of rows after the other; several at once for few rows."""
@@ -521,21 +534,31 @@ class _Gemm:
             whole = [None] * self.spec.vectors
             self._writer(chunk, at.panel * self.panel, whole).ask_ahead(chunk.row_start + at.row, at.rows)
         if product.in_tiles:
-            self._multiply_in_tiles(block, a, b, at, tile)
+            self._multiply_in_tiles(chunk, block, b, at, tile)
             pending = block.final
         else:
             pending = self._multiply(chunk, block, a, b, at, tile)
         with k.when(pending), k.loop(0, at.width) as which:
             self._epilogue(chunk, at, which, tile)
 
-    def _multiply_in_tiles(self, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> None:
+    def _multiply_in_tiles(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place, tile: Tile) -> None:
         """The tile's sums to scratch, by AMX."""
         k = self.k
         high = (at.rows + (SIDE - 1)) // SIDE
         ahead = b.prefetch if b.prefetch is not None else k.constant(I64, 0)
         turn = at.row // self.spec.rows
         for tiles in k.choose(high, range(1, MOST_HIGH + 1)):
-            multiply_in_tiles(k, self.product, a, b.starts[0], tiles, block.words, tile, block.fresh, ahead, turn)
+            a = [self._rows_of_tile(chunk, block, at.row + SIDE * number) for number in range(tiles)]
+            multiply_in_tiles(k, self.product, a, b.starts[0], block.words, tile, block.fresh, ahead, turn)
+
+    def _rows_of_tile(self, chunk: _Chunk, block: _Block, row: Value) -> Rows:
+        """Sixteen rows from this one on, all of which can be read."""
+        k, rows = self.k, self._rows_from(block, row)
+        if self.spec.a != "words":
+            return rows
+        there = row + SIDE <= chunk.rows
+        start = k.select(there, rows.start.address, self.scratch.address)
+        return Rows(k.pointer(start, self.product.word), k.select(there, rows.stride, self.given["a_copy"]), True)
 
     def _multiply(self, chunk: _Chunk, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
         """The tile's sums, to scratch or finished: whether the epilogue is still to come."""

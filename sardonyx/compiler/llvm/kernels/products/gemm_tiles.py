@@ -1,11 +1,13 @@
 """The micro-kernel of AMX: 32 x 32 results in four tile registers, sixteen words of K at a time.
 
 Two tiles of rows of A meet two tiles of columns of B, so that each tile loaded is used twice. Rows of A are words as
-`emit_words` writes them, with sixteen rows readable wherever one is; panels of B hold `[words][32]`, whose lines are
+`emit_words` writes them, with all sixteen rows of a tile readable; panels of B hold `[words][32]`, whose lines are
 the rows of B's tiles as the instructions want them (Intel, "Optimization Reference Manual", chapter 20).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
@@ -39,20 +41,20 @@ def release(k: Function) -> None:
 def multiply_in_tiles(
     k: Function,
     product: Product,
-    a: Rows,
+    a: Sequence[Rows],
     b: Pointer,
-    high: int,
     words: Value,
     tile: Tile,
     fresh: Value,
     prefetch: Value,
     turn: Value,
 ) -> None:
-    """tile = (0 if `fresh`, else tile) + 16 * `high` rows of A times a panel, over `words` (a multiple of 16) of K.
+    """tile = (0 if `fresh`, else tile) + rows of A times a panel, over `words` (a multiple of 16) of K.
 
-    The tile lies in scratch. `prefetch` is how many words ahead the next panel lies; `turn` numbers the tiles of rows
+    Each of `a` are sixteen rows. The tile lies in scratch. `prefetch` is how many words ahead the next panel lies; `turn` numbers the tiles of rows
     that share the panel.
     """
+    high = len(a)
     places = [(row, column) for row in range(high) for column in range(TILES_ACROSS)]
     stride = tile.stride * product.accumulator.nbytes
 
@@ -68,15 +70,15 @@ def multiply_in_tiles(
     with k.otherwise(fresh):
         for place in places:
             k.call("llvm.x86.tileloadd64", VOID, register(*place), result(*place).address, stride)
-    a_stride = a.stride * product.word.nbytes
+    a_strides = [rows.stride * product.word.nbytes for rows in a]
     panel = SIDE * TILES_ACROSS
     b_stride = k.constant(I64, panel * product.word.nbytes)
     instruction = "llvm.x86.tdpbf16ps" if product.accumulator.is_float else "llvm.x86.tdpbusd"
     lines = (turn & 3) * (_LINES_AHEAD * _LINE // product.word.nbytes)
     with k.loop(0, words, SIDE) as word:
-        for row in range(high):
-            source = a.start.offset(a.stride * (row * SIDE)).offset(word)
-            k.call("llvm.x86.tileloadd64", VOID, k.constant(I8, _A + row), source.address, a_stride)
+        for row, rows in enumerate(a):
+            source = rows.start.offset(word)
+            k.call("llvm.x86.tileloadd64", VOID, k.constant(I8, _A + row), source.address, a_strides[row])
         here = b.offset(word * panel)
         for column in range(TILES_ACROSS):
             source = here.offset(column * SIDE)
