@@ -97,7 +97,7 @@ def packed_words(target: Target, product: str, k: int, n: int) -> int:
 class Problem:
     """Sizes and layout of one multiplication; `a_stride_bytes` is A's stride other than 1.
 
-    Of `threads` it counts only whether there are several.
+    Blocks of K are multiples of `k_unit`. Of `threads` it counts only whether there are several.
     """
 
     m: int
@@ -110,6 +110,7 @@ class Problem:
     a_stride_bytes: int = 0
     b_stride_bytes: int = 0
     threads: int = 1
+    k_unit: int = 1
 
 
 @dataclass
@@ -211,7 +212,7 @@ class _Choice:
         per_k = panel * self.word // depth
         most_bytes = min(int(self.tuning.panel_l1 * self.caches.l1), self.caches.l2 // 4)
         most_k = problem.k if whole else max(64, most_bytes // per_k)
-        k_block, k_blocks = _cut(problem.k, most_k, max(depth * self.product.unit, 4))
+        k_block, k_blocks = _cut(problem.k, most_k, max(depth * self.product.unit, 4, problem.k_unit))
         if swept and not few and problem.a != "windows":
             row_block, group = self._swept_chunk()
         else:
@@ -374,6 +375,8 @@ class _Choice:
     def _a_copy(self, row_block: int, k_block: int, few: bool) -> int:
         """The row stride in words of the copy of A's block; 0 where A is read as it lies."""
         problem, tuning = self.problem, self.tuning
+        if problem.a == "runs":
+            return 0
         if problem.a == "words":
             return self._spread(self.product.words(k_block)) if self.product.in_tiles and problem.m % SIDE else 0
         if problem.a == "windows":

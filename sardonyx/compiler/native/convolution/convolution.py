@@ -23,6 +23,7 @@ from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
 from sardonyx.compiler.native.convolution.group_runs import GROUP_RUNS
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.line_sums import LINE_SUMS
+from sardonyx.compiler.native.convolution.run_products import RUN_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.compiler.native.convolution.winograd import WINOGRAD
@@ -39,11 +40,12 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     GROUP_RUNS,
     LINE_PRODUCTS,
     LINE_SUMS,
+    RUN_PRODUCTS,
     WINOGRAD,
     DEPTHWISE,
 )
 # Those that take an input that is rounded to what a session's coarser products multiply.
-OF_WORDS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS)
+OF_WORDS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, RUN_PRODUCTS)
 
 
 @template("convolution")

@@ -25,6 +25,8 @@ from sardonyx.compiler.native.products.packed_constants import pack_b
 _SHARE_OF_PEAK = 0.96
 # Nanoseconds for each run of a window that is put together.
 _RUN_NS = 1.0
+# Tiles of AMX wait until what they load is stored: copies take so much longer.
+_SHARE_FOR_TILES = 0.25
 
 
 def predict(binder: Binder, call: ConvolutionCall) -> float | None:
@@ -42,7 +44,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     copied = rows * call.taps * call.w.shape[1] * call.x.dtype.itemsize
     runs = rows * (call.taps if call.group > 1 else call.taps // call.windows.kernel[-1])
     ns = call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, call.product))
-    ns += copied / rate.l2 + runs * _RUN_NS
+    ns += copied / (rate.l2 * (_SHARE_FOR_TILES if product.in_tiles else 1.0)) + runs * _RUN_NS
     ns += weights_ns(target, call.w.nbytes)
     ns += words_ns(target, call.product, call.x.nbytes)
     if not call.is_channels_last:
@@ -66,7 +68,7 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     multiply(
         binder,
         windows,
-        _panels(binder, call, channels),
+        panels_by_taps(binder, call, channels),
         finish.outputs,
         [_as_matrices(tensor, items, call.group) for tensor in finish.operands],
         [_as_matrices(tensor, items, call.group) for tensor in results],
@@ -117,7 +119,7 @@ def _as_matrices(tensor: Tensor, items: int, group: int) -> Tensor:
     )
 
 
-def _panels(binder: Binder, call: ConvolutionCall, channels: int) -> Packed:
+def panels_by_taps(binder: Binder, call: ConvolutionCall, channels: int) -> Packed:
     """The weights as panels [group, K, filters], K by taps and then channels, of which there are `channels`."""
     group, taps, filters, own = call.group, call.taps, call.filters // call.group, call.w.shape[1]
 

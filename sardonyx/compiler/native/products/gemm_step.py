@@ -77,6 +77,42 @@ class OverlappingRows:
 
 
 @dataclass(frozen=True)
+class RunGeometry:
+    """Rows that consist of runs of words: where each starts in a row, their words, rows from line to line, and how
+    many of these stand for rows of the results."""
+
+    starts: tuple[int, ...]
+    run_words: int
+    pitch: int
+    places: int
+
+    def arguments(self) -> dict[str, int]:
+        """The values of `RUN_NAMES`."""
+        return {"run_words": self.run_words, "pitch": self.pitch, "places": self.places}
+
+    def table(self) -> Sequence[int]:
+        return self.starts
+
+
+@dataclass(frozen=True, eq=False)
+class RunRows:
+    """An A of shape [items, 1, M, K] in tiles of AMX, whose rows consist of runs of words of `tensor`.
+
+    There are `rows` of them in an item; `steps` are the strides of the axes before K. M are those that stand for
+    results. Sixteen rows are readable wherever a row is.
+    """
+
+    tensor: Tensor
+    geometry: RunGeometry
+    rows: int
+    steps: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+Left = Tensor | WindowRows | OverlappingRows | RunRows
+
+
+@dataclass(frozen=True)
 class _Axis:
     """A batch axis or the rows: its size, and the step of every matrix along it (elements; words where packed)."""
 
@@ -86,7 +122,7 @@ class _Axis:
 
 def multiply(
     binder: Binder,
-    a: Tensor | WindowRows | OverlappingRows,
+    a: Left,
     b: Tensor | Packed,
     outputs: tuple[Expr, ...],
     operands: Sequence[Tensor],
@@ -103,6 +139,9 @@ def multiply(
     found = _matrix_terms(binder, a, b, operands, results, product)
     if found is None:
         found = _terms(binder, a, b, operands, results, product)
+    if isinstance(a, RunRows):
+        unit = a.geometry.run_words * PRODUCTS[product].depth
+        found.problem = replace(found.problem, m=a.rows, k_unit=unit)
     problem, rows, epilogue = found.problem, found.row_steps, TileEpilogue(found.kinds, outputs)
     if problem.a == "rows":
         left = found.a.reshaped((problem.m, problem.k), (rows[0], 1))
@@ -133,8 +172,8 @@ def multiply(
         },
         matrices=(found.a, found.b, *found.operands, *results),
         row_steps=rows,
-        source=a.tensor if isinstance(a, WindowRows | OverlappingRows) else found.a,
-        windows=a if isinstance(a, WindowRows) else None,
+        source=found.a if isinstance(a, Tensor) else a.tensor,
+        geometry=a.geometry if isinstance(a, WindowRows | RunRows) else None,
     )
     _add_steps(binder, known, problem, found.batch, len(results))
 
@@ -156,7 +195,7 @@ class _Terms:
 
 def _matrix_terms(
     binder: Binder,
-    a: Tensor | WindowRows | OverlappingRows,
+    a: Left,
     b: Tensor | Packed,
     operands: Sequence[Tensor],
     results: Sequence[Tensor],
@@ -195,7 +234,7 @@ def _matrix_terms(
 
 def _terms(
     binder: Binder,
-    a: Tensor | WindowRows | OverlappingRows,
+    a: Left,
     b: Tensor | Packed,
     operands: Sequence[Tensor],
     results: Sequence[Tensor],
@@ -297,7 +336,7 @@ class _Known:
     matrices: tuple[Tensor, ...]
     row_steps: tuple[int, ...]
     source: Tensor
-    windows: WindowRows | None = None
+    geometry: WindowGeometry | RunGeometry | None = None
 
     @property
     def in_memory(self) -> tuple[Tensor, ...]:
@@ -319,17 +358,19 @@ class _Known:
                 values[f"{name}_batch{axis}"] = batches[axis - missing].steps[one] if axis >= missing else 0
         for axis in (1, 2):
             values[f"batch{axis}"] = batches[axis - missing].size if axis >= missing else 1
-        if self.windows is None:
+        if self.geometry is None:
             return [*map(values.__getitem__, argument_names(self.spec))]
-        values |= self.windows.geometry.arguments()
-        return [*(values[name] for name in argument_names(self.spec)), *self.windows.geometry.table()]
+        values |= self.geometry.arguments()
+        return [*(values[name] for name in argument_names(self.spec)), *self.geometry.table()]
 
 
-def _left(binder: Binder, a: Tensor | WindowRows | OverlappingRows, product: str) -> tuple[Tensor, Layout]:
+def _left(binder: Binder, a: Left, product: str) -> tuple[Tensor, Layout]:
     """A as the kernel reads it. Windows are stood for by a tensor of their shape that begins where the first does."""
     if isinstance(a, WindowRows):
         start = a.geometry.start() * a.tensor.dtype.itemsize
         return a.tensor.reshaped(a.shape, (*a.steps, 0, 1), start), "windows"
+    if isinstance(a, RunRows):
+        return a.tensor.reshaped(a.shape, (*a.steps, 1)), "runs"
     if isinstance(a, OverlappingRows):
         return a.tensor.reshaped(a.shape, (*a.steps, 1)), "words" if PRODUCTS[product].depth > 1 else "rows"
     if PRODUCTS[product].depth > 1:

@@ -40,13 +40,22 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import (
 )
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import copy_columns, copy_rows, pack_columns, pack_rows
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import MOST_HIGH, SIDE, configure, multiply_in_tiles, release
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import (
+    MOST_HIGH,
+    PARTS_AHEAD,
+    SIDE,
+    Ahead,
+    Runs,
+    configure,
+    multiply_in_tiles,
+    release,
+)
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import NAMES as WINDOW_NAMES
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowCopy
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 
-Layout = Literal["packed", "rows", "columns", "words", "windows"]
+Layout = Literal["packed", "rows", "columns", "words", "windows", "runs"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,8 @@ class GemmSpec:
 
     `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M); "words"
     are rows of the product's words, as `emit_words` writes them; "windows" are put together from a convolution's input
-    (`gemm_windows`), which holds words where the product has several elements in one.
+    (`gemm_windows`), which holds words where the product has several elements in one; "runs" are rows in tiles of AMX
+    that consist of several runs of such words and share most of them with their neighbours: windows of a padded input.
     `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector
     registers. `few_prefetch`: B is asked for ahead of time also for so few rows that several panels are read at once.
     """
@@ -68,6 +78,9 @@ class GemmSpec:
     unroll: int = 1
     few_prefetch: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+
+
+RUN_NAMES = ("run_words", "pitch", "places")
 
 
 def argument_names(spec: GemmSpec) -> tuple[str, ...]:
@@ -92,14 +105,17 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     prefetch                      words ahead of those in use, in packed panels, that are asked for
     far                           whether what the epilogue reads and writes is asked for before a tile is multiplied
 
-    The geometry of windows follows, `gemm_windows.NAMES`, and behind all arguments their table of runs.
+    The geometry of windows follows, `gemm_windows.NAMES`, and behind all arguments their table of runs. That of rows of
+    runs is `RUN_NAMES`: words of a run, rows from line to line of the input, and how many of these begin a window, to
+    which the rows of the other matrices belong; behind all arguments lies where each run starts, in words.
     """
     names = ["a", "b", "m", "n", "k", "a_stride", "b_stride"]
     names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
     names += [f"b_batch{axis}" for axis in range(BATCH_DIMS)]
     names += ["batch1", "batch2", "row_block", "strip", "tile_rows", "k_block", "group", "row_blocks", "groups"]
     names += ["a_copy", "b_copy", "b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch", "far"]
-    return (*names, *spec.epilogue.argument_names(), *(WINDOW_NAMES if spec.a == "windows" else ()))
+    geometry = WINDOW_NAMES if spec.a == "windows" else RUN_NAMES if spec.a == "runs" else ()
+    return (*names, *spec.epilogue.argument_names(), *geometry)
 
 
 def emit_gemm(target: Target, spec: GemmSpec) -> str:
@@ -109,6 +125,9 @@ def emit_gemm(target: Target, spec: GemmSpec) -> str:
     """
     return _Gemm(target, spec).text()
 
+
+# Layouts of A that hold words.
+_OF_WORDS = ("words", "runs")
 
 # Numbers of heights of tiles are below this; with several panels at once, or one vector, multiples of it are added.
 _PANEL_CASE = 100
@@ -145,6 +164,7 @@ class _Block:
     a: Rows
     fresh: Value
     final: Value
+    runs: Runs | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +191,8 @@ class _Gemm:
         words = k.pointer("arguments", I64)
         self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         self.scratch = k.pointer("scratch", self.product.word)
-        self.windows = WindowCopy(k, self.product, self.given, words.offset(len(self.given)))
+        self.table = words.offset(len(self.given))
+        self.windows = WindowCopy(k, self.product, self.given, self.table)
         # Few rows leave registers for several panels at once: how many, by the number of rows, most first. Where fewer
         # panels are left, those rows that would wait for their own sums take as many as there are.
         self.wide: dict[int, list[int]] = {}
@@ -223,7 +244,7 @@ class _Gemm:
         if spec.a == "windows":
             a = start("a", self.windows.scalar)
         else:
-            a = start("a", self.product.word if spec.a == "words" else self.product.stored_a)
+            a = start("a", self.product.word if spec.a in _OF_WORDS else self.product.stored_a)
             a = a.offset(row_start if spec.a == "columns" else row_start * given["a_stride"])
         return _Chunk(
             a=a,
@@ -260,6 +281,12 @@ class _Gemm:
             if product.in_tiles:
                 self._copy_rest(rows, chunk.rows, words)
             return _Block(k_start, elements, words, rows, k_start.equals(0), final)
+        if self.spec.a == "runs":
+            length = given["run_words"]
+            runs = Runs(self.table.offset(self._whole_words(k_start) // length), length)
+            return _Block(
+                k_start, elements, words, Rows(chunk.a, given["a_stride"], True), k_start.equals(0), final, runs
+            )
         if self.spec.a == "windows":
             first, stride = self._whole_words(k_start), given["a_copy"]
             self.windows.copy(chunk.a, chunk.row_start, chunk.rows, first, words, self.scratch, stride)
@@ -530,9 +557,10 @@ class _Gemm:
         k, product = self.k, self.product
         tile = self._kept(chunk, at.panel, at.row)
         a = self._rows_from(block, at.row)
-        with k.when(block.final & self.given["far"].differs(0)):
-            whole = [None] * self.spec.vectors
-            self._writer(chunk, at.panel * self.panel, whole).ask_ahead(chunk.row_start + at.row, at.rows)
+        if self.spec.a != "runs":
+            with k.when(block.final & self.given["far"].differs(0)):
+                whole = [None] * self.spec.vectors
+                self._writer(chunk, at.panel * self.panel, whole).ask_ahead(chunk.row_start + at.row, at.rows)
         if product.in_tiles:
             self._multiply_in_tiles(chunk, block, b, at, tile)
             pending = block.final
@@ -545,11 +573,22 @@ class _Gemm:
         """The tile's sums to scratch, by AMX."""
         k = self.k
         high = (at.rows + (SIDE - 1)) // SIDE
-        ahead = b.prefetch if b.prefetch is not None else k.constant(I64, 0)
-        turn = at.row // self.spec.rows
+        ahead = self._parts_ahead(chunk, b, at.row)
         for tiles in k.choose(high, range(1, MOST_HIGH + 1)):
             a = [self._rows_of_tile(chunk, block, at.row + SIDE * number) for number in range(tiles)]
-            multiply_in_tiles(k, self.product, a, b.starts[0], block.words, tile, block.fresh, ahead, turn)
+            multiply_in_tiles(k, self.product, a, b.starts[0], block.words, tile, block.fresh, ahead, block.runs)
+
+    def _parts_ahead(self, chunk: _Chunk, b: Panels, row: Value) -> Ahead:
+        """What a tile from this row on asks for: those of the first strip all that there is, the others a part each."""
+        k, height = self.k, self.spec.rows
+        if b.prefetch is None:
+            none = k.constant(I64, 0)
+            return Ahead(none, none, none)
+        strip = minimum(k, self.given["strip"], chunk.rows)
+        count = k.select(strip > 3 * height, 1, k.select(strip > height, k.constant(I64, 2), PARTS_AHEAD))
+        count = k.select(row < strip, count, k.constant(I64, 1))
+        first = (row // height * count) & (PARTS_AHEAD - 1)
+        return Ahead(b.prefetch, first, minimum(k, first + count, k.constant(I64, PARTS_AHEAD)))
 
     def _rows_of_tile(self, chunk: _Chunk, block: _Block, row: Value) -> Rows:
         """Sixteen rows from this one on, all of which can be read."""
@@ -624,13 +663,31 @@ class _Gemm:
         part = tile.start.offset(which * self.panel)
 
         def write(column: Value, place: Pointer, masks: Sequence[Value | None]) -> None:
-            self._writer(chunk, column, masks).over_rows(place, tile.stride, chunk.row_start + at.row, at.rows)
+            writer, first = self._writer(chunk, column, masks), chunk.row_start + at.row
+            if self.spec.a == "runs":
+                self._rows_of_windows(writer, place, tile.stride, first, at.rows)
+            else:
+                writer.over_rows(place, tile.stride, first, at.rows)
 
         whole = left >= self.panel
         with k.when(whole):
             write(first, part, [None] * self.spec.vectors)
         with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
             write(first + column, part.offset(column), [k.lanes_below(left - column, self.lanes)])
+
+    def _rows_of_windows(self, writer: EpilogueWriter, tile: Pointer, stride: Value, first: Value, rows: Value) -> None:
+        """The epilogue of those rows, counted from line to line of the input, that begin a window."""
+        k, pitch, places = self.k, self.given["pitch"], self.given["places"]
+        line = k.variable(I64, first // pitch)
+        start = k.variable(I64, line.get() * pitch - first)  # of the line, counted from the tile's first row
+        with k.loop_while(lambda: start.get() < rows):
+            begin = k.larger(start.get(), 0)
+            end = minimum(k, start.get() + places, rows)
+            with k.when(begin < end):
+                to = line.get() * places + begin - start.get()
+                writer.over_rows(tile.offset(begin * stride), stride, to, end - begin)
+            line.set(line.get() + 1)
+            start.set(start.get() + pitch)
 
     def _several(self, b: Panels, count: int) -> Panels:
         """`count` panels from the first on."""

@@ -8,6 +8,7 @@ the rows of B's tiles as the instructions want them (Intel, "Optimization Refere
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
@@ -21,8 +22,9 @@ MOST_HIGH = 2  # tiles of rows of A
 _REGISTERS = 8
 _A, _B = 4, 6  # the first registers of A and of B; results come before
 _LINE = 64
-# Cache lines of the next panel that each step of K asks for; four tiles of rows ask for all of them.
+# Cache lines of the next panel that each step of K asks for, or a multiple of them: four tiles of rows ask for all.
 _LINES_AHEAD = 8
+PARTS_AHEAD = 4
 
 
 def configure(k: Function) -> None:
@@ -38,6 +40,24 @@ def release(k: Function) -> None:
     k.call("llvm.x86.tilerelease", VOID)
 
 
+@dataclass(frozen=True)
+class Runs:
+    """Rows of A that are several runs of so many words (a multiple of 16) each: where each run of a row starts, in
+    words from where the row does."""
+
+    starts: Pointer
+    words: Value
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What is asked for of packed panels: how many words ahead, and which of the `PARTS_AHEAD` parts of each step."""
+
+    words: Value
+    first_part: Value
+    last_part: Value
+
+
 def multiply_in_tiles(
     k: Function,
     product: Product,
@@ -46,13 +66,12 @@ def multiply_in_tiles(
     words: Value,
     tile: Tile,
     fresh: Value,
-    prefetch: Value,
-    turn: Value,
+    ahead: Ahead,
+    runs: Runs | None = None,
 ) -> None:
     """tile = (0 if `fresh`, else tile) + rows of A times a panel, over `words` (a multiple of 16) of K.
 
-    Each of `a` are sixteen rows. The tile lies in scratch. `prefetch` is how many words ahead the next panel lies; `turn` numbers the tiles of rows
-    that share the panel.
+    Each of `a` are sixteen rows. The tile lies in scratch. `runs` tell where rows lie that are not in one piece.
     """
     high = len(a)
     places = [(row, column) for row in range(high) for column in range(TILES_ACROSS)]
@@ -74,20 +93,34 @@ def multiply_in_tiles(
     panel = SIDE * TILES_ACROSS
     b_stride = k.constant(I64, panel * product.word.nbytes)
     instruction = "llvm.x86.tdpbf16ps" if product.accumulator.is_float else "llvm.x86.tdpbusd"
-    lines = (turn & 3) * (_LINES_AHEAD * _LINE // product.word.nbytes)
-    with k.loop(0, words, SIDE) as word:
+    part_words = _LINES_AHEAD * _LINE // product.word.nbytes
+
+    def step(along_a: Value, along_b: Value) -> None:
         for row, rows in enumerate(a):
-            source = rows.start.offset(word)
+            source = rows.start.offset(along_a)
             k.call("llvm.x86.tileloadd64", VOID, k.constant(I8, _A + row), source.address, a_strides[row])
-        here = b.offset(word * panel)
+        here = b.offset(along_b * panel)
         for column in range(TILES_ACROSS):
             source = here.offset(column * SIDE)
             k.call("llvm.x86.tileloadd64", VOID, k.constant(I8, _B + column), source.address, b_stride)
             for row in range(high):
                 operands = k.constant(I8, _A + row), k.constant(I8, _B + column)
                 k.call(instruction, VOID, register(row, column), *operands)
-        ahead = here.offset(prefetch).offset(lines)
-        for line in range(_LINES_AHEAD):
-            ahead.prefetch(line * _LINE // product.word.nbytes, level=2)
+        asked = here.offset(ahead.words)
+        with k.loop(ahead.first_part, ahead.last_part) as part:
+            for line in range(_LINES_AHEAD):
+                asked.offset(part * part_words).prefetch(line * _LINE // product.word.nbytes, level=2)
+
+    if runs is None:
+        with k.loop(0, words, SIDE) as word:
+            step(word, word)
+    else:
+        entry = k.variable(PTR, runs.starts.address)
+        with k.loop(0, words, runs.words) as first:
+            start = k.pointer(entry.get(), I64)
+            shift = start.load()
+            with k.loop(0, runs.words, SIDE) as word:
+                step(word + shift, word + first)
+            entry.set(start.offset(1).address)
     for place in places:
         k.call("llvm.x86.tilestored64", VOID, register(*place), result(*place).address, stride)
