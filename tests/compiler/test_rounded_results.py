@@ -25,6 +25,10 @@ MODELS = {
     "skip": "h = MatMul(x, w1) s = Add(h, b1) g, m, d, t = com.microsoft.SkipLayerNormalization(h, s, s1, b1)"
     " v = MatMul(g, w2) u = MatMul(t, w3) y = Add(u, v)",
     "attention": "h = MatMul(x, w1) g = com.microsoft.MultiHeadAttention<num_heads = 3>(h, h, h) y = MatMul(g, w2)",
+    "concatenated": "h = MatMul(x, w1) u = Sin(x) v = MatMul(u, w1) g = Concat<axis = 1>(h, v) y = MatMul(g, w2)",
+    "half rounded": "h = MatMul(x, w1) u = Sin(x) v = MatMul(u, w1) k = Concat<axis = 1>(h, h, v) g = Sin(v)"
+    " t = MatMul(k, w2) f = MatMul(g, w2) y = Concat<axis = 1>(t, f)",
+    "largest": "h = MatMul(x, w1) t = Relu(h) g = MaxPool<kernel_shape = [2], pads = [0, 1]>(t) y = MatMul(g, w2)",
     "two readers": "h = MatMul(x, w1) g = Tanh(h) a = MatMul(g, w2) c = MatMul(g, w3) y = Add(a, c)",
 }
 

@@ -50,6 +50,10 @@ class NativeKernel:
     # Whether `bind` can give its first output, of float32 and without an epilogue, in bfloat16 (keyword `rounded`).
     rounds_result: bool = False
 
+    # Whether the only output holds elements of the inputs, in order of which nothing depends but which of them; `bind`
+    # may be given all inputs in bfloat16 instead of float32 then, and gives them on so, before an epilogue in float32.
+    hands_on: bool = False
+
     # Where the sizes of the outputs depend on data: of each output, the axis whose size is counted while the kernel
     # runs, or None. Then `bind` gives outputs of the largest size that there may be, which the kernel fills densely,
     # and one value more: the count, one int64. Such a node is a step of its own.

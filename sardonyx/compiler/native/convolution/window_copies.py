@@ -15,6 +15,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.gemm_choice import Problem, asks_ahead, panel_columns
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
@@ -32,6 +33,8 @@ _SHARE_OF_PEAK = 0.97
 # Nanoseconds for each run of neighbouring elements that is copied, and where these are a few of a line's.
 _RUN_NS = 1.5
 _SCATTERED_RUN_NS = 12.0
+# Tiles of AMX wait for what was copied: rows of large windows are read once more, far apart.
+_COPIES_FOR_TILES = 5.0
 
 
 def predict(binder: Binder, call: ConvolutionCall) -> float:
@@ -51,7 +54,8 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     run = call.w.shape[1] if by_channels else call.windows.kernel[-1]
     runs = copied / (max(1, run) * call.x.dtype.itemsize)
     order = 0 if call.is_channels_last or not by_channels else call.x.nbytes
-    moved_ns = sum(nbytes / rate.bytes_of(target, nbytes) for nbytes in (copied, order))
+    turns = _COPIES_FOR_TILES if PRODUCTS[call.product].in_tiles else 1.0
+    moved_ns = turns * copied / rate.bytes_of(target, copied) + order / rate.bytes_of(target, order)
     moved_ns += words_ns(target, call.product, copied or call.x.nbytes)
     if call.taps > 1 and asks_ahead(target):  # of one tap every algorithm reads as many
         moved_ns += weights_ns(target, call.w.nbytes)

@@ -23,6 +23,8 @@ class Concat(NativeKernel):
     channels last in memory, so has the result. A few columns of single elements become one table in one step.
     """
 
+    hands_on = True
+
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         parts = [tensor for tensor in inputs if tensor is not None]
         first = parts[0]

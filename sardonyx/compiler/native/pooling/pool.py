@@ -67,6 +67,7 @@ class PoolKernel(NativeKernel):
         self.result: Result = parameters["result"]
         self.counts: str = parameters["counts"]
         self.channels_last: bool = parameters["channels_last"]
+        self.hands_on = self.kind == "maximum"
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return _input_reason(inputs[0]) or supported([self.element])
@@ -82,6 +83,9 @@ class PoolKernel(NativeKernel):
         last = x if self.channels_last else transposed(x, (0, *range(2, rank), 1))
         windows = self.attributes.windows(last.shape[1:-1])
         shape = (x.shape[0], *windows.output, last.shape[-1])
+        element = self.element
+        if self.hands_on:  # x may be rounded
+            element = Input(x.dtype, 0).cast(working_dtype(x.dtype))
         total = Input(working_dtype(x.dtype), 0)
         operands: list[Tensor] = []
         count: Expr | None = None
@@ -96,7 +100,7 @@ class PoolKernel(NativeKernel):
             order = None if self.channels_last else (0, *range(2, rank), 1)
             outputs = _followed(outputs[0], epilogue, 1 + len(operands))
             operands += [_ordered(operand, rank, order) for operand in epilogue.operands]
-        made = pool(binder, last, windows, Combine(self.kind, canonical([self.element])), outputs, operands, shape)
+        made = pool(binder, last, windows, Combine(self.kind, canonical([element])), outputs, operands, shape)
         return made if self.channels_last else [transposed(one, (0, rank - 1, *range(1, rank - 1))) for one in made]
 
 
