@@ -362,7 +362,7 @@ class _Choice:
         else:
             enough = max(1, round(self._chunk_flops() / self._flops(rows, self.panel)))
         most = max(1, tuning.group_columns // self.panel)
-        if self.is_far and k_blocks > 1:  # every group reads A from afar
+        if self.is_far and (k_blocks > 1 or rows < self.problem.m):  # every group reads A from afar
             enough = max(enough, math.ceil(_COLUMNS_OF_A_ROW * rows / self.panel))
         if self.problem.a == "windows":  # every group puts them together anew
             enough = max(enough, _LEAST_PANELS_OF_WINDOWS)
