@@ -280,6 +280,7 @@ def test_whoever_changes_an_output_changes_no_other() -> None:
     for name, value in made.run_streamed(None, feed()):
         found[name] = value.copy()
         value[...] = np.nan
+    assert found.keys() == {"last", "early", "hidden"}
     for one, other in zip(expected, (found[name] for name in ("last", "early", "hidden")), strict=True):
         same(one, other)
 
@@ -361,6 +362,7 @@ def test_many_at_once() -> None:
     with ThreadPoolExecutor(6) as pool:
         plain = [pool.submit(made.run, None, feed(4 + seed % 3, seed)) for seed in range(24)]
         for seed, found in enumerate(pool.map(streamed, range(24))):
+            assert found.keys() == {"last", "early", "hidden"}
             for name, value in zip(("last", "early", "hidden"), expected[seed], strict=True):
                 same(found[name], value)
         for one, other in zip(plain, expected, strict=True):
