@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from queue import SimpleQueue
@@ -33,8 +32,14 @@ class StreamedRun(Iterator[tuple[str, Any]]):
         self._is_closed = False
         context = replace(context, terminated=self._stop.is_set, terminate_word=self._stop.address)
         # It knows no `StreamedRun`, which goes when its caller lets go of it.
-        self._thread = threading.Thread(target=_run, args=(work, context, self._items), name=name)
-        self._thread.start()
+        self._thread = threading.Thread(target=_run, args=(work, context, self._items, self._stop), name=name)
+        _RUNNING.add(self._stop)
+        try:
+            self._thread.start()
+        except BaseException:  # no more threads, or a signal's handler: one that has begun ends by itself
+            self._stop.set()
+            _RUNNING.discard(self._stop)
+            raise
 
     def __next__(self) -> tuple[str, Any]:
         if self._is_closed:
@@ -82,7 +87,6 @@ class _Stop:
         self._words[StopField.OTHER] = context.terminate_word
         self._outer = context.terminated
         self.address = ctypes.addressof(self._words)
-        _RUNNING.add(self)
 
     def set(self) -> None:
         self._words[StopField.FLAG] = 1
@@ -95,6 +99,7 @@ def _run(
     work: Callable[[RunContext, Put], None],
     context: RunContext,
     items: SimpleQueue[tuple[str, Any] | BaseException | None],
+    stop: _Stop,
 ) -> None:
     """The thread of a run."""
     problem: BaseException | None = None
@@ -104,9 +109,12 @@ def _run(
         problem = error
     del work, context
     items.put(problem)
+    _RUNNING.discard(stop)
+    del problem  # its traceback leads here: a ring that would wait for the garbage collector
 
 
-_RUNNING: weakref.WeakSet[_Stop] = weakref.WeakSet()
+# Of the runs under way. No weak references: an exception of a signal's handler is lost where it meets their callbacks.
+_RUNNING: set[_Stop] = set()
 
 
 def _stop_all() -> None:

@@ -67,9 +67,12 @@ import sardonyx as ort
 from tests.api.test_interrupts import FOR_EVER, check, feeds, session
 
 def interrupt_soon(times=1):
+    '''Send signals, each when the process has computed for so long that it can only be in the run that never ends.'''
     def send():
         for _ in range(times):
-            time.sleep(0.1)
+            end = time.process_time() + 0.3
+            while time.process_time() < end:
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=send).start()
 
