@@ -9,9 +9,9 @@ import functools
 import math
 from dataclasses import dataclass
 
-from sardonyx.compiler.llvm.kernels.products.gemm import Layout
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_spec import Layout
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import MOST_HIGH, SIDE, TILES_ACROSS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.tuned import tuned

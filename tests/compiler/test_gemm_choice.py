@@ -18,9 +18,10 @@ from sardonyx.compiler.gemm_choice import (
     panel_columns,
     tile_shape,
 )
-from sardonyx.compiler.llvm.kernels.products.gemm import GemmSpec, Layout, argument_names, emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout, argument_names
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets
 from sardonyx.compiler.native.products.packed_constants import pack_b

@@ -14,7 +14,8 @@ import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.codegen import Loader, compile_assembly, compile_object
-from sardonyx.compiler.llvm.kernels.products.gemm import GemmSpec, emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, host_targets, x86_64_targets
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply

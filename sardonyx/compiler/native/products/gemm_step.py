@@ -23,10 +23,11 @@ from sardonyx.compiler.gemm_choice import (
     packed_words,
     tile_shape,
 )
-from sardonyx.compiler.llvm.kernels.products.gemm import GemmSpec, Layout, argument_names, emit_gemm
+from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import WordsSpec, emit_words
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout, argument_names
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16

@@ -17,17 +17,16 @@ chunks, so results have the same bits for every one of these choices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import (
     BATCH_DIMS,
     EpilogueWriter,
     Place,
-    TileEpilogue,
     fits_registers,
 )
+from sardonyx.compiler.llvm.kernels.products.gemm_in_tiles import GemmInTiles, RowsInTiles
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import (
     BUSY,
     Panels,
@@ -40,82 +39,11 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import (
 )
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import copy_columns, copy_rows, pack_columns, pack_rows
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import (
-    MOST_HIGH,
-    PARTS_AHEAD,
-    SIDE,
-    Ahead,
-    Runs,
-    configure,
-    multiply_in_tiles,
-    release,
-)
-from sardonyx.compiler.llvm.kernels.products.gemm_windows import NAMES as WINDOW_NAMES
+from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, argument_names
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import Runs, configure, release
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowCopy
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
-
-Layout = Literal["packed", "rows", "columns", "words", "windows", "runs"]
-
-
-@dataclass(frozen=True)
-class GemmSpec:
-    """The structure of a kernel; its ``repr`` identifies the compiled code.
-
-    `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M); "words"
-    are rows of the product's words, as `emit_words` writes them; "windows" are put together from a convolution's input
-    (`gemm_windows`), which holds words where the product has several elements in one; "runs" are rows in tiles of AMX
-    that consist of several runs of such words and share most of them with their neighbours: windows of a padded input.
-    `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector
-    registers. `few_prefetch`: B is asked for ahead of time also for so few rows that several panels are read at once.
-    """
-
-    product: str = "f32"
-    a: Layout = "rows"
-    b: Layout = "packed"
-    rows: int = 12
-    vectors: int = 2
-    unroll: int = 1
-    few_prefetch: bool = False
-    epilogue: TileEpilogue = field(default_factory=TileEpilogue)
-
-
-RUN_NAMES = ("run_words", "pitch", "places")
-
-
-def argument_names(spec: GemmSpec) -> tuple[str, ...]:
-    """What the words of the kernel's arguments are, in order. Strides and offsets count elements unless they say so.
-
-    a, b                          addresses
-    m, n, k                       sizes
-    a_stride                      A's other stride (between rows, or between columns)
-    b_stride                      B's other stride (unused for packed panels, which follow one another)
-    a_batch*, b_batch*            strides of the batch axes
-    batch1, batch2                sizes of the two inner batch axes
-    row_block, k_block, group     rows, elements of K (a multiple of the product's depth) and panels of a chunk
-    row_blocks, groups            how many there are
-    strip                         rows (a multiple of the tile's) that see all panels of a chunk before the next
-    tile_rows                     rows of the tiles of a strip, at most `rows` of the specification
-    a_copy                        row stride in words of the copy of A in scratch (of rows of words those that fill no
-                                  tile of AMX); 0 to read A where it lies
-    b_copy                        whether panels of B are copied to scratch (B in rows; transposed B always is)
-    b_scratch, tile_scratch       byte offsets in scratch
-    tile_stride                   elements between rows of the tiles in scratch
-    tile_keep                     whether all tiles of a chunk are kept (1), for several blocks of K, or one (0)
-    prefetch                      words ahead of those in use, in packed panels, that are asked for
-    far                           whether what the epilogue reads and writes is asked for before a tile is multiplied
-
-    The geometry of windows follows, `gemm_windows.NAMES`, and behind all arguments their table of runs. That of rows of
-    runs is `RUN_NAMES`: words of a run, rows from line to line of the input, and how many of these begin a window, to
-    which the rows of the other matrices belong; behind all arguments lies where each run starts, in words.
-    """
-    names = ["a", "b", "m", "n", "k", "a_stride", "b_stride"]
-    names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
-    names += [f"b_batch{axis}" for axis in range(BATCH_DIMS)]
-    names += ["batch1", "batch2", "row_block", "strip", "tile_rows", "k_block", "group", "row_blocks", "groups"]
-    names += ["a_copy", "b_copy", "b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch", "far"]
-    geometry = WINDOW_NAMES if spec.a == "windows" else RUN_NAMES if spec.a == "runs" else ()
-    return (*names, *spec.epilogue.argument_names(), *geometry)
 
 
 def emit_gemm(target: Target, spec: GemmSpec) -> str:
@@ -193,6 +121,7 @@ class _Gemm:
         self.scratch = k.pointer("scratch", self.product.word)
         self.table = words.offset(len(self.given))
         self.windows = WindowCopy(k, self.product, self.given, self.table)
+        self.in_tiles = GemmInTiles(k, self.product, self.given, self.table, self.scratch)
         # Few rows leave registers for several panels at once: how many, by the number of rows, most first. Where fewer
         # panels are left, those rows that would wait for their own sums take as many as there are.
         self.wide: dict[int, list[int]] = {}
@@ -279,14 +208,11 @@ class _Gemm:
         if self.spec.a == "words":
             rows = Rows(chunk.a.offset(self._whole_words(k_start)), given["a_stride"], True)
             if product.in_tiles:
-                self._copy_rest(rows, chunk.rows, words)
+                self.in_tiles.copy_rest(RowsInTiles(rows, chunk.rows, words, None, True))
             return _Block(k_start, elements, words, rows, k_start.equals(0), final)
         if self.spec.a == "runs":
-            length = given["run_words"]
-            runs = Runs(self.table.offset(self._whole_words(k_start) // length), length)
-            return _Block(
-                k_start, elements, words, Rows(chunk.a, given["a_stride"], True), k_start.equals(0), final, runs
-            )
+            rows, runs = Rows(chunk.a, given["a_stride"], True), self.in_tiles.runs(self._whole_words(k_start))
+            return _Block(k_start, elements, words, rows, k_start.equals(0), final, runs)
         if self.spec.a == "windows":
             first, stride = self._whole_words(k_start), given["a_copy"]
             self.windows.copy(chunk.a, chunk.row_start, chunk.rows, first, words, self.scratch, stride)
@@ -311,16 +237,6 @@ class _Gemm:
             address = k.select(wanted, scratch.address, source.address)
             rows = Rows(k.pointer(address, product.word), k.select(wanted, stride, given["a_stride"]), along_k)
         return _Block(k_start, elements, words, rows, k_start.equals(0), final)
-
-    def _copy_rest(self, a: Rows, count: Value, words: Value) -> None:
-        """Those of `count` rows that fill no tile of AMX, which reads all of its rows, to scratch."""
-        k = self.k
-        whole = count // SIDE * SIDE
-        with k.loop(whole, count) as row:
-            source = a.start.offset(row * a.stride)
-            target = self.scratch.offset((row - whole) * self.given["a_copy"])
-            with k.loop(0, words, self.lanes) as word:
-                target.store(source.load(word, self.lanes), word)
 
     def _panels(self, chunk: _Chunk, block: _Block) -> None:
         """Every panel of the group for a strip of rows after the other; several at once for few rows."""
@@ -562,42 +478,13 @@ class _Gemm:
                 whole = [None] * self.spec.vectors
                 self._writer(chunk, at.panel * self.panel, whole).ask_ahead(chunk.row_start + at.row, at.rows)
         if product.in_tiles:
-            self._multiply_in_tiles(chunk, block, b, at, tile)
+            rows = RowsInTiles(block.a, chunk.rows, block.words, block.runs, self.spec.a == "words")
+            self.in_tiles.multiply(rows, at.row, at.rows, b, tile, block.fresh)
             pending = block.final
         else:
             pending = self._multiply(chunk, block, a, b, at, tile)
         with k.when(pending), k.loop(0, at.width) as which:
             self._epilogue(chunk, at, which, tile)
-
-    def _multiply_in_tiles(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place, tile: Tile) -> None:
-        """The tile's sums to scratch, by AMX."""
-        k = self.k
-        high = (at.rows + (SIDE - 1)) // SIDE
-        ahead = self._parts_ahead(chunk, b, at.row)
-        for tiles in k.choose(high, range(1, MOST_HIGH + 1)):
-            a = [self._rows_of_tile(chunk, block, at.row + SIDE * number) for number in range(tiles)]
-            multiply_in_tiles(k, self.product, a, b.starts[0], block.words, tile, block.fresh, ahead, block.runs)
-
-    def _parts_ahead(self, chunk: _Chunk, b: Panels, row: Value) -> Ahead:
-        """What a tile from this row on asks for: those of the first strip all that there is, the others a part each."""
-        k, height = self.k, self.spec.rows
-        if b.prefetch is None:
-            none = k.constant(I64, 0)
-            return Ahead(none, none, none)
-        strip = minimum(k, self.given["strip"], chunk.rows)
-        count = k.select(strip > 3 * height, 1, k.select(strip > height, k.constant(I64, 2), PARTS_AHEAD))
-        count = k.select(row < strip, count, k.constant(I64, 1))
-        first = (row // height * count) & (PARTS_AHEAD - 1)
-        return Ahead(b.prefetch, first, minimum(k, first + count, k.constant(I64, PARTS_AHEAD)))
-
-    def _rows_of_tile(self, chunk: _Chunk, block: _Block, row: Value) -> Rows:
-        """Sixteen rows from this one on, all of which can be read."""
-        k, rows = self.k, self._rows_from(block, row)
-        if self.spec.a != "words":
-            return rows
-        there = row + SIDE <= chunk.rows
-        start = k.select(there, rows.start.address, self.scratch.address)
-        return Rows(k.pointer(start, self.product.word), k.select(there, rows.stride, self.given["a_copy"]), True)
 
     def _multiply(self, chunk: _Chunk, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
         """The tile's sums, to scratch or finished: whether the epilogue is still to come."""
@@ -665,7 +552,7 @@ class _Gemm:
         def write(column: Value, place: Pointer, masks: Sequence[Value | None]) -> None:
             writer, first = self._writer(chunk, column, masks), chunk.row_start + at.row
             if self.spec.a == "runs":
-                self._rows_of_windows(writer, place, tile.stride, first, at.rows)
+                self.in_tiles.write_windows(writer, place, tile.stride, first, at.rows)
             else:
                 writer.over_rows(place, tile.stride, first, at.rows)
 
@@ -674,20 +561,6 @@ class _Gemm:
             write(first, part, [None] * self.spec.vectors)
         with k.otherwise(whole), k.loop(0, left, self.lanes) as column:
             write(first + column, part.offset(column), [k.lanes_below(left - column, self.lanes)])
-
-    def _rows_of_windows(self, writer: EpilogueWriter, tile: Pointer, stride: Value, first: Value, rows: Value) -> None:
-        """The epilogue of those rows, counted from line to line of the input, that begin a window."""
-        k, pitch, places = self.k, self.given["pitch"], self.given["places"]
-        line = k.variable(I64, first // pitch)
-        start = k.variable(I64, line.get() * pitch - first)  # of the line, counted from the tile's first row
-        with k.loop_while(lambda: start.get() < rows):
-            begin = k.larger(start.get(), 0)
-            end = minimum(k, start.get() + places, rows)
-            with k.when(begin < end):
-                to = line.get() * places + begin - start.get()
-                writer.over_rows(tile.offset(begin * stride), stride, to, end - begin)
-            line.set(line.get() + 1)
-            start.set(start.get() + pitch)
 
     def _several(self, b: Panels, count: int) -> Panels:
         """`count` panels from the first on."""

@@ -1,0 +1,102 @@
+"""Products in tiles of AMX within the loops of `gemm`: rows that fill no tile, windows where they lie, requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile
+from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import (
+    MOST_HIGH,
+    PARTS_AHEAD,
+    SIDE,
+    Ahead,
+    Runs,
+    multiply_in_tiles,
+)
+from sardonyx.compiler.llvm.types import I64
+
+
+@dataclass(frozen=True)
+class RowsInTiles:
+    """A's rows in a block of K: from the chunk's first one on, the chunk's number of them, the words of K in the block,
+    where they lie if they are runs, and whether those that fill no tile lie in scratch."""
+
+    a: Rows
+    count: Value
+    words: Value
+    runs: Runs | None
+    has_rest: bool
+
+
+class GemmInTiles:
+    """Writes what is particular to products in tiles; `given` are the kernel's arguments by name, `table` the runs."""
+
+    def __init__(
+        self, k: Function, product: Product, given: Mapping[str, Value], table: Pointer, scratch: Pointer
+    ) -> None:
+        self.k, self.product, self.given, self.table, self.scratch = k, product, given, table, scratch
+        self.lanes = k.target.lanes(product.word)
+
+    def runs(self, first: Value) -> Runs:
+        """The runs of a row from this word of K on, with which one begins."""
+        length = self.given["run_words"]
+        return Runs(self.table.offset(first // length), length)
+
+    def copy_rest(self, rows: RowsInTiles) -> None:
+        """Those rows that fill no tile, which is read with all of its rows, to scratch."""
+        k = self.k
+        whole = rows.count // SIDE * SIDE
+        with k.loop(whole, rows.count) as row:
+            source = rows.a.start.offset(row * rows.a.stride)
+            target = self.scratch.offset((row - whole) * self.given["a_copy"])
+            with k.loop(0, rows.words, self.lanes) as word:
+                target.store(source.load(word, self.lanes), word)
+
+    def multiply(self, rows: RowsInTiles, first: Value, count: Value, b: Panels, tile: Tile, fresh: Value) -> None:
+        """The sums of `count` rows from `first` on and a panel to `tile`."""
+        k = self.k
+        high = (count + (SIDE - 1)) // SIDE
+        ahead = self._parts_ahead(rows.count, b, first)
+        for tiles in k.choose(high, range(1, MOST_HIGH + 1)):
+            a = [self._rows_of_tile(rows, first + SIDE * number) for number in range(tiles)]
+            multiply_in_tiles(k, self.product, a, b.starts[0], rows.words, tile, fresh, ahead, rows.runs)
+
+    def _parts_ahead(self, rows: Value, b: Panels, row: Value) -> Ahead:
+        """What a tile from this row on asks for: those of the first strip all that there is, the others a part each."""
+        k, height = self.k, SIDE * MOST_HIGH
+        if b.prefetch is None:
+            none = k.constant(I64, 0)
+            return Ahead(none, none, none)
+        strip = minimum(k, self.given["strip"], rows)
+        count = k.select(strip > 3 * height, 1, k.select(strip > height, k.constant(I64, 2), PARTS_AHEAD))
+        count = k.select(row < strip, count, k.constant(I64, 1))
+        first = (row // height * count) & (PARTS_AHEAD - 1)
+        return Ahead(b.prefetch, first, minimum(k, first + count, k.constant(I64, PARTS_AHEAD)))
+
+    def _rows_of_tile(self, rows: RowsInTiles, row: Value) -> Rows:
+        """Sixteen rows from this one on, all of which can be read."""
+        k, a = self.k, rows.a
+        start = a.start.offset(row * a.stride)
+        if not rows.has_rest:
+            return Rows(start, a.stride, True)
+        there = row + SIDE <= rows.count
+        address = k.select(there, start.address, self.scratch.address)
+        return Rows(k.pointer(address, self.product.word), k.select(there, a.stride, self.given["a_copy"]), True)
+
+    def write_windows(self, writer: EpilogueWriter, tile: Pointer, stride: Value, first: Value, rows: Value) -> None:
+        """The epilogue of those rows, counted from line to line of the input, that begin a window."""
+        k, pitch, places = self.k, self.given["pitch"], self.given["places"]
+        line = k.variable(I64, first // pitch)
+        start = k.variable(I64, line.get() * pitch - first)  # of the line, counted from the tile's first row
+        with k.loop_while(lambda: start.get() < rows):
+            begin = k.larger(start.get(), 0)
+            end = minimum(k, start.get() + places, rows)
+            with k.when(begin < end):
+                to = line.get() * places + begin - start.get()
+                writer.over_rows(tile.offset(begin * stride), stride, to, end - begin)
+            line.set(line.get() + 1)
+            start.set(start.get() + pitch)
