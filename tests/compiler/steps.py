@@ -14,6 +14,7 @@ from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.template import NativeKernel
 from sardonyx.runtime.lanes import LanePool
+from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.team import FINISHED, TeamOptions, shared_team
 from tests.compiler.machines import Visit, emulated_variants, kernels_of, visit_of
 
@@ -29,8 +30,8 @@ _BY_WIDTH = {target.vector_bits: name for name, target in reversed(host_targets(
 VARIANTS = (*reversed(_BY_WIDTH.values()), *emulated_variants())
 
 
-def new_binder(variant: str = "") -> Binder:
-    return Binder(kernels_of(variant))
+def new_binder(variant: str = "", threads: int = 0) -> Binder:
+    return Binder(kernels_of(variant), settings=RunSettings(threads=threads))
 
 
 class Memory:
@@ -105,10 +106,15 @@ def _message(error: Exception) -> str:
 
 
 def bind(
-    kernel: NativeKernel, arrays: Sequence[Array | None], variant: str = "", *, known: Collection[int] = ()
+    kernel: NativeKernel,
+    arrays: Sequence[Array | None],
+    variant: str = "",
+    *,
+    known: Collection[int] = (),
+    threads: int = 0,
 ) -> tuple[Binder, Memory, Sequence[Tensor | None]]:
     """A kernel bound to arrays as inputs of a plan; those at the places `known` are constants."""
-    binder, memory = new_binder(variant), Memory()
+    binder, memory = new_binder(variant, threads), Memory()
     tensors: list[Tensor | None] = []
     for index, array in enumerate(arrays):
         if array is None:
@@ -129,9 +135,10 @@ def outputs_of(
     *,
     known: Collection[int] = (),
     one_by_one: bool = False,
+    threads: int = 0,
 ) -> list[Array]:
-    """What a kernel computes; AssertionError where it notes a fault."""
-    binder, memory, results = bind(kernel, arrays, variant, known=known)
+    """What a kernel computes that is bound for so many threads; AssertionError where it notes a fault."""
+    binder, memory, results = bind(kernel, arrays, variant, known=known, threads=threads)
     faults = memory.run(binder, one_by_one=one_by_one)
     assert not faults, faults
     return [memory.read(result).copy() for result in results if result is not None]

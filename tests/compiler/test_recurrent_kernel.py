@@ -23,6 +23,7 @@ from sardonyx.kernel.program import Template
 from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of
+from sardonyx.runtime.settings import RunSettings
 from tests.compiler.steps import VARIANTS, bind, outputs_of, run_plan
 
 Array = np.ndarray[Any, Any]
@@ -93,10 +94,11 @@ def _check(
     variant: str = "",
     tolerance: float = 3e-6,
     known: Sequence[int] = (),
+    threads: int = 0,
 ) -> None:
     operator = _operator(kind, inputs, attributes)
     expected = _operator(kind, inputs, attributes).run(*_wide(inputs))
-    found = outputs_of(_kernel(operator, inputs), inputs, variant, known=known)
+    found = outputs_of(_kernel(operator, inputs), inputs, variant, known=known, threads=threads)
     assert len(found) == len(expected) == 1 + STATES[kind]
     for mine, right in zip(found, expected, strict=True):
         assert mine.dtype == inputs[0].dtype  # type: ignore[union-attr]
@@ -160,7 +162,7 @@ def test_random_layers(kind: str, variant: str) -> None:
             rng, kind, sizes, 2 if direction == "bidirectional" else 1, batch_first=batch_first, optional=0.6
         )
         known = [1, 2, 3, 7] if rng.random() < 0.5 else []
-        _check(kind, inputs, attributes, variant, known=known)
+        _check(kind, inputs, attributes, variant, known=known, threads=int(rng.integers(1, 5)))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -224,17 +226,20 @@ def test_special_numbers_stay_in_their_row() -> None:
     np.testing.assert_array_equal(found[:, 0, [1, 3]], clean[:, 0, [1, 3]])
 
 
+@pytest.mark.parametrize("bound_for", [1, 2, 3])
 @pytest.mark.parametrize("kind", GATES)
-def test_threads_change_no_bits(kind: str) -> None:
+def test_threads_change_no_bits(kind: str, bound_for: int) -> None:
+    """Nor does it matter whether they share turns or take whole strands."""
     inputs = _inputs(np.random.default_rng(11), kind, (20, 3, 8, 200), 2)
     attributes = {"direction": "bidirectional"}
-    results = []
+    results = [outputs_of(_kernel(_operator(kind, inputs, attributes), inputs), inputs, threads=5)]
     for threads in (1, 2, 5):
-        binder = Binder(library())
+        binder = Binder(library(), settings=RunSettings(threads=bound_for))
         tensors = [None if a is None else binder.external(i, a.dtype, a.shape) for i, a in enumerate(inputs)]
         outputs = _kernel(_operator(kind, inputs, attributes), inputs).bind(binder, tensors)
         given = [one for one in outputs if one is not None]
-        assert max(step.chunks for step in binder.steps if step.kernel == "recurrent") > 1
+        chunks = max(step.chunks for step in binder.steps if step.kernel == "recurrent")
+        assert chunks == 2 if bound_for <= 2 else chunks > 2
         bound = binder.finish(given, len(inputs), lambda b, t: contiguous(b, t))
         fed = [np.zeros(1) if a is None else a for a in inputs]
         results += [run_plan(bound, fed, threads) for _ in range(3)]
@@ -247,9 +252,9 @@ def test_a_late_seat_finds_nothing_left() -> None:
     """Whichever seat is taken first does the work of all; the others return at once."""
     inputs = _inputs(np.random.default_rng(12), "LSTM", (5, 2, 8, 8 * block_units(library().target, F32)))
     kernel = _kernel(_operator("LSTM", inputs, {}), inputs)
-    expected = outputs_of(kernel, inputs)
-    found = outputs_of(kernel, inputs, one_by_one=True)
-    binder, _, _ = bind(kernel, inputs)
+    expected = outputs_of(kernel, inputs, threads=4)
+    found = outputs_of(kernel, inputs, one_by_one=True, threads=4)
+    binder, _, _ = bind(kernel, inputs, threads=4)
     assert max(step.chunks for step in binder.steps if step.kernel == "recurrent") > 1
     for mine, right in zip(found, expected, strict=True):
         np.testing.assert_array_equal(mine, right)

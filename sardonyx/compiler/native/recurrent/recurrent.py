@@ -34,12 +34,15 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.recurrent import check_shapes, every_input
 from sardonyx.ops.recurrent_cells import Cell, Stage
 from sardonyx.runtime.constant_memory import constant_empty
+from sardonyx.runtime.processors import team_size
 
 # Rows of the batch in a block: the panel of a block is read once for them from a far cache.
 _GROUP_ROWS = 48
 # What a turn of the loop must take on one thread for each seat beyond the first, in nanoseconds: threads that wait for
 # each other lose some hundred.
 _TURN_NS = 300
+# Strands are handed out whole where the last threads to end take so much longer than if all ended at once, at most.
+_MOST_UNEVEN = 1.2
 # How far ahead of their use panels are asked for, where they lie behind the second cache.
 _AHEAD_BYTES = 8 << 10
 
@@ -311,8 +314,12 @@ class _Layer:
         group = min(sizes.batch, _GROUP_ROWS)
         blocks = sizes.unit_blocks * sizes.directions * -(-sizes.batch // group)
         turns = sizes.steps * len(stages)
-        shared = binder.new(np.dtype(np.int64), (1, 1, shared_words(blocks)))
-        self._rows(None, shared)
+        strands = blocks // sizes.unit_blocks
+        by_strands = _share_evenly(strands, team_size(binder.settings.threads))
+        shared = None
+        if not by_strands:
+            shared = binder.new(np.dtype(np.int64), (1, 1, shared_words(blocks)))
+            self._rows(None, shared)
         panel_bytes = sum(panel.nbytes for panel in loop.panels)
         spec = RecurrentSpec(
             storage=_type(loop.result.dtype),
@@ -322,6 +329,7 @@ class _Layer:
             has_lengths=loop.lengths is not None,
             has_result=wants_result,
             asks_ahead=panel_bytes > binder.target.caches.l2 and asks_ahead(binder.target),
+            by_strands=by_strands,
         )
         flops = 2.0 * sizes.batch * panel_bytes / self._working.itemsize
         turn_ns = max(flops / 100, panel_bytes / 100) / len(stages)
@@ -355,17 +363,20 @@ class _Layer:
             **{name: getattr(sizes, name) for name in ("steps", "batch", "hidden", "row", "unit_blocks", "directions")},
         }
         read = [loop.projected, *loop.panels, loop.biases, loop.peepholes, loop.lengths, loop.planes, shared]
+        written = [loop.planes, shared, loop.result if wants_result else None]
+        shared_by = f"{strands} strands" if by_strands else f"{seats} seats"
         binder.step(
             emit_recurrent,
             spec,
             [values[name] or 0 for name in argument_names()],
             reads=[tensor for tensor in read if tensor is not None],
-            writes=(loop.planes, shared, loop.result) if wants_result else (loop.planes, shared),
-            chunks=seats,
+            writes=[tensor for tensor in written if tensor is not None],
+            chunks=strands if by_strands else seats,
+            claim=strands if turn_ns * turns < SMALL_STEP_NS else 1,
             flops=sizes.steps * flops,
             nbytes=float(sizes.steps * panel_bytes + loop.projected.nbytes + loop.result.nbytes),
             detail=f"{sizes.steps} steps of {sizes.directions}x{sizes.batch}x{sizes.hidden}, "
-            f"{blocks} blocks of {sizes.gates} gates, {seats} seats",
+            f"{blocks} blocks of {sizes.gates} gates, {shared_by}",
         )
 
     def _result_steps(self, result: Tensor) -> tuple[int, int, int]:
@@ -375,6 +386,11 @@ class _Layer:
         else:
             time, direction, batch, _ = result.strides
         return time, direction, batch
+
+
+def _share_evenly(strands: int, threads: int) -> bool:
+    """Whether threads that take whole strands have about the same work."""
+    return -(-strands // threads) * threads <= _MOST_UNEVEN * strands
 
 
 def _type(dtype: np.dtype[np.generic]) -> Type:

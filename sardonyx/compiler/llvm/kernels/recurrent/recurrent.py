@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
-from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_turns
+from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_strands, take_turns
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, write_units
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, Type
@@ -43,8 +43,8 @@ def argument_names() -> tuple[str, ...]:
     biases, peepholes    [directions, gates, row] and [directions, peepholes, row]
     lengths              int32 [batch]
     result               the hidden state at places by direction, time and batch
-    shared               `seats.shared_words`, zeros
-    seats, blocks, turns chunks of the step; blocks of a turn; stages of all time steps
+    shared               `seats.shared_words`, zeros; unused where chunks are strands
+    seats, blocks, turns how many threads may share a turn; blocks of a turn; stages of all time steps
     row                  elements between rows of units, whole vectors
     unit_blocks          blocks of units; a direction has them for every group of rows
     group                rows of the batch in a block
@@ -56,7 +56,8 @@ def argument_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RecurrentSpec:
-    """`cells` has a time step for each direction, or one for all; the rest says which arguments are there."""
+    """`cells` has a time step for each direction, or one for all; `by_strands`: a chunk is a direction of a group of
+    rows of the batch, with all of its turns, instead of a seat; the rest says which arguments are there."""
 
     storage: Type
     working: Type
@@ -65,10 +66,11 @@ class RecurrentSpec:
     has_lengths: bool
     has_result: bool
     asks_ahead: bool
+    by_strands: bool = False
 
 
 def emit_recurrent(target: Target, spec: RecurrentSpec) -> str:
-    """The kernel for `argument_names`; its chunks are seats."""
+    """The kernel for `argument_names`; its chunks are seats or strands."""
     k, words = kernel_frame(target)
     given = _Arguments(k, words, spec)
 
@@ -77,7 +79,10 @@ def emit_recurrent(target: Target, spec: RecurrentSpec) -> str:
 
     shared = k.pointer(given["shared"], I64)
     turns = Turns(given["seats"], given["blocks"], given["turns"], strand=given["unit_blocks"])
-    take_turns(k, shared, turns, block)
+    if spec.by_strands:
+        take_strands(k, turns, block)
+    else:
+        take_turns(k, shared, turns, block)
     return k.finish()
 
 

@@ -10,6 +10,9 @@ what these blocks read: in every second turn from the last to the first, because
 does not hold everything still has. Then it waits, and after a while it looks for blocks that others have not begun.
 Which thread does a block, and when, does not change what the block computes.
 
+Where blocks of different strands do not depend on each other and there are enough strands for all threads, a chunk is
+a *strand* instead (`take_strands`).
+
 Memory order. The number of finished blocks is added to (``release``) by those who did them and read (``acquire``) by
 those who wait for them. Claims of blocks are ``monotonic``: each is a number that counts turns, so that whoever
 exchanges turn t for t + 1 has the block, and nobody can take it again.
@@ -98,6 +101,13 @@ def take_turns(k: Function, shared: Pointer, given: Turns, body: Body) -> None:
                         _give_way(k)
                     limit.set(blocks)
         turn.set(turn.get() + 1)
+
+
+def take_strands(k: Function, given: Turns, body: Body) -> None:
+    """The same for a kernel whose chunks are strands: who takes one goes through all of its turns and never waits."""
+    with k.loop(k["begin"], k["end"]) as strand, k.loop(0, given.turns) as turn, k.loop(0, given.strand) as index:
+        turns_back = (turn & 1).differs(0)
+        body(turn, strand * given.strand + k.select(turns_back, given.strand - 1 - index, index))
 
 
 def _at_least_one(k: Function, number: Value) -> Value:
