@@ -154,6 +154,21 @@ SMALL_MODELS: dict[str, SmallModel] = {
         tolerance=1e-5,
         float32_alone=True,
     ),
+    "quantised convolutions": SmallModel(
+        """convolutions (float[n, 64, m, 7] x) => (float[n, 48, m, 7] y, float[n, 33, k, 4] z)
+        { xs = Constant<value_float = 0.03>() ws = Constant<value_float = 0.02>() big = Constant<value_float = 0.21>()
+          zero = Constant<value = uint8 {120}>() flat = Constant<value = int8 {0}>()
+          q = QuantizeLinear(x, xs, zero)
+          k1 = QuantizeLinear(w1, ws, flat) k2 = QuantizeLinear(w2, ws, flat) k3 = QuantizeLinear(w3, ws, flat)
+          a = QLinearConv<pads = [1, 1, 1, 1]>(q, xs, zero, k1, ws, flat, xs, zero)
+          b = QLinearConv(q, xs, zero, k2, ws, flat, xs, zero)
+          c = com.microsoft.QLinearAdd(a, xs, zero, b, xs, zero, big, zero) y = DequantizeLinear(c, big, zero)
+          d = QLinearConv<strides = [2, 2]>(q, xs, zero, k3, ws, flat, xs, zero) z = DequantizeLinear(d, xs, zero) }""",
+        sizes=({"n": 1, "m": 9, "k": 5}, {"n": 2, "m": 6, "k": 3}),
+        constants={"w1": (48, 64, 3, 3), "w2": (48, 64, 1, 1), "w3": (33, 64, 1, 1)},
+        tolerance=1e-5,
+        float32_alone=True,
+    ),
     "softmax": SmallModel(
         """softmax (float[n, 7, 19] x) => (float[n, 7, 19] y, float[n, 7, 19] z)
         { y = Softmax<axis = -1>(x) z = LogSoftmax<axis = 1>(x) }""",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Argument, Array, Binder, Buffer, Tensor, row_major
-from sardonyx.compiler.gemm_choice import panel_columns, panels_of, tile_shape
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
+from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
+from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.quantization.byte_convolution import (
     LINE_DIMS,
-    WORD,
     ByteConvolutionSpec,
     argument_names,
     emit_byte_convolution,
@@ -24,15 +22,18 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_depthwise import argument_
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.movement.pad import surround
-from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.products.packed_constants import pack_b
-from sardonyx.kernel.expr import Expr, Input, bitwise_xor, substitute
+from sardonyx.compiler.native.quantization import byte_tiles
+from sardonyx.compiler.native.quantization.byte_windows import (
+    Finish,
+    Panels,
+    Runs,
+    offsets_of,
+    padded_image,
+    signed_weights,
+)
+from sardonyx.kernel.expr import Expr, Input, substitute
 
 _I8, _U8, _I32 = np.dtype(np.int8), np.dtype(np.uint8), np.dtype(np.int32)
-
-# Between a byte read as signed and as unsigned.
-OFFSET = 128
 
 PRODUCT = "u8s8"
 
@@ -44,43 +45,6 @@ _DEPTHWISE_CHUNK = 1e6
 _PLACES = 8
 # A line that is longer than this many tiles is cut into pieces.
 _MOST_TILES = 8
-
-
-@dataclass(frozen=True)
-class Runs:
-    """How a window lies in the image: bytes of a run, padded to words, and the places of the runs' first elements.
-
-    `joined` says that a run goes over all channels of the taps along the last dimension.
-    """
-
-    nbytes: int
-    taps: tuple[tuple[int, ...], ...]
-    joined: bool
-
-    @property
-    def words(self) -> int:
-        return -(-self.nbytes // WORD)
-
-    @staticmethod
-    def of(call: ConvolutionCall) -> Runs:
-        windows, channels = call.windows, call.w.shape[1]
-        joined = call.group == 1 and (windows.dilations[-1] == 1 or windows.kernel[-1] == 1)
-        kernel = (*windows.kernel[:-1], 1) if joined else windows.kernel
-        taps = itertools.product(*(range(0, n * d, d) for n, d in zip(kernel, windows.dilations, strict=True)))
-        return Runs(channels * (windows.kernel[-1] if joined else 1), tuple(taps), joined)
-
-
-def unsigned_image(binder: Binder, x: Tensor) -> Tensor:
-    """Signed bytes as unsigned ones, 128 added."""
-    if x.dtype == _U8:
-        return x
-    kernel = PointwiseKernel([bitwise_xor(Input(_U8, 0), OFFSET)], [_U8])
-    return kernel.bind(binder, [replace(x, dtype=_U8, array=None)])[0]
-
-
-def signed_weights(array: Array) -> Array:
-    """Weights as signed bytes, 128 taken from unsigned ones."""
-    return array if array.dtype == _I8 else (array ^ np.uint8(OFFSET)).view(np.int8)
 
 
 def convolved(
@@ -103,7 +67,7 @@ def convolved(
         return call.handed_on(results)
     matrices = [_matrix(binder, operand, call) for operand in (*operands, *taken.operands)]
     kinds = tuple(Operand(_addressing(matrix), matrix.dtype) for matrix in matrices)
-    finish = _Finish(TileEpilogue(kinds, outputs), matrices, results)
+    finish = Finish(TileEpilogue(kinds, outputs), matrices, results)
     if call.w.shape[1] == 1 and call.filters == call.group > 1:
         _bind_depthwise(binder, call, padding, init, finish)
     else:
@@ -111,51 +75,36 @@ def convolved(
     return call.handed_on(results)
 
 
-@dataclass(frozen=True, eq=False)
-class _Finish:
-    """The epilogue, its operands as matrices of places by filters, and the results."""
-
-    epilogue: TileEpilogue
-    operands: Sequence[Tensor]
-    results: Sequence[Tensor]
-
-    def arguments(self, filters: int) -> dict[str, Argument]:
-        values: dict[str, Argument] = {}
-        for stem, tensors in (("operand", self.operands), ("output", self.results)):
-            for index, tensor in enumerate(tensors):
-                values[f"{stem}{index}"] = Address(tensor.buffer, tensor.offset)
-                values[f"{stem}{index}_stride"] = tensor.strides[0] if stem == "operand" else filters
-                values.update({f"{stem}{index}_batch{axis}": 0 for axis in range(BATCH_DIMS)})
-        return values
-
-
-def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: Array, finish: _Finish) -> None:
+def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: Array, finish: Finish) -> None:
     """Add the steps of a convolution whose filters are multiplied panel by panel."""
+    runs = Runs.of(call, PRODUCT)
+    if byte_tiles.is_faster(binder.target, call, runs):
+        tiled = Runs.of(call, byte_tiles.PRODUCT)
+        image = padded_image(binder, call, padding, tiled.slack)
+        places = byte_tiles.places_of(call, image, tiled)
+        if places is not None:
+            byte_tiles.bind(binder, call, image, tiled, places, init, finish)
+            return
+    else:
+        image = padded_image(binder, call, padding, runs.slack)
     tile = tile_shape(binder.target)
     spec = ByteConvolutionSpec(tile.rows, tile.vectors, finish.epilogue)
-    runs = Runs.of(call)
-    image = _padded(binder, call, padding, slack=runs.words * WORD - runs.nbytes)
-    panel = panel_columns(binder.target, PRODUCT)
-    filters = call.filters // call.group
-    panels = panels_of(filters, panel)
-    weights = binder.derived(call.w, ("runs", call.group, runs), lambda array: _packed(binder, array, call.group, runs))
-    starts = np.zeros((call.group, panels * panel), np.int32)
-    starts[:, :filters] = init.reshape(call.group, filters)
-    begin, offsets = binder.constant(starts), _offsets(binder, runs.taps, image)
+    panels = Panels.of(binder, call, runs, init)
+    offsets = offsets_of(binder, runs.taps, image)
     lines = _Lines.of(call, image)
-    cut = _Cut.of(binder, call, lines, tile.rows, panels)
-    values: dict[str, Argument] = {"image": image, "weights": weights, "init": begin, "offsets": offsets}
-    values |= {"taps": len(runs.taps), "words": runs.words, "filters": filters, "groups": call.group}
-    values |= {"group_step": call.w.shape[1], "weights_step": panels * panel * len(runs.taps) * runs.words}
+    cut = _Cut.of(binder, call, lines, tile.rows, panels.count)
+    values: dict[str, Argument] = {"image": image, "weights": panels.weights, "init": panels.begin, "offsets": offsets}
+    values |= {"taps": len(runs.taps), "words": runs.words, "filters": call.filters // call.group}
+    values |= {"groups": call.group, "group_step": call.w.shape[1], "weights_step": panels.group_words}
     values |= {**vars(cut), **lines.arguments, **finish.arguments(call.filters)}
     binder.step(
         emit_byte_convolution,
         spec,
         [values[name] for name in argument_names(spec)],
-        reads=(image, weights, begin, offsets, *finish.operands),
+        reads=(image, panels.weights, panels.begin, offsets, *finish.operands),
         writes=finish.results,
         chunks=cut.blocks * cut.panel_groups * call.group,
-        scratch=spec.rows * panel * _I32.itemsize,
+        scratch=spec.rows * panel_columns(binder.target, PRODUCT) * _I32.itemsize,
         flops=call.flops,
         detail=f"{call.batch * call.places} places x {len(runs.taps)} runs of {runs.nbytes} x {call.filters} filters"
         f"{f' in {call.group} groups' if call.group > 1 else ''}, tiles of {cut.tile} x {tile.vectors}",
@@ -163,17 +112,17 @@ def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: A
     )
 
 
-def _bind_depthwise(binder: Binder, call: ConvolutionCall, padding: Tensor, init: Array, finish: _Finish) -> None:
+def _bind_depthwise(binder: Binder, call: ConvolutionCall, padding: Tensor, init: Array, finish: Finish) -> None:
     """Add the steps of a convolution in which every channel has one filter."""
     lanes = binder.target.lanes(I32)
     channels = -(-call.channels // lanes) * lanes
     spec = ByteDepthwiseSpec(_PLACES if binder.target.registers >= 32 else _PLACES // 2, finish.epilogue)
-    taps = Runs.of(call).taps
-    image = _padded(binder, call, padding, slack=channels - call.channels)
+    taps = Runs.of(call, PRODUCT).taps
+    image = padded_image(binder, call, padding, slack=channels - call.channels)
     weights = binder.derived(call.w, ("taps", channels), lambda array: _by_taps(array, channels))
     starts = np.zeros(channels, np.int32)
     starts[: call.channels] = init
-    begin, offsets = binder.constant(starts), _offsets(binder, taps, image)
+    begin, offsets = binder.constant(starts), offsets_of(binder, taps, image)
     lines = _Lines.of(call, image)
     block = max(1, round(_DEPTHWISE_CHUNK * lines.count / call.flops))
     values: dict[str, Argument] = {"image": image, "weights": weights, "init": begin, "offsets": offsets}
@@ -190,12 +139,6 @@ def _bind_depthwise(binder: Binder, call: ConvolutionCall, padding: Tensor, init
         flops=call.flops,
         detail=f"{call.batch * call.places} places x {len(taps)} taps, {call.channels} channels apart",
     )
-
-
-def _offsets(binder: Binder, taps: Sequence[Sequence[int]], image: Tensor) -> Tensor:
-    """Where places of a window lie in the image, in bytes from its first one."""
-    steps = image.strides[1:-1]
-    return binder.constant(np.array([sum(t * s for t, s in zip(tap, steps, strict=True)) for tap in taps], np.int64))
 
 
 def _by_taps(w: Array, channels: int) -> Array:
@@ -234,31 +177,6 @@ def _addressing(matrix: Tensor) -> Addressing:
     if columns == 0:
         return "column" if rows else "scalar"
     return "full" if rows else "row"
-
-
-def _padded(binder: Binder, call: ConvolutionCall, padding: Tensor, slack: int) -> Tensor:
-    """The image in channels-last order with its padding; `slack` bytes behind the last one may be read."""
-    windows = call.windows
-    x = unsigned_image(binder, call.channels_last)
-    behind = windows.read_behind()
-    if not any((*windows.begin, *behind)) and not slack and x.strides[-1] == 1:
-        return x
-    places = [(0, call.batch), *zip(windows.begin, windows.size, strict=True), (0, call.channels)]
-    grown = (first + size + more for first, size, more in zip(windows.begin, windows.size, behind, strict=True))
-    shape = (call.batch, *grown, call.channels)
-    result = Tensor(_U8, shape, row_major(shape), Buffer(math.prod(shape) + slack))
-    surround(binder, x, places, result, padding)
-    return result
-
-
-def _packed(binder: Binder, w: Array, group: int, runs: Runs) -> Array:
-    """Panels of the weights [filters, channels, *kernel]: K in the order of the runs, each padded to whole words."""
-    filters = w.shape[0] // group
-    last = np.moveaxis(signed_weights(w), 1, -1).reshape(group, filters, len(runs.taps), runs.nbytes)
-    matrix = np.zeros((group, filters, len(runs.taps), runs.words * WORD), np.int8)
-    matrix[..., : runs.nbytes] = last
-    by_words = matrix.reshape(group, filters, -1).transpose(0, 2, 1)
-    return pack_b(binder.library, by_words, PRODUCT, panel_columns(binder.target, PRODUCT))
 
 
 @dataclass(frozen=True)

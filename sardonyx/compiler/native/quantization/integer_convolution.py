@@ -12,13 +12,8 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.quantization.byte_convolution import (
-    OFFSET,
-    PRODUCT,
-    convolved,
-    signed_weights,
-    unsigned_image,
-)
+from sardonyx.compiler.native.quantization.byte_convolution import PRODUCT, convolved
+from sardonyx.compiler.native.quantization.byte_windows import OFFSET, signed_weights, unsigned_image
 from sardonyx.compiler.native.quantization.exact_convolution import convolve_exactly, factors_of, single, wrapped
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
