@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import Layout
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import MOST_HIGH, SIDE, TILES_ACROSS
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, TILES_ACROSS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.tuned import tuned
 
@@ -38,7 +38,7 @@ def tile_shape(target: Target, product: str = "f32", columns: int = 0) -> Shape:
     """
     kind = PRODUCTS[product]
     if kind.in_tiles:
-        return Shape(SIDE * MOST_HIGH, TILES_ACROSS, 1)
+        return Shape(SIDE, TILES_ACROSS, 1)
     fits = columns > 0 and columns % (_THREE.vectors * target.lanes(kind.accumulator)) == 0
     if fits and target.registers >= _REGISTERS_OF_THREE and asks_ahead(target):
         return _THREE
@@ -185,7 +185,8 @@ def choose_blocking(target: Target, problem: Problem, tuning: Tuning | None = No
     Of a larger one, a block of K of a panel comes to the nearer caches and is used by a block of rows of A, which
     stays in the second cache for all panels of the chunk.
     """
-    return _Choice(target, problem, tuning or tuned("gemm", Tuning)).blocking()
+    choice = _ChoiceInTiles if PRODUCTS[problem.product].in_tiles else _Choice
+    return choice(target, problem, tuning or tuned("gemm", Tuning)).blocking()
 
 
 class _Choice:
@@ -221,7 +222,7 @@ class _Choice:
         row_blocks = max(1, -(-problem.m // row_block))
         groups = -(-self.panels // group)
         a_copy = self._a_copy(row_block, k_block, few)
-        lines = SIDE if problem.a == "words" else row_block if problem.a != "columns" else -(-k_block // depth)
+        lines = row_block if problem.a != "columns" else -(-k_block // depth)
         a_bytes = _lines(a_copy * lines * self.word)
         b_bytes = 0 if problem.b == "packed" else _lines(self.product.words(k_block) * panel * self.word)
         tile_keep = int(k_blocks > 1)
@@ -253,7 +254,7 @@ class _Choice:
         rows, most = self.problem.m, self.tile.rows
         last = rows % most
         waits = 0 < last * self.tile.vectors < BUSY
-        if rows <= most or not waits or self.product.in_tiles:
+        if rows <= most or not waits:
             return most
         return -(-rows // -(-rows // most))
 
@@ -395,6 +396,72 @@ class _Choice:
         return stride + per_line if stride // per_line % 2 == 0 else stride
 
 
+class _ChoiceInTiles(_Choice):
+    """The blocking of a product in tiles of AMX, which are so fast that the way from the second cache counts as well.
+
+    A block of K of a panel stays in the nearest cache while all rows of a chunk meet it. The results of those rows stay
+    in the second cache with their part of A until all of K is done.
+    """
+
+    def blocking(self) -> Blocking:
+        problem, depth, panel = self.problem, self.product.depth, self.panel
+        few = problem.m <= _FEW_TILES * SIDE
+        most_k = problem.k if few else int(_PANEL_L1 * self.caches.l1) * depth // (panel * self.word)
+        k_block, k_blocks = _cut(problem.k, most_k, max(depth * self.product.unit, problem.k_unit))
+        row_block, group = self._rows_and_panels(k_block, k_blocks)
+        row_blocks = max(1, -(-problem.m // row_block))
+        groups = -(-self.panels // group)
+        a_copy = self._a_copy(row_block, k_block, few)
+        a_bytes = _lines(a_copy * (SIDE if problem.a == "words" else row_block) * self.word)
+        b_bytes = 0 if problem.b == "packed" else _lines(self.product.words(k_block) * panel * self.word)
+        tile_keep = int(k_blocks > 1)
+        tile_stride = panel * group + _LINE // self.word if tile_keep else panel
+        tile_bytes = _lines((_whole_tiles(row_block) if tile_keep else SIDE) * tile_stride * self.word)
+        return Blocking(
+            row_block=row_block,
+            strip=row_block,
+            tile_rows=SIDE,
+            k_block=k_block,
+            group=group,
+            row_blocks=row_blocks,
+            groups=groups,
+            chunks=problem.batch * row_blocks * groups if problem.m and problem.n else 0,
+            a_copy=a_copy,
+            b_copy=int(problem.b == "rows"),
+            b_scratch=a_bytes,
+            tile_scratch=a_bytes + b_bytes,
+            tile_stride=tile_stride,
+            tile_keep=tile_keep,
+            prefetch=self._prefetch(few, swept=False),
+            scratch=a_bytes + b_bytes + tile_bytes,
+        )
+
+    def _rows_and_panels(self, k_block: int, k_blocks: int) -> tuple[int, int]:
+        """Rows and panels of a chunk."""
+        problem, l2 = self.problem, self.caches.l2
+        across = self.panel * self.word  # bytes of a row of a tile of results
+        most_rows = int(_ROWS_L2 * l2) // max(1, k_block * self.word // self.product.depth)
+        if k_blocks > 1:  # as many rows as columns read A and B the fewest times
+            most_rows = min(most_rows, math.isqrt(int(_RESULTS_L2 * l2) // self.word))
+        row_block, _ = _cut(problem.m, most_rows, SIDE)
+        most = self.panels
+        if k_blocks > 1:
+            most = max(1, int(_RESULTS_L2 * l2) // (row_block * across))
+        enough = self.panels
+        if problem.threads > 1:
+            wished = problem.batch * self._flops(problem.m, self.columns) / _CHUNKS_IN_TILES
+            wished = min(_CHUNK_FLOPS_IN_TILES[1], max(_CHUNK_FLOPS_IN_TILES[0], wished))
+            enough = max(1, round(wished / self._flops(max(1, min(row_block, problem.m)), self.panel)))
+            if problem.a == "windows":  # every group puts them together anew
+                enough = max(enough, _LEAST_PANELS_OF_WINDOWS)
+        count = -(-self.panels // min(most, enough))
+        return row_block, -(-self.panels // count)
+
+
+def _whole_tiles(rows: int) -> int:
+    return -(-rows // SIDE) * SIDE
+
+
 # Lines a multiple of this many bytes apart share few sets of the caches, which hold so many of them.
 _COLLIDING = 2048
 _COLLIDING_LINES = 64
@@ -421,3 +488,12 @@ _LEAST_PANELS_OF_WINDOWS = 4
 _COLUMNS_OF_A_ROW = 1.5
 # Panels that are multiplied at once for few rows, at most.
 _MOST_PANELS = 4
+# Products in tiles: rows up to which all of K is multiplied at once, in tiles; the shares of the caches that a block of
+# K of a panel, A's rows and the results of a chunk take; chunks wished for by several threads, and their least and most
+# work.
+_FEW_TILES = 2
+_PANEL_L1 = 0.7
+_ROWS_L2 = 0.25
+_RESULTS_L2 = 0.35
+_CHUNKS_IN_TILES = 8
+_CHUNK_FLOPS_IN_TILES = (8e6, 160e6)

@@ -479,7 +479,7 @@ class _Gemm:
                 self._writer(chunk, at.panel * self.panel, whole).ask_ahead(chunk.row_start + at.row, at.rows)
         if product.in_tiles:
             rows = RowsInTiles(block.a, chunk.rows, block.words, block.runs, self.spec.a == "words")
-            self.in_tiles.multiply(rows, at.row, at.rows, b, tile, block.fresh)
+            self.in_tiles.multiply(rows, at.row, b, tile, block.fresh)
             pending = block.final
         else:
             pending = self._multiply(chunk, block, a, b, at, tile)

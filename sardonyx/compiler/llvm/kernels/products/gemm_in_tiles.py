@@ -9,14 +9,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import (
-    MOST_HIGH,
-    PARTS_AHEAD,
-    SIDE,
-    Ahead,
-    Runs,
-    multiply_in_tiles,
-)
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import PARTS_AHEAD, SIDE, Ahead, Runs, multiply_in_tiles
 from sardonyx.compiler.llvm.types import I64
 
 
@@ -56,26 +49,21 @@ class GemmInTiles:
             with k.loop(0, rows.words, self.lanes) as word:
                 target.store(source.load(word, self.lanes), word)
 
-    def multiply(self, rows: RowsInTiles, first: Value, count: Value, b: Panels, tile: Tile, fresh: Value) -> None:
-        """The sums of `count` rows from `first` on and a panel to `tile`."""
-        k = self.k
-        high = (count + (SIDE - 1)) // SIDE
-        ahead = self._parts_ahead(rows.count, b, first)
-        for tiles in k.choose(high, range(1, MOST_HIGH + 1)):
-            a = [self._rows_of_tile(rows, first + SIDE * number) for number in range(tiles)]
-            multiply_in_tiles(k, self.product, a, b.starts[0], rows.words, tile, fresh, ahead, rows.runs)
+    def multiply(self, rows: RowsInTiles, first: Value, b: Panels, tile: Tile, fresh: Value) -> None:
+        """The sums of the rows of a tile from `first` on and a panel to `tile`."""
+        a, ahead = self._rows_of_tile(rows, first), self._parts_ahead(rows.count, b, first)
+        multiply_in_tiles(self.k, self.product, a, b.starts[0], rows.words, tile, fresh, ahead, rows.runs)
 
     def _parts_ahead(self, rows: Value, b: Panels, row: Value) -> Ahead:
-        """What a tile from this row on asks for: those of the first strip all that there is, the others a part each."""
-        k, height = self.k, SIDE * MOST_HIGH
+        """What a tile from this row on asks for: all tiles of the rows together ask for the next panel once."""
+        k = self.k
         if b.prefetch is None:
             none = k.constant(I64, 0)
             return Ahead(none, none, none)
-        strip = minimum(k, self.given["strip"], rows)
-        count = k.select(strip > 3 * height, 1, k.select(strip > height, k.constant(I64, 2), PARTS_AHEAD))
-        count = k.select(row < strip, count, k.constant(I64, 1))
-        first = (row // height * count) & (PARTS_AHEAD - 1)
-        return Ahead(b.prefetch, first, minimum(k, first + count, k.constant(I64, PARTS_AHEAD)))
+        turns = (rows + (SIDE - 1)) // SIDE
+        each = (turns + (PARTS_AHEAD - 1)) // turns
+        first = minimum(k, row // SIDE * each, k.constant(I64, PARTS_AHEAD))
+        return Ahead(b.prefetch, first, minimum(k, first + each, k.constant(I64, PARTS_AHEAD)))
 
     def _rows_of_tile(self, rows: RowsInTiles, row: Value) -> Rows:
         """Sixteen rows from this one on, all of which can be read."""

@@ -1,13 +1,14 @@
-"""The micro-kernel of AMX: 32 x 32 results in four tile registers, sixteen words of K at a time.
+"""The micro-kernel of AMX: 16 x 32 results in two tile registers, sixteen words of K at a time.
 
-Two tiles of rows of A meet two tiles of columns of B, so that each tile loaded is used twice. Rows of A are words as
-`emit_words` writes them, with all sixteen rows of a tile readable; panels of B hold `[words][32]`, whose lines are
-the rows of B's tiles as the instructions want them (Intel, "Optimization Reference Manual", chapter 20).
+A tile of rows of A meets two tiles of columns of B. Four tile registers hold all of it: processors rename tile
+registers from a small store, which the threads of a core share, and with all eight of them in use the instructions
+wait for each other. Rows of A are words as `emit_words` writes them, with all sixteen rows of a tile readable; panels
+of B hold `[words][32]`, whose lines are the rows of B's tiles as the instructions want them (Intel, "Optimization
+Reference Manual", chapter 20).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -17,14 +18,13 @@ from sardonyx.compiler.llvm.types import I8, I64, PTR, VOID
 
 SIDE = 16  # rows of a tile, and words of one of its rows
 TILES_ACROSS = 2  # tiles of a panel
-MOST_HIGH = 2  # tiles of rows of A
 
 _REGISTERS = 8
-_A, _B = 4, 6  # the first registers of A and of B; results come before
+_A, _B = 2, 3  # the registers of A and of B; results come before
 _LINE = 64
-# Cache lines of the next panel that each step of K asks for, or a multiple of them: four tiles of rows ask for all.
-_LINES_AHEAD = 8
-PARTS_AHEAD = 4
+# Cache lines of the next panel that a part of them is, for each step of K.
+_LINES_AHEAD = 4
+PARTS_AHEAD = 8
 
 
 def configure(k: Function) -> None:
@@ -61,7 +61,7 @@ class Ahead:
 def multiply_in_tiles(
     k: Function,
     product: Product,
-    a: Sequence[Rows],
+    a: Rows,
     b: Pointer,
     words: Value,
     tile: Tile,
@@ -69,43 +69,31 @@ def multiply_in_tiles(
     ahead: Ahead,
     runs: Runs | None = None,
 ) -> None:
-    """tile = (0 if `fresh`, else tile) + rows of A times a panel, over `words` (a multiple of 16) of K.
+    """tile = (0 if `fresh`, else tile) + sixteen rows of A times a panel, over `words` (a multiple of 16) of K.
 
-    Each of `a` are sixteen rows. The tile lies in scratch. `runs` tell where rows lie that are not in one piece.
+    The tile lies in scratch. `runs` tell where rows lie that are not in one piece.
     """
-    high = len(a)
-    places = [(row, column) for row in range(high) for column in range(TILES_ACROSS)]
     stride = tile.stride * product.accumulator.nbytes
-
-    def result(row: int, column: int) -> Pointer:
-        return tile.start.offset(tile.stride * (row * SIDE)).offset(column * SIDE)
-
-    def register(row: int, column: int) -> Value:
-        return k.constant(I8, row * TILES_ACROSS + column)
-
+    results = [(k.constant(I8, column), tile.start.offset(column * SIDE)) for column in range(TILES_ACROSS)]
     with k.when(fresh):
-        for place in places:
-            k.call("llvm.x86.tilezero", VOID, register(*place))
+        for register, _ in results:
+            k.call("llvm.x86.tilezero", VOID, register)
     with k.otherwise(fresh):
-        for place in places:
-            k.call("llvm.x86.tileloadd64", VOID, register(*place), result(*place).address, stride)
-    a_strides = [rows.stride * product.word.nbytes for rows in a]
+        for register, place in results:
+            k.call("llvm.x86.tileloadd64", VOID, register, place.address, stride)
+    a_stride = a.stride * product.word.nbytes
     panel = SIDE * TILES_ACROSS
     b_stride = k.constant(I64, panel * product.word.nbytes)
     instruction = "llvm.x86.tdpbf16ps" if product.accumulator.is_float else "llvm.x86.tdpbusd"
     part_words = _LINES_AHEAD * _LINE // product.word.nbytes
+    left, right = k.constant(I8, _A), k.constant(I8, _B)
 
     def step(along_a: Value, along_b: Value) -> None:
-        for row, rows in enumerate(a):
-            source = rows.start.offset(along_a)
-            k.call("llvm.x86.tileloadd64", VOID, k.constant(I8, _A + row), source.address, a_strides[row])
+        k.call("llvm.x86.tileloadd64", VOID, left, a.start.offset(along_a).address, a_stride)
         here = b.offset(along_b * panel)
-        for column in range(TILES_ACROSS):
-            source = here.offset(column * SIDE)
-            k.call("llvm.x86.tileloadd64", VOID, k.constant(I8, _B + column), source.address, b_stride)
-            for row in range(high):
-                operands = k.constant(I8, _A + row), k.constant(I8, _B + column)
-                k.call(instruction, VOID, register(row, column), *operands)
+        for column, (register, _) in enumerate(results):
+            k.call("llvm.x86.tileloadd64", VOID, right, here.offset(column * SIDE).address, b_stride)
+            k.call(instruction, VOID, register, left, right)
         asked = here.offset(ahead.words)
         with k.loop(ahead.first_part, ahead.last_part) as part:
             for line in range(_LINES_AHEAD):
@@ -122,5 +110,5 @@ def multiply_in_tiles(
             with k.loop(0, runs.words, SIDE) as word:
                 step(word + shift, word + first)
             entry.set(start.offset(1).address)
-    for place in places:
-        k.call("llvm.x86.tilestored64", VOID, register(*place), result(*place).address, stride)
+    for register, place in results:
+        k.call("llvm.x86.tilestored64", VOID, register, place.address, stride)
