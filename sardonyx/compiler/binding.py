@@ -141,6 +141,7 @@ class Binder:
         *,
         reads: Sequence[Tensor],
         writes: Sequence[Tensor],
+        read_first: Sequence[Tensor] = (),
         chunks: int = 1,
         claim: int = 1,
         scratch: int = 0,
@@ -151,7 +152,8 @@ class Binder:
     ) -> None:
         """Add a step: the kernel that `emit` writes for `spec`, over a grid of `chunks`.
 
-        A tensor among the arguments stands for its address. `reads` and `writes` are what the step touches;
+        A tensor among the arguments stands for its address. `reads` and `writes` are what the step touches; of those
+        that it has `read_first`, a thread reads each element for the last time before it writes what takes its place;
         `scratch` bytes of each thread's own memory; `claim` chunks go to a thread at once. `detail` says in words
         how the kernel works here, `arithmetic` names its inner product where its results' type does not say it.
         """
@@ -173,6 +175,7 @@ class Binder:
                 arguments,
                 reads,
                 writes,
+                _replaced(writes, read_first),
                 self.origin,
                 self._group,
                 chunks=chunks,
@@ -320,6 +323,13 @@ class Binder:
         for index, step in enumerate(self.steps[:computed]):
             steps += [step, *behind.get(index, ())]
         self.steps = steps
+
+
+def _replaced(writes: Sequence[Tensor], read_first: Sequence[Tensor]) -> list[Tensor]:
+    """Those of `read_first` whose memory the one result of a step could take: they look the same."""
+    if not read_first or len(writes) != 1 or not writes[0].fills_buffer:
+        return []
+    return [one for one in read_first if one.look == writes[0].look and one.fills_buffer]
 
 
 def _made(given: Tensor, make: Callable[[Array], Array]) -> Array:

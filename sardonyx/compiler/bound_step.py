@@ -250,7 +250,7 @@ class StepForm:
 
     `words` are the arguments, int64, with 0 where an address goes; `places` says where those go: the word, the number
     of the buffer and the offset in bytes. `reads` and `writes` say how the tensors look that it touches, `read_refs`
-    and `written_refs` in which buffers they lie.
+    and `written_refs` in which buffers they lie. What it writes may lie where one of `replaced_refs` does.
     """
 
     function: int
@@ -262,6 +262,7 @@ class StepForm:
     writes: tuple[Look, ...]
     read_refs: tuple[int, ...]
     written_refs: tuple[int, ...]
+    replaced_refs: tuple[int, ...] = ()
     flops: float = 0.0
     nbytes: float = 0.0
     alone: bool = False  # the thread that called does it, in order with others like it
@@ -292,11 +293,13 @@ class BoundStep:
         arguments: Sequence[Argument],
         reads: Sequence[Tensor],
         writes: Sequence[Tensor],
+        replaced: Sequence[Tensor],
         origin: Any,
         group: int,
         **others: Any,
     ) -> BoundStep:
-        """A step with these arguments; `others` are fields of `StepForm`."""
+        """A step with these arguments, of which `writes` may lie where one of `replaced` does; `others` are fields of
+        `StepForm`."""
         refs: dict[Buffer, int] = {}
         words: list[int] = []
         places: list[tuple[int, int, int]] = []
@@ -314,6 +317,7 @@ class BoundStep:
             writes=tuple([one.look for one in writes]),
             read_refs=tuple([refs.setdefault(one.buffer, len(refs)) for one in reads]),
             written_refs=tuple([refs.setdefault(one.buffer, len(refs)) for one in writes]),
+            replaced_refs=tuple([refs[one.buffer] for one in replaced]),
             **others,
         )
         return BoundStep(label, form, list(refs), origin, group)

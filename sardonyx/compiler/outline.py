@@ -367,7 +367,7 @@ class Outline:
         """Find where buffers that get this room lie in the arena, and the barriers that follow from it."""
         for number, nbytes in zip(self._in_arena.tolist(), room.tolist(), strict=True):
             self._buffers[number].nbytes = nbytes
-        offsets, nbytes = lay_out(self.steps)
+        offsets, nbytes = lay_out(self.steps, in_place=False)  # what looks the same in the sample may differ
         base = self._base.copy()
         base[self._in_arena] = [offsets.get(self._buffers[number], 0) for number in self._in_arena.tolist()]
         flags = np.array(find_barriers(self.steps, offsets), np.int64) * _BARRIER

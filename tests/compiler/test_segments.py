@@ -67,6 +67,37 @@ def test_values_that_are_used_late_keep_their_memory(mode: ort.ExecutionMode) ->
     np.testing.assert_allclose(session(text, mode).run(None, {"x": x})[0], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("p = MatMul(x, x)  q = MatMul(x, w)  r = Add(q, p)  y = MatMul(r, w)", 1),
+        ("p = MatMul(x, x)  q = MatMul(p, w)  r = Add(q, p)  y = MatMul(r, w)", 2),
+        ("p = MatMul(x, x)  q = MatMul(x, w)  r = Add(q, p)  s = MatMul(r, w)  y = Add(s, p)", 2),
+        ("p = MatMul(x, x)  q = MatMul(x, w)  r = Add(q, p)  y = Transpose(p)  z = MatMul(r, w)", 1),
+    ],
+    ids=("read for the last time", "read as a factor, too", "read later", "handed to the caller"),
+)
+def test_a_product_lies_where_what_is_added_to_it_did(text: str, values: int) -> None:
+    names = sorted({name for name in ("y", "z") if f"{name} =" in text})
+    outputs = ", ".join(f"float[64, 64] {name}" for name in names)
+    parallel = ort.ExecutionMode.ORT_PARALLEL  # plans of sequential ones may follow an outline, which does not do that
+    made = session(f"(float[64, 64] x, float[64, 64] w) => ({outputs}) {{ {text} }}", parallel)
+    (step,) = made._sess._plan.steps
+    assert isinstance(step.call, NativeSegment)
+    assert step.call.plan_for(((64, 64), (64, 64))).plan.arena_bytes == values * 64 * 64 * 4
+    feeds = {"x": random(64, 64) / 8, "w": random(64, 64, seed=1) / 8}
+    x, w = feeds.values()
+    p = x @ x
+    r = x @ w + p if "MatMul(p, w)" not in text else p @ w + p
+    expected = {"y": r @ w, "z": r @ w}
+    if len(names) > 1:
+        expected["y"] = p.T
+    elif "Add(s, p)" in text:
+        expected["y"] = r @ w + p
+    for name, result in zip(names, made.run(names, feeds), strict=True):
+        np.testing.assert_allclose(result, expected[name], atol=1e-5)
+
+
 def test_a_step_by_itself_divides_segments_and_known_values_reach_both() -> None:
     text = """(float[n, 8] x) => (float[m, 8] y, float[n, 8] z) {
         [shape] shape = Shape(x)

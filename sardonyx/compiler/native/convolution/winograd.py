@@ -129,6 +129,7 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
         [values[name] for name in argument_names(spec)],
         reads=(x, packed, weights, stamp, *finish.operands),
         writes=tuple(results),
+        read_first=finish.operands,
         chunks=cut.chunks,
         scratch=cut.scratch,
         flops=2.0 * scheme.points * cut.all_tiles * call.channels * call.filters,

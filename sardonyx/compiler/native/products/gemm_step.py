@@ -302,6 +302,7 @@ def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[
             known.arguments(inner, offsets, blocking),
             reads=known.matrices[:-results],
             writes=known.matrices[-results:],
+            read_first=known.matrices[2:-results],
             chunks=blocking.chunks,
             scratch=blocking.scratch,
             flops=2.0 * each.m * each.n * each.k * each.batch,
