@@ -63,6 +63,9 @@ __all__ = [
 # Steps whose kernels take less than this many nanoseconds are not worth a second thread.
 SMALL_STEP_NS = 2000
 
+# Formulas that are made while one plan is bound: each takes about as long as to bind a few operations.
+MOST_FORMULAS = 4
+
 # Two words of a fault: whether there is one, and the number that is wrong.
 FAULT_BYTES = 16
 
@@ -110,6 +113,12 @@ class Binder:
     groups: int = 0  # how many groups of steps were put together so far
     settled: int = 0  # how many values were given a place in others
     piece: PieceMaker | None = None  # takes the steps as numbers, where nobody needs the steps
+    formulas: int = MOST_FORMULAS  # how many formulas are made at most of what is bound
+
+    def beside(self) -> Binder:
+        """One that collects steps of its own, with the same constants that were made from others."""
+        kept = {"lasting": self.lasting, "prepared": self.prepared, "shares": self.shares}
+        return Binder(self.library, self.settings, self.rehearses, self.label, self.origin, **kept)  # type: ignore[arg-type]
 
     @property
     def target(self) -> Target:
@@ -161,7 +170,7 @@ class Binder:
             return
         self.scratch_bytes = max(self.scratch_bytes, scratch)
         if nbytes is None:
-            nbytes = float(sum([tensor.nbytes for tensor in (*reads, *writes)]))
+            nbytes = sum([tensor.nbytes for tensor in (*reads, *writes)])
         function = self.library.address(emit, spec)
         alone = chunks == 1 and self.settings.branches == 1
         if self.piece is not None:

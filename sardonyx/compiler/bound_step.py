@@ -20,6 +20,9 @@ Array = np.ndarray[Any, Any]
 # How a tensor looks: its dtype, shape, strides and offset.
 Look = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], int]
 
+# Contents of up to so many bytes are compared, larger ones must be the same array.
+COMPARED_BYTES = 256
+
 
 @dataclass(eq=False, slots=True)
 class Buffer:
@@ -228,6 +231,14 @@ class LyingConstant(Tensor):
     @property
     def contents(self) -> Array | None:
         return self.constant.contents
+
+
+def contents_of(tensor: Tensor | None) -> Hashable:
+    """The contents of an input for comparison: themselves where they are few, else which array it is."""
+    source = None if tensor is None else tensor.source
+    if source is None:
+        return None
+    return source.tobytes() if isinstance(source, np.ndarray) and source.nbytes <= COMPARED_BYTES else (id(source),)
 
 
 @dataclass(frozen=True, slots=True)

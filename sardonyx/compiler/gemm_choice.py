@@ -14,6 +14,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import Layout
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, TILES_ACROSS
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.traced import called
 from sardonyx.compiler.tuned import tuned
 
 # Rows of a tile are a multiple of nothing, but more than this gains nothing: the loads of B are hidden by then.
@@ -185,8 +186,9 @@ def choose_blocking(target: Target, problem: Problem, tuning: Tuning | None = No
     Of a larger one, a block of K of a panel comes to the nearer caches and is used by a block of rows of A, which
     stays in the second cache for all panels of the chunk.
     """
+    known = tuning or tuned("gemm", Tuning)
     choice = _ChoiceInTiles if PRODUCTS[problem.product].in_tiles else _Choice
-    return choice(target, problem, tuning or tuned("gemm", Tuning)).blocking()
+    return called(lambda one: choice(target, one, known).blocking(), problem)
 
 
 class _Choice:

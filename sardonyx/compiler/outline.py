@@ -20,9 +20,9 @@ import numpy as np
 
 from sardonyx.compiler.assembly import find_barriers, lay_out
 from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
-from sardonyx.compiler.bound_step import BoundStep, tensor_over
+from sardonyx.compiler.bound_step import BoundStep, contents_of, tensor_over
 from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
-from sardonyx.compiler.replay import Describe, Looks, Recording, Replays, contents_of
+from sardonyx.compiler.replay import Describe, Looks, Recording, Replays
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sardonyx.compiler.binding import Argument, Buffer, RecordedStep, Tensor
+from sardonyx.compiler.traced import Traced
 from sardonyx.runtime.native_plan import StepColumn, StepFlag
 
 Words = NDArray[np.int64]
@@ -19,7 +20,8 @@ Words = NDArray[np.int64]
 # Of each step, the first columns of the plan's table.
 STEP_NUMBERS = StepColumn.FLAGS + 1
 _CALLER = int(StepFlag.CALLER)
-_NUMBERS = frozenset({int, bool})
+_NUMBERS = frozenset({int, bool, Traced})
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(eq=False, slots=True)
@@ -45,23 +47,28 @@ class Piece:
     nanoseconds: float
     topology: Hashable
 
+    def resized(self, words: bytes, numbers: Words, nanoseconds: float) -> Piece:
+        """The same steps for other sizes."""
+        others = self.steps, self.places, self.arena, self.constants
+        return Piece(words, numbers, *others, nanoseconds, self.topology)
+
 
 class PieceMaker:
     """Makes a piece of the steps of one operation, which are added in order. `ref` numbers their buffers.
 
-    `groups` is how many groups of steps there were before.
+    `groups` is how many groups of steps there were before. The numbers are `traced`, or plain ones.
     """
 
-    def __init__(self, ref: Callable[[Buffer], int], groups: int) -> None:
+    def __init__(self, ref: Callable[[Buffer], int], groups: int, *, traced: bool = False) -> None:
         self._ref = ref
         self._groups = groups
-        self._words = array("q")
+        self.words: array[int] | list[int] = [] if traced else array("q")
         self._table: list[int] = []
         self._places: list[int] = []  # the words where addresses go
         self._refs: list[int] = []  # of each, the number of its buffer
         self._offsets: list[int] = []  # and the bytes that are added to it
         self._topology: list[Hashable] = []
-        self._nanoseconds = 0.0
+        self.nanoseconds = 0.0
 
     def add(
         self,
@@ -76,7 +83,7 @@ class PieceMaker:
         nanoseconds: float,
     ) -> None:
         """A step as `Binder.step` is given it."""
-        first, places = len(self._words), len(self._places)
+        first, places = len(self.words), len(self._places)
         self._table += (function, first, chunks, claim, _CALLER if alone else 0)
         words, buffers = list(arguments), []
         # Most arguments are numbers, which are passed over without running Python code for each.
@@ -87,31 +94,31 @@ class PieceMaker:
                 buffers.append(argument.buffer)
                 self._places.append(first + place)
                 self._offsets.append(argument.offset)
-        self._words.fromlist(words)  # type: ignore[arg-type]
+        self.words.extend(words)  # type: ignore[arg-type]
         buffers += [one.buffer for one in (*reads, *writes)]
         refs = [*map(self._ref, buffers)]
         new = len(self._places) - places
         self._refs += refs[:new]
         self._topology += (group and group - self._groups, alone, len(self._places), len(reads), *refs[new:])
-        self._nanoseconds += nanoseconds
+        self.nanoseconds += nanoseconds
 
     @staticmethod
     def of(steps: Iterable[RecordedStep]) -> PieceMaker:
         """One that has these steps."""
         none: dict[Buffer, int] = {}
         made = PieceMaker(none.__getitem__, 0)
-        words = made._words
+        words = made.words
         for _, form, refs, group in steps:
             first = len(words)
             made._table += (form.function, first, form.chunks, form.claim, _CALLER if form.alone else 0)
-            words.frombytes(form.words)
+            words.extend(array("q", form.words))
             for word, place, offset in form.places:
                 made._places.append(first + word)
                 made._refs.append(refs[place])
                 made._offsets.append(offset)
             touched = [refs[one] for one in (*form.read_refs, *form.written_refs)]
             made._topology += (group, form.alone, len(made._places), len(form.read_refs), *touched)
-            made._nanoseconds += form.nanoseconds
+            made.nanoseconds += form.nanoseconds
         return made
 
     def piece(
@@ -119,19 +126,22 @@ class PieceMaker:
     ) -> Piece:
         """`arena` are new buffers with their sizes, `constants` others with their addresses, and `others` is what else
         the topology depends on."""
-        refs = self._refs
-        new, sizes = zip(*arena, strict=True) if arena else ((), ())
-        kept, addresses = zip(*constants, strict=True) if constants else ((), ())
-        return Piece(
-            self._words.tobytes(),
-            np.array((len(self._words), *self._table, *self._places, *self._offsets, *sizes, *addresses), np.int64),
-            len(self._table) // STEP_NUMBERS,
-            refs,
-            new,
-            kept,
-            self._nanoseconds,
-            (*self._topology, *refs, -1, *new, -1, *kept, *others),
-        )
+        assert isinstance(self.words, array)
+        numbers = np.array(self.numbers(arena, constants), np.int64)
+        return self.template(arena, constants, others).resized(self.words.tobytes(), numbers, self.nanoseconds)
+
+    def template(
+        self, arena: Iterable[tuple[int, int]], constants: Iterable[tuple[int, int]], others: Iterable[Hashable]
+    ) -> Piece:
+        """The piece without what depends on sizes."""
+        refs, new, kept = self._refs, [ref for ref, _ in arena], [ref for ref, _ in constants]
+        topology = (*self._topology, *refs, -1, *new, -1, *kept, *others)
+        return Piece(b"", _NONE, len(self._table) // STEP_NUMBERS, refs, new, kept, 0.0, topology)
+
+    def numbers(self, arena: Iterable[tuple[int, int]], constants: Iterable[tuple[int, int]]) -> Sequence[int]:
+        """Those of the piece."""
+        sizes, addresses = [size for _, size in arena], [address for _, address in constants]
+        return len(self.words), *self._table, *self._places, *self._offsets, *sizes, *addresses
 
 
 class Rows:

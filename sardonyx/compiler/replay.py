@@ -16,13 +16,14 @@ import itertools
 import threading
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Buffer, RecordedStep, Tensor
-from sardonyx.compiler.bound_step import BoundStep, Look, tensor_over
+from sardonyx.compiler.bound_step import COMPARED_BYTES, BoundStep, Look, contents_of, tensor_over
+from sardonyx.compiler.formulas import Formulas
 from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.pieces import Piece, PieceMaker
 from sardonyx.kernel.canonical import canonical
@@ -35,8 +36,6 @@ Describe = Callable[[int], Exception]
 MOST_RECORDINGS = 4096
 # Looks of tensors that are numbered; beyond, they get new numbers.
 MOST_LOOKS = 65536
-# Contents of up to so many bytes are compared, larger ones must be the same array.
-_COMPARED_BYTES = 256
 # A recording does not keep arrays alive that are larger than this, unless they are the model's constants.
 _KEPT_BYTES = 64 << 10
 
@@ -206,6 +205,12 @@ class Recording:
 
     def keep_piece(self, maker: PieceMaker) -> Piece:
         """Make the piece of its steps, which `maker` has."""
+        self._piece = maker.piece(self.arena, *self.surroundings)
+        return self._piece
+
+    @property
+    def surroundings(self) -> tuple[list[tuple[int, int]], Sequence[Hashable]]:
+        """What its piece has beside steps and new buffers: constants with their addresses; and what else there is."""
         constants = [(ref, buffer.address) for ref, buffer in enumerate(self.buffers) if buffer is not None]
         others = (
             self.input_refs,
@@ -213,8 +218,23 @@ class Recording:
             tuple([ref for ref, _ in self.faults]),
             tuple([one and (one.given, one.ref, one.array is None) for one in self.outputs]),
         )
-        self._piece = maker.piece(self.arena, constants, others)
-        return self._piece
+        return constants, others
+
+    def resized(
+        self,
+        piece: Piece,
+        arena: tuple[tuple[int, int], ...],
+        scratch_bytes: int,
+        looks: Iterable[tuple[tuple[int, ...], tuple[int, ...], int]],
+    ) -> Recording:
+        """The same for other sizes; `looks` are shapes, strides and offsets of the outputs that are no inputs."""
+        following = iter(looks)
+        outputs = [
+            one if one is None or one.look is None else _Output(-1, one.ref, (one.look[0], *next(following)))
+            for one in self.outputs
+        ]
+        same = self.derived, self.faults, self.buffers, None, self.groups, scratch_bytes, self.constants
+        return Recording(self.owners, self.read, self.input_refs, arena, *same, tuple(outputs), piece)
 
     def buffer(self, ref: int, binder: Binder, value: Callable[[int], Tensor | None]) -> Buffer:
         """One of the buffers but those of notes, where `value` gives the input at a place."""
@@ -243,6 +263,7 @@ class Replays:
         self._known: dict[Hashable, tuple[tuple[int, ...], dict[Hashable, Recording]]] = {}
         self._count = 0
         self._lock = threading.Lock()
+        self._formulas = Formulas(self.lasting, looks)
 
     def bind(
         self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors, *, as_piece: bool = False
@@ -259,11 +280,30 @@ class Replays:
             recording = recordings.get(tuple([contents_of(inputs[place]) for place in places]))
             if recording is not None and (as_piece or recording.steps is not None):
                 return recording.replay(binder, inputs, as_piece=as_piece), recording
+        if as_piece:
+            recording = self._formulas.find((structure, binder.rehearses), inputs)
+            if recording is not None:
+                return recording.replay(binder, inputs, as_piece=True), recording
         seen: set[int] = set()
-        outputs, found = _record(bind, binder, inputs, seen, self.lasting, self._looks, as_piece)
+        maker = PieceMaker if as_piece else None
+        outputs, found, steps = _record(bind, binder, inputs, seen, self.lasting, self._looks, maker)
         if found is not None:
+            if steps is not None:
+                found.keep_piece(steps)
             self._keep(look, seen, inputs, found)
+            self._learn(structure, bind, binder, inputs, as_piece)
         return outputs, found
+
+    def _learn(self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors, as_piece: bool) -> None:
+        """Make a formula of what was recorded, if pieces are wanted."""
+
+        def record(traced: Tensors) -> tuple[Recording, PieceMaker] | None:
+            maker = partial(PieceMaker, traced=True)
+            _, found, steps = _record(bind, binder.beside(), traced, set(), self.lasting, None, maker)
+            return None if found is None or steps is None else (found, steps)
+
+        wanted = record if as_piece and binder.formulas > 0 else None
+        binder.formulas -= self._formulas.learn((structure, binder.rehearses), inputs, wanted)
 
     def _keep(self, look: Hashable, seen: set[int], inputs: Tensors, recording: Recording) -> None:
         with self._lock:
@@ -278,20 +318,18 @@ class Replays:
             known[1][tuple([contents_of(inputs[place]) for place in known[0]])] = recording
 
 
-def contents_of(tensor: Tensor | None) -> Hashable:
-    """The contents of an input for comparison: themselves where they are few, else which array it is."""
-    source = None if tensor is None else tensor.source
-    if source is None:
-        return None
-    return source.tobytes() if isinstance(source, np.ndarray) and source.nbytes <= _COMPARED_BYTES else (id(source),)
-
-
 def _record(
-    bind: Bind, binder: Binder, inputs: Tensors, seen: set[int], lasting: Container[int], looks: Looks, as_piece: bool
-) -> tuple[Tensors, Recording | None]:
+    bind: Bind,
+    binder: Binder,
+    inputs: Tensors,
+    seen: set[int],
+    lasting: Container[int],
+    looks: Looks | None,
+    make: Callable[[Callable[[Buffer], int], int], PieceMaker] | None,
+) -> tuple[Tensors, Recording | None, PieceMaker | None]:
     """Bind with watched inputs: the outputs, and what was done, where that can be replayed.
 
-    With `as_piece`, the steps are in the recording's piece alone.
+    If `make` gives what takes the steps, the recording has none. Without `looks`, looks get no numbers.
     """
     watched = [
         one if one is None or one.buffer.kind != "constant" else _Watched(one, place, seen)
@@ -301,20 +339,20 @@ def _record(
     steps, constants = len(binder.steps), len(binder.constants)
     scratch, groups, settled = binder.scratch_bytes, binder.groups, binder.settled
     binder.scratch_bytes = 0
-    maker = binder.piece = PieceMaker(recorder.__getitem__, groups) if as_piece else None
+    maker = binder.piece = make(recorder.__getitem__, groups) if make is not None else None
     made = bind(binder, watched)
     binder.piece = None
     own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
     outputs = [one.given if isinstance(one, _Watched) else one for one in made]
     if binder.settled != settled:
-        return outputs, None
+        return outputs, None, None
     recorded = recorder.steps(binder.steps[steps:], binder.label, groups) if maker is None else None
     described = tuple([recorder.output(one, looks) for one in outputs])
     recorder.finish()
     kept = _owners(inputs, seen, lasting)
     own_constants = tuple([one for one in binder.constants[constants:] if not recorder.is_derived(one)])
     if recorder.is_foreign or kept is None or sum([one.nbytes for one in own_constants]) > _KEPT_BYTES:
-        return outputs, None
+        return outputs, None, None
     found = Recording(
         kept,
         tuple(sorted(seen)),
@@ -329,9 +367,7 @@ def _record(
         own_constants,
         described,
     )
-    if maker is not None:
-        found.keep_piece(maker)
-    return outputs, found
+    return outputs, found, maker
 
 
 def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[Array | Buffer, ...] | None:
@@ -340,7 +376,7 @@ def _owners(inputs: Tensors, seen: set[int], lasting: Container[int]) -> tuple[A
     for place in seen:
         tensor = inputs[place]
         source = None if tensor is None else tensor.source
-        if source is not None and source.nbytes > _COMPARED_BYTES:
+        if source is not None and source.nbytes > COMPARED_BYTES:
             if source.nbytes > _KEPT_BYTES and id(source) not in lasting:
                 return None
             owners.append(source)
@@ -415,13 +451,13 @@ class _Recorder(dict[Buffer, int]):
     def is_derived(self, array: Array) -> bool:
         return id(array) in self._derived_arrays
 
-    def output(self, tensor: Tensor | None, looks: Looks) -> _Output | None:
+    def output(self, tensor: Tensor | None, looks: Looks | None) -> _Output | None:
         if tensor is None:
             return None
         for place, given in enumerate(self._inputs):
             if given is tensor:
                 return _Output(place)
-        return _Output(-1, self[tensor.buffer], tensor.look, tensor.array, looks.number(tensor))
+        return _Output(-1, self[tensor.buffer], tensor.look, tensor.array, looks.number(tensor) if looks else 0)
 
 
 def structure_of(group: Group) -> Hashable | None:

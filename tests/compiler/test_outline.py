@@ -15,10 +15,10 @@ from onnx import numpy_helper, parser
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.compiler import replay as replaying
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.native_steps import BoundSegment
 from sardonyx.compiler.outline import Outline
+from sardonyx.compiler.replay import Replays
 from sardonyx.compiler.segment import Segment
 from sardonyx.runtime.native_plan import NativePlan, StepColumn, StepFlag
 from sardonyx.runtime.native_segment import NativeSegment
@@ -190,13 +190,13 @@ def test_one_operation_of_a_kind_is_bound(
     segment, labels = segment_of(session), []
     for n in (20, 21, 22):
         segment.bind(shapes_of(session, 1, n))
-    record = replaying._record
+    bind = Replays.bind
 
-    def counting(bind: Any, binder: Binder, *others: Any) -> Any:
+    def counting(self: Replays, structure: Any, way: Any, binder: Binder, *others: Any, **more: Any) -> Any:
         labels.append(binder.label)
-        return record(bind, binder, *others)
+        return bind(self, structure, way, binder, *others, **more)
 
-    monkeypatch.setattr(replaying, "_record", counting)
+    monkeypatch.setattr(Replays, "bind", counting)
     before = len(outlined)
     segment.bind(shapes_of(session, 1, 23))
     assert len(outlined) == before + 1

@@ -127,8 +127,8 @@ class PointwiseKernel:
             writes=tuple(outputs),
             chunks=-(-items // per_chunk),
             flops=float(self.operations) * elements,
-            nbytes=float(sum(_memory_bytes(tensor) for tensor in operands)),
-            detail=f"{elements} elements, {self.operations} operations each",
+            nbytes=sum([_memory_bytes(tensor) for tensor in operands]),
+            detail=lambda: f"{elements} elements, {self.operations} operations each",
         )
 
     def _body_for(self, inputs: Sequence[Tensor]) -> Canonical:

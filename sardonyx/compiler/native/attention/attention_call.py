@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -251,7 +252,7 @@ class Attention:
         caches = [key.tensor, self.value.tensor]
         read += caches if self.append is None else self.append.tensors
         read += [tensor for tensor in (self.lengths, self.sink) if tensor is not None]
-        scores = float(query.batch * query.heads * query.rows * key.rows)
+        scores = query.batch * query.heads * query.rows * key.rows
         flops, nbytes, chunks = 2.0 * scores * (query.size + self.value.size), self._nbytes(), units * groups
         chunk_ns = (flops / _FLOPS_PER_NS + nbytes / _BYTES_PER_NS) / max(1, chunks)
         binder.step(
@@ -261,7 +262,7 @@ class Attention:
             reads=read,
             writes=[self.output.tensor, *(caches if self.append is not None else ())],
             chunks=chunks,
-            claim=max(1, int(SMALL_STEP_NS / max(1.0, chunk_ns))),
+            claim=max(1, math.floor(SMALL_STEP_NS / max(1.0, chunk_ns))),
             scratch=scratch.nbytes,
             flops=flops,
             nbytes=nbytes,
@@ -276,7 +277,7 @@ class Attention:
         others = [bias.tensor for bias in self.biases]
         if self.append is not None:
             others += self.append.tensors[:2]  # the past, which is copied
-        return float(elements * self.query.tensor.dtype.itemsize + sum(tensor.nbytes for tensor in others))
+        return elements * self.query.tensor.dtype.itemsize + sum([tensor.nbytes for tensor in others])
 
     def _detail(self, spec: AttentionSpec, group_rows: int) -> str:
         """The sizes, which form of the kernel, and what is done to the scores."""

@@ -48,6 +48,6 @@ class TensorScatter(NativeKernel):
             writes=(result,),
             chunks=-(-items // per_chunk),
             nbytes=2.0 * update.nbytes,
-            detail=f"{items} rows of {row} bytes",
+            detail=lambda: f"{items} rows of {row} bytes",
         )
         return [result]

@@ -111,7 +111,9 @@ def turn(
         writes=(target.tensor,),
         chunks=-(-items // per_chunk),
         nbytes=2.0 * items * row_bytes,
-        detail=f"{items} rows of {row_bytes} bytes{', biased' if bias is not None else ', rotated' if rotary else ''}",
+        detail=lambda: (
+            f"{items} rows of {row_bytes} bytes{', biased' if bias is not None else ', rotated' if rotary else ''}"
+        ),
     )
 
 

@@ -80,7 +80,7 @@ def _weave(binder: Binder, parts: Sequence[Tensor], result: Tensor, axis: int) -
         reads=tuple(parts),
         writes=(result,),
         chunks=-(-size // per_chunk),
-        detail=f"{size} times {len(parts)} elements of {blob} bytes",
+        detail=lambda: f"{size} times {len(parts)} elements of {blob} bytes",
     )
 
 

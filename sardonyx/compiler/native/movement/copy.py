@@ -208,5 +208,5 @@ class _Move:
             chunks=-(-items // per_chunk),
             scratch=scratch,
             nbytes=2.0 * self.nbytes,
-            detail=f"{items} pieces of {item_bytes} bytes",
+            detail=lambda: f"{items} pieces of {item_bytes} bytes",
         )

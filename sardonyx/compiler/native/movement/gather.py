@@ -147,7 +147,7 @@ def _gather(
         writes=(output,),
         chunks=-(-items // per_chunk),
         nbytes=2.0 * output.nbytes + indices.nbytes,
-        detail=f"{layout.outer * layout.rows} rows of {row} bytes",
+        detail=lambda: f"{layout.outer * layout.rows} rows of {row} bytes",
     )
 
 
@@ -217,7 +217,7 @@ class GatherElements(NativeKernel):
             writes=(output,),
             chunks=-(-rows // per_chunk),
             nbytes=2.0 * output.nbytes + indices.nbytes,
-            detail=f"{output.size} elements of {item} bytes",
+            detail=lambda: f"{output.size} elements of {item} bytes",
         )
         return [output]
 

@@ -61,7 +61,7 @@ class Triangle(NativeKernel):
             reads=(data,),
             writes=(result,),
             chunks=-(-items // per_chunk),
-            detail=f"{items} rows of {columns}",
+            detail=lambda: f"{items} rows of {columns}",
         )
         return [result]
 
@@ -108,7 +108,7 @@ class OneHot(NativeKernel):
             writes=(result,),
             chunks=-(-indices.size // per_chunk),
             nbytes=float(indices.nbytes + indices.size * item),
-            detail=f"{indices.size} of {result.size} elements",
+            detail=lambda: f"{indices.size} of {result.size} elements",
         )
         return [result]
 
@@ -152,6 +152,6 @@ class ReverseSequence(NativeKernel):
             reads=(data, lengths),
             writes=(result,),
             chunks=-(-items // per_chunk),
-            detail=f"{items} rows of {row} bytes",
+            detail=lambda: f"{items} rows of {row} bytes",
         )
         return [result]

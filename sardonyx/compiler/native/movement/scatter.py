@@ -85,7 +85,7 @@ class ScatterND(_Scattering):
             writes=(result,),
             chunks=-(-row // width),
             nbytes=2.0 * updates.nbytes + indices.nbytes,
-            detail=f"{rows} rows of {row} bytes",
+            detail=lambda: f"{rows} rows of {row} bytes",
         )
         return [result]
 
@@ -129,6 +129,6 @@ class ScatterElements(_Scattering):
             writes=(result,),
             chunks=-(-rows // per_chunk),
             nbytes=2.0 * updates.nbytes + indices.nbytes,
-            detail=f"{updates.size} elements of {item} bytes",
+            detail=lambda: f"{updates.size} elements of {item} bytes",
         )
         return [result]

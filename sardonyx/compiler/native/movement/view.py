@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
+from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor, row_major
 from sardonyx.compiler.native.movement.copy import contiguous, copy
+from sardonyx.compiler.traced import computed
 from sardonyx.kernel.program import View
 from sardonyx.runtime import memory
 from sardonyx.runtime.array_address import address_of
@@ -68,11 +69,35 @@ def apply_view(binder: Binder, kernel: View, inputs: Sequence[Tensor | None]) ->
         return [binder.constant(np.asarray(array)) for array in _results(kernel, data.array, others)]
     if kernel.is_reshape:
         return [_reshaped(binder, kernel, data, others)]
-    array, start = _ROOM.array(data)
-    found = [_placed(data, result, start) for result in _results(kernel, array, others)]
-    if all(tensor is not None for tensor in found):
-        return [tensor for tensor in found if tensor is not None]
-    return apply_view(binder, kernel, [contiguous(binder, data), *inputs[1:]])
+    found = _over(kernel, data, others)
+    return apply_view(binder, kernel, [contiguous(binder, data), *inputs[1:]]) if found is None else found
+
+
+def _over(kernel: View, data: Tensor, others: Sequence[Array | None]) -> Sequence[Tensor] | None:
+    """The results over the input's buffer; None where one of them cannot be expressed by strides."""
+    rank = len(data.shape)
+
+    def apply(nbytes: int, offset: int, *look: int) -> Sequence[int]:
+        """How many axes each result has, its offset, shape and strides; nothing where one has no strides."""
+        given = Tensor(data.dtype, look[:rank], look[rank:], Buffer(nbytes), offset)
+        array, start = _ROOM.array(given)
+        numbers: list[int] = []
+        for result in _results(kernel, array, others):
+            placed = _placed(given, result, start)
+            if placed is None:
+                return ()
+            numbers += (len(placed.shape), placed.offset, *placed.shape, *placed.strides)
+        return numbers
+
+    numbers = computed(apply, (data.buffer.nbytes, data.offset, *data.shape, *data.strides))
+    found: list[Tensor] = []
+    at = 0
+    while at < len(numbers):
+        count, offset = int(numbers[at]), numbers[at + 1]
+        shape, strides = (tuple(numbers[at + 2 + part * count : at + 2 + (part + 1) * count]) for part in (0, 1))
+        found.append(Tensor(data.dtype, shape, strides, data.buffer, offset))
+        at += 2 + 2 * count
+    return found or None
 
 
 def _results(kernel: View, data: Array, others: Sequence[Array | None]) -> tuple[Any, ...]:
@@ -99,7 +124,13 @@ def _placed(data: Tensor, result: Array, start: int) -> Tensor | None:
 
 def _reshaped(binder: Binder, kernel: View, data: Tensor, others: Sequence[Array | None]) -> Tensor:
     """A view that gives the elements in row order another shape; a copy only where strides cannot express it."""
-    shape = _results(kernel, _ROOM.contiguous(data), others)[0].shape
+
+    def apply(nbytes: int, *look: int) -> Sequence[int]:
+        given = Tensor(data.dtype, look, row_major(look), Buffer(nbytes))
+        found: tuple[int, ...] = _results(kernel, _ROOM.contiguous(given), others)[0].shape
+        return found
+
+    shape = computed(apply, (data.nbytes, *data.shape))
     if data.is_contiguous:
         return data.reshaped(shape)
     strides = reshaped_strides(data.shape, data.strides, shape)

@@ -290,7 +290,7 @@ def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[
     share = math.prod(axis.size for axis in outer)
     each = replace(problem, batch=problem.batch // share)
     blocking = choose_blocking(binder.target, each)
-    nbytes = float(sum(tensor.nbytes for tensor in known.in_memory))
+    nbytes = sum([tensor.nbytes for tensor in known.in_memory])
     for index in grid(*(range(axis.size) for axis in outer)):
         offsets = [
             sum(at * axis.steps[one] for at, axis in zip(index, outer, strict=True))

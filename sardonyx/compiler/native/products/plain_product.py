@@ -50,7 +50,7 @@ class PlainProduct:
     @property
     def nbytes(self) -> float:
         """Bytes read and written, each once."""
-        return float(sum(tensor.nbytes for tensor in (*self.reads, *self.writes)))
+        return sum([tensor.nbytes for tensor in (*self.reads, *self.writes)])
 
     @property
     def flops(self) -> float:

@@ -67,6 +67,6 @@ class Cumulative(NativeKernel):
             writes=(result,),
             chunks=-(-items // per_chunk),
             flops=float(data.size),
-            detail=f"{data.size // length} x {length}",
+            detail=lambda: f"{data.size // length} x {length}",
         )
         return [result]

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import ml_dtypes
@@ -278,7 +279,7 @@ class ReductionKernel:
         length = space_size(space.reduced)
         words, items, rows_per_item = space.words(lanes)
         elements = space_size(space.kept) * length
-        nbytes = float(sum(tensor.dtype.itemsize for tensor, one in zip(operands, fixed, strict=True) if not one))
+        nbytes = sum([tensor.dtype.itemsize for tensor, one in zip(operands, fixed, strict=True) if not one])
         wanted = elements_per_chunk(elements, nbytes, self.operations)
         per_chunk = max(1, wanted // max(1, length * rows_per_item))
         header = [items, per_chunk, vector.size, length, space_size(space.reduced[:-1])]
@@ -291,8 +292,8 @@ class ReductionKernel:
             chunks=-(-items // per_chunk),
             scratch=scratch,
             flops=float(self.operations) * elements,
-            nbytes=float(sum(tensor.nbytes for tensor in operands)),
-            detail=f"{elements // length if length else 0} x {length} by {space.form}, {self.operations} operations",
+            nbytes=sum([tensor.nbytes for tensor in operands]),
+            detail=partial(_detail, elements, length, space.form, self.operations),
         )
 
     def _lanes_on(self, target: Target) -> int:
@@ -318,6 +319,11 @@ class ReductionKernel:
         runs = len(space.reduced) > 1
         spec = ReductionSpec(self.body, self._names, access, fixed, space.form, width, runs, keeps)
         return spec, lanes * width, scratch if keeps else 0
+
+
+def _detail(elements: int, length: int, form: str, operations: int) -> str:
+    """The rows and their length, how they are gone through, and the work on each element."""
+    return f"{elements // length if length else 0} x {length} by {form}, {operations} operations"
 
 
 def _width(form: str, size: int, lanes: int) -> int:

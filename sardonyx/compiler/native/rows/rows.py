@@ -148,7 +148,7 @@ def elements_per_chunk(elements: int, bytes_per_element: float, operations: floa
     """How many of a step's elements one chunk should take: all of them where it is not worth a second thread."""
     known = rates()
     each = max(bytes_per_element / known.bytes_per_ns, operations / known.operations_per_ns, 1e-3)
-    return elements if elements * each < 2 * known.small_step_ns else max(1, int(known.chunk_ns / each))
+    return elements if elements * each < 2 * known.small_step_ns else max(1, math.floor(known.chunk_ns / each))
 
 
 def table_words(axes: Sequence[Axis]) -> list[int]:

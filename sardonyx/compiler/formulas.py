@@ -1,0 +1,222 @@
+"""Bindings as functions of the sizes of their inputs: what a kernel does for other sizes, without asking it.
+
+A binding whose inputs differ from those of an earlier one only in their sizes makes, as a rule, the same choices; its
+steps are the same then but for numbers that follow from the sizes. So it is done once more with numbers that note what
+is computed from them (`traced`). The formula that comes of it gives the numbers of the piece at once, for all sizes for
+which every comparison in the binding has the same outcome, and says so where one has another.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from functools import partial
+from types import FunctionType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sardonyx.compiler.binding import Buffer, Tensor
+from sardonyx.compiler.bound_step import contents_of
+from sardonyx.compiler.pieces import PieceMaker
+from sardonyx.compiler.traced import Trace, TraceError, text_of
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.replay import Looks, Recording
+
+Tensors = Sequence["Tensor | None"]
+Numbers = tuple[int, ...]
+
+# Binds for these inputs, whose numbers are traced: the recording, and its steps; None for what cannot be done again.
+Record = Callable[[Tensors], "tuple[Recording, PieceMaker] | None"]
+
+# Formulas of operations that are alike; of how many in a row that were of no use others are tried.
+MOST_FORMULAS = 32
+_TRIES = 4
+# Kinds of bindings whose formulas are kept; beyond, all are dropped.
+MOST_FAMILIES = 1024
+
+
+class Formula:
+    """The binding of operations that are alike, by that of a traced one."""
+
+    def __init__(self, trace: Trace, inputs: Tensors, recording: Recording, steps: PieceMaker) -> None:
+        self._recording = recording
+        self._contents = [(place, contents_of(inputs[place])) for place in recording.read]
+        constants, others = recording.surroundings
+        self._new = [ref for ref, _ in recording.arena]
+        self._template = steps.template(recording.arena, constants, others)
+        looks = [one.look[1:] for one in recording.outputs if one is not None and one.look is not None]
+        numbers = steps.numbers(recording.arena, constants)
+        result = (
+            f"(words({_listed(steps.words)}),numbers({_listed(numbers)}),{text_of(steps.nanoseconds)},"
+            f"{text_of(recording.scratch_bytes)},({_listed(size for _, size in recording.arena)}),"
+            f"({''.join(f'(({_listed(shape)}),({_listed(steps)}),{text_of(at)}),' for shape, steps, at in looks)}))"
+        )
+        packs = {"words": struct.Struct(f"{len(steps.words)}q").pack, "numbers": struct.Struct(f"{len(numbers)}q").pack}
+        self._compute = trace.function(result, packs)
+
+    def has_read(self, inputs: Tensors) -> bool:
+        """Whether these have the contents that it depends on."""
+        return all(contents_of(inputs[place]) == wanted for place, wanted in self._contents)
+
+    def sized(self, numbers: Numbers) -> Recording | None:
+        """The recording for inputs of these numbers; None where a choice would be another one."""
+        found = self._compute(*numbers)
+        if found is None:
+            return None
+        words, table, nanoseconds, scratch, sizes, looks = found
+        piece = self._template.resized(words, np.frombuffer(table, np.int64), nanoseconds)
+        return self._recording.resized(piece, tuple(zip(self._new, sizes, strict=True)), scratch, looks)
+
+
+def _listed(numbers: Iterable[object]) -> str:
+    return "".join([f"{text_of(number)}," for number in numbers])
+
+
+def _formula(inputs: Tensors, varies: Iterable[bool], lasting: Container[int], record: Record) -> Formula | None:
+    """The formula of a binding, of the numbers of its inputs that vary; None where there is none."""
+    trace = Trace()
+    try:
+        found = record(_traced(inputs, trace, iter(varies), lasting))
+        if found is None or not _can_be_computed(inputs, found[0], lasting):
+            return None
+        return Formula(trace, inputs, *found)
+    except TraceError:
+        return None
+
+
+def _traced(inputs: Tensors, trace: Trace, varies: Iterator[bool], lasting: Container[int]) -> Tensors:
+    """The inputs with traced numbers, in the order of `Formulas.taken_apart`."""
+
+    def of(number: int) -> int:
+        return trace.number(number) if next(varies) else trace.fixed(number)  # type: ignore[return-value]
+
+    made: list[Tensor | None] = []
+    buffers: dict[Buffer, Buffer] = {}
+    for one in inputs:
+        if one is None or _stays(one, lasting):
+            made.append(one)
+            continue
+        given = one.buffer
+        nbytes, shape, strides = of(given.nbytes), tuple(map(of, one.shape)), tuple(map(of, one.strides))
+        buffer = buffers.setdefault(given, Buffer(nbytes, given.kind, given.index, given.array))
+        made.append(Tensor(one.dtype, shape, strides, buffer, of(one.offset), one.array))
+    return made
+
+
+def _can_be_computed(inputs: Tensors, recording: Recording, lasting: Container[int]) -> bool:
+    """Whether all that a recording has of sizes is among its numbers."""
+    derived = (inputs[one.place] for one in recording.derived)
+    return (
+        all(one is not None and _stays(one, lasting) for one in derived)
+        and all(one is None or one.array is None for one in recording.outputs)
+        and all(one.dtype != np.object_ for one in recording.constants)
+        and all(_is_plain(describe) for _, describe in recording.faults)
+    )
+
+
+_PLAIN = (int, float, str, type(None), np.dtype)
+
+
+def _is_plain(found: object) -> bool:
+    """Whether no traced number can be within."""
+    if isinstance(found, tuple):
+        return all(map(_is_plain, found))
+    if isinstance(found, partial):
+        return _is_plain((found.func, *found.args, *found.keywords.values()))
+    if isinstance(found, FunctionType):
+        return _is_plain((*(cell.cell_contents for cell in found.__closure__ or ()), *(found.__defaults__ or ())))
+    return isinstance(found, _PLAIN)
+
+
+class _Family:
+    """The formulas of operations of one structure whose inputs are of the same kinds."""
+
+    def __init__(self) -> None:
+        self.formulas: list[Formula] = []
+        self.tries = _TRIES  # how many more may be made
+        self._last: Numbers | None = None  # those of the binding before
+        self._varying: set[int] = set()  # which of the numbers have differed
+
+    def note(self, numbers: Numbers) -> set[int]:
+        """The places of the numbers that have differed so far."""
+        if self._last is not None:
+            pairs = enumerate(zip(self._last, numbers, strict=True))
+            self._varying = self._varying.union([place for place, (one, other) in pairs if one != other])
+        self._last = numbers
+        return self._varying
+
+
+class Formulas:
+    """The formulas of one segment's operations. `lasting` are the contents that live as long as it does."""
+
+    def __init__(self, lasting: Container[int], looks: Looks) -> None:
+        self._lasting = lasting
+        self._looks = looks
+        self._families: dict[Hashable, _Family] = {}
+        self._lock = threading.Lock()
+
+    def find(self, structure: Hashable, inputs: Tensors) -> Recording | None:
+        """What the binding for these inputs comes to, where a formula says so."""
+        kinds, numbers = self._taken_apart(inputs)
+        family = self._families.get((structure, kinds))
+        if family is None:
+            return None
+        for formula in family.formulas:
+            if formula.has_read(inputs):
+                found = formula.sized(numbers)
+                if found is not None:
+                    family.tries = _TRIES
+                    return found
+        return None
+
+    def learn(self, structure: Hashable, inputs: Tensors, record: Record | None) -> bool:
+        """Note what a binding was given that no formula has made. With `record`, one is made of it, where there is one.
+
+        `record` binds for inputs whose numbers are traced. True where that was tried.
+        """
+        kinds, numbers = self._taken_apart(inputs)
+        if kinds is None:
+            return False
+        with self._lock:
+            if len(self._families) >= MOST_FAMILIES:
+                self._families.clear()
+            family = self._families.setdefault((structure, kinds), _Family())
+            varying = family.note(numbers)
+            if record is None or not varying or family.tries <= 0 or len(family.formulas) >= MOST_FORMULAS:
+                return False
+            family.tries -= 1
+            varies = [place in varying for place in range(len(numbers))]
+            formula = _formula(inputs, varies, self._lasting, record)
+            if formula is not None:
+                family.formulas = [*family.formulas, formula]
+            return True
+
+    def _taken_apart(self, inputs: Tensors) -> tuple[Hashable, Numbers]:
+        """Inputs without their numbers, and these; None where there is no formula for such inputs."""
+        kinds: list[Hashable] = []
+        numbers: list[int] = []
+        buffers: list[Buffer] = []
+        for one in inputs:
+            if one is None:
+                kinds.append(None)
+                continue
+            buffer, shape = one.buffer, one.shape
+            if _stays(one, self._lasting):
+                kinds.append(self._looks.of_one(one))
+            elif buffer.home is not None:
+                return None, ()
+            else:
+                kinds += (buffer.kind, one.dtype, len(shape), one.array is None)
+                numbers += (buffer.nbytes, *shape, *one.strides, one.offset)
+            buffers.append(buffer)
+        if len(set(buffers)) < len(buffers):
+            kinds += map(buffers.index, buffers)
+        return tuple(kinds), tuple(numbers)
+
+
+def _stays(tensor: Tensor, lasting: Container[int]) -> bool:
+    """Whether it is the model's own: what is made of it depends on its sizes."""
+    return tensor.buffer.kind == "constant" and (type(tensor) is not Tensor or id(tensor.array) in lasting)

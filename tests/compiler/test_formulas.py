@@ -1,0 +1,200 @@
+"""Formulas give for other sizes what binding gives: the same words, in the same steps, over the same tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+import sardonyx as ort
+from sardonyx import errors
+from sardonyx.compiler import formulas
+from sardonyx.compiler.formulas import Formulas
+from sardonyx.compiler.native_steps import BoundSegment
+from sardonyx.compiler.replay import Recording
+from sardonyx.compiler.segment import Segment
+from sardonyx.runtime.native_segment import NativeSegment
+
+Array = np.ndarray[Any, Any]
+
+# Products by weights and of values, attention, reductions, loops, copies, views, indices that may be wrong.
+MODEL = """(float[b, n, 64] x, int64[b, n] ids) => (float[b, n, 64] y, float[b, n, 4, 16] heads, float[b, n] top) {
+    words = Gather <axis = 0> (table, ids)
+    h0 = Add (x, words)
+    LAYER0 LAYER1
+    y = Tanh (h2)
+    four = Constant <value_ints = [0, 0, 4, 16]> ()
+    split = Reshape (y, four)
+    heads = Softmax (split)
+    last = Constant <value_ints = [2]> ()
+    top = ReduceMax <keepdims = 0> (y, last)
+}"""
+LAYER = """
+    n{0} = LayerNormalization <axis = -1> (h{0}, scale, bias)
+    wide{0} = MatMul (n{0}, wide)
+    q{0}, k{0}, v{0} = Split <axis = -1, num_outputs = 3> (wide{0})
+    mixed{0} = com.microsoft.MultiHeadAttention <num_heads = 4> (q{0}, k{0}, v{0})
+    out{0} = MatMul (mixed{0}, square)
+    more{0} = Add (out{0}, bias)
+    act{0} = Gelu (more{0})
+    kt{0} = Transpose <perm = [0, 2, 1]> (k{0})
+    scores{0} = MatMul (q{0}, kt{0})
+    soft{0} = Softmax (scores{0})
+    seen{0} = MatMul (soft{0}, v{0})
+    sum{0} = Add (act{0}, seen{0})
+    h{1} = Add (sum{0}, h{0})
+"""
+SIZES = {"table": (9, 64), "scale": (64,), "bias": (64,), "wide": (64, 192), "square": (64, 64)}
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    text = MODEL
+    for layer in range(2):
+        text = text.replace(f"LAYER{layer}", LAYER.format(layer, layer + 1))
+    made = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>\nagraph {text}')
+    rng = np.random.default_rng(0)
+    for name, shape in SIZES.items():
+        made.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    return made.SerializeToString()
+
+
+def session_of(model: bytes, precision: str = "float32", threads: int = 1) -> ort.InferenceSession:
+    made = ort.SessionOptions()
+    made.intra_op_num_threads = threads
+    made.add_session_config_entry("sardonyx.cpu.precision", precision)
+    return ort.InferenceSession(model, made)
+
+
+def native(session: ort.InferenceSession) -> NativeSegment:
+    (step,) = [step for step in session._sess._plan.steps if isinstance(step.call, NativeSegment)]
+    assert isinstance(step.call, NativeSegment)
+    return step.call
+
+
+def segment_of(session: ort.InferenceSession) -> Segment:
+    segment = native(session)
+    assert segment.names == ("ids", "x")
+    source = segment.plan_for(tuple(shapes_of(1, 128))).source
+    assert isinstance(source, BoundSegment)
+    return source.segment
+
+
+def shapes_of(b: int, n: int) -> list[tuple[int, ...]]:
+    return [(b, n), (b, n, 64)]
+
+
+def feeds(b: int, n: int) -> dict[str, Array]:
+    rng = np.random.default_rng(n)
+    return {"x": rng.standard_normal((b, n, 64)).astype(np.float32), "ids": rng.integers(0, 9, (b, n))}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each operation that was looked for: whether a formula gave it."""
+    outcomes: list[bool] = []
+    find = Formulas.find
+
+    def noting(self: Formulas, *others: Any) -> Recording | None:
+        recording = find(self, *others)
+        outcomes.append(recording is not None)
+        return recording
+
+    monkeypatch.setattr(Formulas, "find", noting)
+    return outcomes
+
+
+def assert_same_plan(segment: Segment, shapes: Sequence[Sequence[int]]) -> None:
+    """The plan and its words, but for addresses, are those of binding every operation."""
+    ordinary = replace(segment)
+    ordinary._outlines = None
+    bound, wanted = segment.bind(shapes)[0], ordinary.bind(shapes)[0]
+    words, expected = bound.plan.words.copy(), wanted.plan.words.copy()
+    first = 0
+    for step in wanted.steps:
+        for word, _, _ in step.form.places:
+            words[first + word] = expected[first + word] = 0
+        first += len(step.form.words) // 8
+    np.testing.assert_array_equal(words, expected)
+    np.testing.assert_array_equal(bound.plan.steps[:, :4], wanted.plan.steps[:, :4])
+    np.testing.assert_array_equal(bound.plan.fixups[:, :2], wanted.plan.fixups[:, :2])
+    assert bound.outputs == wanted.outputs
+    assert bound.plan.scratch_bytes == wanted.plan.scratch_bytes
+    assert bound.plan.nanoseconds == wanted.plan.nanoseconds
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_plans_are_those_of_binding(model: bytes, precision: str, threads: int, found: list[bool]) -> None:
+    segment = segment_of(session_of(model, precision, threads))
+    rng = np.random.default_rng(threads)
+    for n in (128, 120, 121, 130, 140, *rng.integers(1, 300, 24).tolist(), 512, 1, 0):
+        assert_same_plan(segment, shapes_of(1, n))
+    for n in (20, 21, 50):
+        for b in (2, 5, 1, 3):
+            assert_same_plan(segment, shapes_of(b, n))
+    assert sum(found) > 0.6 * len(found)
+
+
+def test_long_inputs_are_bound_by_formulas_alone(model: bytes, found: list[bool]) -> None:
+    segment = segment_of(session_of(model))
+    for n in range(120, 144):
+        segment.bind(shapes_of(1, n))
+    found.clear()
+    for n in range(144, 160):
+        segment.bind(shapes_of(1, n))
+    assert found.count(False) <= 0.1 * len(found)
+
+
+def test_results_have_the_same_bits(model: bytes) -> None:
+    session, plain = session_of(model), session_of(model)
+    segment_of(plain)._outlines = None
+    for n in (128, 120, 121, 130, 140, 7, 65, 66, 1, 33, 250):
+        for got, wanted in zip(session.run(None, feeds(1, n)), plain.run(None, feeds(1, n)), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_wrong_indices_and_sizes_are_told_as_ever(model: bytes) -> None:
+    session, plain = session_of(model), session_of(model)
+    segment_of(plain)._outlines = None
+    for n in range(100, 110):
+        session.run(None, feeds(1, n))
+    indices, sizes = feeds(1, 111), feeds(1, 112)
+    indices["ids"][0, 5] = 9
+    sizes["ids"] = sizes["ids"][:, :7]
+    for wrong in (indices, sizes):
+        messages = []
+        for one in (session, plain):
+            with pytest.raises(errors.OnnxRuntimeError) as raised:
+                one.run(None, wrong)
+            messages.append(raised.value.message)
+        assert messages[0] == messages[1]
+
+
+def test_what_has_no_formula_is_not_tried_for_ever(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def none(*others: Any) -> None:
+        tried.append(others)
+
+    monkeypatch.setattr(formulas, "_formula", none)
+    segment = segment_of(session_of(model))
+    for n in range(100, 140):
+        segment.bind(shapes_of(1, n))
+    before = len(tried)
+    assert before > 0
+    for n in range(140, 160):
+        segment.bind(shapes_of(1, n))
+    assert len(tried) == before
+
+
+def test_formulas_are_dropped_beyond_their_number(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formulas, "MOST_FAMILIES", 3)
+    segment = segment_of(session_of(model))
+    for n in range(100, 120):
+        assert_same_plan(segment, shapes_of(1, n))
+    assert len(segment._replays._formulas._families) <= 3
