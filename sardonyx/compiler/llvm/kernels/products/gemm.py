@@ -391,7 +391,7 @@ class _Gemm:
                     whole = (end - begin) // self.joined_rows * self.joined_rows
                     self._joined_tiles(chunk, block, panel, left, begin, begin + whole)
                     first.set(begin + whole)
-            b = self._panel_of_b(chunk, block, panel, left, width)
+            b = self._panel_of_b(chunk, block, panel, left, width, end - begin)
             with k.loop(first.get(), end, self.given["tile_rows"]) as row:
                 rows = minimum(k, end - row, self.given["tile_rows"])
                 following = self._following(b, block, row - begin, end - begin)
@@ -409,8 +409,9 @@ class _Gemm:
             least, most = k.select(is_height, counts[-1], least), k.select(is_height, counts[0], most)
         return least, most
 
-    def _panel_of_b(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, width: Value) -> Panels:
-        """Where the micro-kernel reads the panel from, having copied it where it cannot be read as it lies."""
+    def _panel_of_b(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, width: Value, rows: Value) -> Panels:
+        """Where the micro-kernel reads the panel from for so many rows, having copied it where it cannot be read as it
+        lies: higher tiles load no vectors by a mask, which takes the place of multiplications in the machine."""
         k, given, product, spec = self.k, self.given, self.product, self.spec
         if spec.b == "packed":
             start = chunk.b.offset(panel * self._words(given["k"]) * self.panel)
@@ -424,9 +425,8 @@ class _Gemm:
             return Panels((copied,), spec.vectors, (None,) * spec.vectors, self.panel)
         source = chunk.b.offset(block.k_start * stride).offset(column)
         masks = [k.lanes_below(left - vector * self.lanes, self.lanes) for vector in range(spec.vectors)]
-        wanted = given["b_copy"].differs(0)
-        if not k.target.has_masks:
-            wanted = wanted | (left < self.panel)
+        masked_rows = max(self.wide, default=0) if k.target.has_masks else 0
+        wanted = given["b_copy"].differs(0) | ((left < self.panel) & (rows > masked_rows))
         wanted = wanted & width.equals(1)
         if product.copies_b:
             wanted = k.constant(BOOL, True)
@@ -504,7 +504,7 @@ class _Gemm:
             else:
                 panels = b if count == 1 else self._several(b, count)
             if height not in self.wide:
-                panels = replace(panels, prefetch=None)
+                panels = replace(panels, prefetch=None, masks=(None,) * len(panels.masks))
             else:
                 panels = replace(panels, prefetch=b.prefetch if spec.few_prefetch else None, requests=())
             if height == spec.rows:
