@@ -1,15 +1,18 @@
 """Matrix products on one thread against the measured peak of multiply-adds and against onnxruntime.
 
-    python -m benchmarks.kernels.gemm [--only WORD] [--variant avx2] [--seconds 0.3]
+    python -m benchmarks.kernels.gemm [--only WORD] [--variant avx2] [--seconds 0.3] [--cold]
 
-Each case is bound once and its steps are called directly; onnxruntime runs a MatMul with a constant right side and
-bound inputs and outputs. Both take turns and are timed by the thread's own time, so that other processes on the core
-do not count; figures are the best of many runs. GB/s counts the bytes of the right side once.
+Each case is bound once and its steps are called directly; onnxruntime runs a MatMul (a Gemm where the right side is
+transposed) with bound inputs and outputs. Both take turns and are timed by the thread's own time, so that other
+processes on the core do not count; figures are the best of many runs. GB/s counts the bytes of the right side once.
+With `--cold` there are so many copies of the right side, multiplied one after the other, that they find it in the last
+cache or in memory, as the layers of a model do.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,6 +78,12 @@ CASES = (
 )
 
 
+# Those whose right side is an input.
+RUNTIME_FORMS = ("variable", "transposed")
+# Bytes of right sides that no core's own cache holds, and the most copies.
+COLD_BYTES, MOST_COPIES = 16 << 20, 32
+
+
 class Native(Runner):
     """A bound case over random numbers."""
 
@@ -109,7 +118,7 @@ class Native(Runner):
 
 
 def onnxruntime_call(case: Case) -> Callable[[], Any] | None:
-    """The product alone in onnxruntime, in float32; None where that is not installed."""
+    """The product alone in onnxruntime, in float32, with the same sides constant; None where that is not installed."""
     try:
         import onnxruntime
     except ImportError:
@@ -121,7 +130,13 @@ def onnxruntime_call(case: Case) -> Callable[[], Any] | None:
     given = [helper.make_tensor_value_info("a", TensorProto.FLOAT, ["rows", case.k])]
     result = helper.make_tensor_value_info("c", TensorProto.FLOAT, ["rows", case.n])
     node = helper.make_node("MatMul", ["a", "b"], ["c"])
-    graph = helper.make_graph([node], "product", given, [result], [numpy_helper.from_array(right, "b")])
+    constants = [numpy_helper.from_array(right, "b")]
+    if case.form == "transposed":
+        node, right = helper.make_node("Gemm", ["a", "b"], ["c"], transB=1), np.ascontiguousarray(right.T)
+    if case.form in RUNTIME_FORMS:
+        given.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, right.shape))
+        constants = []
+    graph = helper.make_graph([node], "product", given, [result], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -129,9 +144,22 @@ def onnxruntime_call(case: Case) -> Callable[[], Any] | None:
     binding = session.io_binding()
     left = random.standard_normal((case.m, case.k), dtype=np.float32)
     binding.bind_ortvalue_input("a", onnxruntime.OrtValue.ortvalue_from_numpy(left))
+    if case.form in RUNTIME_FORMS:
+        binding.bind_ortvalue_input("b", onnxruntime.OrtValue.ortvalue_from_numpy(right))
     room = np.zeros((case.m, case.n), np.float32)
     binding.bind_ortvalue_output("c", onnxruntime.OrtValue.ortvalue_from_numpy(room))
     return lambda: session.run_with_iobinding(binding)
+
+
+def copies(make: Callable[[], Callable[[], Any] | None], count: int) -> Callable[[], Any] | None:
+    """A call of so many copies of a call, one after the other; None where there is none."""
+    calls = [make() for _ in range(count)]
+
+    def every() -> None:
+        for call in calls:
+            call()  # type: ignore[misc]
+
+    return None if None in calls else every
 
 
 def best(calls: list[Callable[[], Any]], seconds: float) -> list[float]:
@@ -159,14 +187,20 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name holds this word")
     parser.add_argument("--variant", default="", help="an instruction set of this machine; the best one if absent")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each case and engine")
+    parser.add_argument("--cold", action="store_true", help="right sides that come from the last cache or memory")
     arguments = parser.parse_args()
     peaks: dict[str, float] = {}
     print(f"{'M x N x K':34} {'us':>9} {'onnxruntime':>12} {'ratio':>6} {'GFLOP/s':>8} {'peak':>6} {'GB/s':>6}")
     for case in CASES:
         if arguments.only not in case.name:
             continue
-        peer = onnxruntime_call(case) if case.dtype == "float32" else None
-        own, *rest = best([Native(case, arguments.variant), *([peer] if peer else [])], arguments.seconds)
+        count = 1
+        if arguments.cold:
+            count = min(MOST_COPIES, -(-COLD_BYTES // (4 * case.n * case.k)))
+        native = copies(functools.partial(Native, case, arguments.variant), count)
+        peer = copies(functools.partial(onnxruntime_call, case), count) if case.dtype == "float32" else None
+        times = best([call for call in (native, peer) if call is not None], arguments.seconds)
+        own, *rest = [seconds / count for seconds in times]
         if case.arithmetic not in peaks:
             peaks[case.arithmetic] = measure_compute(case.arithmetic, 1, Effort())
         theirs = f"{rest[0] * 1e6:12.1f} {rest[0] / own:6.2f}" if rest else f"{'-':>12} {'-':>6}"
