@@ -7,6 +7,7 @@ finished.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -136,7 +137,11 @@ def emit_node(k: Function, expr: Expr, inputs: Sequence[Value], values: Mapping[
     args = [values[id(arg)] for arg in expr.args]
     if expr.primitive == "cast":
         kept = _whole_number(expr)
-        return _cast(k, args[0], expr) if kept is None else _known_least(k, values[id(kept)], kept)
+        if kept is not None:
+            return _limited(k, kept, values)
+        if _fits(expr.args[0], expr.dtype):
+            return _limited_whole(k, expr.args[0], values).to(wanted)
+        return _cast(k, args[0], expr)
     if expr.primitive == "where":
         return k.select(args[0], args[1], args[2])
     lanes = max(arg.type.lanes for arg in args)
@@ -180,16 +185,21 @@ def _cast(k: Function, value: Value, expr: Apply) -> Value:
             value = value.to(F32)
         return from_bits(to_bits(k, value, wanted), wanted)
     if value.type.is_float and not wanted.is_float and wanted != BOOL:
-        if _fits(expr.args[0], expr.dtype):
-            whole = _cut(k, _known_least(k, value, expr.args[0]), I32).to(wanted)
-        else:
-            whole = _to_integer(k, value, wanted)
-        return whole.to(working_type(expr.dtype))
+        return _to_integer(k, value, wanted).to(working_type(expr.dtype))
     return value.to(wanted).to(working_type(expr.dtype))
 
 
-def _limits(expr: Expr) -> tuple[float, float] | None:
-    """Between which constants a minimum of a maximum, or a maximum of a minimum, lies."""
+@dataclass(frozen=True)
+class _Limited:
+    """A minimum of a maximum, or a maximum of a minimum: `expr` between two constants."""
+
+    low: float
+    high: float
+    expr: Expr
+
+
+def _limits(expr: Expr) -> _Limited | None:
+    """What the expression limits, and to what."""
     found: dict[str, float] = {}
     while len(found) < 2:
         if not isinstance(expr, Apply) or expr.primitive not in ("minimum", "maximum") or expr.primitive in found:
@@ -200,7 +210,7 @@ def _limits(expr: Expr) -> tuple[float, float] | None:
         found[expr.primitive] = float(_as_number(number))
         expr = expr.args[0] if expr.args[1] is number else expr.args[1]
     low, high = found["maximum"], found["minimum"]
-    return (low, high) if low <= high else None
+    return _Limited(low, high, expr) if low <= high else None
 
 
 def _fits(expr: Expr, dtype: np.dtype[Any]) -> bool:
@@ -209,7 +219,7 @@ def _fits(expr: Expr, dtype: np.dtype[Any]) -> bool:
     if wanted is None or wanted.is_float or not 1 < wanted.bits <= 16 or expr.dtype.kind != "f":
         return False
     limits, lowest = _limits(expr), -(1 << (wanted.bits - 1)) if wanted.is_signed else 0
-    return limits is not None and lowest <= limits[0] and limits[1] < lowest + (1 << wanted.bits)
+    return limits is not None and lowest <= limits.low and limits.high < lowest + (1 << wanted.bits)
 
 
 def _is_whole(expr: Expr) -> bool:
@@ -234,11 +244,76 @@ def _whole_number(expr: Apply) -> Expr | None:
     return number if number.dtype == np.float32 and _fits(number, source.dtype) and _is_whole(number) else None
 
 
-def _known_least(k: Function, value: Value, expr: Expr) -> Value:
-    """A limited value, with the least one in place of NaN."""
+@dataclass(frozen=True)
+class _Rounded:
+    """`expr` rounded to the nearest whole number, and a narrow integer, cast to a float, that is added."""
+
+    expr: Expr
+    point: Apply | None
+
+
+def _rounded(expr: Expr, values: Mapping[int, Value]) -> _Rounded | None:
+    """The float32 expression as such a sum whose parts have values."""
+    found = _sum_of_rounded(expr)
+    if found is None or id(found.expr) not in values:
+        return None
+    return found if found.point is None or id(found.point.args[0]) in values else None
+
+
+def _sum_of_rounded(expr: Expr) -> _Rounded | None:
+    if not isinstance(expr, Apply) or expr.dtype != np.float32:
+        return None
+    if expr.primitive == "rint":
+        return _Rounded(expr.args[0], None)
+    if expr.primitive != "add":
+        return None
+    for one, other in (expr.args, expr.args[::-1]):
+        if not isinstance(one, Apply) or one.primitive != "rint":
+            continue
+        if isinstance(other, Apply) and other.primitive == "cast" and _is_narrow(other.args[0].dtype):
+            return _Rounded(one.args[0], other)
+    return None
+
+
+def _is_narrow(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iu" and dtype.itemsize <= 2
+
+
+def _limited(k: Function, expr: Expr, values: Mapping[int, Value]) -> Value:
+    """A limited float, with the least one in place of NaN.
+
+    What is rounded before it is limited may be limited before it is rounded.
+    """
     limits = _limits(expr)
     assert limits is not None
-    return k.faster_larger(value, limits[0])
+    rounded = _rounded(limits.expr, values)
+    if rounded is None:
+        return k.faster_larger(values[id(expr)], limits.low)
+    nearest = _FLOAT_FUNCTIONS["rint"](k, _within(k, limits, rounded, values))
+    return nearest if rounded.point is None else nearest + values[id(rounded.point)]
+
+
+def _limited_whole(k: Function, expr: Expr, values: Mapping[int, Value]) -> Value:
+    """The same as an integer of 32 bits."""
+    limits = _limits(expr)
+    assert limits is not None
+    rounded = _rounded(limits.expr, values)
+    if rounded is None or k.target.architecture != "x86_64":
+        return _cut(k, _limited(k, expr, values), I32)
+    within = _within(k, limits, rounded, values)
+    wanted = within.type.with_scalar(I32)
+    nearest = k.call(f"llvm.lrint.{wanted.mangled}.{within.type.mangled}", wanted, within)
+    return nearest if rounded.point is None else nearest + values[id(rounded.point.args[0])].to(I32)
+
+
+def _within(k: Function, limits: _Limited, rounded: _Rounded, values: Mapping[int, Value]) -> Value:
+    """What is rounded, so that the sum is within the limits; the least one in place of NaN."""
+    low: Value | float = limits.low
+    high: Value | float = limits.high
+    if rounded.point is not None:
+        point = values[id(rounded.point)]
+        low, high = k.constant(point.type, limits.low) - point, k.constant(point.type, limits.high) - point
+    return k.faster_smaller(k.faster_larger(values[id(rounded.expr)], low), high)
 
 
 def _to_integer(k: Function, value: Value, wanted: Type) -> Value:

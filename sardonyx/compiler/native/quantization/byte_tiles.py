@@ -30,8 +30,6 @@ PRODUCT = "u8s8 tiles"
 # Work of a chunk, and what its part of the image or of the weights may take of the second cache.
 _CHUNK_FLOPS = 32e6
 _SHARE_OF_L2 = 0.4
-# What a panel of weights or the windows of a pair may take of the first cache, to be read from there again.
-_SHARE_OF_L1 = 0.5
 
 
 def is_faster(target: Target, call: ConvolutionCall, runs: Runs) -> bool:
@@ -162,33 +160,27 @@ class _Cut:
     pairs: int
     block: int
     blocks: int
-    strip: int
     lines: int
     panels: int
     panel_groups: int
 
     @staticmethod
     def of(target: Target, call: ConvolutionCall, runs: Runs, pairs: int, panels: int) -> _Cut:
-        """Chunks of about equal work, whose image and weights stay in the second cache.
+        """Chunks of about equal work, whose part of the image stays in the second cache.
 
-        Whichever is smaller of a panel and a pair's windows is read again from the first cache.
+        All pairs meet a panel before the next where panels are as many: weights come from afar, a panel at a time.
         """
-        caches = target.caches
+        most_bytes = _SHARE_OF_L2 * target.caches.l2
         words = runs.words * len(runs.taps)
-        panel_bytes = 4 * words * PANEL
-        pair_bytes = max(1, call.x.nbytes // call.group // pairs)
-        most_pairs = max(1, int(_SHARE_OF_L2 * caches.l2) // pair_bytes)
-        most_panels = max(1, int(_SHARE_OF_L2 * caches.l2) // panel_bytes)
+        fits = max(1, int(most_bytes / max(1, call.x.nbytes // call.group // pairs)))
         wanted = min(_CHUNK_FLOPS, max(_CHUNK_FLOPS / 8, call.flops / 8))
         cells = max(1, round(wanted / (2.0 * HIGH * SIDE * PANEL * 4 * words)))
-        if pairs >= panels:
-            group = min(panels, most_panels, cells)
-            block = min(pairs, most_pairs, max(1, cells // group))
+        if pairs <= panels:
+            block = min(pairs, fits)
+            group = min(panels, max(1, cells // block))
         else:
-            block = min(pairs, most_pairs, cells)
-            group = min(panels, most_panels, max(1, cells // block))
+            group = min(panels, cells, max(1, int(most_bytes / (4 * words * PANEL))))
+            block = min(pairs, fits, max(1, cells // group))
         blocks, panel_groups = -(-pairs // block), -(-panels // group)
         block, group = -(-pairs // blocks), -(-panels // panel_groups)
-        near = panel_bytes <= _SHARE_OF_L1 * caches.l1 or panel_bytes * group > _SHARE_OF_L2 * caches.l2
-        strip = block if near else 1
-        return _Cut(pairs, block, blocks, strip, -(-LINES_OF_STEP // strip), group, panel_groups)
+        return _Cut(pairs, block, blocks, -(-LINES_OF_STEP // block), group, panel_groups)

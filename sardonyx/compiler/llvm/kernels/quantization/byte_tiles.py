@@ -47,12 +47,11 @@ def argument_names(spec: ByteTilesSpec) -> tuple[str, ...]:
                                  second where there is one tile), its first stretch and the one behind its last
     stretches                    address: of each the first row in the pair, its place in the result, how many rows
     pairs, block, blocks         pairs; pairs of a chunk; how many such chunks there are
-    strip, lines                 pairs that see all panels of a chunk before the next; cache lines of the next panel
-                                 that each pair of the first strip asks for in a step
+    lines                        cache lines of the next panel that each pair of a chunk asks for in a step
     panels, panel_groups         panels of a chunk; how many such chunks there are
     """
     names = ["image", "weights", "init", "offsets", "taps", "words", "filters", "groups", "group_step", "weights_step"]
-    names += ["step", "places", "stretches", "pairs", "block", "blocks", "strip", "lines", "panels", "panel_groups"]
+    names += ["step", "places", "stretches", "pairs", "block", "blocks", "lines", "panels", "panel_groups"]
     return (*names, *spec.epilogue.argument_names())
 
 
@@ -99,21 +98,17 @@ class _ByteTiles:
             last = minimum(k, panels, first + given["panels"])
             image = self.image.offset(group * given["group_step"])
             weights = self.weights.offset(group * given["weights_step"])
-            with k.loop(first_pair, last_pair, given["strip"]) as begin:
-                end = minimum(k, last_pair, begin + given["strip"])
-                # What a pair asks for begins with its own part; those behind the first strip have it already.
-                asked = k.select(begin.equals(first_pair), k.constant(I64, 0), LINES_OF_STEP)
-                with k.loop(first, last) as number:
-                    column = number * PANEL
-                    panel = _Panel(
-                        words=weights.offset(number * panel_words),
-                        init=self.init.offset((group * panels + number) * PANEL),
-                        column=group * given["filters"] + column,
-                        left=given["filters"] - column,
-                    )
-                    with k.loop(begin, end) as pair:
-                        lines = asked + (pair - begin) * given["lines"]
-                        self._pair(image, panel, self.places.offset(pair * PAIR_WORDS), lines, panel_words)
+            with k.loop(first, last) as number:
+                column = number * PANEL
+                panel = _Panel(
+                    words=weights.offset(number * panel_words),
+                    init=self.init.offset((group * panels + number) * PANEL),
+                    column=group * given["filters"] + column,
+                    left=given["filters"] - column,
+                )
+                with k.loop(first_pair, last_pair) as pair:
+                    line = (pair - first_pair) * given["lines"]
+                    self._pair(image, panel, self.places.offset(pair * PAIR_WORDS), line, panel_words)
         release(k)
         return k.finish()
 
