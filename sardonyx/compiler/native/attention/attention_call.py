@@ -157,7 +157,8 @@ class Attention:
     def spec(self, binder: Binder) -> AttentionSpec:
         storage, made, lengths = self.query.tensor.dtype, self.output.tensor.dtype, self.lengths
         rows = few_rows(binder, self.rows_of_a_key_head, storage, max(self.query.size, self.value.size))
-        pairs = not rows and product_of(storage, binder.target, binder.settings.precision) == "bf16"
+        product = "" if rows else product_of(storage, binder.target, binder.settings.precision)
+        pairs = product in ("bf16", "bf16 tiles")
         lanes = binder.target.lanes(F64 if storage.itemsize == 8 else F32)
         is_whole = storage.itemsize >= 4 and self.value.size % lanes == 0
         return AttentionSpec(
@@ -175,6 +176,7 @@ class Attention:
             sink=self.sink is not None,
             appends=self.append is not None,
             pairs=pairs,
+            tiles=product == "bf16 tiles",
             result="" if made == storage else _name(made),
         )
 
@@ -267,7 +269,7 @@ class Attention:
             flops=flops,
             nbytes=nbytes,
             detail=lambda: self._detail(spec, group_rows),
-            arithmetic="bf16" if spec.pairs else "",
+            arithmetic="bf16 tiles" if spec.tiles else "bf16" if spec.pairs else "",
         )
 
     def _nbytes(self) -> float:

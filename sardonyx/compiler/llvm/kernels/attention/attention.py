@@ -28,6 +28,8 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
     KEYS,
     AttentionSpec,
 )
+from sardonyx.compiler.llvm.kernels.attention.attention_tiles import TileBlocks
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import configure, release
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, PTR, type_of
@@ -49,9 +51,13 @@ def emit_attention(target: Target, spec: AttentionSpec) -> str:
     given = {name: words.load(index) for index, name in enumerate(names)}
     kernel = _Kernel(Frame(k, spec, given))
     key_heads, groups = given["key_heads"], given["groups"]
+    if spec.tiles:
+        configure(k)
     with k.loop(k["begin"], k["end"]) as chunk:
         rest = chunk // groups
         kernel.chunk(rest // key_heads, rest % key_heads, chunk % groups)
+    if spec.tiles:
+        release(k)
     return k.finish()
 
 
@@ -69,7 +75,8 @@ class _Kernel:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.k, self.spec, self.given = frame.k, frame.spec, frame.given
-        self.form = FewRows(frame) if frame.spec.few_rows else Blocks(frame)
+        blocks = TileBlocks if frame.spec.tiles else Blocks
+        self.form = FewRows(frame) if frame.spec.few_rows else blocks(frame)
         given, k = self.given, self.k
         self.ready_unit, self.ready_count = k.variable(I64, -1), k.variable(I64, -1)
         self.scale = given["scale"].bits_as(F64).to(frame.compute)

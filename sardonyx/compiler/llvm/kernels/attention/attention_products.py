@@ -24,7 +24,8 @@ class Blocks:
 
     def __init__(self, frame: Frame) -> None:
         self.frame, self.k, self.given = frame, frame.k, frame.given
-        self.tile = tile_rows(frame.k.target)
+        self.tile = tile_rows(frame.k.target, frame.spec)
+        self.is_whole = False  # whether the last panel of keys, too, has two vectors
         self.depth = frame.product.depth
         self.key_panels = frame.scratch(self.given["keys_at"], frame.product.word)
         self.value_panels = frame.scratch(self.given["values_at"], frame.product.word)
@@ -69,6 +70,8 @@ class Blocks:
             panel = at // frame.panel
             wide = here.count - panel * frame.panel > lanes
             step = k.select(wide, k.constant(I64, frame.panel), k.constant(I64, lanes))
+            if self.is_whole:
+                step = k.constant(I64, frame.panel)
             place = self.key_panels.offset(panel * (self.padded_head * frame.panel) + at % frame.panel)
             rows = [
                 here.keys.offset(minimum(k, at + lane, here.count - 1) * self.given["key_row"]) for lane in range(lanes)

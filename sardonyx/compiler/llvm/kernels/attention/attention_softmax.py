@@ -87,6 +87,9 @@ def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: V
         weigh(at, None)
     with k.when(whole < high):
         weigh(whole, k.lanes_below(high - whole, lanes))
+    if frame.spec.tiles:  # they are read in tiles of two vectors
+        end = (high + (lanes - 1)) // lanes * (lanes // 2)
+        k.pointer(row.address, frame.product.word).store(k.constant(frame.product.word.vector(lanes // 2), 0), end)
     total = widest(k, "add", sums.get()).lane(0)
     _bring_along(frame, table, here, index, before - shift, total)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, Type, type_of
 
@@ -63,6 +64,7 @@ class AttentionSpec:
     - `sink`: one logit for each head that takes part in the denominator alone.
     - `pairs`: whether float32 operands of both products are rounded to bfloat16 and multiplied two by two; not in the
       form for few rows, and with values that are packed.
+    - `tiles`: whether pairs are multiplied in tiles of AMX.
     - `result`: dtype of the output, where it is not `storage`.
     """
 
@@ -80,11 +82,14 @@ class AttentionSpec:
     sink: bool = False
     appends: bool = False
     pairs: bool = False
+    tiles: bool = False
     result: str = ""
 
     @property
     def product(self) -> Product:
         """The inner product of queries and keys, and of weights and values."""
+        if self.tiles:
+            return PRODUCTS["bf16 tiles"]
         return PRODUCTS["bf16" if self.pairs else "f64" if self.compute_type == F64 else "f32"]
 
     @property
@@ -118,8 +123,10 @@ class TileRows:
     block: int
 
 
-def tile_rows(target: Target) -> TileRows:
+def tile_rows(target: Target, spec: AttentionSpec) -> TileRows:
     """As many accumulators as the registers hold, in two vectors for each row."""
+    if spec.tiles:
+        return TileRows(SIDE, SIDE, 2 * SIDE)
     return TileRows(12, 4, 24) if target.registers >= 32 else TileRows(6, 2, 24)
 
 
@@ -145,7 +152,7 @@ def fixed_layout(target: Target, spec: AttentionSpec) -> Layout:
     """The part of the scratch whose size is known without the shapes: the table of rows, queries and scores."""
     compute = spec.compute_type
     lanes = target.lanes(compute)
-    rows = spec.few_rows or tile_rows(target).block
+    rows = spec.few_rows or tile_rows(target, spec).block
     query_stride = round_up(spec.head_size, lanes) + 16
     accumulator_stride = round_up(spec.value_size, lanes) + 16
     queries_at = rows * ROW_BYTES

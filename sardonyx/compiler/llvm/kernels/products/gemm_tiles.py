@@ -65,8 +65,8 @@ def multiply_in_tiles(
     b: Pointer,
     words: Value,
     tile: Tile,
-    fresh: Value,
-    ahead: Ahead,
+    fresh: Value | bool,
+    ahead: Ahead | None = None,
     runs: Runs | None = None,
 ) -> None:
     """tile = (0 if `fresh`, else tile) + sixteen rows of A times a panel, over `words` (a multiple of 16) of K.
@@ -75,12 +75,21 @@ def multiply_in_tiles(
     """
     stride = tile.stride * product.accumulator.nbytes
     results = [(k.constant(I8, column), tile.start.offset(column * SIDE)) for column in range(TILES_ACROSS)]
-    with k.when(fresh):
-        for register, _ in results:
-            k.call("llvm.x86.tilezero", VOID, register)
-    with k.otherwise(fresh):
+
+    def begin(is_fresh: bool) -> None:
         for register, place in results:
-            k.call("llvm.x86.tileloadd64", VOID, register, place.address, stride)
+            if is_fresh:
+                k.call("llvm.x86.tilezero", VOID, register)
+            else:
+                k.call("llvm.x86.tileloadd64", VOID, register, place.address, stride)
+
+    if isinstance(fresh, bool):
+        begin(fresh)
+    else:
+        with k.when(fresh):
+            begin(True)
+        with k.otherwise(fresh):
+            begin(False)
     a_stride = a.stride * product.word.nbytes
     panel = SIDE * TILES_ACROSS
     b_stride = k.constant(I64, panel * product.word.nbytes)
@@ -94,6 +103,8 @@ def multiply_in_tiles(
         for column, (register, _) in enumerate(results):
             k.call("llvm.x86.tileloadd64", VOID, right, here.offset(column * SIDE).address, b_stride)
             k.call(instruction, VOID, register, left, right)
+        if ahead is None:
+            return
         asked = here.offset(ahead.words)
         with k.loop(ahead.first_part, ahead.last_part) as part:
             for line in range(_LINES_AHEAD):
