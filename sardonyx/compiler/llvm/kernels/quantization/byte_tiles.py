@@ -1,4 +1,7 @@
-"""Convolution of bytes by AMX: exact sums of 32 places by 32 filters in four tile registers, and an epilogue.
+"""Convolution of bytes by AMX: exact sums of 32 places by 32 filters, and an epilogue.
+
+Two tiles of places meet a tile of filters at once: four tile registers, see `gemm_tiles`. Of weights that come from
+the second cache this reads half as many bytes as a tile of places and two of filters.
 
 Rows of a tile are windows of an image whose channels lie together, read where they lie: neighbouring places of a line
 are a fixed step apart, and so are those of the next lines, where the image has lines of its own between them. Which
@@ -7,7 +10,6 @@ places are the rows of a tile, and which rows are none, is known before the run 
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
@@ -21,10 +23,10 @@ HIGH = 2  # tiles of places that meet a panel at once
 # Words of the table of places for each such pair of tiles, and of the table of stretches for each.
 PAIR_WORDS, STRETCH_WORDS = 4, 3
 
-_A, _B = 4, 6  # the first registers of places and of filters; sums come before
+_A, _B = 2, 3  # the registers of places and of filters; sums come before
 _LINE = 64
-# Cache lines of a panel that a step of K reads.
-LINES_OF_STEP = PANEL * SIDE * I32.nbytes // _LINE
+# Cache lines of a panel for each step of K and tile of filters.
+LINES_OF_STEP = SIDE * SIDE * I32.nbytes // _LINE
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,8 @@ class _ByteTiles:
         Lines of the panel behind are asked for from `line` on.
         """
         k, given = self.k, self.given
-        across = range(TILES_ACROSS)
         none, row = k.constant(I64, 0), k.constant(I64, PANEL * I32.nbytes)
+        last_line = minimum(k, line + given["lines"], LINES_OF_STEP)
 
         def register(number: int) -> Value:
             return k.constant(I8, number)
@@ -150,26 +152,23 @@ class _ByteTiles:
         def load(number: int, source: Pointer, stride: Value) -> None:
             k.call("llvm.x86.tileloadd64", VOID, register(number), source.address, stride)
 
-        for at in range(len(starts)):
-            for column in across:
-                load(at * TILES_ACROSS + column, panel.init.offset(column * SIDE), none)
-        words = k.variable(PTR, panel.words.address)
-        last_line = minimum(k, line + given["lines"], LINES_OF_STEP)
-        with k.loop(0, given["taps"]) as tap:
-            offset = self.offsets.load(tap)
-            with k.loop(0, given["words"], SIDE) as word:
-                shift = offset + word * I32.nbytes
-                here = k.pointer(words.get(), I32)
-                for column in across:
-                    load(_B + column, here.offset(column * SIDE), row)
-                for at, start in enumerate(starts):
-                    load(_A + at, start.offset(shift), given["step"])
-                for at, column in itertools.product(range(len(starts)), across):
-                    k.call("llvm.x86.tdpbusd", VOID, *map(register, (at * TILES_ACROSS + column, _A + at, _B + column)))
-                with k.loop(line, last_line) as asked:
-                    here.offset(ahead + asked * (_LINE // I32.nbytes)).prefetch(level=2)
-                words.set(here.offset(PANEL * SIDE).address)
-        for at in range(len(starts)):
-            for column in across:
+        for column in range(TILES_ACROSS):
+            for at in range(len(starts)):
+                load(at, panel.init.offset(column * SIDE), none)
+            words = k.variable(PTR, panel.words.offset(column * SIDE).address)
+            with k.loop(0, given["taps"]) as tap:
+                offset = self.offsets.load(tap)
+                with k.loop(0, given["words"], SIDE) as word:
+                    here = k.pointer(words.get(), I32)
+                    load(_B, here, row)
+                    for at, start in enumerate(starts):
+                        load(_A, start.offset(offset + word * I32.nbytes), given["step"])
+                        k.call("llvm.x86.tdpbusd", VOID, *map(register, (at, _A, _B)))
+                    # Two columns of tiles ask for the lines of a step, each for a half of them.
+                    asked = here.offset(ahead + column * (LINES_OF_STEP * _LINE // I32.nbytes - SIDE))
+                    with k.loop(line, last_line) as number:
+                        asked.offset(number * (_LINE // I32.nbytes)).prefetch(level=2)
+                    words.set(here.offset(PANEL * SIDE).address)
+            for at in range(len(starts)):
                 place = self.sums.offset(at * SIDE * PANEL + column * SIDE)
-                k.call("llvm.x86.tilestored64", VOID, register(at * TILES_ACROSS + column), place.address, row)
+                k.call("llvm.x86.tilestored64", VOID, register(at), place.address, row)
