@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,10 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.compiler.llvm.codegen import compile_object
+from sardonyx.compiler.llvm.codegen import _machine, compile_object
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.runtime.kernel_cache import KernelCache, default_folder
+from sardonyx.runtime.kernel_cache import KernelCache
 from tests.compiler.aarch64.driver import MATHEMATICS
 from tests.compiler.object_symbols import undefined_functions
 from tests.compiler.small_models import SMALL_MODELS
@@ -54,8 +55,12 @@ class Scanned(KernelLibrary):
 
 
 def scanned(target: Target, monkeypatch: pytest.MonkeyPatch) -> Scanned:
-    """The library of sessions on a machine that has this target alone."""
-    found = Scanned(target, KernelCache(default_folder()))
+    """The library of sessions on a machine that has this target alone.
+
+    What generated code calls is settled where operations and types become those of the target, at any level.
+    """
+    monkeypatch.setattr("sardonyx.compiler.llvm.codegen._machine", functools.partial(_machine, level=0))
+    found = Scanned(target, KernelCache(None))
     found.calls = {}
     found._loader = found  # type: ignore[assignment]
     monkeypatch.setattr("sardonyx.compiler.llvm.target.host_targets", lambda: {target.name: target})
@@ -91,3 +96,19 @@ def test_missing_functions_are_found(name: str) -> None:
           ret i64 %y
         }}"""
     assert undefined_functions(compile_object(text, target)) == {"elsewhere"}
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_a_conversion_by_a_function_is_found_at_any_level(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TARGETS[name]
+    text = f"""target triple = "{target.triple}"
+        define void @kernel(ptr %from, ptr %to) {target.function_attributes()} {{
+          %x = load double, ptr %from
+          %y = fptrunc double %x to half
+          store half %y, ptr %to
+          ret void
+        }}"""
+    expected = set() if name == "neon" else {"__truncdfhf2"}
+    assert undefined_functions(compile_object(text, target)) == expected
+    monkeypatch.setattr("sardonyx.compiler.llvm.codegen._machine", functools.partial(_machine, level=0))
+    assert undefined_functions(compile_object(text, target)) == expected

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sardonyx.compiler.llvm.target import host_target
+from tests.conformance.__main__ import main
 from tests.conformance.skips import SKIPS
 
-ROOT = Path(__file__).resolve().parents[2]
-
+# They share the suite, which takes long to load.
+pytestmark = pytest.mark.xdist_group("conformance")
 
 WAYS = {
     "as it comes": [],
@@ -29,15 +27,7 @@ def test_whole_suite(way: str, tmp_path: Path) -> None:
     if way == "avx2" and not can_run("avx2"):
         pytest.skip("this machine has no AVX2")
     report = tmp_path / "report.json"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "tests.conformance", "--workers", "2", "--json", str(report), *WAYS[way]],
-        cwd=ROOT,
-        env=environment,
-        check=False,
-        timeout=1500,
-        stdout=subprocess.DEVNULL,
-    )
+    main(["--workers", "1", "--json", str(report), *WAYS[way]])
     outcomes = json.loads(report.read_text(encoding="utf-8"))["outcomes"]
     assert len(outcomes) > (1400 if way == "constants" else 1900)
     bad = {item["name"]: f"{item['status']}: {item['reason']}" for item in outcomes if item["status"] != "passed"}

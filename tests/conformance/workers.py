@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class _Worker:
     """A process that runs one test at a time."""
 
     def __init__(self, engine: Engine) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self.connection, child = context.Pipe()
         self.process = context.Process(target=_serve, args=(child, engine), daemon=True)
         self.process.start()
@@ -92,6 +92,16 @@ class _Worker:
     def stop(self) -> None:
         self.connection.close()
         self.process.join()
+
+
+@functools.cache
+def _context() -> Any:
+    """Makes processes, from one that has the suite in it where the system can: it takes long to load."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.conformance.loaded"])
+    return context
 
 
 def _how_it_ended(code: int | None) -> str:

@@ -36,12 +36,13 @@ def llvm_version() -> str:
 
 
 @functools.cache
-def _machine(target: Target) -> Any:
+def _machine(target: Target, level: int = 2) -> Any:
+    """The code generator; at level 0 it is quick, and its code slow."""
     llvm = _binding()
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu="x86-64" if target.architecture == "x86_64" else "generic",
         features=target.feature_string,
-        opt=2,
+        opt=level,
         reloc="pic",
         codemodel="small",
         jit=False,
