@@ -336,9 +336,15 @@ class Binder:
 
 def _replaced(writes: Sequence[Tensor], read_first: Sequence[Tensor]) -> list[Tensor]:
     """Those of `read_first` whose memory the one result of a step could take: they look the same."""
-    if not read_first or len(writes) != 1 or not writes[0].fills_buffer:
+    if not read_first or len(writes) != 1 or not _fills_its_buffer(writes[0]):
         return []
-    return [one for one in read_first if one.look == writes[0].look and one.fills_buffer]
+    return [one for one in read_first if one.look == writes[0].look and _fills_its_buffer(one)]
+
+
+def _fills_its_buffer(tensor: Tensor) -> bool:
+    """Whether the tensor, in whatever order, has as many bytes as its buffer in the arena."""
+    buffer = tensor.buffer
+    return buffer.kind == "arena" and buffer.home is None and tensor.offset == 0 and tensor.nbytes == buffer.nbytes
 
 
 def _made(given: Tensor, make: Callable[[Array], Array]) -> Array:

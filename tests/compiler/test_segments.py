@@ -98,6 +98,27 @@ def test_a_product_lies_where_what_is_added_to_it_did(text: str, values: int) ->
         np.testing.assert_allclose(result, expected[name], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("p = CumSum(x, axis)  q = Exp(p)  y = MatMul(q, w)", 1),
+        ("p = CumSum(x, axis)  t = Transpose(p)  q = Add(p, t)  y = MatMul(q, w)", 2),
+    ],
+    ids=("element by element", "elements in two places"),
+)
+def test_what_goes_over_elements_writes_them_where_it_reads(text: str, values: int) -> None:
+    axis = "[axis] axis = Constant <value_int = 0> ()"
+    parallel = ort.ExecutionMode.ORT_PARALLEL
+    made = session(f"(float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {{ {axis} {text} }}", parallel)
+    (step,) = made._sess._plan.steps
+    assert isinstance(step.call, NativeSegment)
+    assert step.call.plan_for(((64, 64), (64, 64))).plan.arena_bytes == values * 64 * 64 * 4
+    feeds = {"x": random(64, 64) / 64, "w": random(64, 64, seed=1) / 8}
+    p = feeds["x"].cumsum(0)
+    expected = (p + p.T if "Transpose" in text else np.exp(p)) @ feeds["w"]
+    np.testing.assert_allclose(made.run(None, feeds)[0], expected, atol=1e-4)
+
+
 def test_a_step_by_itself_divides_segments_and_known_values_reach_both() -> None:
     text = """(float[n, 8] x) => (float[m, 8] y, float[n, 8] z) {
         [shape] shape = Shape(x)

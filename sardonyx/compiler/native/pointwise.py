@@ -125,6 +125,7 @@ class PointwiseKernel:
             [*operands, *words, *table_words(axes)],
             reads=tuple(inputs),
             writes=tuple(outputs),
+            read_first=inputs,
             chunks=-(-items // per_chunk),
             flops=float(self.operations) * elements,
             nbytes=sum([_memory_bytes(tensor) for tensor in operands]),
