@@ -65,6 +65,12 @@ def asks_ahead(target: Target) -> bool:
     return target.caches.l3 > NEAR_L3
 
 
+def asks_for_results(target: Target, nbytes: int) -> bool:
+    """Whether results of so many bytes are worth prefetching before they are written: where memory is far, and the
+    second cache has lost what lay there."""
+    return asks_ahead(target) and nbytes > target.caches.l2 // 2
+
+
 def bf16_product(target: Target) -> str | None:
     """The inner product that multiplies bfloat16 faster than float32; None where there is none.
 

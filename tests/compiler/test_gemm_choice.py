@@ -12,6 +12,7 @@ from sardonyx.compiler.gemm_choice import (
     Problem,
     Tuning,
     asks_ahead,
+    asks_for_results,
     bf16_product,
     choose_blocking,
     packed_words,
@@ -129,6 +130,9 @@ def test_what_depends_on_the_machine() -> None:
     far = dataclasses.replace(target, caches=Caches(48 << 10, 2 << 20, 400 << 20))
     assert not asks_ahead(near)
     assert asks_ahead(far)
+    assert asks_for_results(far, 2 << 20)
+    assert not asks_for_results(far, 1 << 20)
+    assert not asks_for_results(near, 2 << 20)
     assert (
         choose_blocking(far, Problem(1, 4096, 4096)).prefetch
         == 2 * choose_blocking(near, Problem(1, 4096, 4096)).prefetch

@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
 from sardonyx.compiler.bound_step import Buffer
-from sardonyx.compiler.gemm_choice import asks_ahead
+from sardonyx.compiler.gemm_choice import asks_for_results
 from sardonyx.compiler.llvm.kernels.convolution.bands import BandSpec, emit_bands
 from sardonyx.compiler.llvm.kernels.rows.row_access import types_within
 from sardonyx.compiler.llvm.kernels.windows import finish as finishing
@@ -43,8 +43,6 @@ _LOAD, _USED_ONCE, _FAR_LINE = 0.15, 0.5, 1.0
 _VECTOR_NS, _TILE_NS = 0.5, 12.0
 # The share of the multiply-adds' peak that the windows reach, whose lines are near.
 _SHARE_OF_WINDOWS = 0.6
-# Where memory is far, results of more than this share of the second cache are asked for before they are written.
-_FAR_RESULTS = 0.5
 # The ring takes at most this share of the second cache.
 _SHARE_OF_L2 = 0.5
 # What tiles touch again and again stays in the nearest cache up to this share of it: lines of the ring pass by, too.
@@ -156,7 +154,7 @@ def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums:
         spread,
         along,
         _finish_form(slide, finish, sums is not None),
-        asks_ahead(target) and sum(tensor.nbytes for tensor in results) > _FAR_RESULTS * target.caches.l2,
+        asks_for_results(target, sum(tensor.nbytes for tensor in results)),
     )
     lanes = target.lanes(F32)
     panel = cut.vectors * lanes

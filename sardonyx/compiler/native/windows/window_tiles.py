@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.gemm_choice import asks_ahead
+from sardonyx.compiler.gemm_choice import asks_for_results
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, emit_window_tiles
@@ -63,7 +63,7 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
         call.finish(slide, by_rows=False),
         # Nearer than that it costs more than it saves.
         asks_ahead=call.x.nbytes > target.caches.l2,
-        asks_results=asks_ahead(target) and sum(one.nbytes for one in call.results) > target.caches.l2 // 2,
+        asks_results=asks_for_results(target, sum(one.nbytes for one in call.results)),
     )
     words = call.matrices(slide, by_rows=False)
     if call.weights is not None:
