@@ -103,6 +103,13 @@ class Tensor:
         return self.array
 
     @property
+    def elements(self) -> Sequence[int]:
+        """What it contains, for kernels to which the contents are nothing but numbers, such as sizes."""
+        assert self.array is not None
+        found: Sequence[int] = self.array.ravel().tolist()
+        return found
+
+    @property
     def unwatched(self) -> Tensor:
         """The tensor, whose `array` may be read without anybody noting it."""
         return self

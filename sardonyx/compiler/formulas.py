@@ -36,6 +36,8 @@ MOST_FORMULAS = 32
 _TRIES = 4
 # Kinds of bindings whose formulas are kept; beyond, all are dropped.
 MOST_FAMILIES = 1024
+# Elements of a tensor, at most, that are numbers of a formula.
+_MOST_ELEMENTS = 16
 
 
 class Formula:
@@ -102,8 +104,29 @@ def _traced(inputs: Tensors, trace: Trace, varies: Iterator[bool], lasting: Cont
         given = one.buffer
         nbytes, shape, strides = of(given.nbytes), tuple(map(of, one.shape)), tuple(map(of, one.strides))
         buffer = buffers.setdefault(given, Buffer(nbytes, given.kind, given.index, given.array))
-        made.append(Tensor(one.dtype, shape, strides, buffer, of(one.offset), one.array))
+        tensor = Tensor(one.dtype, shape, strides, buffer, of(one.offset), one.array)
+        made.append(TracedContents(tensor, tuple(map(of, one.elements))) if _has_elements(one) else tensor)
     return made
+
+
+class TracedContents(Tensor):
+    """A tensor whose elements are traced numbers."""
+
+    __slots__ = ("_elements",)
+
+    def __init__(self, tensor: Tensor, elements: Sequence[int]) -> None:
+        super().__init__(*tensor.look[:3], tensor.buffer, tensor.offset, tensor.array)
+        self._elements = elements
+
+    @property
+    def elements(self) -> Sequence[int]:
+        return self._elements
+
+
+def _has_elements(tensor: Tensor) -> bool:
+    """Whether its contents are a few numbers, which may be sizes."""
+    array = tensor.array
+    return array is not None and array.size <= _MOST_ELEMENTS and array.dtype == np.int64
 
 
 def _can_be_computed(inputs: Tensors, recording: Recording, lasting: Container[int]) -> bool:
@@ -209,8 +232,9 @@ class Formulas:
             elif buffer.home is not None:
                 return None, ()
             else:
-                kinds += (buffer.kind, one.dtype, len(shape), one.array is None)
-                numbers += (buffer.nbytes, *shape, *one.strides, one.offset)
+                elements = one.elements if _has_elements(one) else ()
+                kinds += (buffer.kind, one.dtype, len(shape), one.array is None, len(elements))
+                numbers += (buffer.nbytes, *shape, *one.strides, one.offset, *elements)
             buffers.append(buffer)
         if len(set(buffers)) < len(buffers):
             kinds += map(buffers.index, buffers)

@@ -5,9 +5,11 @@ Nothing here changes results: every element is accumulated in the order of K wha
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from dataclasses import dataclass
+from functools import partial
 
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -192,9 +194,15 @@ def choose_blocking(target: Target, problem: Problem, tuning: Tuning | None = No
     Of a larger one, a block of K of a panel comes to the nearer caches and is used by a block of rows of A, which
     stays in the second cache for all panels of the chunk.
     """
-    known = tuning or tuned("gemm", Tuning)
-    choice = _ChoiceInTiles if PRODUCTS[problem.product].in_tiles else _Choice
-    return called(lambda one: choice(target, one, known).blocking(), problem)
+    kept: list[_Choice] = []
+
+    def blocking(one: Problem) -> Blocking:
+        if not kept:
+            choice = _ChoiceInTiles if PRODUCTS[one.product].in_tiles else _Choice
+            kept.append(choice(target, one, tuning or tuned("gemm", Tuning)))
+        return kept[0].of(one).blocking()
+
+    return called(blocking, problem)
 
 
 class _Choice:
@@ -211,6 +219,17 @@ class _Choice:
         # Lanes behind N are multiplied as well.
         lanes = target.lanes(self.product.accumulator)
         self.columns = -(-problem.n // lanes) * lanes
+        self.target = target
+
+    def of(self, problem: Problem) -> _Choice:
+        """The choice for another problem of the same product."""
+        if problem is self.problem:
+            return self
+        if problem.n != self.problem.n:
+            return type(self)(self.target, problem, self.tuning)
+        found = copy.copy(self)
+        found.problem = problem
+        return found
 
     def blocking(self) -> Blocking:
         problem, depth, panel = self.problem, self.product.depth, self.panel
@@ -338,19 +357,16 @@ class _Choice:
         last_rows = problem.m - (row_blocks - 1) * rows
         last_columns = self.columns - (groups - 1) * columns
 
-        def work(chunks: int) -> int:
-            """That of so many chunks from the first one on."""
-            whole, rest = divmod(chunks, row_blocks)
-            items, before = divmod(whole, groups)
-            across = columns if before < groups - 1 else last_columns
-            return (items * self.columns + before * columns) * problem.m + rest * rows * across
-
-        count = problem.batch * row_blocks * groups
+        count, area = problem.batch * row_blocks * groups, problem.m * self.columns
         left_over = last_rows * last_columns if count % _THREADS else 0
-        first = work(count // _THREADS)
-        second = work(count) - first - left_over
+        # The work of the first half of the chunks: whole items, whole groups of one, and blocks of rows of a group.
+        whole, blocks = divmod(count // _THREADS, row_blocks)
+        items, before = divmod(whole, groups)
+        across = columns if before < groups - 1 else last_columns
+        first = items * area + before * columns * problem.m + blocks * rows * across
+        second = problem.batch * area - first - left_over
         end = max(first, second, min(first, second) + left_over)
-        return _THREADS * end / max(1, problem.batch * problem.m * self.columns)
+        return _THREADS * end / max(1, problem.batch * area)
 
     def _most_rows(self, k_block: int, swept: bool) -> int:
         """Rows of a block at most, a multiple of the tile's."""
@@ -378,7 +394,8 @@ class _Choice:
         count = -(-self.panels // min(most, enough))
         if count > 1 and rows > _MOST_PANELS and self.problem.a != "windows":
             tried = range(count, min(self._most_tried(count), self.panels) + 1)
-            count = min(tried, key=lambda count: self._end(row_block, -(-self.panels // count)))
+            groups = dict.fromkeys([-(-self.panels // count) for count in tried])
+            return min(groups, key=partial(self._end, row_block))
         return -(-self.panels // count)
 
     def _a_copy(self, row_block: int, k_block: int, few: bool) -> int:

@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Buffer, RecordedStep, Tensor
 from sardonyx.compiler.bound_step import COMPARED_BYTES, BoundStep, Look, contents_of, tensor_over
-from sardonyx.compiler.formulas import Formulas
+from sardonyx.compiler.formulas import Formulas, TracedContents
 from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.pieces import Piece, PieceMaker
 from sardonyx.kernel.canonical import canonical
@@ -69,6 +69,12 @@ class _Watched(Tensor):
     def source(self) -> Array | Buffer | None:
         self.seen.add(self.place)
         return self.given.source
+
+    @property
+    def elements(self) -> Sequence[int]:
+        if not isinstance(self.given, TracedContents):
+            self.seen.add(self.place)
+        return self.given.elements
 
     @property
     def is_known(self) -> bool:

@@ -24,7 +24,10 @@ Array = np.ndarray[Any, Any]
 # Products by weights and of values, attention, reductions, loops, copies, views, indices that may be wrong.
 MODEL = """(float[b, n, 64] x, int64[b, n] ids) => (float[b, n, 64] y, float[b, n, 4, 16] heads, float[b, n] top) {
     words = Gather <axis = 0> (table, ids)
-    h0 = Add (x, words)
+    dims = Shape (x)
+    spread = Expand (bias, dims)
+    e0 = Add (words, spread)
+    h0 = Add (x, e0)
     LAYER0 LAYER1
     y = Tanh (h2)
     four = Constant <value_ints = [0, 0, 4, 16]> ()

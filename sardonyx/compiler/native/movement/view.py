@@ -7,12 +7,14 @@ without that, so that a reshape of a strided value costs no copy that strides ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor, row_major
+from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
 from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.traced import computed
 from sardonyx.kernel.program import View
@@ -36,18 +38,8 @@ class _Room:
             raise
         self._held = room, address_of(room)
 
-    def array(self, tensor: Tensor) -> tuple[Array, int]:
-        """An array that lies in the room as the tensor lies in its buffer, and the address of the buffer's start."""
-        room, address = self._large_enough(tensor.buffer.nbytes)
-        item = tensor.dtype.itemsize
-        strides = tuple(stride * item for stride in tensor.strides)
-        return np.ndarray(tensor.shape, tensor.dtype, room, tensor.offset, strides), address
-
-    def contiguous(self, tensor: Tensor) -> Array:
-        """An array of the tensor's shape in row-major order."""
-        return np.ndarray(tensor.shape, tensor.dtype, self._large_enough(tensor.nbytes)[0])
-
-    def _large_enough(self, nbytes: int) -> tuple[Array, int]:
+    def large_enough(self, nbytes: int) -> tuple[Array, int]:
+        """An array of at least so many bytes, and where it begins."""
         if nbytes > self._held[0].nbytes:
             self._reserve(max(nbytes, 2 * self._held[0].nbytes))
         return self._held
@@ -64,32 +56,41 @@ def apply_view(binder: Binder, kernel: View, inputs: Sequence[Tensor | None]) ->
     data = inputs[0]
     if data is None:
         raise ValueError("a view needs its first input")
-    others = [None if tensor is None else _contents(index, tensor) for index, tensor in enumerate(inputs[1:], 1)]
+    others = inputs[1:]
+    for index, tensor in enumerate(others, 1):
+        if tensor is not None and not tensor.is_known:
+            raise ValueError(
+                f"input {index} decides about the shape of the result, so its contents must be known before"
+            )
     if data.array is not None:
-        return [binder.constant(np.asarray(array)) for array in _results(kernel, data.array, others)]
+        arrays = [None if tensor is None else tensor.array for tensor in others]
+        return [binder.constant(np.asarray(array)) for array in _results(kernel, data.array, arrays)]
     if kernel.is_reshape:
         return [_reshaped(binder, kernel, data, others)]
     found = _over(kernel, data, others)
     return apply_view(binder, kernel, [contiguous(binder, data), *inputs[1:]]) if found is None else found
 
 
-def _over(kernel: View, data: Tensor, others: Sequence[Array | None]) -> Sequence[Tensor] | None:
+def _over(kernel: View, data: Tensor, others: Sequence[Tensor | None]) -> Sequence[Tensor] | None:
     """The results over the input's buffer; None where one of them cannot be expressed by strides."""
-    rank = len(data.shape)
+    rank, item, forms = len(data.shape), data.dtype.itemsize, _forms(others)
 
-    def apply(nbytes: int, offset: int, *look: int) -> Sequence[int]:
+    def apply(nbytes: int, offset: int, *rest: int) -> Sequence[int]:
         """How many axes each result has, its offset, shape and strides; nothing where one has no strides."""
-        given = Tensor(data.dtype, look[:rank], look[rank:], Buffer(nbytes), offset)
-        array, start = _ROOM.array(given)
+        room, start = _ROOM.large_enough(nbytes)
+        strides = tuple([step * item for step in rest[rank : 2 * rank]])
+        array = np.ndarray(rest[:rank], data.dtype, room, offset, strides)
         numbers: list[int] = []
-        for result in _results(kernel, array, others):
-            placed = _placed(given, result, start)
-            if placed is None:
-                return ()
-            numbers += (len(placed.shape), placed.offset, *placed.shape, *placed.strides)
+        for result in _results(kernel, array, _arrays(forms, rest[2 * rank :])):
+            place, steps = offset, row_major(result.shape)
+            if result.size:
+                place, steps = address_of(result) - start, tuple([step // item for step in result.strides])
+                if not 0 <= place < max(1, nbytes):
+                    return ()
+            numbers += (result.ndim, place, *result.shape, *steps)
         return numbers
 
-    numbers = computed(apply, (data.buffer.nbytes, data.offset, *data.shape, *data.strides))
+    numbers = computed(apply, (data.buffer.nbytes, data.offset, *data.shape, *data.strides, *_elements(others)))
     found: list[Tensor] = []
     at = 0
     while at < len(numbers):
@@ -100,37 +101,44 @@ def _over(kernel: View, data: Tensor, others: Sequence[Array | None]) -> Sequenc
     return found or None
 
 
+def _elements(others: Iterable[Tensor | None]) -> list[int]:
+    """What the other inputs of a view contain, one after the other."""
+    return [number for tensor in others if tensor is not None for number in tensor.elements]
+
+
+# How an array looks: its dtype and its shape.
+_Form = tuple[np.dtype[Any], tuple[int, ...]]
+
+
+def _forms(others: Iterable[Tensor | None]) -> list[_Form | None]:
+    return [None if one is None else (one.dtype, tuple(map(int, one.shape))) for one in others]
+
+
+def _arrays(forms: Iterable[_Form | None], elements: Iterable[int]) -> list[Array | None]:
+    """Arrays that look so, with these elements."""
+    left = iter(elements)
+    return [
+        None if form is None else np.array([*itertools.islice(left, math.prod(form[1]))], form[0]).reshape(form[1])
+        for form in forms
+    ]
+
+
 def _results(kernel: View, data: Array, others: Sequence[Array | None]) -> tuple[Any, ...]:
     found = kernel.apply(data, *others)
     return found if isinstance(found, tuple) else (found,)
 
 
-def _contents(index: int, tensor: Tensor) -> Array:
-    if tensor.array is None:
-        raise ValueError(f"input {index} decides about the shape of the result, so its contents must be known before")
-    return tensor.array
-
-
-def _placed(data: Tensor, result: Array, start: int) -> Tensor | None:
-    """The result as a tensor over the input's buffer; None where it lies elsewhere."""
-    if result.size == 0:
-        return Tensor(data.dtype, result.shape, row_major(result.shape), data.buffer, data.offset)
-    offset = result.__array_interface__["data"][0] - start
-    if not 0 <= offset < max(1, data.buffer.nbytes):
-        return None
-    item = data.dtype.itemsize
-    return Tensor(data.dtype, result.shape, tuple([stride // item for stride in result.strides]), data.buffer, offset)
-
-
-def _reshaped(binder: Binder, kernel: View, data: Tensor, others: Sequence[Array | None]) -> Tensor:
+def _reshaped(binder: Binder, kernel: View, data: Tensor, others: Sequence[Tensor | None]) -> Tensor:
     """A view that gives the elements in row order another shape; a copy only where strides cannot express it."""
 
-    def apply(nbytes: int, *look: int) -> Sequence[int]:
-        given = Tensor(data.dtype, look, row_major(look), Buffer(nbytes))
-        found: tuple[int, ...] = _results(kernel, _ROOM.contiguous(given), others)[0].shape
+    rank, forms = len(data.shape), _forms(others)
+
+    def apply(nbytes: int, *rest: int) -> Sequence[int]:
+        array = np.ndarray(rest[:rank], data.dtype, _ROOM.large_enough(nbytes)[0])
+        found: tuple[int, ...] = _results(kernel, array, _arrays(forms, rest[rank:]))[0].shape
         return found
 
-    shape = computed(apply, (data.nbytes, *data.shape))
+    shape = tuple(computed(apply, (data.nbytes, *data.shape, *_elements(others))))
     if data.is_contiguous:
         return data.reshaped(shape)
     strides = reshaped_strides(data.shape, data.strides, shape)
