@@ -30,7 +30,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout, argument_names
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16
+from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
 from sardonyx.compiler.native.products.plain_product import PlainProduct
@@ -413,9 +413,9 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
 
 
 def _are_words(matrix: Tensor, product: str) -> bool:
-    """Whether the rows are rounded already, and whole words of the product as they lie."""
+    """Whether the rows hold what the product multiplies already, and whole words of it as they lie."""
     kind = PRODUCTS[product]
-    if matrix.dtype != _BFLOAT16 or kind.packed_a != BF16 or matrix.strides[-1] != 1:
+    if type_of(matrix.dtype) != kind.packed_a or matrix.strides[-1] != 1:
         return False
     # What comes together is read together: words behind the last one would be those of the next row.
     together = kind.depth * kind.unit
