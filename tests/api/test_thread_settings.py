@@ -109,7 +109,7 @@ def test_openmp_says_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def looks_while_idle(made: ort.InferenceSession) -> int:
     """How often a worker looks for a run after one, while another team's worker does so a hundred thousand times."""
     made.run(None, {"x": X})
-    clock = session(2, duration=60_000_000, backoff=2)
+    clock = session(2, spinning=1, duration=60_000_000, backoff=2)
     clock.run(None, {"x": X})
     begin, ticks = team_of(made).column(MemberField.LOOKS)[1], team_of(clock).column(MemberField.LOOKS)[1]
     ended = threading.Event()
