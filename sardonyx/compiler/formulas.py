@@ -20,7 +20,7 @@ import numpy as np
 from sardonyx.compiler.binding import Buffer, Tensor
 from sardonyx.compiler.bound_step import contents_of
 from sardonyx.compiler.pieces import PieceMaker
-from sardonyx.compiler.traced import Trace, TraceError, text_of
+from sardonyx.compiler.traced import Trace, text_of
 
 if TYPE_CHECKING:
     from sardonyx.compiler.replay import Looks, Recording
@@ -65,7 +65,10 @@ class Formula:
 
     def sized(self, numbers: Numbers) -> Recording | None:
         """The recording for inputs of these numbers; None where a choice would be another one."""
-        found = self._compute(*numbers)
+        try:
+            found = self._compute(*numbers)
+        except Exception:  # such as sizes that do not fit each other, which binding tells with the node's name
+            found = None
         if found is None:
             return None
         words, table, nanoseconds, scratch, sizes, looks = found
@@ -85,7 +88,7 @@ def _formula(inputs: Tensors, varies: Iterable[bool], lasting: Container[int], r
         if found is None or not _can_be_computed(inputs, found[0], lasting):
             return None
         return Formula(trace, inputs, *found)
-    except TraceError:
+    except Exception:  # the same has just been bound with plain numbers: what does not bear traced ones has no formula
         return None
 
 

@@ -195,6 +195,27 @@ def test_what_has_no_formula_is_not_tried_for_ever(model: bytes, monkeypatch: py
     assert len(tried) == before
 
 
+@pytest.mark.parametrize("moment", ["while it is made", "when it is asked"])
+def test_binding_takes_the_place_of_a_formula_that_fails(
+    model: bytes, monkeypatch: pytest.MonkeyPatch, moment: str, found: list[bool]
+) -> None:
+    """Whatever a kernel does with sizes, the session gives its results."""
+
+    def fail(*others: Any) -> None:
+        raise TypeError("no number")
+
+    if moment == "while it is made":
+        monkeypatch.setattr(formulas.Trace, "made", fail)
+    else:
+        monkeypatch.setattr(formulas.Trace, "function", lambda *others: fail)
+    session = session_of(model)
+    for n in (128, 64, 200, 33, 90, 150):
+        for mine, right in zip(session.run(None, feeds(1, n)), session_of(model).run(None, feeds(1, n)), strict=True):
+            assert mine.tobytes() == right.tobytes()  # type: ignore[union-attr]
+    assert found
+    assert not any(found)
+
+
 def test_formulas_are_dropped_beyond_their_number(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formulas, "MOST_FAMILIES", 3)
     segment = segment_of(session_of(model))
