@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
+from sardonyx.compiler.llvm.kernels.quantization.byte_panels import Panel, each_panel
 from sardonyx.compiler.llvm.kernels.quantization.tile_writer import Sums, TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, PTR, U8
@@ -62,16 +63,6 @@ def emit_byte_convolution(target: Target, spec: ByteConvolutionSpec) -> str:
     return _ByteConvolution(target, spec).text()
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """A panel of filters: its words, where its sums start from, its column in the result, and how many exist."""
-
-    words: Pointer
-    init: Pointer
-    column: Value
-    left: Value
-
-
 class _ByteConvolution:
     """The kernel while it is written."""
 
@@ -82,36 +73,22 @@ class _ByteConvolution:
         given = self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         self.lanes = target.lanes(I32)
         self.panel = self.lanes * spec.vectors
-        self.image, self.offsets = k.pointer(given["image"], U8), k.pointer(given["offsets"], I64)
-        self.weights, self.init = k.pointer(given["weights"], I32), k.pointer(given["init"], I32)
+        self.offsets = k.pointer(given["offsets"], I64)
         self.writer = TileWriter(
             k, spec.epilogue, given, I32, spec.vectors, spec.rows, k.pointer("scratch", I32), at_once=True
         )
 
     def text(self) -> str:
         k, given = self.k, self.given
-        panels = (given["filters"] + (self.panel - 1)) // self.panel
         with k.loop(k["begin"], k["end"]) as chunk:
             first_item = chunk % given["blocks"] * given["block"]
             last_item = minimum(k, given["items"], first_item + given["block"])
-            rest = chunk // given["blocks"]
-            group = rest // given["panel_groups"]
-            first = rest % given["panel_groups"] * given["panels"]
-            image = self.image.offset(group * given["group_step"])
-            weights = self.weights.offset(group * given["weights_step"])
-            with k.loop(first, minimum(k, panels, first + given["panels"])) as number:
-                column = number * self.panel
-                panel = _Panel(
-                    words=weights.offset(column * (given["taps"] * given["words"])),
-                    init=self.init.offset((group * panels + number) * self.panel),
-                    column=group * given["filters"] + column,
-                    left=given["filters"] - column,
-                )
-                with k.loop(first_item, last_item) as item:
-                    self._piece(image, panel, item)
+            panels = each_panel(k, given, chunk // given["blocks"], self.panel)
+            with panels as panel, k.loop(first_item, last_item) as item:
+                self._piece(panel, item)
         return k.finish()
 
-    def _piece(self, image: Pointer, panel: _Panel, item: Value) -> None:
+    def _piece(self, panel: Panel, item: Value) -> None:
         """All tiles of a piece of a line."""
         k, given = self.k, self.given
         line = item // given["pieces"]
@@ -119,7 +96,7 @@ class _ByteConvolution:
         end = minimum(k, given["width"], begin + given["piece"])
         outer = line // given["size2"]
         places = (outer // given["size1"], outer % given["size1"], line % given["size2"])
-        start = image
+        start = panel.image
         for axis, place in enumerate(places):
             start = start.offset(place * given[f"line_step{axis}"])
         with k.loop(begin, end, given["tile"]) as place:
@@ -131,7 +108,7 @@ class _ByteConvolution:
 
             self.writer.write(panel.column, panel.left, line * given["width"] + place, rows, sums)
 
-    def _sums(self, start: Pointer, panel: _Panel, height: int) -> dict[tuple[int, int], Value]:
+    def _sums(self, start: Pointer, panel: Panel, height: int) -> dict[tuple[int, int], Value]:
         """The sums of `height` places for a panel of filters, by place and vector."""
         k, given, lanes, vectors = self.k, self.given, self.lanes, range(self.spec.vectors)
         begin = [panel.init.load(vector * lanes, lanes) for vector in vectors]

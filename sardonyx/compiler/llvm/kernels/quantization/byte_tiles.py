@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, TILES_ACROSS, configure, release
+from sardonyx.compiler.llvm.kernels.quantization.byte_panels import Panel, each_panel
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I8, I32, I64, PTR, U8, VOID
+from sardonyx.compiler.llvm.types import I8, I32, I64, PTR, VOID
 
 PANEL = SIDE * TILES_ACROSS  # filters of a panel
 HIGH = 2  # tiles of places that meet a panel at once
@@ -62,16 +63,6 @@ def emit_byte_tiles(target: Target, spec: ByteTilesSpec) -> str:
     return _ByteTiles(target, spec).text()
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """A panel of filters: its words, where its sums start from, its column in the result, and how many exist."""
-
-    words: Pointer
-    init: Pointer
-    column: Value
-    left: Value
-
-
 class _ByteTiles:
     """The kernel while it is written."""
 
@@ -81,48 +72,33 @@ class _ByteTiles:
         words = k.pointer("arguments", I64)
         given = self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         self.lanes = target.lanes(I32)
-        self.image, self.offsets = k.pointer(given["image"], U8), k.pointer(given["offsets"], I64)
+        self.offsets = k.pointer(given["offsets"], I64)
         self.places, self.stretches = k.pointer(given["places"], I64), k.pointer(given["stretches"], I64)
-        self.weights, self.init = k.pointer(given["weights"], I32), k.pointer(given["init"], I32)
         self.sums = k.pointer("scratch", I32)
 
     def text(self) -> str:
         k, given = self.k, self.given
-        panels = (given["filters"] + (PANEL - 1)) // PANEL
         panel_words = given["taps"] * given["words"] * PANEL
         configure(k)
         with k.loop(k["begin"], k["end"]) as chunk:
             first_pair = chunk % given["blocks"] * given["block"]
             last_pair = minimum(k, given["pairs"], first_pair + given["block"])
-            rest = chunk // given["blocks"]
-            group = rest // given["panel_groups"]
-            first = rest % given["panel_groups"] * given["panels"]
-            last = minimum(k, panels, first + given["panels"])
-            image = self.image.offset(group * given["group_step"])
-            weights = self.weights.offset(group * given["weights_step"])
-            with k.loop(first, last) as number:
-                column = number * PANEL
-                panel = _Panel(
-                    words=weights.offset(number * panel_words),
-                    init=self.init.offset((group * panels + number) * PANEL),
-                    column=group * given["filters"] + column,
-                    left=given["filters"] - column,
-                )
-                with k.loop(first_pair, last_pair) as pair:
-                    line = (pair - first_pair) * given["lines"]
-                    self._pair(image, panel, self.places.offset(pair * PAIR_WORDS), line, panel_words)
+            panels = each_panel(k, given, chunk // given["blocks"], PANEL)
+            with panels as panel, k.loop(first_pair, last_pair) as pair:
+                line = (pair - first_pair) * given["lines"]
+                self._pair(panel, self.places.offset(pair * PAIR_WORDS), line, panel_words)
         release(k)
         return k.finish()
 
-    def _pair(self, image: Pointer, panel: _Panel, entry: Pointer, line: Value, ahead: Value) -> None:
+    def _pair(self, panel: Panel, entry: Pointer, line: Value, ahead: Value) -> None:
         """The sums of a pair of tiles and a panel, and their epilogue."""
         k = self.k
         starts = entry.load(0), entry.load(1)
         alone = starts[1] < 0
         with k.when(alone):
-            self._multiply([image.offset(starts[0])], panel, line, ahead)
+            self._multiply([panel.image.offset(starts[0])], panel, line, ahead)
         with k.otherwise(alone):
-            self._multiply([image.offset(start) for start in starts], panel, line, ahead)
+            self._multiply([panel.image.offset(start) for start in starts], panel, line, ahead)
         whole = panel.left >= PANEL
         with k.loop(entry.load(2), entry.load(3)) as number:
             stretch = self.stretches.offset(number * STRETCH_WORDS)
@@ -137,7 +113,7 @@ class _ByteTiles:
     def _writer(self, column: Value, masks: list[Value | None]) -> EpilogueWriter:
         return writer_of(self.k, self.spec.epilogue, self.given, I32, column, masks)
 
-    def _multiply(self, starts: list[Pointer], panel: _Panel, line: Value, ahead: Value) -> None:
+    def _multiply(self, starts: list[Pointer], panel: Panel, line: Value, ahead: Value) -> None:
         """The sums of tiles of places, whose first rows start there, to scratch.
 
         Lines of the panel behind are asked for from `line` on.
