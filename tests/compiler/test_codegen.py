@@ -91,6 +91,8 @@ def test_every_template_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     target = TARGETS[name]
     asked = kernels_of_sessions(target, monkeypatch)
     wanted = set(templates()) - {"emit_interrupts"}  # for long runs
+    if not target.has_amx:
+        wanted.discard("emit_byte_tiles")
     if not target.has_bf16_dot:
         wanted.discard("emit_words")  # for products of pairs of bfloat16
     if not target.has_masks:
