@@ -67,7 +67,7 @@ def _module(text: str, target: Target) -> Any:
 
 @contextlib.contextmanager
 def _addresses_as_written() -> Iterator[None]:
-    """Let LLVM keep a loop's arithmetic of addresses: choosing another takes it half of the time, and gains nothing.
+    """Let LLVM keep a loop's arithmetic of addresses: choosing another takes two fifths of all, and gains nothing.
 
     The option is the process's, and others may use LLVM as well: they find it as it was.
     """
