@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Bound
-from sardonyx.compiler.gemm_choice import Tuning
+from sardonyx.compiler.gemm_cuts import Tuning
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.movement.copy import copy

@@ -8,17 +8,17 @@ import dataclasses
 import numpy as np
 import pytest
 
+from sardonyx.compiler.gemm_blocking import choose_blocking
 from sardonyx.compiler.gemm_choice import (
     Problem,
-    Tuning,
     asks_ahead,
     asks_for_results,
     bf16_product,
-    choose_blocking,
     packed_words,
     panel_columns,
     tile_shape,
 )
+from sardonyx.compiler.gemm_cuts import Tuning
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler import tuned as module
-from sardonyx.compiler.gemm_choice import Problem, Tuning, choose_blocking
+from sardonyx.compiler.gemm_blocking import choose_blocking
+from sardonyx.compiler.gemm_choice import Problem
+from sardonyx.compiler.gemm_cuts import Tuning
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.rows.rows import Rates, elements_per_chunk
 from sardonyx.compiler.tuned import SECTION, tuned, using, with_stored

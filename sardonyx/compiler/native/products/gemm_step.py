@@ -14,15 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
-from sardonyx.compiler.gemm_choice import (
-    Blocking,
-    Problem,
-    asks_ahead,
-    bf16_product,
-    choose_blocking,
-    packed_words,
-    tile_shape,
-)
+from sardonyx.compiler.gemm_blocking import choose_blocking
+from sardonyx.compiler.gemm_choice import Blocking, Problem, asks_ahead, bf16_product, packed_words, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import WordsSpec, emit_words
