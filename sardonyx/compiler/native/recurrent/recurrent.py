@@ -314,13 +314,17 @@ class _Layer:
         group = min(sizes.batch, _GROUP_ROWS)
         blocks = sizes.unit_blocks * sizes.directions * -(-sizes.batch // group)
         turns = sizes.steps * len(stages)
+        panel_bytes = sum(panel.nbytes for panel in loop.panels)
+        flops = 2.0 * sizes.batch * panel_bytes / self._working.itemsize
+        turn_ns = max(flops / 100, panel_bytes / 100) / len(stages)
         strands = blocks // sizes.unit_blocks
-        by_strands = _share_evenly(strands, team_size(binder.settings.threads))
-        shared = None
+        is_small = turn_ns * turns < SMALL_STEP_NS
+        by_strands = is_small or _share_evenly(strands, team_size(binder.settings.threads))
+        shared, chunks = None, strands
         if not by_strands:
             shared = binder.new(np.dtype(np.int64), (1, 1, shared_words(blocks)))
             self._rows(None, shared)
-        panel_bytes = sum(panel.nbytes for panel in loop.panels)
+            chunks = min(blocks, MOST_SEATS, max(1, int(turn_ns // _TURN_NS)))
         spec = RecurrentSpec(
             storage=_type(loop.result.dtype),
             working=_type(self._working),
@@ -331,11 +335,6 @@ class _Layer:
             asks_ahead=panel_bytes > binder.target.caches.l2 and asks_ahead(binder.target),
             by_strands=by_strands,
         )
-        flops = 2.0 * sizes.batch * panel_bytes / self._working.itemsize
-        turn_ns = max(flops / 100, panel_bytes / 100) / len(stages)
-        seats = min(blocks, MOST_SEATS, max(1, int(turn_ns // _TURN_NS)))
-        if turn_ns * turns < SMALL_STEP_NS:
-            seats = 1
         result_time, result_direction, result_batch = self._result_steps(loop.result)
         columns = sizes.gates * sizes.hidden
         values: dict[str, Argument | None] = {
@@ -348,7 +347,7 @@ class _Layer:
             "lengths": loop.lengths,
             "result": loop.result,
             "shared": shared,
-            "seats": seats,
+            "seats": chunks,
             "blocks": blocks,
             "turns": turns,
             "group": group,
@@ -364,19 +363,18 @@ class _Layer:
         }
         read = [loop.projected, *loop.panels, loop.biases, loop.peepholes, loop.lengths, loop.planes, shared]
         written = [loop.planes, shared, loop.result if wants_result else None]
-        shared_by = f"{strands} strands" if by_strands else f"{seats} seats"
         binder.step(
             emit_recurrent,
             spec,
             [values[name] or 0 for name in argument_names()],
             reads=[tensor for tensor in read if tensor is not None],
             writes=[tensor for tensor in written if tensor is not None],
-            chunks=strands if by_strands else seats,
-            claim=strands if turn_ns * turns < SMALL_STEP_NS else 1,
+            chunks=chunks,
+            claim=chunks if is_small else 1,
             flops=sizes.steps * flops,
             nbytes=float(sizes.steps * panel_bytes + loop.projected.nbytes + loop.result.nbytes),
             detail=f"{sizes.steps} steps of {sizes.directions}x{sizes.batch}x{sizes.hidden}, "
-            f"{blocks} blocks of {sizes.gates} gates, {shared_by}",
+            f"{blocks} blocks of {sizes.gates} gates, {chunks} {'strands' if by_strands else 'seats'}",
         )
 
     def _result_steps(self, result: Tensor) -> tuple[int, int, int]:
