@@ -136,6 +136,28 @@ def test_epilogue(variant: str) -> None:
     assert np.allclose(memory.read(found[1]).astype(np.float64), np.maximum(wanted, 0), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_row_by_many_columns(variant: str) -> None:
+    """A row by a matrix that lies transposed, of columns further apart than they are long; operands of every kind."""
+    rng = np.random.default_rng(7)
+    for n, k in [(40, 300), (333, 1001)]:
+        a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, k), (n, k + 3)))
+        bias, residual = rng.standard_normal(n).astype(np.float32), rng.standard_normal((1, n)).astype(np.float32)
+        column, number = np.float32([[0.5]]), np.float32(2.0)
+        binder, memory = new_binder(variant), Memory()
+        right = put(memory, binder, b).reshaped((n, k), (k + 3, 1))
+        output = Input(F32, 0) * Input(F32, 2) * Input(F32, 3) + Input(F32, 1)
+        operands = tuple(put(memory, binder, np.asarray(one)) for one in (residual, column, number))
+        inputs = [put(memory, binder, a), right, put(memory, binder, bias)]
+        (y,) = GemmKernel({"transB": 1}).bind(binder, inputs, epilogue=Epilogue((output,), operands))
+        assert is_dots(binder)
+        memory.run(binder)
+        assert y is not None
+        wanted = (a.astype(np.float64) @ b[:, :k].T + bias) * column * number + residual
+        assert memory.read(y).shape == (1, n)
+        assert np.allclose(memory.read(y), wanted, atol=1e-3)
+
+
 def test_columns_in_parts_and_rows_asked_for() -> None:
     """More columns than registers hold the sums of, and an A that is larger than caches."""
     rng = np.random.default_rng(6)

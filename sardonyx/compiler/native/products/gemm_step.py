@@ -146,8 +146,8 @@ def multiply(
             if takes_shallow(binder, plain) or (binder.settings.fast_products and takes_quarters(binder, plain)):
                 return
         elif problem.batch == 1 and found.b.strides[-2] == 1:
-            right = found.b.reshaped((problem.k, problem.n), found.b.strides[-2:])
-            if takes_dots(binder, replace(plain, b=right)):
+            plain = replace(plain, b=found.b.reshaped((problem.k, problem.n), found.b.strides[-2:]))
+            if takes_dots(binder, plain) or (problem.m == 1 and takes_dots(binder, plain.turned)):
                 return
     tile = tile_shape(binder.target, product, problem.n)
     spec = GemmSpec(

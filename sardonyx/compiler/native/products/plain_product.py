@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler.binding import Address, Argument, Tensor
 from sardonyx.compiler.gemm_choice import Problem
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, TileEpilogue
 
 # Matrices, each with the elements between its rows.
 Sides = Sequence[tuple[Tensor, int]]
@@ -55,3 +55,22 @@ class PlainProduct:
     @property
     def flops(self) -> float:
         return 2.0 * self.problem.m * self.problem.k * self.problem.n
+
+    @property
+    def turned(self) -> PlainProduct:
+        """The product of one row by contiguous columns as that of these by the row, which becomes a column."""
+        size_n, size_k = self.problem.n, self.problem.k
+        operands = tuple(replace(one, addressing=_TURNED[one.addressing]) for one in self.epilogue.operands)
+        return replace(
+            self,
+            problem=replace(self.problem, m=size_n, n=1),
+            a=self.b.reshaped((size_n, size_k), self.b.strides[::-1]),
+            b=self.a.reshaped((size_k, 1), (1, size_k)),
+            epilogue=replace(self.epilogue, operands=operands),
+            operands=[(tensor, 1) for tensor, _ in self.operands],
+            results=[(tensor, 1) for tensor, _ in self.results],
+        )
+
+
+# How what is added to one row is added to a column.
+_TURNED: dict[Addressing, Addressing] = {"full": "full", "row": "full", "column": "scalar", "scalar": "scalar"}
