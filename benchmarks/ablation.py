@@ -122,7 +122,7 @@ def parsed(text: str) -> Switch:
 
 def unknown(switch: Switch) -> Iterator[str]:
     """What a session would ignore silently, because it does not know the name."""
-    from sardonyx.api.config_keys import CONFIG_KEYS
+    from sardonyx.api.options.config_keys import CONFIG_KEYS
     from sardonyx.passes.base import Level
     from sardonyx.passes.pipeline import passes_up_to
 

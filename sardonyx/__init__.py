@@ -22,7 +22,18 @@ if TYPE_CHECKING:
         preload_dlls,
         print_debug_info,
     )
-    from sardonyx.api.device import OrtDevice
+    from sardonyx.api.building.ep_devices import (
+        OrtEpAssignedNode,
+        OrtEpAssignedSubgraph,
+        OrtEpDevice,
+        OrtHardwareDevice,
+        OrtSyncStream,
+        get_ep_devices,
+        register_execution_provider_library,
+        unregister_execution_provider_library,
+    )
+    from sardonyx.api.building.model_metadata import ModelMetadata
+    from sardonyx.api.building.node_arg import NodeArg
     from sardonyx.api.enums import (
         ExecutionMode,
         ExecutionOrder,
@@ -37,7 +48,8 @@ if TYPE_CHECKING:
         OrtMemType,
         OrtSparseFormat,
     )
-    from sardonyx.api.environment import (
+    from sardonyx.api.model_compiler import ModelCompiler
+    from sardonyx.api.options.environment import (
         disable_telemetry_events,
         enable_telemetry_events,
         get_all_providers,
@@ -52,33 +64,21 @@ if TYPE_CHECKING:
         set_global_thread_pool_sizes,
         set_seed,
     )
-    from sardonyx.api.ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
-    from sardonyx.api.ep_devices import (
-        OrtEpAssignedNode,
-        OrtEpAssignedSubgraph,
-        OrtEpDevice,
-        OrtHardwareDevice,
-        OrtSyncStream,
-        get_ep_devices,
-        register_execution_provider_library,
-        unregister_execution_provider_library,
-    )
-    from sardonyx.api.io_binding import IOBinding, SessionIOBinding
-    from sardonyx.api.lora import AdapterFormat, LoraAdapter
-    from sardonyx.api.memory_info import (
+    from sardonyx.api.options.ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
+    from sardonyx.api.options.lora import AdapterFormat, LoraAdapter
+    from sardonyx.api.options.run_options import RunOptions
+    from sardonyx.api.options.session_options import SessionOptions
+    from sardonyx.api.running.io_binding import IOBinding, SessionIOBinding
+    from sardonyx.api.session import InferenceSession
+    from sardonyx.api.values.device import OrtDevice
+    from sardonyx.api.values.memory_info import (
         OrtArenaCfg,
         OrtMemoryInfo,
         create_and_register_allocator,
         create_and_register_allocator_v2,
     )
-    from sardonyx.api.model_compiler import ModelCompiler
-    from sardonyx.api.model_metadata import ModelMetadata
-    from sardonyx.api.node_arg import NodeArg
-    from sardonyx.api.ort_value import OrtValue, copy_tensors
-    from sardonyx.api.run_options import RunOptions
-    from sardonyx.api.session import InferenceSession
-    from sardonyx.api.session_options import SessionOptions
-    from sardonyx.api.sparse_tensor import SparseTensor
+    from sardonyx.api.values.ort_value import OrtValue, copy_tensors
+    from sardonyx.api.values.sparse_tensor import SparseTensor
     from sardonyx.capi import onnxruntime_validation
 
 # The version of onnxruntime whose API this is.
@@ -98,7 +98,7 @@ _NAMES = {
         "preload_dlls",
         "print_debug_info",
     ],
-    "api.device": ["OrtDevice"],
+    "api.values.device": ["OrtDevice"],
     "api.enums": [
         "ExecutionMode",
         "ExecutionOrder",
@@ -113,7 +113,7 @@ _NAMES = {
         "OrtMemoryInfoDeviceType",
         "OrtSparseFormat",
     ],
-    "api.environment": [
+    "api.options.environment": [
         "disable_telemetry_events",
         "enable_telemetry_events",
         "get_all_providers",
@@ -128,8 +128,8 @@ _NAMES = {
         "set_global_thread_pool_sizes",
         "set_seed",
     ],
-    "api.ep_context": ["OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo"],
-    "api.ep_devices": [
+    "api.options.ep_context": ["OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo"],
+    "api.building.ep_devices": [
         "OrtEpAssignedNode",
         "OrtEpAssignedSubgraph",
         "OrtEpDevice",
@@ -139,22 +139,22 @@ _NAMES = {
         "register_execution_provider_library",
         "unregister_execution_provider_library",
     ],
-    "api.io_binding": ["IOBinding", "SessionIOBinding"],
-    "api.lora": ["AdapterFormat", "LoraAdapter"],
-    "api.memory_info": [
+    "api.running.io_binding": ["IOBinding", "SessionIOBinding"],
+    "api.options.lora": ["AdapterFormat", "LoraAdapter"],
+    "api.values.memory_info": [
         "OrtArenaCfg",
         "OrtMemoryInfo",
         "create_and_register_allocator",
         "create_and_register_allocator_v2",
     ],
     "api.model_compiler": ["ModelCompiler"],
-    "api.model_metadata": ["ModelMetadata"],
-    "api.node_arg": ["NodeArg"],
-    "api.ort_value": ["OrtValue", "copy_tensors"],
-    "api.run_options": ["RunOptions"],
+    "api.building.model_metadata": ["ModelMetadata"],
+    "api.building.node_arg": ["NodeArg"],
+    "api.values.ort_value": ["OrtValue", "copy_tensors"],
+    "api.options.run_options": ["RunOptions"],
     "api.session": ["InferenceSession"],
-    "api.session_options": ["SessionOptions"],
-    "api.sparse_tensor": ["SparseTensor"],
+    "api.options.session_options": ["SessionOptions"],
+    "api.values.sparse_tensor": ["SparseTensor"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 _SUBMODULES = {"capi": "capi", "onnxruntime_validation": "capi.onnxruntime_validation"}

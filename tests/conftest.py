@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sardonyx.api import engine_store
+from sardonyx.api.engines import engine_store
 from sardonyx.compiler.llvm.library import forget_kernels
 
 # Sessions of tests are made from their models, however often they come; those of engines have tests of their own.

@@ -14,29 +14,31 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from sardonyx import errors, log
-from sardonyx.api import engine_store, environment, session_opening
+from sardonyx.api import session_opening
 from sardonyx.api.arguments import wrong_argument
-from sardonyx.api.built import Built
-from sardonyx.api.config_keys import is_on
-from sardonyx.api.core_value import CoreValue
+from sardonyx.api.building.built import Built
+from sardonyx.api.building.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
+from sardonyx.api.building.model_metadata import ModelMetadata
+from sardonyx.api.building.node_arg import NodeArg
+from sardonyx.api.building.session_request import SessionRequest
+from sardonyx.api.building.shared_symbols import Contradiction, SharedSymbols
+from sardonyx.api.building.signature import Signature
+from sardonyx.api.engines import engine_store
 from sardonyx.api.enums import OrtAllocatorType, OrtMemType
-from sardonyx.api.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
-from sardonyx.api.fast_run import ShortWay
-from sardonyx.api.feeds import InputSpec
-from sardonyx.api.io_binding import SessionIOBinding
-from sardonyx.api.memory_info import OrtMemoryInfo
-from sardonyx.api.memory_limit import memory_limit
-from sardonyx.api.model_metadata import ModelMetadata
-from sardonyx.api.node_arg import NodeArg
-from sardonyx.api.node_memory import node_memory
-from sardonyx.api.ort_value_vector import OrtValueVector
-from sardonyx.api.output_plans import OutputPlans
-from sardonyx.api.results import detach, to_python
-from sardonyx.api.run_options import RunOptions, check_run_config, shrinks_memory
-from sardonyx.api.session_options import SessionOptions
-from sardonyx.api.session_request import SessionRequest
-from sardonyx.api.shared_symbols import Contradiction, SharedSymbols
-from sardonyx.api.signature import Signature
+from sardonyx.api.options import environment
+from sardonyx.api.options.config_keys import is_on
+from sardonyx.api.options.run_options import RunOptions, check_run_config, shrinks_memory
+from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.api.running.fast_run import ShortWay
+from sardonyx.api.running.feeds import InputSpec
+from sardonyx.api.running.io_binding import SessionIOBinding
+from sardonyx.api.running.memory_limit import memory_limit
+from sardonyx.api.running.node_memory import node_memory
+from sardonyx.api.running.output_plans import OutputPlans
+from sardonyx.api.running.results import detach, to_python
+from sardonyx.api.values.core_value import CoreValue
+from sardonyx.api.values.memory_info import OrtMemoryInfo
+from sardonyx.api.values.ort_value_vector import OrtValueVector
 from sardonyx.providers import registry
 from sardonyx.runtime.constant_memory import WEIGHTS
 from sardonyx.runtime.context import RunContext
@@ -51,9 +53,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from onnx import ModelProto
 
-    from sardonyx.api.compiled_model import CompiledModel
-    from sardonyx.api.memory_report import MemoryReport
-    from sardonyx.api.streamed_run import StreamedRun
+    from sardonyx.api.building.compiled_model import CompiledModel
+    from sardonyx.api.running.memory_report import MemoryReport
+    from sardonyx.api.running.streamed_run import StreamedRun
     from sardonyx.passes.base import PassReport
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -219,7 +221,7 @@ class CoreSession:
 
         What `execute` checks before it runs is checked here.
         """
-        from sardonyx.api.streamed_run import StreamedRun
+        from sardonyx.api.running.streamed_run import StreamedRun
 
         if self._fast is not None:
             self._fast.close()  # its memory serves this run
@@ -300,7 +302,7 @@ class CoreSession:
 
     def memory_report(self) -> MemoryReport:
         """Where the bytes of the session are."""
-        from sardonyx.api.memory_report import memory_report
+        from sardonyx.api.running.memory_report import memory_report
 
         return memory_report(self)
 

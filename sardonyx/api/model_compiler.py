@@ -17,13 +17,13 @@ import onnx
 
 from sardonyx import errors
 from sardonyx.api.arguments import wrong_argument
-from sardonyx.api.config_keys import is_on
-from sardonyx.api.context_export import EMBED, ENABLE, default_path, export
-from sardonyx.api.core_value import CoreValue
+from sardonyx.api.engines.context_export import EMBED, ENABLE, default_path, export
 from sardonyx.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
-from sardonyx.api.ep_context import OrtEpContextData, OrtExternalInitializerInfo
-from sardonyx.api.ort_value import OrtValue
-from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.options.config_keys import is_on
+from sardonyx.api.options.ep_context import OrtEpContextData, OrtExternalInitializerInfo
+from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.api.values.core_value import CoreValue
+from sardonyx.api.values.ort_value import OrtValue
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -141,7 +141,7 @@ class ModelCompiler:
 
     def _export(self, path: Path) -> bool:
         """Write the compiled model; whether the model can be compiled ahead."""
-        from sardonyx.api.engine_compiler import NotCompilableError
+        from sardonyx.api.engines.engine_compiler import NotCompilableError
 
         self._check_input()
         try:

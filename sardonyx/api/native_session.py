@@ -8,7 +8,7 @@ from typing import Any
 from sardonyx import errors
 from sardonyx.api.arguments import as_text, wrong_argument
 from sardonyx.api.core_session import CoreSession
-from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.options.session_options import SessionOptions
 
 
 class NativeSession(CoreSession):

@@ -8,25 +8,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sardonyx import errors
-from sardonyx.api import environment, provider_choice
 from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.building import provider_choice
 from sardonyx.api.core_session import CoreSession
-from sardonyx.api.io_binding import IOBinding
-from sardonyx.api.ort_value import OrtValue
-from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.options import environment
+from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.api.running.io_binding import IOBinding
+from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.runtime import collector
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from sardonyx.api.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
-    from sardonyx.api.memory_info import OrtMemoryInfo
-    from sardonyx.api.memory_report import MemoryReport
-    from sardonyx.api.model_metadata import ModelMetadata
-    from sardonyx.api.node_arg import NodeArg
-    from sardonyx.api.ort_value_vector import OrtValueVector
-    from sardonyx.api.run_options import RunOptions
-    from sardonyx.api.streamed_run import StreamedRun
+    from sardonyx.api.building.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
+    from sardonyx.api.building.model_metadata import ModelMetadata
+    from sardonyx.api.building.node_arg import NodeArg
+    from sardonyx.api.options.run_options import RunOptions
+    from sardonyx.api.running.memory_report import MemoryReport
+    from sardonyx.api.running.streamed_run import StreamedRun
+    from sardonyx.api.values.memory_info import OrtMemoryInfo
+    from sardonyx.api.values.ort_value_vector import OrtValueVector
 
 _READ_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
 

@@ -11,17 +11,18 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sardonyx.api import config_keys, engine_source, engine_store, live_models
-from sardonyx.api.built import Built
-from sardonyx.api.config_keys import is_on
-from sardonyx.api.engine_store import EngineStore
-from sardonyx.api.session_options import SessionOptions
-from sardonyx.api.session_request import SessionRequest
+from sardonyx.api.building.built import Built
+from sardonyx.api.building.session_request import SessionRequest
+from sardonyx.api.engines import engine_source, engine_store, live_models
+from sardonyx.api.engines.engine_store import EngineStore
+from sardonyx.api.options import config_keys
+from sardonyx.api.options.config_keys import is_on
+from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.runtime.engine_file import Engine
 
 if TYPE_CHECKING:
-    from sardonyx.api.held_files import HeldFiles
-    from sardonyx.api.session_build import Source
+    from sardonyx.api.building.session_build import Source
+    from sardonyx.api.engines.held_files import HeldFiles
 
 
 def open_session(request: SessionRequest) -> Built:
@@ -29,7 +30,7 @@ def open_session(request: SessionRequest) -> Built:
     source, options, logger = request.source, request.options, request.logger
     given = engine_source.find(source, options)
     if given is not None:
-        from sardonyx.api.compiled_engine import open_engine
+        from sardonyx.api.engines.compiled_engine import open_engine
 
         return open_engine(given, request)
     if is_on(options._config, "ep.context_enable"):
@@ -53,8 +54,8 @@ def open_session(request: SessionRequest) -> Built:
     built = build(request)
     if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.warned:
         return built
-    from sardonyx.api.engine_keeper import Keeper
-    from sardonyx.api.stored_session import segment_of
+    from sardonyx.api.engines.engine_keeper import Keeper
+    from sardonyx.api.engines.stored_session import segment_of
 
     built = replace(built, keep=Keeper.of(store, built, logger))
     return live_models.offered(store, built, segment_of(built.plan), store.settled(built.files))
@@ -62,7 +63,7 @@ def open_session(request: SessionRequest) -> Built:
 
 def _exported(request: SessionRequest) -> Built:
     """The session of a model, whose compiled form is written, too."""
-    from sardonyx.api.context_export import export_if_asked, path_of
+    from sardonyx.api.engines.context_export import export_if_asked, path_of
 
     path_of(request.source, request.options)
     built = build(request)
@@ -72,9 +73,9 @@ def _exported(request: SessionRequest) -> Built:
 
 def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> Built | None:
     """A session from a kept engine; None where that is no good here."""
-    from sardonyx.api.held_files import HeldFiles
-    from sardonyx.api.kept_engine import Observer
-    from sardonyx.api.stored_session import Origin, opened, segment_of
+    from sardonyx.api.engines.held_files import HeldFiles
+    from sardonyx.api.engines.kept_engine import Observer
+    from sardonyx.api.engines.stored_session import Origin, opened, segment_of
 
     content = engine.content
     try:
@@ -114,11 +115,11 @@ def _build_again(request: SessionRequest, files: HeldFiles) -> Built:
 
 def build(request: SessionRequest) -> Built:
     """`session_build.build`, imported when it is needed; of an engine, from the model in it."""
-    from sardonyx.api import session_build
+    from sardonyx.api.building import session_build
 
     given = engine_source.find(request.source, request.options)
     if given is not None:
-        from sardonyx.api.compiled_engine import of_model_in
+        from sardonyx.api.engines.compiled_engine import of_model_in
 
         request = of_model_in(given, request)
     return session_build.build(request)
@@ -128,6 +129,6 @@ def effective_options(source: Source, options: SessionOptions) -> SessionOptions
     """`session_build.effective_options`, imported when it is needed; engines have their options inside."""
     if engine_source.find(source, options) is not None:
         return options
-    from sardonyx.api import session_build
+    from sardonyx.api.building import session_build
 
     return session_build.effective_options(source, options)

@@ -10,9 +10,9 @@ import onnx
 from onnx import ModelProto
 from onnx.backend.base import Backend
 
-from sardonyx.api.environment import get_available_providers, get_device
+from sardonyx.api.options.environment import get_available_providers, get_device
+from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
-from sardonyx.api.session_options import SessionOptions
 from sardonyx.backend.backend_rep import OnnxRuntimeBackendRep
 
 # Properties of SessionOptions that `prepare` takes as keywords.

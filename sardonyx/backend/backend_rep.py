@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx.backend.base import BackendRep
 
-from sardonyx.api.run_options import RunOptions
+from sardonyx.api.options.run_options import RunOptions
 from sardonyx.api.session import InferenceSession
 
 _RUN_OPTIONS = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches")

@@ -45,24 +45,7 @@ from sardonyx.errors import (
 )
 
 if TYPE_CHECKING:
-    from sardonyx.api.core_value import CoreValue as OrtValue
-    from sardonyx.api.core_value import copy_tensors
-    from sardonyx.api.device import CoreDevice as OrtDevice
-    from sardonyx.api.dlpack import is_dlpack_uint8_tensor
-    from sardonyx.api.environment import (
-        disable_telemetry_events,
-        enable_telemetry_events,
-        get_all_providers,
-        get_available_providers,
-        get_build_info,
-        get_device,
-        set_default_logger_severity,
-        set_default_logger_verbosity,
-        set_global_thread_pool_sizes,
-        set_seed,
-    )
-    from sardonyx.api.ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
-    from sardonyx.api.ep_devices import (
+    from sardonyx.api.building.ep_devices import (
         OrtEpAssignedNode,
         OrtEpAssignedSubgraph,
         OrtEpDevice,
@@ -75,38 +58,55 @@ if TYPE_CHECKING:
         register_execution_provider_library,
         unregister_execution_provider_library,
     )
-    from sardonyx.api.io_binding import SessionIOBinding
-    from sardonyx.api.lora import CoreAdapterFormat as AdapterFormat
-    from sardonyx.api.lora import LoraAdapter
-    from sardonyx.api.memory_info import (
-        OrtArenaCfg,
-        OrtMemoryInfo,
-        create_and_register_allocator,
-        create_and_register_allocator_v2,
-    )
-    from sardonyx.api.model_metadata import ModelMetadata
-    from sardonyx.api.native_session import NativeSession as InferenceSession
-    from sardonyx.api.node_arg import NodeArg
-    from sardonyx.api.ort_value_vector import OrtValueVector
-    from sardonyx.api.run_options import RunOptions
-    from sardonyx.api.session_options import SessionOptions
-    from sardonyx.api.sparse_tensor import CoreSparseTensor as SparseTensor
-    from sardonyx.api.sparse_tensor import SparseBlockSparseView, SparseCooView, SparseCsrView
-    from sardonyx.api.weight_quantization import (
+    from sardonyx.api.building.model_metadata import ModelMetadata
+    from sardonyx.api.building.node_arg import NodeArg
+    from sardonyx.api.building.weight_quantization import (
         quantize_matmul_2bits,
         quantize_matmul_4bits,
         quantize_matmul_8bits,
         quantize_matmul_bnb4,
     )
+    from sardonyx.api.native_session import NativeSession as InferenceSession
+    from sardonyx.api.options.environment import (
+        disable_telemetry_events,
+        enable_telemetry_events,
+        get_all_providers,
+        get_available_providers,
+        get_build_info,
+        get_device,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_global_thread_pool_sizes,
+        set_seed,
+    )
+    from sardonyx.api.options.ep_context import OrtEpContextData, OrtEpContextDataBuffer, OrtExternalInitializerInfo
+    from sardonyx.api.options.lora import CoreAdapterFormat as AdapterFormat
+    from sardonyx.api.options.lora import LoraAdapter
+    from sardonyx.api.options.run_options import RunOptions
+    from sardonyx.api.options.session_options import SessionOptions
+    from sardonyx.api.running.io_binding import SessionIOBinding
+    from sardonyx.api.values.core_value import CoreValue as OrtValue
+    from sardonyx.api.values.core_value import copy_tensors
+    from sardonyx.api.values.device import CoreDevice as OrtDevice
+    from sardonyx.api.values.dlpack import is_dlpack_uint8_tensor
+    from sardonyx.api.values.memory_info import (
+        OrtArenaCfg,
+        OrtMemoryInfo,
+        create_and_register_allocator,
+        create_and_register_allocator_v2,
+    )
+    from sardonyx.api.values.ort_value_vector import OrtValueVector
+    from sardonyx.api.values.sparse_tensor import CoreSparseTensor as SparseTensor
+    from sardonyx.api.values.sparse_tensor import SparseBlockSparseView, SparseCooView, SparseCsrView
 
 kNextPowerOfTwo = ArenaExtendStrategy.kNextPowerOfTwo  # noqa: N816 - the names that callers use
 kSameAsRequested = ArenaExtendStrategy.kSameAsRequested  # noqa: N816
 
 # Names imported on first use, by the module of `sardonyx.api` that has them.
 _NAMES: dict[str, tuple[str, ...]] = {
-    "core_value": ("copy_tensors",),
-    "dlpack": ("is_dlpack_uint8_tensor",),
-    "environment": (
+    "values.core_value": ("copy_tensors",),
+    "values.dlpack": ("is_dlpack_uint8_tensor",),
+    "options.environment": (
         "disable_telemetry_events",
         "enable_telemetry_events",
         "get_all_providers",
@@ -118,8 +118,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "set_global_thread_pool_sizes",
         "set_seed",
     ),
-    "ep_context": ("OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo"),
-    "ep_devices": (
+    "options.ep_context": ("OrtEpContextData", "OrtEpContextDataBuffer", "OrtExternalInitializerInfo"),
+    "building.ep_devices": (
         "OrtEpAssignedNode",
         "OrtEpAssignedSubgraph",
         "OrtEpDevice",
@@ -132,21 +132,21 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "register_execution_provider_library",
         "unregister_execution_provider_library",
     ),
-    "io_binding": ("SessionIOBinding",),
-    "lora": ("LoraAdapter",),
-    "memory_info": (
+    "running.io_binding": ("SessionIOBinding",),
+    "options.lora": ("LoraAdapter",),
+    "values.memory_info": (
         "OrtArenaCfg",
         "OrtMemoryInfo",
         "create_and_register_allocator",
         "create_and_register_allocator_v2",
     ),
-    "model_metadata": ("ModelMetadata",),
-    "node_arg": ("NodeArg",),
-    "ort_value_vector": ("OrtValueVector",),
-    "run_options": ("RunOptions",),
-    "session_options": ("SessionOptions",),
-    "sparse_tensor": ("SparseBlockSparseView", "SparseCooView", "SparseCsrView"),
-    "weight_quantization": (
+    "building.model_metadata": ("ModelMetadata",),
+    "building.node_arg": ("NodeArg",),
+    "values.ort_value_vector": ("OrtValueVector",),
+    "options.run_options": ("RunOptions",),
+    "options.session_options": ("SessionOptions",),
+    "values.sparse_tensor": ("SparseBlockSparseView", "SparseCooView", "SparseCsrView"),
+    "building.weight_quantization": (
         "quantize_matmul_2bits",
         "quantize_matmul_4bits",
         "quantize_matmul_8bits",
@@ -155,11 +155,11 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 _HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
 _HOMES |= {
-    "AdapterFormat": ("lora", "CoreAdapterFormat"),
+    "AdapterFormat": ("options.lora", "CoreAdapterFormat"),
     "InferenceSession": ("native_session", "NativeSession"),
-    "OrtDevice": ("device", "CoreDevice"),
-    "OrtValue": ("core_value", "CoreValue"),
-    "SparseTensor": ("sparse_tensor", "CoreSparseTensor"),
+    "OrtDevice": ("values.device", "CoreDevice"),
+    "OrtValue": ("values.core_value", "CoreValue"),
+    "SparseTensor": ("values.sparse_tensor", "CoreSparseTensor"),
 }
 __all__ = [
     "AdapterFormat",
@@ -250,7 +250,7 @@ __all__ = [
 
 def get_default_session_options() -> SessionOptions:
     """New options with all defaults."""
-    from sardonyx.api.session_options import SessionOptions
+    from sardonyx.api.options.session_options import SessionOptions
 
     return SessionOptions()
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 import sardonyx
-from sardonyx.api import shape_profiles
-from sardonyx.api.engine_compiler import Summary, compile_engine
+from sardonyx.api.engines import shape_profiles
+from sardonyx.api.engines.engine_compiler import Summary, compile_engine
 from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console
 from sardonyx.cli.failure import CommandError

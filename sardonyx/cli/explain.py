@@ -14,9 +14,9 @@ from rich.table import Table
 
 import sardonyx
 from sardonyx.api.enums import GraphOptimizationLevel
-from sardonyx.api.explanation import Declined, Explanation, Row, abbreviated
-from sardonyx.api.explanation import explain as explain_session
-from sardonyx.api.run_settings import KERNELS
+from sardonyx.api.explaining.explanation import Declined, Explanation, Row, abbreviated
+from sardonyx.api.explaining.explanation import explain as explain_session
+from sardonyx.api.options.run_settings import KERNELS
 from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console
 from sardonyx.cli.failure import CommandError

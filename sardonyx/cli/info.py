@@ -12,7 +12,7 @@ import onnx_ir as ir
 import typer
 
 from sardonyx import errors, log
-from sardonyx.api.compiled_model import CompiledModel
+from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.cli.arguments import dimensions
 from sardonyx.cli.console import console, plain_table
 from sardonyx.cli.model_inputs import required_inputs

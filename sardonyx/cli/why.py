@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from sardonyx.api.explanation import Diagnosis, Explanation, Overridable, Turned, Why
+from sardonyx.api.explaining.explanation import Diagnosis, Explanation, Overridable, Turned, Why
 
 _MOST_NODES = 3  # names of nodes at which there is a trouble
 

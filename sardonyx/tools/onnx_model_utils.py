@@ -11,8 +11,8 @@ import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from sardonyx.api.enums import GraphOptimizationLevel
+from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
-from sardonyx.api.session_options import SessionOptions
 
 _LEVELS = {
     "disable": GraphOptimizationLevel.ORT_DISABLE_ALL,

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.api import element_types
-from sardonyx.api.node_arg import NodeArg
+from sardonyx.api.building.node_arg import NodeArg
+from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
-from sardonyx.api.session_options import SessionOptions
+from sardonyx.api.values import element_types
 
 Array = np.ndarray[Any, Any]
 

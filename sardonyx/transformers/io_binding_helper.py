@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.api import element_types
+from sardonyx.api.values import element_types
 
 if TYPE_CHECKING:
     from sardonyx.api.session import InferenceSession

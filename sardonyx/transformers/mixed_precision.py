@@ -13,8 +13,8 @@ from onnx import ModelProto, NodeProto
 
 from sardonyx import errors
 from sardonyx.api.enums import GraphOptimizationLevel
+from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
-from sardonyx.api.session_options import SessionOptions
 from sardonyx.transformers.graph_order import graphs_of, sort_nodes
 from sardonyx.transformers.half_conversion import convert_float_to_float16
 from sardonyx.transformers.half_numbers import LARGEST, SMALLEST

@@ -6,7 +6,7 @@ from onnx import ModelProto, TensorProto
 from onnx.external_data_helper import set_external_data
 from onnx.numpy_helper import to_array
 
-from sardonyx.api.ort_value import OrtValue
+from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.transformers.graph_order import graphs_of
 
 _NOWHERE = "foo.bin"  # the file that they are said to lie in, which nobody reads

@@ -15,8 +15,8 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api import engine_keeper, engine_store, live_models
-from sardonyx.api.explanation import explain
+from sardonyx.api.engines import engine_keeper, engine_store, live_models
+from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime import engine_file
 from sardonyx.runtime.machine_file import machine_key, write_section
@@ -338,7 +338,7 @@ def test_another_process_finds_the_engine(tmp_path: Path) -> None:
     write_model(tmp_path / "model.onnx")
     program = (
         "import sys, hashlib, numpy as np, sardonyx as ort\n"
-        "from sardonyx.api import engine_store\n"
+        "from sardonyx.api.engines import engine_store\n"
         "engine_store.LEAST_SECONDS, engine_store.SETTLED_SECONDS = 0.0, -3600.0\n"
         "made = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
         "results = made.run(None, {'ids': np.arange(9)})\n"

@@ -20,9 +20,9 @@ from onnx import TensorProto, helper
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api import compiled_engine, shape_profiles
-from sardonyx.api.engine_compiler import NotCompilableError, compile_engine
-from sardonyx.api.explanation import explain
+from sardonyx.api.engines import compiled_engine, shape_profiles
+from sardonyx.api.engines.engine_compiler import NotCompilableError, compile_engine
+from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.library import forget_kernels, library
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.runtime import vouchers

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
-from sardonyx.api.config_keys import CONFIG_KEYS
-from sardonyx.api.explanation import Explanation, explain
+from sardonyx.api.explaining.explanation import Explanation, explain
+from sardonyx.api.options.config_keys import CONFIG_KEYS
 from sardonyx.graph import saving
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import sardonyx as ort
-from sardonyx.api import engine_store, held_files
+from sardonyx.api.engines import engine_store, held_files
 from tests.api.test_engine_cache import wait
 from tests.api.test_memory_report import WIDTH, layers, packed_bytes, run, session
 

@@ -99,7 +99,7 @@ def test_an_exception_while_a_session_is_made_is_an_error_line(
     def fail(*_: Any, **__: Any) -> None:
         raise ValueError("no sense in it")
 
-    monkeypatch.setattr("sardonyx.api.session_build.CompiledModel.build", fail)
+    monkeypatch.setattr("sardonyx.api.building.session_build.CompiledModel.build", fail)
     with pytest.raises(errors.Fail, match="Exception during initialization: no sense in it"):
         ort.InferenceSession(models.add())
     assert messages(capfd.readouterr().err) == ["Exception during initialization: no sense in it"]

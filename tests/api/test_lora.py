@@ -4,7 +4,7 @@ import onnx.parser
 import pytest
 
 import sardonyx
-from sardonyx.api import adapter_file
+from sardonyx.api.options import adapter_file
 from tests.api.models import add_weight
 
 PARAMETERS = {

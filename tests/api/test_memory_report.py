@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
-from sardonyx.api.memory_report import MemoryReport
+from sardonyx.api.running.memory_report import MemoryReport
 from sardonyx.compiler.gemm_choice import packed_words
 from sardonyx.compiler.llvm.target import host_target
 from tests.api.session_models import branches

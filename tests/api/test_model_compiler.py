@@ -145,7 +145,7 @@ def test_what_is_refused(options, tmp_path):
 
 
 def test_parts_of_compiled_models():
-    from sardonyx.api.ep_context import OrtEpContextData, OrtEpContextDataBuffer
+    from sardonyx.api.options.ep_context import OrtEpContextData, OrtEpContextDataBuffer
 
     data = OrtEpContextData(b"abcdef")
     assert (data.size, data.read(2, 3), data.read(4)) == (6, b"cde", b"ef")

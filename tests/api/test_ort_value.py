@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sardonyx import OrtValue, copy_tensors
-from sardonyx.api.element_types import by_number, pack, unpack
+from sardonyx.api.values.element_types import by_number, pack, unpack
 
 FLOAT_ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 DTYPES = [np.float32, np.float64, np.float16, np.int8, np.uint8, np.int16, np.uint16]

@@ -15,7 +15,7 @@ from onnx import helper
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api.config_keys import CONFIG_KEYS
+from sardonyx.api.options.config_keys import CONFIG_KEYS
 from tests.api import session_models as models
 
 ADD = models.add()

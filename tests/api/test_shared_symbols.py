@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api.shared_symbols import SharedSymbols
+from sardonyx.api.building.shared_symbols import SharedSymbols
 
 
 def built(

@@ -19,8 +19,9 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api import results, session_opening
-from sardonyx.api.engine_compiler import compile_engine
+from sardonyx.api import session_opening
+from sardonyx.api.engines.engine_compiler import compile_engine
+from sardonyx.api.running import results
 from sardonyx.compiler.segment import Segment
 from sardonyx.runtime.team import ThreadTeam
 from tests.api.test_interrupts import FOR_EVER

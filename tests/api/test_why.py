@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
-from sardonyx.api import troubles
-from sardonyx.api.explanation import Diagnosis, Explanation, Knob, explain
+from sardonyx.api.explaining import troubles
+from sardonyx.api.explaining.explanation import Diagnosis, Explanation, Knob, explain
 from sardonyx.providers import registry
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime import other_load
@@ -150,7 +150,7 @@ def test_rewrites_and_fused_kernels_are_left_out_one_at_a_time() -> None:
 
 
 def test_other_numbers_of_threads_come_from_the_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sardonyx.api import knobs
+    from sardonyx.api.explaining import knobs
 
     monkeypatch.setattr(knobs, "usable_processors", lambda: 2.0)
     options = ort.SessionOptions()

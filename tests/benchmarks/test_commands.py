@@ -19,7 +19,7 @@ import sardonyx as ort
 from benchmarks import ablation, gemm_shapes, isolated, knobs, options, small, spread, startup, where
 from benchmarks.ablation import Switch
 from benchmarks.turns import Budget
-from sardonyx.api.config_keys import CONFIG_KEYS
+from sardonyx.api.options.config_keys import CONFIG_KEYS
 
 # Isolated calls
 

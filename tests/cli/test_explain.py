@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx import errors
-from sardonyx.api.explanation import Row, abbreviated, explain
+from sardonyx.api.explaining.explanation import Row, abbreviated, explain
 from sardonyx.cli.explain import joined, lines
 from sardonyx.tuning import ceilings
 from sardonyx.tuning.ceilings import Ceilings

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.api import troubles
+from sardonyx.api.explaining import troubles
 from sardonyx.cli import explain as module
 from sardonyx.tuning import ceilings
 from sardonyx.tuning.ceilings import Ceilings

@@ -13,7 +13,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api.explanation import explain
+from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.convolution import bands
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel, ConvolutionPair

@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 import sardonyx as ort
-from sardonyx.api.explanation import explain
+from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler import batch_rounds
 from sardonyx.compiler.batch_choice import Load, Part
 from sardonyx.compiler.llvm.target import Target

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx import errors, log
-from sardonyx.api.compiled_model import CompiledModel
+from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.compiler.bound_plan import buffer_bytes, native_plan, symbols_of
 from sardonyx.graph.load import load_model
 from sardonyx.providers.cpu import CPUExecutionProvider

@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx import log
-from sardonyx.api.compiled_model import CompiledModel
+from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.graph.load import load_model
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.context import RunContext

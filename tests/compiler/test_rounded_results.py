@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 
 import sardonyx as ort
-from sardonyx.api.explanation import explain
+from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.target import host_target, host_targets
 

@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 import sardonyx as ort
-from sardonyx.api.explanation import explain
+from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.target import host_targets
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from sardonyx import log
-from sardonyx.api.compiled_model import CompiledModel
+from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.graph.load import load_model
 from sardonyx.providers import registry
 from sardonyx.runtime.context import RunContext

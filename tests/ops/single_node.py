@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from sardonyx import log
-from sardonyx.api.compiled_model import CompiledModel
+from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.graph.load import load_model
 from sardonyx.providers import registry
 from sardonyx.runtime.context import RunContext

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 import sardonyx
-from sardonyx.api.explanation import explain
+from sardonyx.api.explaining.explanation import explain
 from tests.passes.agreement import assert_agrees, assert_agrees_with_double, outputs_of, outputs_of_onnxruntime
 from tests.passes.attention_graphs import Graph
 from tests.passes.models import attributes_of, fused, make_model, node_of, operators, rewritten

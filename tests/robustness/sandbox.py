@@ -33,7 +33,7 @@ class Outcome:
 def outcome(data: bytes, folder: Path, kernels: str = "") -> Outcome:
     """Load, build and run a model with numbers drawn from its bytes; `kernels` is the session config of that name."""
     from sardonyx import errors, log
-    from sardonyx.api.compiled_model import CompiledModel
+    from sardonyx.api.building.compiled_model import CompiledModel
     from sardonyx.graph.load import load_model
     from sardonyx.providers import registry
     from sardonyx.runtime.context import RunContext

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx import errors
-from sardonyx.api.explanation import explain
+from sardonyx.api.explaining.explanation import explain
 from sardonyx.transformers.float16 import convert_float_to_float16
 from tests.transformers.small_models import bert
 

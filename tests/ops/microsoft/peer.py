@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx import log
-from sardonyx.api.compiled_model import CompiledModel
+from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.graph.load import load_model
 from sardonyx.providers import registry
 from sardonyx.runtime.context import RunContext

@@ -1,0 +1,35 @@
+"""What a session is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sardonyx.api.building.signature import Signature
+from sardonyx.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from sardonyx.api.building.compiled_model import CompiledModel
+    from sardonyx.providers.base import ExecutionProvider
+
+
+@dataclass(frozen=True)
+class Built:
+    """`plan` gives all outputs; with `is_stored` it comes from an engine. `defaults` are the values of overridable
+    initializers by name. `compiled` gives what else there is to know of the model, which lies in `files`; `warned`
+    tells whether a log line was about it. `keep`, called with the inputs of a run,
+    keeps an engine; it tells whether it is to be called again. `live` is held as long as the session; with `borrows`,
+    the plans are those of another one."""
+
+    signature: Signature
+    plan: Plan
+    defaults: Mapping[str, Any]
+    providers: Sequence[ExecutionProvider]
+    compiled: Callable[[], CompiledModel]
+    is_stored: bool = False
+    files: Sequence[str] = ()
+    warned: bool = False
+    keep: Callable[[Sequence[Any]], bool] | None = None
+    live: object = None
+    borrows: bool = False

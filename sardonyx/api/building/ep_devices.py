@@ -1,0 +1,142 @@
+"""Which execution provider can use which hardware here."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sardonyx import errors
+from sardonyx._version import API_VERSION
+from sardonyx.api.enums import (
+    OrtCompiledModelCompatibility,
+    OrtDeviceMemoryType,
+    OrtHardwareDeviceType,
+)
+from sardonyx.api.values.memory_info import OrtMemoryInfo
+
+# Processor vendors by what the operating system calls them: the name shown and the PCI vendor number.
+_VENDORS = {
+    "GenuineIntel": ("Intel", 0x8086),
+    "AuthenticAMD": ("AMD", 0x1022),
+    "0x41": ("ARM", 0x13B5),
+    "0x51": ("Qualcomm", 0x5143),
+    "Apple": ("Apple", 0x106B),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OrtHardwareDevice:
+    """A processor or accelerator."""
+
+    type: OrtHardwareDeviceType
+    vendor: str
+    vendor_id: int
+    device_id: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class OrtSyncStream:
+    """A queue of work on a device."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def get_handle(self) -> int:
+        return self._handle
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OrtEpDevice:
+    """A provider together with hardware that it runs on."""
+
+    ep_name: str
+    ep_vendor: str
+    device: OrtHardwareDevice
+    ep_metadata: Mapping[str, str] = field(default_factory=dict)
+    ep_options: Mapping[str, str] = field(default_factory=dict)
+
+    def memory_info(self, memory_type: OrtDeviceMemoryType) -> OrtMemoryInfo | None:
+        """The device's own memory; None where it uses the host's."""
+        return None
+
+    def create_sync_stream(self) -> OrtSyncStream:
+        """RuntimeError: the host's processor works without streams."""
+        raise RuntimeError("ep_device does not use DEFAULT memory of a non-CPU device.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OrtEpAssignedNode:
+    """A node of a session's graph as `get_provider_graph_assignment_info` reports it."""
+
+    name: str
+    domain: str
+    op_type: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OrtEpAssignedSubgraph:
+    """Nodes that one provider runs."""
+
+    ep_name: str
+    nodes: Sequence[OrtEpAssignedNode] = ()
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        return list(self.nodes)
+
+
+def get_hardware_devices() -> list[OrtHardwareDevice]:
+    """The processor of this machine; accelerators appear with a provider that uses them."""
+    vendor, vendor_id = _VENDORS.get(_processor_vendor(), (_processor_vendor(), 0))
+    return [OrtHardwareDevice(OrtHardwareDeviceType.CPU, vendor, vendor_id)]
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """Every pair of provider and device that sessions can run on."""
+    return [
+        OrtEpDevice("CPUExecutionProvider", "Microsoft", device, {"version": API_VERSION})
+        for device in get_hardware_devices()
+    ]
+
+
+def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHardwareDevice) -> dict[str, Any]:
+    """Why a provider does not work with a device: `reasons_bitmask` is 0 where nothing stands in its way."""
+    return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
+
+
+def get_model_compatibility_for_ep_devices(
+    devices: Sequence[OrtEpDevice], compatibility_info: str
+) -> OrtCompiledModelCompatibility:
+    """Whether a model compiled ahead of time suits devices; no provider here loads such models."""
+    if not devices:
+        raise errors.InvalidArgument("get_model_compatibility_for_ep_devices needs at least one device")
+    return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
+
+
+def register_execution_provider_library(registration_name: str, library_path: str) -> None:
+    """`Fail`: native provider libraries are not loaded; providers here are Python packages with an entry point."""
+    reason = (
+        "providers are Python packages with an entry point in 'sardonyx.execution_providers', not native libraries"
+        if Path(library_path).exists()
+        else "cannot open shared object file: No such file or directory"
+    )
+    raise errors.Fail(f"Failed to load library {library_path} with error: {library_path}: {reason}")
+
+
+def unregister_execution_provider_library(registration_name: str) -> None:
+    """`Fail` for a library that was not registered, as none can be."""
+    raise errors.Fail(f"Execution provider library: {registration_name} was not registered.")
+
+
+def _processor_vendor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in ("vendor_id", "CPU implementer"):
+                return value.strip()
+    except OSError:
+        pass
+    name = platform.processor()
+    return next((vendor for vendor in _VENDORS if vendor in name), "Apple" if platform.system() == "Darwin" else name)

@@ -1,0 +1,1 @@
+"""Engines: compiled models that are kept in the cache, written to files, opened from them and shared by sessions."""

@@ -1,0 +1,212 @@
+"""Compiles a model ahead, to an engine in one file.
+
+The model is optimised and written out first; what is compiled is that. So the weights that kernels read as they are
+lie in the engine once, and sizes that it has no plan for come from the same model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx import errors, log
+from sardonyx._version import __version__
+from sardonyx.api.building.built import Built
+from sardonyx.api.building.session_build import Source, build
+from sardonyx.api.building.session_request import SessionRequest
+from sardonyx.api.engines import shape_profiles
+from sardonyx.api.engines.compiled_engine import (
+    WEIGHTS,
+    note_made,
+    plan_settings,
+    session_content,
+    session_entries,
+    source_content,
+)
+from sardonyx.api.engines.engine_keeper import engine_content, engine_sections
+from sardonyx.api.engines.engine_store import package_state
+from sardonyx.api.engines.shape_profiles import LARGEST, LEAST, USUAL, Profile
+from sardonyx.api.engines.stored_session import graph_content, places_of, segment_of, signature_content
+from sardonyx.api.options.run_settings import run_settings
+from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.compiler.llvm.library import generator_version, library
+from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.stored_plan import NotStorableError, stored_plans
+from sardonyx.providers.cpu import CPUExecutionProvider
+from sardonyx.runtime.engine_file import Sections, write_sealed
+from sardonyx.runtime.kernel_cache import TEMPORARY
+from sardonyx.runtime.mapped_pages import map_file
+from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
+
+_MODEL = "model.onnx"
+_SAVED_FILE = "session.optimized_model_external_initializers_file_name"
+
+
+class NotCompilableError(errors.NotImplemented):
+    """The model has parts for which an engine can hold no plan."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an engine holds: the bytes of its sections, its profiles, how many kernels; `content` describes it."""
+
+    path: Path
+    nbytes: int
+    sections: Mapping[str, int]
+    profiles: Sequence[Profile]
+    kernels: int
+    content: Mapping[str, Any]
+
+
+def compile_engine(
+    source: Source,
+    path: str | os.PathLike[str],
+    options: SessionOptions | None = None,
+    profiles: Sequence[Profile] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Summary:
+    """Write the engine of a model to a file, with a plan for the usual shapes of each profile.
+
+    Without `profiles` those of the options' ``sardonyx.engine_profiles`` count, or else one shape, in which symbolic
+    dimensions are those of `sizes`, or 1. The least and largest shapes of a profile are tried, so that the model is
+    known to take them. NotCompilableError where parts of the model run on the host, or inputs are no tensors;
+    InvalidArgument for a profile that does not fit; `Fail` where the file cannot be written.
+    """
+    target = Path(path)
+    options = SessionOptions() if options is None else options
+    logger = log.Logger(options.logid, options.log_severity_level)
+    if options.has_providers() and set(options._providers) - {CPUExecutionProvider.name}:
+        raise errors.NotImplemented(f"engines are made for the CPU, not for {', '.join(options._providers)}")
+    try:
+        with _scratch(target.parent) as scratch:
+            files = _optimise(source, options, scratch, logger)
+            built, sections = _compiled(options, scratch, logger)
+            return _write(target, built, sections, files, options, _profiles(built, options, profiles, sizes), scratch)
+    except OSError as error:
+        raise errors.Fail(f"the engine {target} cannot be written: {error}") from error
+
+
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder for a while, on the disk that the engine is for."""
+    made = tempfile.mkdtemp(dir=folder, prefix=TEMPORARY)
+    try:
+        yield Path(os.path.realpath(made))
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: log.Logger) -> list[str]:
+    """Write the optimised model and its weights to a folder; the files that it comes from."""
+    options = options._copy()
+    options.optimized_model_filepath = str(scratch / _MODEL)
+    options.enable_profiling = False
+    options._config = session_entries(options)
+    options._config[_SAVED_FILE] = WEIGHTS
+    built = build(SessionRequest(source, options, [CPUExecutionProvider.name], [{}], (), logger))
+    return list(built.files) if isinstance(source, str) else []
+
+
+def _compiled(options: SessionOptions, scratch: Path, logger: log.Logger) -> tuple[Built, Sections]:
+    """The session of the optimised model, whose weights are mapped, and the sections that hold that model."""
+    model = (scratch / _MODEL).read_bytes()
+    weights = scratch / WEIGHTS
+    weights.touch()
+    view = map_file(weights)
+    options = options._copy()
+    options.enable_profiling = False
+    options.optimized_model_filepath = ""
+    options._config = session_entries(options)
+    options._free_dimensions, options._initializers, options._external = {}, {}, {}
+    options._external_files = {WEIGHTS: view}
+    built = build(SessionRequest(model, options, [CPUExecutionProvider.name], [{}], (), logger))
+    return built, {"model": [np.frombuffer(model, np.uint8)], WEIGHTS: [np.frombuffer(view, np.uint8)]}
+
+
+def _profiles(
+    built: Built, options: SessionOptions, profiles: Sequence[Profile] | None, sizes: Mapping[str, int] | None
+) -> list[Profile]:
+    """The profiles to prepare, complete."""
+    inputs = built.signature.inputs
+    if profiles is None:
+        texts = options._config.get(shape_profiles.KEY, "")
+        profiles = [shape_profiles.parse(text) for text in filter(None, texts.split(";;"))]
+    if not profiles:
+        return [shape_profiles.of_sizes(inputs, sizes or {})]
+    return [shape_profiles.completed(profile, inputs) for profile in profiles]
+
+
+def _write(
+    target: Path,
+    built: Built,
+    sections: Sections,
+    files: Sequence[str],
+    options: SessionOptions,
+    profiles: Sequence[Profile],
+    scratch: Path,
+) -> Summary:
+    segment, signature = segment_of(built.plan), signature_content(built.signature)
+    if segment is None or signature is None:
+        raise NotCompilableError(f"engines hold models that run natively as a whole: {_why_not(built)}")
+    (provider,) = built.providers
+    assert isinstance(provider, CPUExecutionProvider)
+    plans = _plans(segment, built, profiles)
+    settings = run_settings(options)
+    runtime = library(settings.kernels, "runtime")
+    weights = str(scratch / WEIGHTS)
+    try:
+        stored = stored_plans(plans, provider.library, runtime, [weights])
+    except NotStorableError as error:
+        raise NotCompilableError(f"the model cannot be kept as an engine: {error}") from error
+    graph = graph_content(built.plan, segment)
+    content = engine_content(stored, signature, graph)
+    content["pieces"] = [[start, size, None if file is None else WEIGHTS] for start, size, file in content["pieces"]]
+    content |= {
+        "version": __version__,
+        "package": package_state(),
+        "generator": generator_version(),
+        "machine": host_target(settings.kernels).key,
+        "settings": plan_settings(settings),
+        "options": session_content(options),
+        "source": source_content(files),
+        "profiles": [profile.content() for profile in profiles],
+    }
+    all_sections = {**engine_sections(stored), **sections}
+    note_made(write_sealed(target, content, all_sections))
+    sizes = {name: sum(part.nbytes for part in parts) for name, parts in all_sections.items()}
+    kernels = len(stored.content["kernels"])
+    return Summary(target, target.stat().st_size, sizes, profiles, kernels, content)
+
+
+def _plans(segment: NativeSegment, built: Built, profiles: Sequence[Profile]) -> dict[Shapes, ReadyPlan]:
+    """Plans for the usual shapes, after the others were tried."""
+    names = [built.plan.slots[built.plan.inputs[place]].name for place in places_of(built.plan)]
+    plans: dict[Shapes, ReadyPlan] = {}
+    for profile in profiles:
+        for which in (LEAST, LARGEST, USUAL):
+            shapes = tuple(profile.shapes[name][which] for name in names)
+            try:
+                ready = segment.plan_for(shapes)
+            except BindingError as error:
+                asked = ", ".join(f"{name} {list(shape)}" for name, shape in zip(names, shapes, strict=True))
+                raise errors.InvalidArgument(
+                    f"the model does not take the shapes of a profile ({asked}): {error}"
+                ) from error
+        plans[shapes] = ready
+    return plans
+
+
+def _why_not(built: Built) -> str:
+    """What of a model is not a part of one native step."""
+    if signature_content(built.signature) is None:
+        return "its inputs and outputs must be tensors, none of which may be left out"
+    kinds = [f"{step.op_type} ({step.name}, {step.kind})" for step in built.plan.steps]
+    return f"it has the steps {', '.join(kinds[:8])}{', …' if len(kinds) > 8 else ''}" if kinds else "it has no steps"

@@ -1,0 +1,101 @@
+"""What a caller gives as a model and is an engine: a file or bytes that `sardonyx compile` made, or an ONNX model of
+one EPContext node that carries such an engine or names its file."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sardonyx import errors
+from sardonyx.graph.context_model import Context, context_in, may_be_context
+from sardonyx.runtime.engine_file import BEGINNING, DamagedError, SealedEngine, map_sealed, sealed_engine
+from sardonyx.runtime.mapped_pages import map_file
+
+if TYPE_CHECKING:
+    from sardonyx.api.options.session_options import SessionOptions
+
+# Bytes of a file that are looked at to tell what it is.
+_LOOKED_AT = 64 << 10
+
+
+@dataclass(frozen=True)
+class EngineSource:
+    """An engine, and what to call it."""
+
+    name: str
+    sealed: SealedEngine
+
+
+def find(source: Any, options: SessionOptions) -> EngineSource | None:
+    """The engine that a source is; None for any other model.
+
+    `Fail` where it is damaged, or the file that a model names is not there.
+    """
+    if isinstance(source, bytes):
+        if source.startswith(BEGINNING):
+            return _opened("the engine given as bytes", memoryview(source), None)
+        if may_be_context(source[:_LOOKED_AT]):
+            found = context_in(memoryview(source))
+            return None if found is None else _carried(found, memoryview(source), None, Path(), options)
+        return None
+    if not isinstance(source, str) or not source:
+        return None
+    try:
+        if not stat.S_ISREG(os.stat(source).st_mode):  # before opening: a pipe would block
+            return None
+        with open(source, "rb") as file:
+            beginning = file.read(_LOOKED_AT)
+            status = os.fstat(file.fileno())
+    except (OSError, ValueError):  # whoever loads the model says so
+        return None
+    if beginning.startswith(BEGINNING):
+        return _mapped(source)
+    if not may_be_context(beginning):
+        return None
+    data = map_file(source)
+    found = context_in(data)
+    return None if found is None else _carried(found, data, status, Path(source), options)
+
+
+def _carried(
+    context: Context, data: memoryview, status: os.stat_result | None, path: Path, options: SessionOptions
+) -> EngineSource:
+    """The engine of a node in the model file `path`, which is `data`."""
+    name = f"the engine in {str(path)!r}" if path.name else "the engine in the model given as bytes"
+    if context.embedded is not None:
+        start, size = context.embedded
+        return _opened(name, data[start : start + size], status)
+    file = context.file
+    if options._context_reader is not None:
+        return _opened(f"the engine {file!r}", memoryview(options._read_context(file)), None)
+    folder = os.path.realpath(path.parent)
+    target = os.path.realpath(os.path.join(folder, file))
+    if os.path.isabs(file) or os.path.commonpath([folder, target]) != folder:
+        raise errors.InvalidArgument(
+            f"ep_cache_context of the EPContext node must name a file beside the model or below its folder, not {file}"
+        )
+    if not os.path.isfile(target):
+        raise errors.NoSuchFile(f"{target}, which holds what {path} was compiled to, does not exist")
+    return _mapped(target)
+
+
+def _mapped(path: str) -> EngineSource:
+    try:
+        return EngineSource(repr(path), map_sealed(path))
+    except (DamagedError, OSError) as error:
+        raise damaged(repr(path), error) from error
+
+
+def _opened(name: str, data: memoryview, status: os.stat_result | None) -> EngineSource:
+    try:
+        return EngineSource(name, sealed_engine(data, status))
+    except DamagedError as error:
+        raise damaged(name, error) from error
+
+
+def damaged(name: str, error: Exception) -> errors.Fail:
+    """The error for an engine that is not what was written."""
+    return errors.Fail(f"{name} is damaged: {error}. Compile the model again")

@@ -1,0 +1,210 @@
+"""Where the engine of a model is kept, and when it is the right one.
+
+An engine belongs to the path of a model, the options that its session was made with, this machine, this version of the
+package, and the state of every file that the model is made of: size, inode, and the times of its last modification and
+change. A program can set the first of these times back but not the second, so that a changed weight is noticed. Files
+that changed less than `SETTLED_SECONDS` before their session began have no engine: a second change might show the same
+times.
+
+It has plans for the sizes that the model was run with lately, at most `MOST_SHAPES`. Where so many sessions in a row
+needed another one, sizes come back too seldom for an engine to be worth its while: there is none for a month.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx import log
+from sardonyx._version import __version__
+from sardonyx.api.building.session_request import SessionRequest
+from sardonyx.api.engines.held_files import file_state
+from sardonyx.api.options.config_keys import is_on
+from sardonyx.api.options.run_settings import run_settings
+from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.restored_plan import shapes_of
+from sardonyx.compiler.tuned import stored_numbers
+from sardonyx.runtime.engine_file import (
+    SUFFIX,
+    DamagedError,
+    Engine,
+    Sections,
+    only_writer,
+    read_content,
+    read_engine,
+    write_engine,
+)
+from sardonyx.runtime.kernel_cache import default_folder
+from sardonyx.runtime.mapped_pages import named_path
+from sardonyx.runtime.native_segment import Shapes
+from sardonyx.runtime.processors import default_threads
+from sardonyx.runtime.settings import RunSettings
+
+KEY = "sardonyx.engine_cache"
+
+SETTLED_SECONDS = 2.0
+# Sessions that are made more quickly have no engine.
+LEAST_SECONDS = 0.05
+# Sizes of a model's inputs that an engine has plans for, those used last.
+MOST_SHAPES = 8
+# Sessions in a row that needed sizes which their engine had not, after which there is none for a while.
+MOST_MISSES = 8
+
+_MISSED = ".missed"  # as many bytes as there were such sessions
+_MISSED_SECONDS = 30 * 86400.0
+
+# Session config entries that ask for what only the ordinary way does.
+_REFUSED = ("session.disable_cpu_ep_fallback", "session.record_ep_graph_assignment_info", "ep.context_enable")
+_LARGEST = "session.max_shape_override"
+
+# What makes the description and the sections of an engine with plans for these shapes.
+Make = Callable[[Sequence[Shapes]], tuple[Mapping[str, Any], Sections]]
+
+
+def only_runs(request: SessionRequest) -> bool:
+    """Whether a session is asked for no more than to run a model on the CPU alone, unobserved."""
+    options = request.options
+    config = options._config
+    if options._initializers or options._external or options._external_files or options.has_providers():
+        return False
+    if options.enable_profiling or options.optimized_model_filepath or options._cancelled[0]:
+        return False
+    if list(request.names) not in ([], ["CPUExecutionProvider"]) or any(map(len, request.provider_options)):
+        return False
+    if request.logger.is_enabled(log.Severity.VERBOSE) or any(is_on(config, key) for key in _REFUSED):
+        return False
+    return is_on(config, KEY) and not config.get(_LARGEST)
+
+
+class EngineStore:
+    """The place of one model's engine for one set of options."""
+
+    def __init__(self, folder: Path, key: str, model: str, settings: RunSettings) -> None:
+        """`settings` are those of the session's native execution, which are a part of the key."""
+        self._key, self._model, self.settings = key, model, settings
+        self._path = folder / (hashlib.sha256(key.encode()).hexdigest()[:40] + SUFFIX)
+        self._began = time.time()
+
+    @property
+    def key(self) -> str:
+        """The model's path and all that sessions of it depend on beside its files."""
+        return self._key
+
+    @staticmethod
+    def of(request: SessionRequest) -> EngineStore | None:
+        """The store for a session; None where it is switched off, or asked for more than runs of a model file."""
+        folder, source, options = default_folder(), request.source, request.options
+        if folder is None or not isinstance(source, str) or not source or not only_runs(request):
+            return None
+        settings = run_settings(options)
+        if settings.kernels == "numpy":
+            return None
+        parts = (
+            os.path.realpath(source),
+            named_path(source),
+            repr(settings),
+            default_threads(),
+            int(options.graph_optimization_level),
+            int(options.execution_order),
+            sorted(options._config.items()),
+            sorted(map(repr, options._free_dimensions.items())),
+            sorted(request.disabled),
+            host_target(settings.kernels).key,
+            stored_numbers(),
+            package_state(),
+            np.__version__,
+        )
+        return EngineStore(folder / "engines", json.dumps(parts), parts[0], settings)
+
+    def find(self) -> Engine | None:
+        """The engine, if it can be trusted and every file of the model is as it was."""
+        if self._is_given_up():
+            return None
+        try:
+            return read_engine(self._path, self._is_current)
+        except DamagedError:  # the next one takes its place
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            return None
+
+    def _is_current(self, content: Mapping[str, Any]) -> bool:
+        """Whether an engine is one of what the model is now."""
+        if content.get("key") != self._key:
+            return False
+        return all(file_state(path) == state for path, state in content["files"].items())
+
+    def keep(self, files: Sequence[str], shapes: Sequence[Shapes], make: Make) -> bool:
+        """Write an engine of a model made of these files, with plans for `shapes`, the latest first, and for those that
+        it had; whether that was possible, and nobody else has or does."""
+        states = self.settled(files)
+        if states is None or self._is_given_up():
+            return False
+        with only_writer(self._path) as alone:
+            if not alone:
+                return False
+            content = read_content(self._path)
+            kept = [] if content is None or not self._is_current(content) else list(map(shapes_of, content["plans"]))
+            if set(shapes) <= set(kept):
+                return False
+            made, sections = make([*shapes, *(one for one in kept if one not in shapes)][:MOST_SHAPES])
+            return write_engine(self._path, {**made, "key": self._key, "files": states}, sections)
+
+    def settled(self, files: Sequence[str]) -> dict[str, list[int]] | None:
+        """The states of files that have not changed since shortly before this session began; None where one has, or a
+        link among them leads elsewhere by now."""
+        states = {path: file_state(path) for path in files}
+        if not all(os.path.realpath(path) in states for path in files):
+            return None
+        latest = (self._began - SETTLED_SECONDS) * 1e9
+        if any(state is None or max(state[1:3]) > latest for state in states.values()):
+            return None
+        return states  # type: ignore[return-value]
+
+    def note_served(self) -> None:
+        """A session began with a size that its engine had."""
+        with contextlib.suppress(OSError):
+            self._path.with_suffix(_MISSED).unlink()
+
+    def note_missed(self) -> None:
+        """A session needed a size that its engine had not; where that came too often, the engine goes."""
+        with contextlib.suppress(OSError):
+            with self._path.with_suffix(_MISSED).open("ab") as file:
+                file.write(b".")
+            if self._is_given_up():
+                self._path.unlink(missing_ok=True)
+
+    def _is_given_up(self) -> bool:
+        """Whether sessions of the model, as it is, missed their engine too often, within the last month."""
+        marker = self._path.with_suffix(_MISSED)
+        with contextlib.suppress(OSError):
+            status = marker.stat()
+            recent = time.time() - status.st_mtime < _MISSED_SECONDS
+            if recent and os.stat(self._model).st_ctime < status.st_mtime:
+                return status.st_size >= MOST_MISSES
+            marker.unlink()
+        return False
+
+
+@functools.cache
+def package_state() -> str:
+    """What tells one state of this package from another: its version, and the sizes and times of its files."""
+    digest = hashlib.sha256(__version__.encode())
+    waiting = [str(Path(__file__).parents[1])]
+    while waiting:
+        with os.scandir(waiting.pop()) as found:
+            for item in sorted(found, key=lambda item: item.name):
+                if item.name.endswith(".py"):
+                    status = item.stat()
+                    digest.update(f"{item.path} {status.st_size} {status.st_mtime_ns}".encode())
+                elif "." not in item.name and item.name != "__pycache__" and item.is_dir():
+                    waiting.append(item.path)
+    return digest.hexdigest()

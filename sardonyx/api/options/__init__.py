@@ -1,0 +1,1 @@
+"""What callers set: options of sessions and runs, config entries, threads, adapters, and what all sessions share."""
