@@ -139,7 +139,7 @@ def taken(run: Callable[[], object], seconds: float) -> list[float]:
         run()
     samples: list[float] = []
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    while not samples or time.perf_counter() < end:
         samples.append(timed(run)[0])
     return samples
 

@@ -134,9 +134,11 @@ def test_bound_runs_take_no_memory_of_python(bound: Bound) -> None:
 def test_bound_runs_take_no_memory_of_c(bound: Bound) -> None:
     usage = _usage_of_c()
     bound.run(RUNS)
-    before = usage()
-    bound.run(RUNS)
-    assert usage() == before
+    found = [usage()]
+    for _ in range(5):  # threads of earlier tests may end meanwhile
+        bound.run(RUNS)
+        found.append(usage())
+    assert any(before == after for before, after in itertools.pairwise(found))
 
 
 def test_bound_runs_touch_no_new_pages(bound: Bound) -> None:

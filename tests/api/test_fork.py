@@ -23,7 +23,7 @@ pytestmark = [
 
 Array = np.ndarray[Any, Any]
 
-PATIENCE = 60.0  # seconds after which a child hangs
+PATIENCE = 180.0  # seconds after which a child hangs
 
 
 def _session(power: int) -> ort.InferenceSession:

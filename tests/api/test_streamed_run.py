@@ -27,7 +27,7 @@ from sardonyx.runtime.team import ThreadTeam
 from tests.api.test_interrupts import FOR_EVER
 
 Array = np.ndarray[Any, Any]
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def model(graph: str, functions: str = "") -> bytes:

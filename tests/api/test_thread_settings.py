@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from sardonyx.runtime import processors
 from sardonyx.runtime.team import ThreadTeam
 from sardonyx.runtime.team_options import Idling
 from sardonyx.runtime.team_words import MemberField
+from tests.runtime.workers import looks, looks_per_second, wait_for_sleep, wait_until
 
 MODEL = onnx.parser.parse_model(
     '<ir_version: 9, opset_import: ["" : 20]> agraph (float[n, 256] x) => (float[n, 256] y) '
@@ -99,37 +99,40 @@ def test_openmp_says_how_many_threads_there_are(monkeypatch: pytest.MonkeyPatch)
 def test_openmp_says_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert team_of(session(2)).options.idling(1).nanoseconds > 0
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert looks_while_idle(session(2)) <= 1000
+    assert looks_before_sleep(session(2)) <= 1000
     assert team_of(session(2, spinning=1)).options.idling(1).nanoseconds > 0  # what the session says counts more
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert team_of(session(2)).options.idling(1).nanoseconds > 0
     assert team_of(session(2, spinning=0)).options.idling(1).nanoseconds == 0
 
 
-def looks_while_idle(made: ort.InferenceSession) -> int:
-    """How often a worker looks for a run after one, while another team's worker does so a hundred thousand times."""
+def looks_before_sleep(made: ort.InferenceSession) -> int:
+    """How often a worker looks for another run after one until it sleeps."""
     made.run(None, {"x": X})
-    clock = session(2, spinning=1, duration=60_000_000, backoff=2)
-    clock.run(None, {"x": X})
-    begin, ticks = team_of(made).column(MemberField.LOOKS)[1], team_of(clock).column(MemberField.LOOKS)[1]
-    ended = threading.Event()
-    for _ in range(10_000):
-        if team_of(clock).column(MemberField.LOOKS)[1] > ticks + 100_000:
-            break
-        ended.wait(0.001)
-    return team_of(made).column(MemberField.LOOKS)[1] - begin
+    team = team_of(made)
+    begin = looks(team, 1)
+    wait_for_sleep(team, 1)
+    return looks(team, 1) - begin
 
 
 # Threads that look for work
 
 
 def test_workers_look_for_work_as_long_as_they_are_told() -> None:
-    assert looks_while_idle(session(2, duration=50_000_000)) > 10_000
-    assert looks_while_idle(session(2, duration=0)) <= 1000
+    made = session(2, duration=50_000_000)
+    made.run(None, {"x": X})
+    begin = looks(team_of(made), 1)
+    wait_until(lambda: looks(team_of(made), 1) > begin + 10_000)
+    assert looks_before_sleep(session(2, duration=0)) <= 1000
 
 
 def test_pauses_between_looks_grow() -> None:
-    often, rarely = (looks_while_idle(session(2, duration=50_000_000, backoff=backoff)) for backoff in (1, 64))
+    found = []
+    for backoff in (1, 64):
+        made = session(2, duration=50_000_000, backoff=backoff)
+        made.run(None, {"x": X})
+        found.append(looks_per_second(team_of(made), 1))
+    often, rarely = found
     assert 0 < 4 * rarely < often
 
 

@@ -27,7 +27,7 @@ def test_whole_suite(way: str, tmp_path: Path) -> None:
     if way == "avx2" and not can_run("avx2"):
         pytest.skip("this machine has no AVX2")
     report = tmp_path / "report.json"
-    main(["--workers", "1", "--json", str(report), *WAYS[way]])
+    main(["--workers", "1", "--timeout", "300", "--json", str(report), *WAYS[way]])
     outcomes = json.loads(report.read_text(encoding="utf-8"))["outcomes"]
     assert len(outcomes) > (1400 if way == "constants" else 1900)
     bad = {item["name"]: f"{item['status']}: {item['reason']}" for item in outcomes if item["status"] != "passed"}

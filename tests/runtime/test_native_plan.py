@@ -21,6 +21,7 @@ from sardonyx.runtime.lanes import Lane
 from sardonyx.runtime.native_plan import NativePlan, StepColumn
 from sardonyx.runtime.team import FINISHED, TERMINATED, TeamOptions, ThreadTeam
 from tests.runtime.native_kernels import BARRIER, CALLER, PlanMaker, chain, chained, code, kernel, mix, numbers
+from tests.runtime.workers import PATIENCE
 
 COUNTS = (1, 2, 3, 5)
 
@@ -240,27 +241,32 @@ def test_a_team_stays_usable_when_runs_are_terminated_at_any_moment(team: Thread
     plan, short, lane, word = chain(400, 10), chain(5, 10), Lane(), np.zeros(STOP_WORDS, np.int64)
     source, target = numbers(10), np.zeros(10, np.int64)
     addresses = (source.ctypes.data, target.ctypes.data)
-    ended = []
+    interrupted: list[int] = []
+    ended = threading.Event()
 
     def interrupt() -> None:
-        for _ in range(100):
+        while not ended.is_set():
             word[0] = 1
             time.sleep(0.0002)
             word[0] = 0
             time.sleep(0.0002)
-        ended.append(True)
+            interrupted.append(1)
 
     other = threading.Thread(target=interrupt)
     other.start()
     statuses = set()
-    while not ended:
-        statuses.add(team.run(plan, lane, addresses, 0, word.ctypes.data))
-        target[:] = 0
-        assert team.run(short, lane, addresses) == FINISHED
-        np.testing.assert_array_equal(target, chained(source, 5))
-    other.join()
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while len(interrupted) < 100 or TERMINATED not in statuses:
+            assert time.monotonic() < deadline, "no run was terminated"
+            statuses.add(team.run(plan, lane, addresses, 0, word.ctypes.data))
+            target[:] = 0
+            assert team.run(short, lane, addresses) == FINISHED
+            np.testing.assert_array_equal(target, chained(source, 5))
+    finally:
+        ended.set()
+        other.join()
     assert statuses <= {FINISHED, TERMINATED}
-    assert TERMINATED in statuses
 
 
 def test_denormal_numbers_are_zero_where_the_plan_says_so(team: ThreadTeam) -> None:

@@ -25,9 +25,9 @@ from sardonyx.runtime.team import FINISHED, ExecutorCode, TeamOptions, ThreadTea
 from sardonyx.runtime.team_options import Idling
 from sardonyx.runtime.team_words import MemberField
 from tests.runtime.native_kernels import PlanMaker, Words, chain, chained, code, numbers
+from tests.runtime.workers import PATIENCE, looks, looks_per_second, wait_for_sleep, wait_until
 
 POSIX_FORK = hasattr(os, "fork")
-PATIENCE = 30.0  # seconds after which something that should come has not come
 
 EXPECTED_LENGTH, EXPECTED_SIZE = 25, 24
 
@@ -68,7 +68,7 @@ class _Blocked:
 
     def __enter__(self) -> _Blocked:
         self._thread.start()
-        _wait_until(lambda: self._count[0] > 0)
+        wait_until(lambda: self._count[0] > 0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,13 +77,6 @@ class _Blocked:
         assert not self._thread.is_alive()
         assert self.status == FINISHED
         assert (self._met == 1).all()
-
-
-def _wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.001)
 
 
 def test_threads_of_a_team_work_at_the_same_time() -> None:
@@ -277,7 +270,7 @@ def test_workers_that_roam_keep_the_affinity_of_the_process(team: ThreadTeam) ->
         _run_and_check(team, seed)
         time.sleep(0.002)
     (worker,) = team.workers
-    _wait_until(lambda: frozenset(os.sched_getaffinity(worker.native_id or 0)) == available_processors())
+    wait_until(lambda: frozenset(os.sched_getaffinity(worker.native_id or 0)) == available_processors())
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
@@ -599,17 +592,14 @@ def test_each_worker_idles_as_it_is_told() -> None:
     idling = Idling(seconds=600.0, backoff=64)
     team = ThreadTeam(code(), TeamOptions(3, spin_seconds=600.0, added=1, added_idling=idling))
     _meets(team)
-    before = team.column(MemberField.LOOKS)
-    _wait_until(lambda: team.column(MemberField.LOOKS)[1] > before[1] + 500_000)
-    after = team.column(MemberField.LOOKS)
-    assert 0 < 4 * (after[2] - before[2]) < after[1] - before[1]
+    assert 0 < 4 * looks_per_second(team, 2) < looks_per_second(team, 1)
     team.close()
     team = ThreadTeam(code(), TeamOptions(3, spin_seconds=600.0, added=1, added_idling=Idling(spinning=False)))
     _meets(team)
-    time.sleep(0.01)
-    before = team.column(MemberField.LOOKS)
-    _wait_until(lambda: team.column(MemberField.LOOKS)[1] > before[1] + 100_000)
-    assert team.column(MemberField.LOOKS)[2] <= before[2] + 1000  # it may just have gone to sleep
+    before = [looks(team, number) for number in range(3)]
+    wait_until(lambda: looks(team, 1) > before[1] + 100_000)
+    wait_for_sleep(team, 2)
+    assert looks(team, 2) <= before[2] + 1000
     team.close()
 
 
@@ -618,12 +608,9 @@ def test_nobody_idles_long_where_spinning_stops_with_the_run() -> None:
     assert [options.idling(number).nanoseconds for number in (1, 2)] == [0, 0]
     team = ThreadTeam(code(), options)
     _meets(team)
-    _wait_until(lambda: all(_is_asleep(worker) for worker in team.workers))
+    for number in (1, 2):
+        wait_for_sleep(team, number)
     team.close()
-
-
-def _is_asleep(worker: threading.Thread) -> bool:
-    return Path(f"/proc/self/task/{worker.native_id}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
 
 
 # Sharing cores with other programs
@@ -655,5 +642,5 @@ def test_a_thread_that_lost_its_core_is_brought_to_one_that_waits() -> None:
             os.sched_setaffinity(0, before)
             other.kill()
     (worker,) = team.workers
-    _wait_until(lambda: frozenset(os.sched_getaffinity(worker.native_id or 0)) == available_processors())
+    wait_until(lambda: frozenset(os.sched_getaffinity(worker.native_id or 0)) == available_processors())
     team.close()
