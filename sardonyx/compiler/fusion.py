@@ -90,7 +90,7 @@ class _Fusion:
     def __init__(
         self, items: Sequence[Lowered], shape_of: Shapes, dtype_of: DTypes, outer: Mapping[ir.Value, bool], joins: bool
     ) -> None:
-        self.items = items
+        self.items = _read_ones(items, outer)
         self.joins = joins
         self.shape_of = shape_of
         self.dtype_of = dtype_of
@@ -100,7 +100,7 @@ class _Fusion:
         self.readers: dict[ir.Value, list[Lowered]] = {}
         self.numbers: dict[ir.Value, int] = {}  # while groups grow, Input(n) stands for the value number n
         self.leaves: list[ir.Value] = []
-        for item in items:
+        for item in self.items:
             for value in _given(item):
                 self.readers.setdefault(value, []).append(item)
 
@@ -278,6 +278,17 @@ def _same_dim(a: object, b: object) -> bool:
         return a == b
     value, other = getattr(a, "value", None), getattr(b, "value", None)
     return value is not None and value == other
+
+
+def _read_ones(items: Sequence[Lowered], outer: Mapping[ir.Value, bool]) -> list[Lowered]:
+    """The items without native nodes whose results nobody reads: models may have such, and no pass need remove them."""
+    read: set[ir.Value] = set()
+    kept: list[Lowered] = []
+    for item in reversed(items):
+        if item.role != "native" or any(outer.get(value) or value in read for value in item.node.outputs):
+            kept.append(item)
+            read.update(_given(item))
+    return kept[::-1]
 
 
 def _given(item: Lowered) -> list[ir.Value]:

@@ -142,3 +142,12 @@ def test_what_shapes_alone_decide_is_no_kernel() -> None:
         [e] y = Exp(r)
     }"""
     assert groups(text, {"x": random(3, 8)}) == [["e"]]
+
+
+def test_nodes_whose_results_nobody_reads_are_no_kernels() -> None:
+    text = """(float[a, a] x) => (float[a, a] y) {
+        alone = Add(x, x)
+        product = MatMul(x, x)
+        behind = Add(product, x)
+        y = Relu(x) }"""
+    assert groups(text, {"x": random(3, 3)}) == [["Relu_3"]]
