@@ -74,8 +74,12 @@ class _Search:
         return {value: self._picked(*marked) for value, marked in self._marked.items()}
 
     def _read(self, node: ir.Node, operator: Shape) -> None:
-        """Give each size of a shape a mark."""
+        """Give each size of a shape a mark; the shape of sizes is made of numbers."""
         (source,) = node.inputs
+        if source in self._marked:
+            numbers = np.array(self._marked[source][0].shape, np.int64)
+            self._marked[node.outputs[0]] = (numbers[operator.bounds(len(numbers))],) * len(_BASES)
+            return
         shape = None if source is None else self._shape_of(source)
         if source is None or shape is None:
             return

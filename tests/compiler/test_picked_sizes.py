@@ -101,6 +101,11 @@ def test_sizes_that_are_computed_with_are_worked_out() -> None:
     assert {"Shape", "ReduceSum"} <= set(_bound(session))
 
 
+def test_the_shape_of_sizes_is_known() -> None:
+    session, _ = _session("(float[a, b] x) => (int64[n] y) { sizes = Shape(x) y = Shape(sizes) }")
+    np.testing.assert_array_equal(session.run(None, {"x": np.ones((3, 5), np.float32)})[0], [2])
+
+
 def test_an_index_beyond_the_rank_names_its_node() -> None:
     text = """(float[a, b] x) => (float[k] y) {
         s = Shape(x)
