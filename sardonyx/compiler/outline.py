@@ -325,7 +325,8 @@ class Outline:
         self._constant_places = np.flatnonzero(on < 0)
         self._moving_places = np.concatenate([np.flatnonzero(on == 0), np.flatnonzero(on > 0)])
         self._moving_bases = on[self._moving_places]
-        self._base_count += bool((on >= self._base_count).any())
+        recordings = [one.recording for one in sample.operations]
+        self._base_count += any(one is not None and bool(one.faults) for one in recordings)
 
     def _layout(self, needed: Words) -> _Layout:
         """A layout for these sizes, which take about half of its room at least: a known one, or one that grows."""

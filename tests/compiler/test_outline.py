@@ -311,6 +311,20 @@ def test_wrong_sizes_and_indices_are_refused_as_ever(
     assert_same(session, plain, 1, 25)
 
 
+def test_indices_of_nothing_are_not_looked_at(outlined: list[NativePlan]) -> None:
+    text = """m (float[n, 4] x, int64[k] ids, float[k] u) => (float[n, k] y, float[k] v) {
+        y = Gather<axis = 1>(x, ids)
+        v = Neg(u) }"""
+    found = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    session = ort.InferenceSession(found.SerializeToString(), options(1))
+    for k in (5, 6, 7, 8):
+        fed = {"x": np.zeros((0, 4), np.float32), "ids": np.zeros(k, np.int64), "u": np.ones(k, np.float32)}
+        y, v = session.run(None, fed)
+        assert y.shape == (0, k)
+        np.testing.assert_array_equal(v, -fed["u"])
+    assert outlined
+
+
 def test_several_threads_make_plans_at_once(session: ort.InferenceSession, plain: ort.InferenceSession) -> None:
     expected = {n: plain.run(None, feeds(1, n)) for n in range(10, 50)}
     with ThreadPoolExecutor(8) as pool:
