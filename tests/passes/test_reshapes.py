@@ -103,6 +103,13 @@ def test_a_view_without_effect_that_is_an_output_stays() -> None:
     assert any("keeps its name" in reason for reason in reports["ReshapeElimination"].declined)
 
 
+def test_a_chain_that_ends_as_it_began_with_no_elements_stays() -> None:
+    model = make_model([N("Squeeze", ["x"], ["u"]), N("Squeeze", ["u"], ["y"])], {"x": [0]}, ["y"])
+    after, _ = rewritten(model)
+    assert operators(after)[-1] == "Squeeze"
+    assert_agrees(model, after, {"x": np.zeros(0, np.float32)})
+
+
 def test_unsqueezes_insert_all_axes_at_once() -> None:
     nodes = [N("Unsqueeze", ["x", "first"], ["a"]), N("Unsqueeze", ["a", "second"], ["y"])]
     for first, second in (([1], [2]), ([0], [0]), ([-1], [0, 2]), ([0, 2], [1]), ([1], [-1])):
