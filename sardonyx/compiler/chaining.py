@@ -278,7 +278,7 @@ class _Weaver:
             raise NotChainedError("results that are too large to be copied")
         results: list[_Held | None] = [None] * call.outputs
         for place, axis, room in zip(call.places, call.axes, rooms, strict=True):
-            results[place] = room if axis is None else replace(room, counted=(axis, count.place))
+            results[place] = room if axis is None else replace(room, counted=(axis % len(room.shape), count.place))
         return results
 
     def _view(self, step: Step, inputs: Sequence[_Held | None]) -> _Held:
@@ -290,8 +290,8 @@ class _Weaver:
         if first.nbytes > _MOST_BYTES:
             raise NotChainedError("a view of a large value")
         given = np.empty(first.shape, first.dtype)
-        (made,) = step.call(RunContext(), [given, *contents])
-        same = isinstance(made, np.ndarray) and made.dtype == given.dtype and made.size == given.size
+        made, *more = step.call(RunContext(), [given, *contents])
+        same = not more and isinstance(made, np.ndarray) and made.dtype == given.dtype and made.size == given.size
         if not same or not made.flags.c_contiguous or address_of(made) != address_of(given):
             raise NotChainedError("a view of elements in another order")
         same_array = None if first.array is None else first.array.reshape(made.shape)

@@ -216,6 +216,14 @@ def test_results_whose_size_is_counted(rows: int) -> None:
     check(COUNTED, runs)
 
 
+def test_counted_sizes_may_be_counted_from_the_last() -> None:
+    text = """m (bool[3] c, float[n, 3, 2] x) => (float[n, k, 2] y, float[n, 3, 2] u) {
+        y = Compress<axis = -2>(x, c)
+        u = Neg(x) }"""
+    runs = [{"c": np.array(keep), "x": numbers(4, 3, 2)} for keep in ([True, False, True], [False, False, True])]
+    check(text, runs)
+
+
 def test_results_that_were_counted_are_the_callers() -> None:
     session = session_of(COUNTED)
     feeds = {"c": np.arange(50) % 3 == 0, "x": numbers(50, 3)}
@@ -243,6 +251,15 @@ def test_what_reads_counted_results_takes_the_long_way() -> None:
 def test_results_that_are_known_before_the_run() -> None:
     text = """m (float[n, 3] x) => (int64[2] y, float[n, 3] z) { y = Shape(x) z = Neg(x) }"""
     check(text, [{"x": numbers(n, 3)} for n in (1, 4, 4, 4)])
+
+
+def test_views_that_divide_a_value_take_the_long_way() -> None:
+    text = """m (float[n] x, bool[n] c, int64[k] sizes) => (float[a] y, float[b] z, float[l] w) {
+        u = Relu(x)
+        w = Compress<axis = 0>(x, c)
+        y, z = Split<axis = 0>(u, sizes) }"""
+    runs = [{"x": numbers(4), "c": np.arange(4) > 1, "sizes": np.array(pair)} for pair in ([3, 1], [0, 4])]
+    check(text, runs, chained=False)
 
 
 def test_bound_memory() -> None:
