@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 
 from sardonyx.api.engines import engine_store
 from sardonyx.compiler.llvm.library import forget_kernels
 
+gc.disable()  # until all tests are known: nothing that collecting them makes goes again
+
 # Sessions of tests are made from their models, however often they come; those of engines have tests of their own.
 engine_store.LEAST_SECONDS = float("inf")
 
 
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
 @pytest.fixture(autouse=True, scope="module")
-def _kernels_of_a_module() -> Iterator[None]:
-    """Let the kernels of a module's tests go with it: all of them together are more than a process can map."""
-    yield
+def _fresh_module() -> None:
+    """Let the kernels of earlier modules' tests go: all of them together are more than a process can map.
+
+    What is left then stays, above all the tests themselves, and the collector need not look at it ever again.
+    """
     forget_kernels()
     gc.collect()
+    gc.freeze()
