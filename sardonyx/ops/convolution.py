@@ -195,6 +195,8 @@ class ConvTranspose(Convolution):
         assert w is not None
         if x.shape is None or w.shape is None:
             return [Fact(x.type, None)]
+        if len(x.shape) != len(w.shape) or len(x.shape) < 3:
+            raise ValueError(f"an input of rank {len(x.shape)} and weights of rank {len(w.shape)} do not fit")
         kernel = [dim for dim in w.shape[2:] if isinstance(dim, int)]
         filters = w.shape[1] * self.group if self.group != 1 else w.shape[1]
         if len(kernel) != len(x.shape) - 2:

@@ -75,6 +75,7 @@ class MatMul(Product):
 
     def run(self, a: Array, b: Array) -> Sequence[Value]:
         wide = working_dtype(a.dtype)
+        product_shape(a.shape, b.shape)
         y = np.matmul(a.astype(wide, copy=False), b.astype(wide, copy=False))
         return (np.asarray(y).astype(a.dtype, copy=False),)
 

@@ -47,6 +47,7 @@ class Slicing(Viewing):
     ) -> Array:
         chosen: list[slice] = [slice(None)] * data.ndim
         places = axes_of(range(len(starts)) if axes is None else axes, data.ndim)
+        _check_counts(starts, ends, places, steps)
         for axis, start, end, step in zip(places, starts, ends, steps, strict=True):
             chosen[axis] = _bounds(data.shape[axis], start, end, step)
         return data[tuple(chosen)]
@@ -57,6 +58,7 @@ class Slicing(Viewing):
         if data.shape is None:
             return Fact(data.type, None)
         places = axes_of(range(len(starts)) if axes is None else axes, len(data.shape))
+        _check_counts(starts, ends, places, steps)
         shape = list(data.shape)
         for axis, start, end, step in zip(places, starts, ends, steps, strict=True):
             shape[axis] = sliced_size(shape[axis], start, end, step)
@@ -68,6 +70,15 @@ class Slicing(Viewing):
         elif data.elements is not None and not places:
             contents = data.elements
         return Fact(data.type, tuple(shape), contents)
+
+
+def _check_counts(*given: Sequence[Any]) -> None:
+    """ValueError unless there are as many starts as ends, axes and steps."""
+    counts = [len(one) for one in given]
+    if len(set(counts)) > 1:
+        names = "starts", "ends", "axes", "steps"
+        told = ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=True))
+        raise ValueError(f"Slice needs as many of each, not {told}")
 
 
 def _bounds(size: int, start: int, end: int, step: int) -> slice:
@@ -150,8 +161,6 @@ class Slice(Slicing):
         self, data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
     ) -> Array:
         first, last = starts.ravel().tolist(), ends.ravel().tolist()
-        if len(first) != len(last):
-            raise ValueError(f"Slice has {len(first)} starts and {len(last)} ends")
         strides = [1] * len(first) if steps is None else steps.ravel().tolist()
         return self.sliced(data, first, last, None if axes is None else axes.ravel().tolist(), strides)
 

@@ -15,6 +15,9 @@ from sardonyx.ops.framework.facts import MAXIMUM_ELEMENTS, UNKNOWN, Dim, Dims, F
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 
+# As many as NumPy's arrays may have.
+_MOST_DIMENSIONS = 64
+
 
 class Viewing(Operator):
     """An operator whose first output is its first input's memory under another description."""
@@ -49,6 +52,9 @@ def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def unknown_shape(rank: int) -> Dims:
+    """Dimensions of which nothing is known; ValueError for more than arrays have."""
+    if rank > _MOST_DIMENSIONS:
+        raise ValueError(f"a result of {rank} dimensions: there may be {_MOST_DIMENSIONS} at most")
     return tuple(unknown_dim() for _ in range(rank))
 
 

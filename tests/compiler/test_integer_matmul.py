@@ -83,6 +83,12 @@ def test_ranks() -> None:
         assert np.array_equal(found, exact(a, b, a_zero, b_zero))
 
 
+@pytest.mark.parametrize("zeros", [(np.ones(3, np.uint8), None), (None, np.ones(2, np.uint8))])
+def test_zero_points_that_fit_neither_rows_nor_columns(zeros: tuple[Array | None, Array | None]) -> None:
+    with pytest.raises(ValueError, match="are neither one nor 4"):
+        product(np.ones((4, 6), np.uint8), np.ones((6, 4), np.uint8), *zeros)
+
+
 def test_epilogue() -> None:
     rng = np.random.default_rng(2)
     a, b = random_bytes(rng, np.uint8, 20, 50), random_bytes(rng, np.int8, 50, 33)

@@ -91,3 +91,10 @@ def test_what_joins_a_larger_kernel(dims: Dims, count: int, rows: int, operator:
     expected = [t, t * p, t * p + t] if count in (1, 3) else None
     gave = right_or_refused(made, {"m": np.ones(count, np.float32), "a": a}, expected)
     assert gave == (expected is not None)
+
+
+@pytest.mark.parametrize("operator", ["Expand", "Reshape"])
+def test_more_dimensions_than_arrays_have(operator: str) -> None:
+    sizes = helper.make_tensor_value_info("sizes", TensorProto.INT64, [1 << 40])
+    with pytest.raises(errors.Fail, match="1099511627776 dimensions"):
+        session([node(operator, ["x", "sizes"], ["y"])], [value("x", ["n"]), sizes], ["y"], [])

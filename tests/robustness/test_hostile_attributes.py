@@ -91,6 +91,7 @@ CASES: dict[str, Case] = {
     "huge pads of a result": Case("ConvTranspose", "the pads cut more", {"pads": [HUGE, 1, 1, 1]}, (IMAGE, TURNED)),
     "a huge output_padding": Case("ConvTranspose", TOO_MUCH, {"output_padding": [HUGE, 1]}, (IMAGE, TURNED)),
     "a negative output_shape": Case("ConvTranspose", "the pads cut more", {"output_shape": [-5, 1]}, (IMAGE, TURNED)),
+    "filters of another rank": Case("ConvTranspose", "weights of rank 1 do not fit", {}, (IMAGE, (3,))),
     # Blocks and neighbours: no more than there are.
     "QuantizeLinear": Case("QuantizeLinear", "", {"block_size": HUGE, "axis": 1}, (ROWS, SCALES)),
     "DequantizeLinear": Case("DequantizeLinear", "", {"block_size": HUGE, "axis": 1}, (np.ones(ROWS, np.int8), SCALES)),
@@ -116,7 +117,13 @@ CASES: dict[str, Case] = {
     "an endless scale": Case(
         "Resize", f"{TOO_MUCH}|infinity", {}, (IMAGE, None, np.array([1, 1, 1e18, np.inf], np.float32))
     ),
+    # Operands that do not fit a product.
+    "C of another width": Case("Gemm", "(2, 4), (5,) do not broadcast|(2,4) (5,)", {}, ((2, 3), (3, 4), (5,))),
     # Others.
+    "nothing among terms": Case("Sum", "input 1 is marked variadic but has an empty string", {}, (ROWS, None)),
+    "Slice along fewer axes": Case(
+        "Slice", "not 2 starts, 2 ends, 1 axes", {}, (ROWS, _numbers(0, 0), _numbers(1, 1), _numbers(0))
+    ),
     "Split into endless parts": Case("Split", "but the node has 2 outputs", {"num_outputs": HUGE}, (ROWS,), 2),
     "DepthToSpace": Case("DepthToSpace", "do not divide", {"blocksize": HUGE}),
     "GroupNormalization": Case("GroupNormalization", "do not divide", {"num_groups": HUGE}, (IMAGE, (2,), (2,))),

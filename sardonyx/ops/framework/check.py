@@ -56,10 +56,12 @@ def _check_arity(node: ir.Node, schema: Schema) -> None:
                 f"{len(given)} not in range [min={least}, max={shown}].",
             )
         for index, present in enumerate(given):
-            if not present and formal is not None and index < len(formal) and formal[index].kind == "single":
+            kind = formal[min(index, len(formal) - 1)].kind if formal else "optional"
+            is_one_of_many = kind == "variadic" and side == "input" and node.domain in ONNX_DOMAINS
+            if not present and (kind == "single" or is_one_of_many):
                 raise _invalid(
                     node,
-                    f"Node ({node.name or ''})'s {side} {index} is marked single but has an empty string in the graph",
+                    f"Node ({node.name or ''})'s {side} {index} is marked {kind} but has an empty string in the graph",
                 )
 
 

@@ -106,6 +106,9 @@ class IntegerProduct(NativeKernel):
         right_b = b.reshaped(b.shape[::-1], b.strides[::-1]) if turned else b
         left, right = as_matrix(a, vector="row"), as_matrix(right_b, vector="column")
         shape = product_shape(a, right_b, left, right)
+        for zero, count in ((a_zero, shape.rows), (b_zero, shape.columns)):
+            if zero is not None and zero.size not in (1, count):
+                raise ValueError(f"zero points of the shape {zero.shape} are neither one nor {count}")
         product = "s8s8" if a.dtype == _I8 else "u8s8"
         if binder.target.has_amx:
             product = f"{product} tiles"

@@ -156,10 +156,13 @@ def add_product(
     """
     outputs: tuple[Expr, ...] = (result,)
     taken = list(operands)
+    matrix = (*shape.batch, shape.rows, shape.columns)
+    for operand in operands:
+        if operand.size != 1 and common_shape([matrix, operand.shape]) != matrix:
+            raise ValueError(f"an operand of shape {operand.shape} does not broadcast to the product's, {matrix}")
     if epilogue is not None:
         outputs = _applied(epilogue.outputs, result, len(taken))
         taken.extend(widened(operand, shape) for operand in epilogue.operands)
-    matrix = (*shape.batch, shape.rows, shape.columns)
     results = [binder.new(output.dtype, shape.result) for output in outputs]
     places = [tensor.reshaped(matrix) for tensor in results]
     multiply(binder, left, right, outputs, taken, places, product)

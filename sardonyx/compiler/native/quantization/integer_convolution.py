@@ -33,6 +33,8 @@ class _Weights:
     def __init__(self, w: Array, zero_point: Array | None) -> None:
         signed = signed_weights(w)
         zero = np.zeros(1, np.int64) if zero_point is None else zero_point.reshape(-1).astype(np.int64)
+        if zero.size not in (1, len(signed)):
+            raise ValueError(f"there are {zero.size} zero points, but {len(signed)} filters")
         if w.dtype != signed.dtype:
             zero = zero - OFFSET
         count = signed[0].size if len(signed) else 0
