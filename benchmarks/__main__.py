@@ -41,7 +41,7 @@ from benchmarks import (
 )
 from benchmarks import summary as summaries
 from benchmarks.effort import QUICK, THOROUGH, USUAL, Effort
-from benchmarks.engines import BASELINE, BEST_OF, KEPT, OURS
+from benchmarks.engines import BASELINE, BEST_OF, COMPILED, KEPT, OURS
 from benchmarks.progress import Progress
 from benchmarks.zoo import registry, store
 
@@ -68,8 +68,8 @@ class Request:
 
     @property
     def starting(self) -> tuple[str, ...]:
-        """Those, and ours with the engines that it keeps."""
-        return (*self.few, KEPT) if OURS in self.few else self.few
+        """Those, and ours with engines that it keeps, and with files compiled ahead."""
+        return (*self.few, KEPT, COMPILED) if OURS in self.few else self.few
 
     @property
     def most(self) -> tuple[int, ...]:

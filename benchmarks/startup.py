@@ -5,7 +5,8 @@
 Sessions. Every figure comes from a fresh process that has imported the engine and made and run a session of a tiny
 model, so that imports are over. `cold` is a process whose caches are an empty folder (the environment variable
 SARDONYX_CACHE), `warm` are those after it with the same folder; engines without such caches are only warm.
-`sardonyx` makes every session from the model, `sardonyx-kept` from the engine that the cold process kept of it. The
+`sardonyx` makes every session from the model, `sardonyx-kept` from the engine that the cold process kept of it,
+`sardonyx-compiled` from a file that `sardonyx compile` made, whose cold process is the first one that opens it. The
 file of the model is in the system's memory: it was read before. Our Python files are compiled to bytecode, as those of
 an installed package are. Medians over `--repeats` processes.
 
@@ -31,7 +32,7 @@ import numpy as np
 
 import sardonyx
 from benchmarks import isolated, machine, options, report
-from benchmarks.engines import BASELINE, ENGINES, KEPT, OURS, OnnxRuntime
+from benchmarks.engines import BASELINE, COMPILED, ENGINES, KEPT, OURS, CompiledAhead, OnnxRuntime
 from benchmarks.tables import Column, Table
 from benchmarks.turns import timed
 from benchmarks.zoo import registry, test_data, tiny
@@ -44,7 +45,7 @@ STEADY_SECONDS = 0.5
 SESSIONS = Table(
     (
         Column("model", "model", width=26),
-        Column("engine", "engine", width=13),
+        Column("engine", "engine", width=17),
         Column("thr", "threads", "d", 3),
         Column("cold s", "cold_session_s", ".3f", 7),
         Column("+ first run", "cold_first_s", ".3f", 11),
@@ -59,7 +60,7 @@ SESSIONS = Table(
 PROCESSES = Table(
     (
         Column("model", "model", width=26),
-        Column("engine", "engine", width=13),
+        Column("engine", "engine", width=17),
         Column("thr", "threads", "d", 3),
         Column("median s", "median_s", ".3f", 8),
         Column("min s", "min_s", ".3f", 8),
@@ -111,7 +112,7 @@ class Start:
 def main() -> None:
     parser = options.parser("startup", __doc__)
     options.add_models(parser)
-    options.add_engines(parser, (BASELINE, "openvino", OURS, KEPT))
+    options.add_engines(parser, (BASELINE, "openvino", OURS, KEPT, COMPILED))
     options.add_threads(parser, options.default_threads()[-1:])
     parser.add_argument("--repeats", type=int, default=3, help="processes for each figure; default: %(default)s")
     options.add_json(parser)
@@ -155,9 +156,10 @@ def session_row(name: str, engine: str, threads: int, zoo: Path, repeats: int) -
     row = Session(name, engine, threads)
     with tempfile.TemporaryDirectory() as folder:
         warm_up = write_tiny(Path(folder))
-        start = partial(isolated.call, start_once, name, engine, threads, zoo, warm_up)
         environment = {CACHE: str(Path(folder) / "kernels")}
         try:
+            path = file_of(name, engine, threads, zoo, Path(folder), environment)
+            start = partial(isolated.call, start_once, name, engine, path, threads, zoo, warm_up)
             if engine.startswith(OURS):
                 cold: Start = start(environment=environment)
                 row.cold_session_s, row.cold_first_s = cold.session_s, cold.first_s
@@ -172,13 +174,21 @@ def session_row(name: str, engine: str, threads: int, zoo: Path, repeats: int) -
     return row
 
 
-def start_once(name: str, engine: str, threads: int, zoo: Path, warm_up: Path) -> Start:
+def file_of(name: str, engine: str, threads: int, zoo: Path, folder: Path, environment: dict[str, str]) -> Path:
+    """The file that an engine's sessions are made of: the model, or what another process compiled of it in `folder`."""
+    path, found = zoo / name / "model.onnx", ENGINES[engine]
+    if isinstance(found, CompiledAhead):
+        return isolated.call(found.compiled, registry.get(name), path, threads, folder, environment=environment)
+    return path
+
+
+def start_once(name: str, engine: str, path: Path, threads: int, zoo: Path, warm_up: Path) -> Start:
     """Make a session of a model and run it, in this process, after one of a tiny model."""
     model = registry.get(name)
     inputs, _ = test_data.load(zoo / name / "test_data_set_0")
     prepare(engine, threads, warm_up)
     before = compiled_kernels(engine)
-    load: Callable[[], Callable] = partial(ENGINES[engine].load, model, zoo / name / "model.onnx", threads, False)
+    load: Callable[[], Callable] = partial(ENGINES[engine].load, model, path, threads, False)
     session_s, run = timed(load)
     first_s, _ = timed(partial(run, inputs))
     steady: list[float] = []
@@ -266,12 +276,18 @@ def process_rows(name: str, engines: Iterable[str], threads: int, zoo: Path, rep
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.npz"
         np.savez(inputs, **test_data.load(zoo / name / "test_data_set_0")[0])
-        arguments = [str(zoo / name / "model.onnx"), str(inputs), str(threads)]
         environment = {CACHE: str(Path(folder) / "kernels")}
+        files: dict[str, Path] = {}
+        for row in rows:
+            try:
+                files[row.engine] = file_of(name, row.engine, threads, zoo, Path(folder), environment)
+            except Exception as error:  # of one engine
+                row.error = isolated.reason(error)
         for turn in range(repeats + 1):  # the first one fills the kernel cache
             for row in rows:
                 if row.error or not (turn or row.engine.startswith(OURS)):
                     continue
+                arguments = [str(files[row.engine]), str(inputs), str(threads)]
                 try:
                     seconds = until_answer(script(row.engine) or "", arguments, environment)
                 except RuntimeError as error:

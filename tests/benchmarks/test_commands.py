@@ -18,7 +18,9 @@ import benchmarks.__main__ as everything
 import sardonyx as ort
 from benchmarks import ablation, gemm_shapes, isolated, knobs, options, small, spread, startup, where
 from benchmarks.ablation import Switch
+from benchmarks.engines import COMPILED, ENGINES, KEPT, OURS, CompiledAhead
 from benchmarks.turns import Budget
+from benchmarks.zoo import registry
 from sardonyx.api.options.config_keys import CONFIG_KEYS
 
 # Isolated calls
@@ -293,3 +295,16 @@ def test_a_program_without_an_answer_is_an_error() -> None:
     assert startup.until_answer("print(1)", [], {}) > 0
     with pytest.raises(RuntimeError, match="KeyError: 5"):
         startup.until_answer("{}[5]", [], {})
+
+
+def test_a_session_begins_from_a_file_compiled_ahead(tmp_path: Path) -> None:
+    model, threads = registry.get("one-add"), 1
+    path = startup.write_tiny(tmp_path)
+    engine = ENGINES[COMPILED]
+    assert isinstance(engine, CompiledAhead)
+    made = engine.compiled(model, path, threads, tmp_path)
+    inputs = {tensor.name: np.full(tensor.sized(model.sizes), 2, np.float32) for tensor in model.inputs}
+    expected = ENGINES[OURS].load(model, path, threads, False)(inputs)
+    for file in (made, path):
+        np.testing.assert_array_equal(engine.load(model, file, threads, False)(inputs), expected)
+    assert startup.script(COMPILED) == startup.script(KEPT)
