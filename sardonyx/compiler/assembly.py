@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -171,16 +171,18 @@ class _Arena:
 _Touch = tuple[int, int, int, bool, int]
 
 
-def find_barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> list[bool]:
+def find_barriers(
+    steps: Sequence[BoundStep], offsets: Mapping[Buffer, int], alone: Sequence[bool] | None = None
+) -> list[bool]:
     """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
 
-    Steps that the caller does alone are done in order, so they need no meeting among themselves. Inputs and constants
-    are only read, so nobody waits for them.
+    Steps that the caller does alone are done in order, so they need no meeting among themselves; `alone` says which, if
+    the steps do not. Inputs and constants are only read, so nobody waits for them.
     """
     ranges: dict[Buffer, tuple[int, int, int]] = {}
 
-    def touches(refs: Sequence[int], step: BoundStep) -> list[_Touch]:
-        buffers, alone, group = step.buffers, step.form.alone, step.group
+    def touches(refs: Sequence[int], step: BoundStep, alone: bool) -> list[_Touch]:
+        buffers, group = step.buffers, step.group
         found: list[_Touch] = []
         for ref in refs:
             buffer = buffers[ref]
@@ -195,8 +197,8 @@ def find_barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> lis
     result: list[bool] = []
     read: list[_Touch] = []
     written: list[_Touch] = []
-    for step in steps:
-        reads, writes = touches(step.form.read_refs, step), touches(step.form.written_refs, step)
+    for step, own in zip(steps, [step.form.alone for step in steps] if alone is None else alone, strict=True):
+        reads, writes = touches(step.form.read_refs, step, own), touches(step.form.written_refs, step, own)
         clash = _meet(written, reads) or _meet(written, writes) or _meet(read, writes)
         result.append(clash)
         if clash:
@@ -207,7 +209,7 @@ def find_barriers(steps: Sequence[BoundStep], offsets: dict[Buffer, int]) -> lis
     return result
 
 
-def _range(buffer: Buffer, offsets: dict[Buffer, int]) -> tuple[int, int, int]:
+def _range(buffer: Buffer, offsets: Mapping[Buffer, int]) -> tuple[int, int, int]:
     """The space in which a buffer lies, 0 for the arena and more for an output, its start and its end; -1: nowhere."""
     root, start = buffer.settled()
     if root.kind == "arena":

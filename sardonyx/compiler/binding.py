@@ -172,7 +172,7 @@ class Binder:
         if nbytes is None:
             nbytes = sum([tensor.nbytes for tensor in (*reads, *writes)])
         function = self.library.address(emit, spec)
-        alone = chunks == 1 and self.settings.branches == 1
+        alone = 1 // chunks if self.settings.branches == 1 else 0  # for a traced number, whether it is 1 or more
         if self.piece is not None:
             took = nanoseconds_of(flops, nbytes)
             self.piece.add(function, arguments, reads, writes, self._group, chunks, claim, alone, took)
@@ -191,7 +191,7 @@ class Binder:
                 claim=claim,
                 flops=flops,
                 nbytes=nbytes,
-                alone=alone,
+                alone=alone == 1,
                 kernel=emit.__name__.removeprefix("emit_"),
                 detail=detail,
                 arithmetic=arithmetic,

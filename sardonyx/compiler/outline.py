@@ -20,16 +20,16 @@ import numpy as np
 
 from sardonyx.compiler.assembly import find_barriers, lay_out
 from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
-from sardonyx.compiler.bound_step import BoundStep, contents_of, tensor_over
+from sardonyx.compiler.bound_step import BoundStep
+from sardonyx.compiler.course import Course, NotOutlinedError, Values, Walk
 from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
-from sardonyx.compiler.replay import Describe, Looks, Recording, Replays
+from sardonyx.compiler.replay import Looks, Recording, Replays
+from sardonyx.compiler.route import NoOutlineError, RoutedWalk, Routes
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
 
 if TYPE_CHECKING:
     from sardonyx.compiler.segment import BoundOperation, Operation
-
-Values = dict[int, "Tensor | None"]
 
 # Outlines of a segment; beyond, all are dropped.
 MOST_OUTLINES = 64
@@ -37,6 +37,8 @@ MOST_OUTLINES = 64
 _SPARE_PART = 8
 # A layout that is stretched may take so many times the memory of one for the same sizes.
 _WASTE = 1.125
+# Patterns of steps that the caller does alone, whose barriers a layout knows; beyond, all are dropped.
+_MOST_BARRIERS = 64
 # In how many parts of one it is said how far layouts are stretched.
 _PARTS = 1 << 10
 # Buffers of so many bytes, and what follows from them, are beyond numbers of 64 bits in such parts.
@@ -54,136 +56,6 @@ class Sample:
     inputs: int
     outputs: int  # how many the plan makes
     constants: Sequence[Array]  # what its kernels read
-
-
-class NotOutlinedError(Exception):
-    """A plan without an outline: it holds more than whole buffers in the arena and what crosses its border."""
-
-
-class Course:
-    """What follows from the kinds of a segment's operations, whatever the sizes.
-
-    `kinds` numbers the operations by kind in the order of their first ones, -1 for those that are computed while
-    binding; `fixed` are the model's constants. NotOutlinedError where operations of a kind do not read alike.
-
-    bound: what is to be bound: the operations that are the first of their kind, and those that are computed.
-    makers: of each value that another operation makes: that one, and the place of the value among its outputs.
-    alike: pairs of values that have to look alike, so that what the first of a kind does is right for the others.
-    """
-
-    def __init__(self, operations: Sequence[Operation], kinds: Sequence[int], fixed: Mapping[int, Tensor]) -> None:
-        self.operations = operations
-        self.kinds = kinds
-        self.fixed = fixed
-        self.bound: list[int] = []
-        self.makers: dict[int, tuple[int, int]] = {}
-        self.of_kind: list[list[int]] = []
-        same: dict[int, int] = {}  # of a value that another operation makes: the value that the first of its kind makes
-        alike: dict[tuple[int, int], None] = {}
-        for index, (operation, kind) in enumerate(zip(operations, kinds, strict=True)):
-            if kind < 0 or kind == len(self.of_kind):
-                self.bound.append(index)
-                if kind >= 0:
-                    self.of_kind.append([index])
-                continue
-            first = operations[self.of_kind[kind][0]]
-            self.of_kind[kind].append(index)
-            for place, number in enumerate(operation.outputs):
-                self.makers[number] = index, place
-                same[number] = first.outputs[place]
-            read, wanted = ([n for n in one.inputs if n >= 0 and n not in fixed] for one in (operation, first))
-            if len(read) != len(wanted):
-                raise NotOutlinedError
-            pairs = zip(read, wanted, strict=True)
-            alike.update(dict.fromkeys((same.get(one, one), same.get(other, other)) for one, other in pairs))
-        self.alike = [(one, other) for one, other in alike if one != other]
-
-
-class Walk:
-    """The operations of a segment, bound once for each of their kinds, for new sizes.
-
-    `values` has the inputs. Afterwards there is one recording for each kind.
-    """
-
-    def __init__(self, course: Course, binder: Binder, values: Values) -> None:
-        self.binder = binder
-        self.recordings: list[Recording] = []
-        self._course = course
-        self._values = values
-        self._buffers: dict[tuple[int, int], Buffer] = {}
-
-    def run(self, replays: Replays, looks: Looks) -> bool:
-        """Bind; False where operations of a kind differ, cannot be recorded, or refuse what they are given."""
-        course, binder, values = self._course, self.binder, self._values
-        for index in course.bound:
-            operation = course.operations[index]
-            given = [None if number < 0 else self.value(number) for number in operation.inputs]
-            binder.label, binder.origin = operation.label, operation
-            found: Recording | None = None
-            try:
-                if operation.structure is None:
-                    made = operation.bind(binder, given)
-                else:
-                    made, found = replays.bind(operation.structure, operation.bind, binder, given, as_piece=True)
-            except Exception:  # the ordinary way says so
-                return False
-            if course.kinds[index] >= 0:
-                if found is None:
-                    return False
-                self.recordings.append(found)
-            values.update(zip(operation.outputs, made, strict=False))
-        numbers = {number: looks.of_one(one) for number, one in values.items() if one is not None}
-        return all(numbers.get(one) == numbers.get(other) for one, other in course.alike) and self._reads_alike()
-
-    def _reads_alike(self) -> bool:
-        """Whether the contents that decided over recordings are the same for all operations of a kind."""
-        operations = self._course.operations
-        return all(
-            contents_of(self.value(operations[index].inputs[place]))
-            == contents_of(self.value(operations[first].inputs[place]))
-            for recording, (first, *others) in zip(self.recordings, self._course.of_kind, strict=True)
-            if recording.read
-            for index in others
-            for place in recording.read
-        )
-
-    @property
-    def faults(self) -> list[tuple[Operation, Describe]]:
-        """What kernels may note, in the order of the notes: whose it is, and what makes the error."""
-        of_kind, operations = self._course.of_kind, self._course.operations
-        noting = [
-            (index, one) for one, found in zip(self.recordings, of_kind, strict=True) if one.faults for index in found
-        ]
-        noting.sort(key=lambda found: found[0])
-        return [(operations[index], describe) for index, recording in noting for _, describe in recording.faults]
-
-    def value(self, number: int) -> Tensor | None:
-        """A value that was known before, or that an operation has made: that one is put together when asked for."""
-        known = self._values.get(number) or self._course.fixed.get(number)
-        if known is not None or number not in self._course.makers:
-            return known
-        index, place = self._course.makers[number]
-        output = self._recording(index).outputs[place]
-        if output is None:
-            return None
-        if output.look is None:
-            found = self.value(self._course.operations[index].inputs[output.given])
-        else:
-            found = tensor_over(self._buffer(index, output.ref), output.look, output.array, output.number)
-        self._values[number] = found
-        return found
-
-    def _recording(self, index: int) -> Recording:
-        return self.recordings[self._course.kinds[index]]
-
-    def _buffer(self, index: int, ref: int) -> Buffer:
-        """A buffer of an operation, by its number in the recording."""
-        known = self._buffers.get((index, ref))
-        if known is None:
-            inputs = self._course.operations[index].inputs
-            known = self._recording(index).buffer(ref, self.binder, lambda place: self.value(inputs[place]))
-            self._buffers[index, ref] = known
-        return known
 
 
 class LaterSteps(Sequence[BoundStep]):
@@ -209,12 +81,13 @@ class LaterSteps(Sequence[BoundStep]):
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Where the buffers of the arena lie, each with its room in bytes, and the barriers before the steps."""
+    """Where the buffers of the arena lie, each with its room in bytes, and the barriers before the steps: flags, by
+    those that say which steps the caller does alone."""
 
     room: Words
     total: int
     base: Words  # of all buffers: what is added to the offsets of places in them
-    flags: Words
+    barriers: dict[bytes, Words]
     arena_bytes: int
     dense: float  # bytes of an arena for one of the room, where nothing is stretched
 
@@ -362,23 +235,38 @@ class Outline:
             return None
         base = layout.base.copy()
         base[self._in_arena] = base[self._in_arena] // ALIGNMENT * factor // _PARTS * ALIGNMENT
-        return _Layout(room, total, base, layout.flags, arena_bytes, layout.dense)
+        return _Layout(room, total, base, layout.barriers, arena_bytes, layout.dense)
 
     def _lay_steps_out(self, room: Words) -> _Layout:
-        """Find where buffers that get this room lie in the arena, and the barriers that follow from it."""
-        for number, nbytes in zip(self._in_arena.tolist(), room.tolist(), strict=True):
-            self._buffers[number].nbytes = nbytes
+        """Find where buffers that get this room lie in the arena."""
+        self._give_room(room)
         offsets, nbytes = lay_out(self.steps, in_place=False)  # what looks the same in the sample may differ
         base = self._base.copy()
         base[self._in_arena] = [offsets.get(self._buffers[number], 0) for number in self._in_arena.tolist()]
-        flags = np.array(find_barriers(self.steps, offsets), np.int64) * _BARRIER
         total = int(room.sum())
-        return _Layout(room, total, base, flags, nbytes, nbytes / max(1, total))
+        return _Layout(room, total, base, {}, nbytes, nbytes / max(1, total))
 
-    def plan(self, walk: Walk, flush_denormals: bool) -> NativePlan:
-        """The plan for the sizes of a walk whose recordings have the topologies of the sample's."""
-        pieces = [recording.piece for recording in walk.recordings]
-        numbers = np.concatenate([piece.numbers for piece in pieces])
+    def _give_room(self, room: Words) -> None:
+        for number, nbytes in zip(self._in_arena.tolist(), room.tolist(), strict=True):
+            self._buffers[number].nbytes = nbytes
+
+    def _barriers(self, layout: _Layout, flags: Words) -> Words:
+        """The flags of the steps' barriers, where `flags` say which steps the caller does alone."""
+        key = flags.tobytes()
+        found = layout.barriers.get(key)
+        if found is None:
+            with self._lock:
+                self._give_room(layout.room)
+                offsets = {self._buffers[number]: int(layout.base[number]) for number in self._in_arena.tolist()}
+                found = np.array(find_barriers(self.steps, offsets, flags.astype(bool).tolist()), np.int64) * _BARRIER
+                if len(layout.barriers) >= _MOST_BARRIERS:
+                    layout.barriers.clear()
+                layout.barriers[key] = found
+        return found
+
+    def plan(self, walk: Walk | RoutedWalk, flush_denormals: bool) -> NativePlan:
+        """The plan for the sizes of a walk whose pieces have the topologies of the sample's."""
+        numbers = walk.numbers
         count, step, word, offset, size, address = self._rows
         needed = np.zeros(len(self._base), np.int64)
         needed[self._arena] = numbers[size]
@@ -393,15 +281,13 @@ class Outline:
             owners.append(tensor.buffer.array)  # type: ignore[arg-type]
         counts = numbers[count]
         starts = counts.cumsum() - counts
-        steps = np.zeros((len(layout.flags), STEP_WORDS), np.int64)
+        steps = np.zeros((len(self.steps), STEP_WORDS), np.int64)
         steps[:, :STEP_NUMBERS] = numbers[step].reshape(-1, STEP_NUMBERS)
         steps[:, StepColumn.ARGUMENTS] += starts[self._step_owner]
-        steps[:, StepColumn.FLAGS] |= layout.flags
+        steps[:, StepColumn.FLAGS] |= self._barriers(layout, steps[:, StepColumn.FLAGS])
         places = numbers[word] + starts[self._place_owner]
         addresses = numbers[offset] + base[self._places]
-        words = np.frombuffer(
-            bytearray(b"".join(map([piece.words for piece in pieces].__getitem__, self._kinds))), np.int64
-        )
+        words = np.frombuffer(bytearray(b"".join(map(walk.words.__getitem__, self._kinds))), np.int64)
         words[places[self._constant_places]] = addresses[self._constant_places]
         fixups = np.empty((len(self._moving_places), FIXUP_WORDS), np.int64)
         fixups[:, 0], fixups[:, 1] = places[self._moving_places], self._moving_bases
@@ -411,11 +297,11 @@ class Outline:
             fixups=fixups,
             steps=steps,
             arena_bytes=layout.arena_bytes,
-            scratch_bytes=max([recording.scratch_bytes for recording in walk.recordings], default=0),
+            scratch_bytes=walk.scratch_bytes,
             base_count=self._base_count,
             labels=self._labels,
             owners=(*self._constants, *walk.binder.constants, *owners),
-            nanoseconds=round(sum(map([piece.nanoseconds for piece in pieces].__getitem__, self._kinds))),
+            nanoseconds=round(sum(map(walk.nanoseconds.__getitem__, self._kinds))),
             flush_denormals=flush_denormals,
         )
 
@@ -436,6 +322,7 @@ class Outlines:
         self._operations = operations
         self._fixed = fixed
         self._course: Course | None = None
+        self._routes: Routes | None = None
         self._known: dict[Hashable, Outline] = {}
         self._topologies: dict[Hashable, tuple[int, Hashable]] = {}
         self._sample: Sample | None = None
@@ -447,7 +334,9 @@ class Outlines:
         if not self._given_up:
             self._sample = sample
 
-    def walk(self, binder: Binder, values: Values, replays: Replays, looks: Looks) -> tuple[Walk, Outline] | None:
+    def walk(
+        self, binder: Binder, values: Values, replays: Replays, looks: Looks
+    ) -> tuple[Walk | RoutedWalk, Outline] | None:
         """The operations bound for other inputs, which `values` has, and the outline of their plan.
 
         None where there is none, or where an operation does not take its inputs.
@@ -455,14 +344,25 @@ class Outlines:
         with self._lock:
             if self._sample is not None:
                 sample, self._sample = self._sample, None
-                self._take_in(sample)
-            course, known = self._course, self._known
-        if course is None:
+                self._take_in(sample, replays)
+            course, known, routes = self._course, self._known, self._routes
+        if course is None or routes is None:
             return None
-        walk = Walk(course, binder, values)
+
+        def outline_of(pieces: Sequence[Piece]) -> Outline | None:
+            return known.get(self._key(pieces))
+
+        try:
+            routed = routes.walk(binder, values, outline_of)
+        except NoOutlineError:
+            return None
+        if routed is not None:
+            return routed
+        walk = Walk(course, binder, dict(values))
         if not walk.run(replays, looks):
             return None
-        outline = known.get(self._key([recording.piece for recording in walk.recordings]))
+        routes.learn(binder, values, walk.recordings, walk.value)
+        outline = outline_of(walk.pieces)
         return None if outline is None else (walk, outline)
 
     def _key(self, pieces: Sequence[Piece]) -> Hashable:
@@ -474,7 +374,7 @@ class Outlines:
                 numbers.append(number)
         return tuple(numbers)
 
-    def _take_in(self, sample: Sample) -> None:
+    def _take_in(self, sample: Sample, replays: Replays) -> None:
         """Make the outline of a plan. Operations are of one kind that were so in all plans."""
         found = [None if bound.recording is None else id(bound.recording) for bound in sample.operations]
         pairs = list(zip(found, found if self._course is None else self._course.kinds, strict=True))
@@ -489,6 +389,7 @@ class Outlines:
                 raise NotOutlinedError
             if self._course is None or kinds != self._course.kinds:
                 self._course, self._known = Course(self._operations, kinds, self._fixed), {}
+                self._routes = Routes(self._course, replays)
             self._known[self._key(list(pieces.values()))] = Outline(sample, kinds, self._fixed)
         except NotOutlinedError:
-            self._given_up, self._course = True, None
+            self._given_up, self._course, self._routes = True, None, None

@@ -79,12 +79,12 @@ class PieceMaker:
         group: int,
         chunks: int,
         claim: int,
-        alone: bool,
+        alone: int,
         nanoseconds: float,
     ) -> None:
-        """A step as `Binder.step` is given it."""
+        """A step as `Binder.step` is given it; `alone` is 1 where the caller does it, else 0."""
         first, places = len(self.words), len(self._places)
-        self._table += (function, first, chunks, claim, _CALLER if alone else 0)
+        self._table += (function, first, chunks, claim, alone * _CALLER)
         words, buffers = list(arguments), []
         # Most arguments are numbers, which are passed over without running Python code for each.
         for place in compress(range(len(arguments)), map(not_, map(_NUMBERS.__contains__, map(type, arguments)))):
@@ -99,7 +99,7 @@ class PieceMaker:
         refs = [*map(self._ref, buffers)]
         new = len(self._places) - places
         self._refs += refs[:new]
-        self._topology += (group and group - self._groups, alone, len(self._places), len(reads), *refs[new:])
+        self._topology += (group and group - self._groups, len(self._places), len(reads), *refs[new:])
         self.nanoseconds += nanoseconds
 
     @staticmethod
@@ -117,7 +117,7 @@ class PieceMaker:
                 made._refs.append(refs[place])
                 made._offsets.append(offset)
             touched = [refs[one] for one in (*form.read_refs, *form.written_refs)]
-            made._topology += (group, form.alone, len(made._places), len(form.read_refs), *touched)
+            made._topology += (group, len(made._places), len(form.read_refs), *touched)
             made.nanoseconds += form.nanoseconds
         return made
 

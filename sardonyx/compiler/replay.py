@@ -269,7 +269,7 @@ class Replays:
         self._known: dict[Hashable, tuple[tuple[int, ...], dict[Hashable, Recording]]] = {}
         self._count = 0
         self._lock = threading.Lock()
-        self._formulas = Formulas(self.lasting, looks)
+        self.formulas = Formulas(self.lasting, looks)
 
     def bind(
         self, structure: Hashable, bind: Bind, binder: Binder, inputs: Tensors, *, as_piece: bool = False
@@ -287,7 +287,7 @@ class Replays:
             if recording is not None and (as_piece or recording.steps is not None):
                 return recording.replay(binder, inputs, as_piece=as_piece), recording
         if as_piece:
-            recording = self._formulas.find((structure, binder.rehearses), inputs)
+            recording = self.formulas.find((structure, binder.rehearses), inputs)
             if recording is not None:
                 return recording.replay(binder, inputs, as_piece=True), recording
         seen: set[int] = set()
@@ -309,7 +309,7 @@ class Replays:
             return None if found is None or steps is None else (found, steps)
 
         wanted = record if as_piece and binder.formulas > 0 else None
-        binder.formulas -= self._formulas.learn((structure, binder.rehearses), inputs, wanted)
+        binder.formulas -= self.formulas.learn((structure, binder.rehearses), inputs, wanted)
 
     def _keep(self, look: Hashable, seen: set[int], inputs: Tensors, recording: Recording) -> None:
         with self._lock:

@@ -15,8 +15,11 @@ from sardonyx import errors
 from sardonyx.compiler import formulas
 from sardonyx.compiler.formulas import Formulas
 from sardonyx.compiler.native_steps import BoundSegment
+from sardonyx.compiler.outline import Outline
 from sardonyx.compiler.replay import Recording
+from sardonyx.compiler.route import Route, RoutedWalk, Routes
 from sardonyx.compiler.segment import Segment
+from sardonyx.runtime.native_plan import StepColumn
 from sardonyx.runtime.native_segment import NativeSegment
 
 Array = np.ndarray[Any, Any]
@@ -107,7 +110,31 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         outcomes.append(recording is not None)
         return recording
 
+    def walking(self: Route, *others: Any) -> tuple[RoutedWalk, Outline] | None:
+        before = len(outcomes)
+        routed = walk(self, *others)
+        if routed is not None:
+            outcomes.extend([True] * (len(routed[0].words) - (len(outcomes) - before)))
+        return routed
+
+    walk = Route.walk
     monkeypatch.setattr(Formulas, "find", noting)
+    monkeypatch.setattr(Route, "walk", walking)
+    return outcomes
+
+
+@pytest.fixture
+def routed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each plan for which there might have been a route: whether there was one."""
+    outcomes: list[bool] = []
+    walk = Routes.walk
+
+    def noting(self: Routes, *others: Any) -> tuple[RoutedWalk, Outline] | None:
+        found = walk(self, *others)
+        outcomes.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Routes, "walk", noting)
     return outcomes
 
 
@@ -151,6 +178,28 @@ def test_long_inputs_are_bound_by_formulas_alone(model: bytes, found: list[bool]
     for n in range(144, 160):
         segment.bind(shapes_of(1, n))
     assert found.count(False) <= 0.1 * len(found)
+
+
+def test_long_inputs_take_a_route(model: bytes, routed: list[bool]) -> None:
+    segment = segment_of(session_of(model))
+    for n in range(120, 144):
+        segment.bind(shapes_of(1, n))
+    routed.clear()
+    for n in range(144, 160):
+        assert_same_plan(segment, shapes_of(1, n))
+    assert routed.count(False) <= 1
+
+
+def test_one_outline_serves_steps_of_one_chunk_and_of_many(model: bytes, routed: list[bool]) -> None:
+    segment = segment_of(session_of(model, threads=2))
+    patterns = set()
+    for n in (120, 130, 8, 250, 1, 60, 17, 100):
+        steps = segment.bind(shapes_of(1, n))[0].plan.steps
+        patterns.add((steps[:, StepColumn.CHUNKS] == 1).tobytes())
+    assert len(patterns) > 1
+    assert routed.count(False) <= 2
+    assert segment._outlines is not None
+    assert len(segment._outlines._known) == 1
 
 
 def test_results_have_the_same_bits(model: bytes) -> None:
@@ -221,4 +270,4 @@ def test_formulas_are_dropped_beyond_their_number(model: bytes, monkeypatch: pyt
     segment = segment_of(session_of(model))
     for n in range(100, 120):
         assert_same_plan(segment, shapes_of(1, n))
-    assert len(segment._replays._formulas._families) <= 3
+    assert len(segment._replays.formulas._families) <= 3
