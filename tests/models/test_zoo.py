@@ -1,4 +1,4 @@
-"""Every model of the zoo, at its real size, answers what its PyTorch module answers.
+"""Every model of the zoo, at its real size, answers what its PyTorch module answers; some are known in their symbols.
 
 The models are built on first use, with PyTorch's outputs beside them, at the usual sizes of the symbolic dimensions
 and at others.
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import sardonyx as ort
+from sardonyx.ops.framework import dims
+from tests.ops.test_symbolic_inference import infer
 
 pytest.importorskip("torch", reason="the extra `models` is not installed")
 
@@ -44,11 +49,33 @@ def free(name: str) -> None:
             store.free(used, store.default_folder())
 
 
-# A quantised model comes after the float one that it is made from, in the same process.
+def grouped(names: Iterable[str]) -> list[Any]:
+    """Tests of a model run in one process, also those of the model that it is made from: it is built once."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(registry.get(name).source or name)) for name in names]
+
+
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.xdist_group(registry.get(name).source or name)) for name in registry.names()],
+    "name", grouped(["bert-base", "gpt2-decode", "whisper-small-decoder-step", "vit-base", "yolov5s"])
 )
+def test_shapes_are_known_in_symbols(name: str) -> None:
+    folder = store.ensure(name, store.default_folder())
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    facts = infer(model)
+    inputs, expected = test_data.load(folder / "test_data_set_0")
+    symbols: dict[str, int] = {}
+    for key, array in inputs.items():
+        for dim, size in zip(facts[key].shape or (), array.shape, strict=True):
+            if not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier():
+                symbols[dim.value] = size
+    computed = [facts[output] for item in model.graph.node for output in item.output if output]
+    sizes = [[dims.evaluate(dim, symbols) for dim in fact.shape] for fact in computed if fact.shape is not None]
+    assert sum(None not in shape for shape in sizes) >= 0.99 * len(computed)
+    for key, array in expected.items():
+        assert tuple(dims.evaluate(dim, symbols) for dim in facts[key].shape or ()) == array.shape
+
+
+# Here a model may be deleted: nothing that needs it comes later. A quantised one comes after the one it is made from.
+@pytest.mark.parametrize("name", grouped(registry.names()))
 def test_model_agrees_with_pytorch(name: str) -> None:
     model = registry.get(name)
     folder: Path = store.ensure(name, store.default_folder())

@@ -270,25 +270,3 @@ def test_loop_forgets_what_changes() -> None:
     assert [str(dim) for dim in facts["steady_out"].shape or ()] == ["n", "3"]
     assert [str(dim) for dim in (facts["rows"].shape or ())[1:]] == ["n", "3"]
     assert [value.shape for value in run(model, feeds)] == [(16, 3), (2, 3), (3, 2, 3)]
-
-
-@pytest.mark.models
-@pytest.mark.parametrize("name", ["bert-base", "gpt2-decode", "whisper-small-decoder-step", "vit-base", "yolov5s"])
-def test_real_models_are_known_in_their_symbols(name: str) -> None:
-    pytest.importorskip("torch", reason="the extra `models` is not installed")
-    from benchmarks.zoo import store, test_data
-
-    folder = store.ensure(name, store.default_folder())
-    model = onnx.load(folder / "model.onnx", load_external_data=False)
-    facts = infer(model)
-    inputs, expected = test_data.load(folder / "test_data_set_0")
-    symbols: dict[str, int] = {}
-    for key, array in inputs.items():
-        for dim, size in zip(facts[key].shape or (), array.shape, strict=True):
-            if not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier():
-                symbols[dim.value] = size
-    computed = [facts[output] for item in model.graph.node for output in item.output if output]
-    sizes = [[dims.evaluate(dim, symbols) for dim in fact.shape] for fact in computed if fact.shape is not None]
-    assert sum(None not in shape for shape in sizes) >= 0.99 * len(computed)
-    for key, array in expected.items():
-        assert tuple(dims.evaluate(dim, symbols) for dim in facts[key].shape or ()) == array.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,17 @@ _TINY_FLOATS = frozenset(
     {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"}
     | {"float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"}
 )
+_FLOATS = frozenset({"f", "bf"}) | _TINY_FLOATS
+
+
+@functools.cache
+def _spelled(kind: str, bits: int, lanes: int) -> str:
+    """A type as LLVM writes it."""
+    if kind in ("ptr", "void", "half", "bfloat"):
+        scalar = kind
+    else:
+        scalar = _FLOAT_NAMES[bits] if kind in _FLOATS and bits > 16 else f"i{bits}"
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +46,16 @@ class Type:
     lanes: int = 1
 
     def __str__(self) -> str:
-        scalar = self._scalar_name()
-        return scalar if self.lanes == 1 else f"<{self.lanes} x {scalar}>"
-
-    def _scalar_name(self) -> str:
-        if self.kind in ("ptr", "void", "half", "bfloat"):
-            return self.kind
-        return _FLOAT_NAMES[self.bits] if self.is_float and not self.is_narrow_float else f"i{self.bits}"
+        return _spelled(self.kind, self.bits, self.lanes)
 
     @property
     def is_float(self) -> bool:
-        return self.kind in ("f", "bf") or self.is_tiny_float
+        return self.kind in _FLOATS
 
     @property
     def is_narrow_float(self) -> bool:
         """float16, bfloat16 and tiny floats, which are computed in float32."""
-        return self.is_float and self.bits <= 16
+        return self.bits <= 16 and self.kind in _FLOATS
 
     @property
     def is_tiny_float(self) -> bool:
