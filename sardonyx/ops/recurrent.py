@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sardonyx import errors
 from sardonyx.kernel.evaluate import evaluate, working_dtype
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
@@ -92,6 +93,9 @@ class Recurrent(Operator):
         hidden = r.shape[2]
         check_shapes(len(self.directions()), self.gates, self.hidden_size, x.shape, w.shape, r.shape)
         ends = np.full(batch, steps) if lengths is None else lengths.astype(np.int64)
+        for end in ends:
+            if not 0 <= end <= steps:
+                raise length_error(int(end), steps)
         outputs = np.zeros((steps, len(self.directions()), batch, hidden), wide)
         finals: list[list[Array]] = []
         cells = self.cells(wide, rest[2] is not None)
@@ -166,6 +170,13 @@ def check_shapes(
                 f"{name} must have shape {expected} for {_counted(directions, 'direction')}, {_counted(gates, 'gate')} "
                 f"and {_counted(units, 'unit')} ({origin}) over X of shape {tuple(x)}, not {tuple(shape)}"
             )
+
+
+def length_error(length: int, steps: int) -> errors.InvalidArgument:
+    """The error of an entry of sequence_lens that is no number of time steps."""
+    return errors.InvalidArgument(
+        f"Invalid value/s in sequence_lens. All values must be >= 0 and <= seq_length. seq_length={steps}, not {length}"
+    )
 
 
 def _counted(count: int, what: str) -> str:

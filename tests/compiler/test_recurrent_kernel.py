@@ -9,7 +9,10 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import parser
 
+import sardonyx as ort
+from sardonyx import errors
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.recurrent.recurrent import RecurrentSpec, emit_recurrent
@@ -242,7 +245,7 @@ def test_threads_change_no_bits(kind: str, bound_for: int) -> None:
         assert chunks == 2 if bound_for <= 2 else chunks > 2
         bound = binder.finish(given, len(inputs), lambda b, t: contiguous(b, t))
         fed = [np.zeros(1) if a is None else a for a in inputs]
-        results += [run_plan(bound, fed, threads) for _ in range(3)]
+        results += [run_plan(bound, fed, threads)[: len(given)] for _ in range(3)]
     for other in results[1:]:
         for one, same in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(one, same)
@@ -280,6 +283,23 @@ def test_wrong_shapes_are_named() -> None:
         wrong[place] = np.concatenate([array, array], -1)
         with pytest.raises(ValueError, match=message):
             bind(_kernel(_operator("LSTM", wrong, {}), wrong), wrong)
+
+
+@pytest.mark.parametrize("kernels", ["", "numpy"], ids=["native", "host"])
+@pytest.mark.parametrize("wrong", [-1, 4])
+def test_lengths_that_are_no_number_of_time_steps(wrong: int, kernels: str) -> None:
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        m (float[t, b, 2] x, float[1, 15, 2] w, float[1, 15, 5] r, int32[b] lengths) => (float[t, 1, b, 5] y) {
+            y = GRU<hidden_size = 5>(x, w, r, "", lengths) }""")
+    options = ort.SessionOptions()
+    options.add_session_config_entry("sardonyx.cpu.kernels", kernels)
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    feeds: dict[str, Array] = {"x": np.ones((3, 2, 2), np.float32)}
+    feeds |= {"w": np.ones((1, 15, 2), np.float32), "r": np.ones((1, 15, 5), np.float32)}
+    session.run(None, {**feeds, "lengths": np.array([0, 3], np.int32)})
+    for _ in range(2):
+        with pytest.raises(errors.InvalidArgument, match=f"sequence_lens.*seq_length=3, not {wrong}"):
+            session.run(None, {**feeds, "lengths": np.array([1, wrong], np.int32)})
 
 
 def test_what_is_declined() -> None:

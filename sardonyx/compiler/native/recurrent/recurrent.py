@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compiler.binding import SMALL_STEP_NS, Argument, Array, Binder, Buffer, Tensor, row_major
+from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Argument, Array, Binder, Buffer, Tensor, row_major
 from sardonyx.compiler.gemm_choice import asks_ahead
 from sardonyx.compiler.llvm.kernels.recurrent.recurrent import RecurrentSpec, argument_names, emit_recurrent
 from sardonyx.compiler.llvm.kernels.recurrent.seats import MOST_SEATS, shared_words
@@ -31,7 +31,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.ops.recurrent import check_shapes, every_input
+from sardonyx.ops.recurrent import check_shapes, every_input, length_error
 from sardonyx.ops.recurrent_cells import Cell, Stage
 from sardonyx.runtime.constant_memory import constant_empty
 from sardonyx.runtime.processors import team_size
@@ -359,6 +359,7 @@ class _Layer:
             "result_time": result_time,
             "result_batch": result_batch,
             "ahead": _AHEAD_BYTES // self._working.itemsize,
+            "fault": None if loop.lengths is None else _fault(binder, sizes.steps),
             **{name: getattr(sizes, name) for name in ("steps", "batch", "hidden", "row", "unit_blocks", "directions")},
         }
         read = [loop.projected, *loop.panels, loop.biases, loop.peepholes, loop.lengths, loop.planes, shared]
@@ -384,6 +385,11 @@ class _Layer:
         else:
             time, direction, batch, _ = result.strides
         return time, direction, batch
+
+
+def _fault(binder: Binder, steps: int) -> Address:
+    """Where a sequence length is noted that is no number of time steps."""
+    return binder.fault(lambda length: length_error(length, steps))
 
 
 def _share_evenly(strands: int, threads: int) -> bool:

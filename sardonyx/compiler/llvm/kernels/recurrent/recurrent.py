@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
 from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_strands, take_turns
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, write_units
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I32, I64, Type
+from sardonyx.compiler.llvm.types import I32, I64, U8, Type
 from sardonyx.ops.recurrent_cells import Cell, Stage
 
 # Rows of the batch whose sums are in registers at once.
@@ -30,7 +30,7 @@ _NAMES = (
     *("projected", "panels0", "panels1", "planes", "biases", "peepholes", "lengths", "result", "shared"),
     *("seats", "blocks", "turns", "steps", "batch", "hidden", "row", "unit_blocks", "directions", "group"),
     *("backwards", "projected_direction", "projected_time", "projected_batch"),
-    *("result_direction", "result_time", "result_batch", "ahead"),
+    *("result_direction", "result_time", "result_batch", "ahead", "fault"),
 )
 
 
@@ -50,6 +50,7 @@ def argument_names() -> tuple[str, ...]:
     group                rows of the batch in a block
     backwards            1 where the first direction runs backwards
     ahead                elements of the panels, ahead of those in use, that are asked for
+    fault                where a length that is no number of time steps is noted
     """
     return _NAMES
 
@@ -250,6 +251,11 @@ class _StageBlock:
             direction * given["result_direction"] + moment * given["result_time"]
         )
         peepholes = given.numbers("peepholes").offset(direction * self.cell.peepholes * step)
+        if spec.has_lengths:
+            with k.loop(0, rows) as index:
+                length = k.pointer(given["lengths"], I32).load(row + index).to(I64)
+                with k.when((length < 0) | (length > given["steps"])):
+                    note(k, k.pointer(given["fault"], U8), length)
         with k.loop(0, rows) as index, k.loop(0, BLOCK_VECTORS) as vector:
             unit = unit_block * self.units + vector * lanes
             left = hidden - unit
