@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
 import numpy as np
@@ -32,6 +32,7 @@ class Trace:
         self._known: dict[str, Traced | None] = {}
         self._functions: dict[str, Any] = {"ceil": math.ceil, "floor": math.floor, "inf": math.inf}
         self._parameters: list[str] = []
+        self._fixed: dict[str, int] = {}  # parameters that have to be these numbers
         self._count = 0
         self.is_open = True
 
@@ -45,7 +46,7 @@ class Trace:
         """A number that stays: it is given, too, and must be this one."""
         name = self._name("n")
         self._parameters.append(name)
-        self._lines.append(("", f"{name}=={value}"))
+        self._fixed[name] = value
         return value
 
     def made(self, text: str, value: Number) -> Traced:
@@ -79,11 +80,26 @@ class Trace:
     def function(self, result: str, helpers: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
         """The function of the numbers that gives what the text `result` says, or None where an outcome is another."""
         self.is_open = False
-        body = [f"if not({text}):return" if not name else f"{name}={text}" for name, text in self._lines]
-        lines = [f"def formula({','.join(self._parameters)}):", *body, f"return {result}"]
+        lines = [f"def formula({','.join(self._parameters)}):", *self._body(), f"return {result}"]
         scope: dict[str, Any] = {"__builtins__": {"round": round, "abs": abs, "len": len}, **self._functions, **helpers}
         exec("\n ".join(lines), scope)
         return scope["formula"]  # type: ignore[no-any-return]
+
+    def _body(self) -> Iterator[str]:
+        """The lines of the function up to its result, few ones, as Python takes long to compile them."""
+        held: list[str] = []
+        if self._fixed:
+            held.append(f"({','.join(self._fixed)},)==({','.join(map(repr, self._fixed.values()))},)")
+        for name, text in self._lines:
+            if not name:
+                held.append(text)
+                continue
+            if held:
+                yield f"if not({' and '.join(held)}):return"
+                held = []
+            yield f"{name}={text}"
+        if held:
+            yield f"if not({' and '.join(held)}):return"
 
     def _name(self, letter: str) -> str:
         self._count += 1
