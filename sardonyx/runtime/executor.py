@@ -10,6 +10,7 @@ from sardonyx.runtime.plan import ABSENT, Plan, Step, Value
 from sardonyx.runtime.trace import Trace
 
 TERMINATED = "Exiting due to terminate flag being set to true."
+_FAILED = "Non-zero status code returned while running"
 
 
 def execute(plan: Plan, context: RunContext, inputs: Sequence[Value], captures: Sequence[Value] = ()) -> list[Value]:
@@ -87,15 +88,12 @@ def _failure(
     typed = _typed(error)
     if typed.message == TERMINATED:
         return typed
-    if step.kind == "segment":
+    if step.kind == "segment" or (step.kind == "native" and typed.message.startswith(_FAILED)):
         context.logger.error(typed.message, "executor")
         return typed
     absent = [plan.slots[slot].name for slot in step.inputs if slot != ABSENT and frame[slot] is None]
     cause = f"Missing Input: {', '.join(absent)}: " if absent else ""
-    text = (
-        f"Non-zero status code returned while running {step.op_type} node. Name:'{step.name}' "
-        f"Status Message: {cause}{typed.message}"
-    )
+    text = f"{_FAILED} {step.op_type} node. Name:'{step.name}' Status Message: {cause}{typed.message}"
     context.logger.error(text, "executor")
     return type(typed)(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,16 @@ def test_errors_become_typed_and_name_the_step(raised: Exception, kind: type[Exc
         execute(plan([step("broken", [0], [1], fail)], [1]), QUIET, [1])
     assert text in str(caught.value)
     assert caught.value.__cause__ is raised
+
+
+def test_a_native_step_that_names_itself_is_named_once() -> None:
+    def fail(_: Any) -> Any:
+        raise errors.Fail("Non-zero status code returned while running Op node. Name:'broken' Status Message: bad")
+
+    broken = replace(step("broken", [0], [1], fail), kind="native")
+    with pytest.raises(errors.Fail) as caught:
+        execute(plan([broken], [1]), QUIET, [1])
+    assert str(caught.value).count("Name:'broken'") == 1
 
 
 def test_missing_inputs_are_named() -> None:
