@@ -28,12 +28,14 @@ def tile_shape(target: Target, product: str = "f32", columns: int = 0) -> Shape:
 
     Two vectors and many rows load the fewest bytes per multiplication among the shapes that fit 16 or 32 registers;
     machines without fused multiply-add need one more register for the product. A B whose `columns` are a multiple of
-    three vectors has those where memory is far: fewer loads leave room for the requests that such a machine needs.
+    three vectors, or so many that the rest of a panel is little, has those where memory is far: fewer loads leave room
+    for the requests that such a machine needs.
     """
     kind = PRODUCTS[product]
     if kind.in_tiles:
         return Shape(SIDE, TILES_ACROSS, 1)
-    fits = columns > 0 and columns % (_THREE.vectors * target.lanes(kind.accumulator)) == 0
+    lanes = target.lanes(kind.accumulator)
+    fits = columns >= _VECTORS_OF_MANY * lanes or (columns > 0 and columns % (_THREE.vectors * lanes) == 0)
     if fits and target.registers >= _REGISTERS_OF_THREE and asks_ahead(target):
         return _THREE
     return _shape_in_registers(target.registers, target.has_fma)
@@ -41,6 +43,8 @@ def tile_shape(target: Target, product: str = "f32", columns: int = 0) -> Shape:
 
 _THREE = Shape(8, 3, 1)
 _REGISTERS_OF_THREE = 32
+# Of so many vectors of columns, one that is computed for nothing is little.
+_VECTORS_OF_MANY = 33
 
 
 @functools.cache

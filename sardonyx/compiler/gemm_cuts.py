@@ -154,11 +154,13 @@ class BlockingChoice:
 
     def _tile_rows(self) -> int:
         """Rows of a tile where one block has them all: fewer than there could be, and all about equal, where the last
-        tile would have so few that each step of K takes as long as with more."""
+        tile would have so few that each step of K takes as long as with more, or where it would be the second one and
+        memory is far, so that each asks for its part of what follows while it multiplies."""
         rows, most = self.problem.m, self.tile.rows
         last = rows % most
         waits = 0 < last * self.tile.vectors < BUSY
-        if rows <= most or not waits:
+        is_low = self.is_far and most < rows <= most + most // 2
+        if rows <= most or not (waits or is_low):
             return most
         return -(-rows // -(-rows // most))
 

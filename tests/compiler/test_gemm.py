@@ -236,27 +236,29 @@ def test_epilogue_with_every_kind_of_operand(variant: str) -> None:
 def test_panels_of_machines_whose_memory_is_near_or_far(
     variant: str, is_far: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns that are a multiple of three vectors have panels of their own where memory is far."""
+    """Columns that are a multiple of three vectors, or many, have panels of their own where memory is far."""
     monkeypatch.setattr(gemm_choice, "NEAR_L3", 0 if is_far else 1 << 40)
     rng = np.random.default_rng(18)
     target = new_binder(variant).target
     lanes = target.lanes(F32_TYPE)
     wide = is_far and target.registers >= 32
     assert panel_columns(target, "f32", 9 * lanes) == (3 if wide else 2) * lanes
-    for m, k, vectors in [(1, 9, 3), (3, 40, 6), (8, 33, 9), (29, 700, 12), (64, 3000, 9), (203, 17, 3)]:
+    few = [(1, 9, 3), (3, 40, 6), (8, 33, 9), (12, 300, 9), (29, 700, 12), (64, 3000, 9), (203, 17, 3)]
+    sizes = [(m, k, vectors * lanes) for m, k, vectors in few]
+    for m, k, n in [*sizes, (1, 40, 34 * lanes - 3), (18, 40, 33 * lanes), (28, 70, 34 * lanes + 1)]:
         a = rng.standard_normal((m, k)).astype(np.float32)
-        b = rng.standard_normal((k, vectors * lanes)).astype(np.float32)
-        bias, residual = rng.standard_normal(vectors * lanes).astype(np.float32), a @ b
+        b = rng.standard_normal((k, n)).astype(np.float32)
+        bias, residual = rng.standard_normal(n).astype(np.float32), a @ b
         binder, memory = new_binder(variant), Memory()
         panels = Packed(binder.constant(pack_b(binder.library, b, "f32")), b.shape)
-        result = binder.new(F32, (m, vectors * lanes))
+        result = binder.new(F32, (m, n))
         operands = [place(memory, array) for array in (bias, residual)]
         outputs = (Input(F32, 0) + Input(F32, 1) - Input(F32, 2),)
         multiply_matrices(binder, place(memory, a), panels, outputs, operands, [result], "f32")
         memory.run(binder)
         expected = a.astype(np.float64) @ b + bias - residual
         scale = np.abs(a).astype(np.float64) @ np.abs(b) + np.abs(residual)
-        assert (np.abs(memory.read(result) - expected) <= 2.0**-24 * (8 * k**0.5 + 8) * scale).all(), (m, k, vectors)
+        assert (np.abs(memory.read(result) - expected) <= 2.0**-24 * (8 * k**0.5 + 8) * scale).all(), (m, k, n)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -137,6 +137,17 @@ def test_what_depends_on_the_machine() -> None:
         choose_blocking(far, Problem(1, 4096, 4096)).prefetch
         == 2 * choose_blocking(near, Problem(1, 4096, 4096)).prefetch
     )
+    many = 33 * far.lanes(PRODUCTS["f32"].accumulator)
+    for columns in (many, many + 1):
+        wide = far.registers >= 32
+        assert tile_shape(far, "f32", columns).vectors == (3 if wide else 2)
+        assert tile_shape(near, "f32", columns).vectors == 2
+    rows = tile_shape(far).rows
+    waiting = -(-BUSY // tile_shape(near).vectors)
+    for last in range(waiting, rows // 2 + 1):
+        assert choose_blocking(near, Problem(rows + last, 64, 1 << 16)).tile_rows == rows
+    for last in range(1, rows // 2 + 1):
+        assert choose_blocking(far, Problem(rows + last, 64, 1 << 16)).tile_rows == -(-(rows + last) // 2)
     dots = dataclasses.replace(target, has_bf16_dot=True, has_amx=False)
     assert bf16_product(dots) == "bf16"
     assert bf16_product(dataclasses.replace(dots, has_amx=True)) == "bf16 tiles"

@@ -505,6 +505,8 @@ class _Gemm:
                 panels = b if count == 1 else self._several(b, count)
             if height not in self.wide:
                 panels = replace(panels, prefetch=None, masks=(None,) * len(panels.masks))
+            elif count == 1 and spec.few_prefetch:  # most are the last of many rows, and ask for their part alone
+                panels = replace(panels, prefetch=None)
             else:
                 panels = replace(panels, prefetch=b.prefetch if spec.few_prefetch else None, requests=())
             if height == spec.rows:
