@@ -17,7 +17,6 @@ from sardonyx import errors, log
 from sardonyx.api import session_opening
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.building.built import Built
-from sardonyx.api.building.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph, OrtEpDevice, get_ep_devices
 from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.node_arg import NodeArg
 from sardonyx.api.building.session_request import SessionRequest
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from sardonyx.api.building.compiled_model import CompiledModel
+    from sardonyx.api.building.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
     from sardonyx.api.running.memory_report import MemoryReport
     from sardonyx.api.running.streamed_run import StreamedRun
     from sardonyx.passes.base import PassReport
@@ -559,6 +559,8 @@ class CoreSession:
     @property
     def input_epdevices(self) -> list[OrtEpDevice]:
         """The device on which each input is expected."""
+        from sardonyx.api.building.ep_devices import get_ep_devices
+
         return [get_ep_devices()[0] for _ in self.inputs_meta]
 
     def get_tuning_results(self) -> list[Any]:
@@ -580,6 +582,8 @@ class CoreSession:
                 "Session configuration entry 'session.record_ep_graph_assignment_info' must be set to \"1\" to "
                 "retrieve EP graph assignment information."
             )
+        from sardonyx.api.building.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph
+
         assigned: list[OrtEpAssignedSubgraph] = []
         for name in self.provider_names:
             own = [

@@ -8,10 +8,10 @@ it comes from here are read; whatever else is left to the ordinary way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from sardonyx.graph.wire_format import varint
+from sardonyx.light_dataclass import dataclass
 
 SOURCE = "Sardonyx"
 OPERATOR, DOMAIN = "EPContext", "com.microsoft"

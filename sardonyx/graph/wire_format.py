@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx import errors
+from sardonyx.light_dataclass import dataclass
 
 LEAST_BYTES = 1024  # payloads below this are cheaper to copy than to refer to
 _DEEPEST = 128  # deeper messages are left to protobuf, which refuses more than 100 levels

@@ -7,7 +7,8 @@ its own ("greedy by size", Pisarchyk and Lee, Efficient Memory Management for De
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from sardonyx.light_dataclass import dataclass
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native_plan import LONG_NS, NativePlan
 
 Words = NDArray[np.int64]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sardonyx import log
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.trace import Trace
 
 

@@ -16,13 +16,13 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.arena_layout import ALIGNMENT
 from sardonyx.runtime.constant_memory import constant_empty
 from sardonyx.runtime.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder

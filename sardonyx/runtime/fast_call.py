@@ -16,11 +16,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.chain import Chain
 from sardonyx.runtime.lanes import Lane, LanePool
 from sardonyx.runtime.native_plan import NativePlan

@@ -7,12 +7,13 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime import memory
 from sardonyx.runtime.array_address import address_of
 from sardonyx.runtime.collector import paused

@@ -7,9 +7,10 @@ last reader it is; nothing in it refers to the graph, so that a native executor 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.sizes import Size, evaluate
 

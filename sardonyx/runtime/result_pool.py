@@ -11,10 +11,11 @@ import enum
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from sardonyx.light_dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

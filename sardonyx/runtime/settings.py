@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.team_options import ThreadHooks
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from dataclasses import dataclass
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.lanes import Borrower, Lane, LanePool
 from sardonyx.runtime.memory import MemoryLimit
 

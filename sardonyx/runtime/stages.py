@@ -7,10 +7,10 @@ end has no stages, and does nothing for them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native_plan import NativePlan, StepColumn
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.processors import MOST_THREADS
 
 _SPIN_SECONDS = 1e-3  # how long idle workers look for the next run before they sleep

@@ -13,11 +13,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from sardonyx.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from sardonyx.runtime.plan import Step, Value

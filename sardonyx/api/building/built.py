@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.api.building.signature import Signature
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.plan import Plan
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx import errors
-from sardonyx.api.building.ep_devices import OrtEpDevice, get_ep_devices
 from sardonyx.api.enums import OrtExecutionProviderDevicePolicy
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
@@ -103,6 +102,8 @@ def by_policy(policy: Any, metadata: Mapping[str, str]) -> dict[str, dict[str, s
     A function is asked with the devices there are and the model's `metadata`; `Fail` where it raises, or selects
     nothing, too much, or something else than devices.
     """
+    from sardonyx.api.building.ep_devices import OrtEpDevice, get_ep_devices
+
     devices = get_ep_devices()
     if callable(policy) and not isinstance(policy, OrtExecutionProviderDevicePolicy):
         try:

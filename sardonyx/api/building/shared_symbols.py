@@ -9,11 +9,11 @@ model for runs in which they do not: one in which every dimension of an input is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.sizes import Operation, Size, evaluate, symbols_in
 
 Place = tuple[int, int]  # an input's number, and an axis of it

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.node_arg import NodeArg
+from sardonyx.light_dataclass import dataclass
 
 Dim = int | str | None
 

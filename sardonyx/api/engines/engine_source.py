@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors
 from sardonyx.graph.context_model import Context, context_in, may_be_context
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.engine_file import BEGINNING, DamagedError, SealedEngine, map_sealed, sealed_engine
 from sardonyx.runtime.mapped_pages import map_file
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.signature import Declared, Signature, ValueKind
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.restored_plan import NotRestorableError, RestoredPlans, adopt_image
+from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.constant_memory import HeldConstant
 from sardonyx.runtime.engine_file import Bytes, Engine

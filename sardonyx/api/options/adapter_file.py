@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sardonyx.api.values import element_types
+from sardonyx.light_dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

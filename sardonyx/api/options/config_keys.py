@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx import errors, log
+from sardonyx.light_dataclass import dataclass
 
 Kind = Literal["boolean", "number", "choice", "text"]
 

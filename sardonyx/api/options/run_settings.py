@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from sardonyx import errors
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.options import config_keys, environment
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.processors import default_threads, openmp_is_passive, parse_affinities
 from sardonyx.runtime.settings import RunSettings
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx import errors
 from sardonyx.api.arguments import wrong_argument
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.team_options import CreateThread, JoinThread, ThreadHooks
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from sardonyx.kernel.dtypes import FLOAT8
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.chain import Chain
 from sardonyx.runtime.fast_call import RELEASE_NS, FastCall, Form, is_usable
 from sardonyx.runtime.native_plan import NativePlan

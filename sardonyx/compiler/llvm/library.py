@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.kernel_cache import KernelCache, default_folder
 from sardonyx.runtime.native_image import NativeImage
 

@@ -11,10 +11,11 @@ import ctypes
 import functools
 import platform
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sardonyx.compiler.llvm.types import Type
+from sardonyx.light_dataclass import dataclass
 
 _BASELINE_X86 = ("sse", "sse2", "cx8", "fxsr", "mmx", "x87")
 _AVX2 = (*_BASELINE_X86, "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "avx", "avx2", "fma", "f16c", "bmi",
