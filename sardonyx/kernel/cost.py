@@ -24,6 +24,7 @@ _WEIGHTS = {
     "exp": 14,
     "expm1": 18,
     "fmod": 10,
+    "gated": 17,
     "log": 18,
     "log1p": 20,
     "modulo": 10,

@@ -120,6 +120,11 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
+def _gated(x: Array, gate: Array) -> Array:
+    """x * sigmoid(gate)."""
+    return np.asarray(x * _sigmoid(gate))
+
+
 def _where(condition: Array, yes: Array, no: Array) -> Array:
     return np.where(condition, yes, no)
 
@@ -148,6 +153,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "expm1": np.expm1,
     "floor": np.floor,
     "fmod": np.fmod,
+    "gated": _gated,
     "isinf": np.isinf,
     "isnan": np.isnan,
     "less": np.less,

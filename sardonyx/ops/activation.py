@@ -24,7 +24,7 @@ _TANH_IS_ONE = 20.0
 
 def fast_gelu(x: Expr) -> Expr:
     """GELU by its cubic tanh approximation (Hendrycks and Gimpel 2016): (1 + tanh(u)) / 2 is the sigmoid of 2 u."""
-    return x * k.sigmoid(x * (2 * _SQRT_2_OVER_PI + (2 * _SQRT_2_OVER_PI * 0.044715) * (x * x)))
+    return k.gated(x, x * (2 * _SQRT_2_OVER_PI + (2 * _SQRT_2_OVER_PI * 0.044715) * (x * x)))
 
 
 def softplus(x: Expr) -> Expr:
@@ -187,7 +187,7 @@ class Swish(Elementwise):
     alpha: float = 1.0
 
     def scalar(self, x: Expr) -> Expr:
-        return x * k.sigmoid(x if self.alpha == 1.0 else self.alpha * x)
+        return k.gated(x, x if self.alpha == 1.0 else self.alpha * x)
 
 
 @operator("SwiGLU")
@@ -197,7 +197,7 @@ class SwiGLU(Elementwise):
     alpha: float = 1.0
 
     def scalar(self, gate: Expr, value: Expr) -> Expr:
-        return gate * k.sigmoid(self.alpha * gate) * value
+        return k.gated(gate, self.alpha * gate) * value
 
     def run(self, gate: Array, value: Array) -> Sequence[Value]:
         if gate.shape != value.shape:

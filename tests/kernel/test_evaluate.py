@@ -27,6 +27,7 @@ UNARY = {
 BINARY = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "fmod": np.fmod,
     "modulo": np.mod, "maximum": np.maximum, "minimum": np.minimum, "power": np.power,
+    "gated": lambda x, gate: x / (1 + np.exp(-gate)),
 }  # fmt: skip
 
 

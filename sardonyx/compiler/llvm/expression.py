@@ -48,7 +48,7 @@ _ON_INTEGERS = frozenset(
 _ON_TINY_INTEGERS = frozenset({"cast", "where"})
 _ON_FLOATS = frozenset(
     {*_FLOAT_FUNCTIONS, *_RELATIONS, *_ARITHMETIC, "maximum", "minimum", "where", "cast", "isnan", "isinf", "negative"}
-    | {"sign", "divide", "modulo", "fmod", "power", "logical_and", "logical_or", "logical_xor", "logical_not"}
+    | {"gated", "sign", "divide", "modulo", "fmod", "power", "logical_and", "logical_or", "logical_xor", "logical_not"}
 )
 
 
@@ -382,7 +382,7 @@ def _on_floats(k: Function, expr: Apply, args: list[Value]) -> Value:
         return k.select(x < 0.0, k.constant(x.type, -1.0), positive)
     if name == "power":
         return _power(k, expr, args)
-    if name in ("fmod", "modulo"):
+    if name in ("fmod", "gated", "modulo"):
         return getattr(mathematics, name)(k, x, args[1])  # type: ignore[no-any-return]
     return _FLOAT_FUNCTIONS[name](k, x)
 

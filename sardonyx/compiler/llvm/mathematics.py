@@ -325,6 +325,24 @@ def _sigmoid_by_table(k: Function, x: Value) -> Value:
     return above / k.fma(power, r + coefficients.INVERSE_HALF_TANH_32, above)
 
 
+def gated(k: Function, x: Value, gate: Value) -> Value:
+    """x * sigmoid(gate); where the sigmoid is denormal, it may be 0.
+
+    One division where the sum below it is short.
+    """
+    if _has_tables(k, gate):
+        return x / _by_registers(k, gate, partial(_inverse_sigmoid, k))
+    return x * sigmoid(k, gate)
+
+
+def _inverse_sigmoid(k: Function, x: Value) -> Value:
+    """1 + e^-x for a register of AVX-512."""
+    reduced, r, power = _reduce_by_table(k, -x)
+    power = _scaled(k, power, reduced)
+    one = k.constant(x.type, 1.0)
+    return k.fma(power, polynomial(k, r, (1.0, *coefficients.SHORT_EXP_32)), one)
+
+
 def expm1(k: Function, x: Value) -> Value:
     """e^x - 1, accurate near 0."""
     of = format_of(x)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sardonyx.kernel.evaluate import erf as array_erf
-from sardonyx.kernel.expr import Apply, Expr, erf, sigmoid
+from sardonyx.kernel.expr import Apply, Expr, erf, gated, sigmoid
 from sardonyx.kernel.program import Host, Kernel
 from sardonyx.ops.activation import fast_gelu
 from sardonyx.ops.framework.facts import Fact
@@ -76,7 +76,7 @@ class QuickGelu(Elementwise):
 
     def scalar(self, *inputs: Expr) -> Expr:
         (x,) = inputs
-        return x * sigmoid(x if self.alpha == 1.0 else self.alpha * x)
+        return gated(x, x if self.alpha == 1.0 else self.alpha * x)
 
 
 @operator("ScaledSiLU", domain=DOMAIN)

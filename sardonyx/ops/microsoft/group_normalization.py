@@ -71,7 +71,7 @@ class GroupNormalization(Operator):
             total = total if extra is None else total + extra.cast(values.dtype)
         y = affine(standardized(total, self.epsilon)[0], gamma, beta)
         if self.activation == 1:
-            y = y * k.sigmoid(y)
+            y = k.gated(y, y)
         outputs = [y.cast(x), total.cast(x) if self.has_output(1) else None]
         return rows_template(inputs, outputs[: max(1, self.wanted_outputs)], self._arranged, self.run)
 
