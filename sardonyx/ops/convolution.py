@@ -233,7 +233,8 @@ class ConvTranspose(Convolution):
             for length, s, k, d in zip(size, attributes.strides, kernel, attributes.dilations, strict=True)
         ]
         room = [max(begin + length, whole) for (begin, length), whole in zip(places, spread, strict=True)]
-        matrix = w.reshape(self.group, channels // self.group, -1).astype(wide, copy=False).swapaxes(1, 2)
+        each = filters * math.prod(kernel)
+        matrix = w.reshape(self.group, channels // self.group, each).astype(wide, copy=False).swapaxes(1, 2)
         points = x.reshape(batch, self.group, channels // self.group, math.prod(size)).astype(wide, copy=False)
         columns = (matrix @ points).reshape(batch, self.group * filters, *kernel, *size)
         full = np.zeros((batch, self.group * filters, *room), wide)

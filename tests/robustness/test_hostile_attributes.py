@@ -91,6 +91,7 @@ CASES: dict[str, Case] = {
     "huge pads of a result": Case("ConvTranspose", "the pads cut more", {"pads": [HUGE, 1, 1, 1]}, (IMAGE, TURNED)),
     "a huge output_padding": Case("ConvTranspose", TOO_MUCH, {"output_padding": [HUGE, 1]}, (IMAGE, TURNED)),
     "a negative output_shape": Case("ConvTranspose", "the pads cut more", {"output_shape": [-5, 1]}, (IMAGE, TURNED)),
+    "no channels": Case("ConvTranspose", "", {}, ((2, 0, 3, 3), (0, 4, 2, 2))),
     "filters of another rank": Case("ConvTranspose", "weights of rank 1 do not fit", {}, (IMAGE, (3,))),
     # Blocks and neighbours: no more than there are.
     "QuantizeLinear": Case("QuantizeLinear", "", {"block_size": HUGE, "axis": 1}, (ROWS, SCALES)),
