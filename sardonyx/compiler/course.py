@@ -33,6 +33,7 @@ class Course:
     bound: what is to be bound: the operations that are the first of their kind, and those that are computed.
     makers: of each value that another operation makes: that one, and the place of the value among its outputs.
     alike: pairs of values that have to look alike, so that what the first of a kind does is right for the others.
+    read: the values that operations of a kind read.
     """
 
     def __init__(self, operations: Sequence[Operation], kinds: Sequence[int], fixed: Mapping[int, Tensor]) -> None:
@@ -61,6 +62,8 @@ class Course:
             pairs = zip(read, wanted, strict=True)
             alike.update(dict.fromkeys((same.get(one, one), same.get(other, other)) for one, other in pairs))
         self.alike = [(one, other) for one, other in alike if one != other]
+        others = [one for one, kind in zip(operations, kinds, strict=True) if kind >= 0]
+        self.read = {number for operation in others for number in operation.inputs if number >= 0}
 
 
 class Walk:

@@ -6,7 +6,7 @@ of an operation's outputs go to the formulas of those that read them. Where none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,18 +80,30 @@ class _Stage:
     chosen_from: Sequence[Formula] = ()
 
 
+@dataclass(eq=False, slots=True)
+class _Computed:
+    """An operation that is computed while binding, from what others make. Of its outputs in `sizes`, with how many
+    numbers each has, formulas take those in `read`, which are of these `kinds`."""
+
+    operation: Operation
+    read: Sequence[int]
+    kinds: Hashable
+    sizes: Sequence[tuple[int, int]]
+
+
 class Route:
     """A way through a course, for inputs of the same kinds as those of a walk that gave these recordings; `value` gives
     its values.
 
-    `sources` are those that no operation of a kind makes, with how many numbers each has. NoRouteError where there is
-    none.
+    `sources` are those that are known before, with how many numbers each has; what follows from others is computed by
+    the operations `later`. NoRouteError where there is none.
     """
 
     def __init__(
         self,
         course: Course,
         sources: Sequence[tuple[int, int]],
+        later: Sequence[Operation],
         recordings: Sequence[Recording],
         value: Callable[[int], Tensor | None],
         formulas: Formulas,
@@ -107,19 +119,36 @@ class Route:
             if kind >= 0
             for place, number in enumerate(course.operations[index].outputs)
         }
-        for kind, ((first, *_), recording) in enumerate(zip(course.of_kind, recordings, strict=True)):
-            operation, places = course.operations[first], places_of(recording)
-            if any(one is not None and one.is_constant for one in places):
-                raise NoRouteError
-            read = [None if number < 0 else value(number) for number in operation.inputs]
-            pairs = zip(operation.inputs, read, strict=True)
-            reads = [self._numbers_of(number) for number, one in pairs if one is not None and not formulas.stays(one)]
-            made = [number for number, one in zip(operation.outputs, places, strict=False) if one and one.given < 0]
-            family = formulas.family((operation.structure, False), read)
-            self._stages.append(_Stage(kind, operation, places, reads, made, family))
+        self._way: list[_Stage | _Computed] = []
+        for index in course.bound:
+            operation, kind = course.operations[index], course.kinds[index]
+            if kind >= 0:
+                self._stages.append(self._stage(kind, operation, places_of(recordings[kind]), value, formulas))
+                self._way.append(self._stages[-1])
+            elif operation in later:
+                self._way.append(_computed(operation, course.read, value, formulas))
         numbered = {number for number, _ in sources}.union(*(stage.made for stage in self._stages))
+        numbered.update(number for one in self._way if isinstance(one, _Computed) for number, _ in one.sizes)
         alike = {(self._numbers_of(one), self._numbers_of(other)) for one, other in course.alike}
         self._alike = [(one, other) for one, other in alike if one != other and {one, other} <= numbered]
+
+    def _stage(
+        self,
+        kind: int,
+        operation: Operation,
+        places: tuple[Place | None, ...],
+        value: Callable[[int], Tensor | None],
+        formulas: Formulas,
+    ) -> _Stage:
+        """The stage of the operation that is the first of its kind, whose outputs lie at these places."""
+        if any(one is not None and one.is_constant for one in places):
+            raise NoRouteError
+        read = [None if number < 0 else value(number) for number in operation.inputs]
+        pairs = zip(operation.inputs, read, strict=True)
+        reads = [self._numbers_of(number) for number, one in pairs if one is not None and not formulas.stays(one)]
+        made = [number for number, one in zip(operation.outputs, places, strict=False) if one and one.given < 0]
+        family = formulas.family((operation.structure, False), read)
+        return _Stage(kind, operation, places, reads, made, family)
 
     def _root(self, number: int) -> int:
         """The value that it is: itself, or the input that its operation gives back."""
@@ -144,26 +173,19 @@ class Route:
     ) -> tuple[RoutedWalk, Outline] | None:
         """The walk for sources of these numbers, and the outline of its plan, which `outline_of` gives by the pieces of
         all kinds; None where an operation gives its outputs in another way."""
-        own: dict[int, Sequence[int]] = {}
-        at = 0
-        for number, count in self._sources:
-            own[number] = numbers[at : at + count]
-            at += count
+        own = _dealt(numbers, self._sources)
         value = _RoutedValues(self, values, own)
         chosen: list[Formula | Recording] = []
         found: list[Sized] = []
-        for stage in self._stages:
-            family = stage.family
-            if family is not None and stage.chosen_from is not family.formulas:
-                self._find_choices(stage, family.formulas)
-            given = [each for number in stage.reads for each in own[number]]
-            for choice in stage.choices:
-                sized = choice.formula.sized(given) if choice.holds(values) else None
-                if sized is not None:
-                    stage.family.tries = TRIES  # type: ignore[union-attr]
-                    chosen.append(choice.formula)
-                    break
-            else:
+        for stage in self._way:
+            if isinstance(stage, _Computed):
+                dealt = _compute(stage, binder, value, values, replays.formulas)
+                if dealt is None:
+                    return None
+                own.update(dealt)
+                continue
+            sized = self._by_formula(stage, values, own, chosen)
+            if sized is None:
                 bound = self._bound(stage, binder, value, replays)
                 if bound is None:
                     return None
@@ -176,6 +198,24 @@ class Route:
         outline, faults, constants = self._outline(tuple(chosen), outline_of)
         binder.constants += constants
         return RoutedWalk(binder, found, faults, value), outline
+
+    def _by_formula(
+        self, stage: _Stage, values: Values, own: Mapping[int, Sequence[int]], chosen: list[Formula | Recording]
+    ) -> Sized | None:
+        """What the first formula gives that holds, which comes to those that are `chosen`."""
+        family = stage.family
+        if family is None:
+            return None
+        if stage.chosen_from is not family.formulas:
+            self._find_choices(stage, family.formulas)
+        given = [each for number in stage.reads for each in own[number]]
+        for choice in stage.choices:
+            sized = choice.formula.sized(given) if choice.holds(values) else None
+            if sized is not None:
+                family.tries = TRIES
+                chosen.append(choice.formula)
+                return sized
+        return None
 
     def _bound(
         self, stage: _Stage, binder: Binder, value: _RoutedValues, replays: Replays
@@ -230,6 +270,43 @@ class Route:
         return found
 
 
+def _dealt(numbers: Sequence[int], sizes: Sequence[tuple[int, int]]) -> dict[int, Sequence[int]]:
+    """The numbers of each value, of which there are so many."""
+    found: dict[int, Sequence[int]] = {}
+    at = 0
+    for number, count in sizes:
+        found[number] = numbers[at : at + count]
+        at += count
+    return found
+
+
+def _computed(
+    operation: Operation, read: Container[int], value: Callable[[int], Tensor | None], formulas: Formulas
+) -> _Computed:
+    """An operation that is computed while binding, of whose outputs formulas take those among `read`."""
+    made = [number for number in operation.outputs if number in read]
+    kinds, _ = formulas.taken_apart([value(number) for number in made])
+    if kinds is None:
+        raise NoRouteError
+    sizes = [(number, len(formulas.taken_apart([value(number)])[1])) for number in made]
+    return _Computed(operation, made, kinds, sizes)
+
+
+def _compute(
+    stage: _Computed, binder: Binder, value: _RoutedValues, values: Values, formulas: Formulas
+) -> dict[int, Sequence[int]] | None:
+    """The numbers of what an operation computes, which comes to the `values`; None where it is of other kinds."""
+    operation = stage.operation
+    given = [None if number < 0 else value(number) for number in operation.inputs]
+    binder.label, binder.origin = operation.label, operation
+    try:
+        values.update(zip(operation.outputs, operation.bind(binder, given), strict=False))
+    except Exception:  # the ordinary way says so
+        return None
+    kinds, numbers = formulas.taken_apart([values.get(number) for number in stage.read])
+    return _dealt(numbers, stage.sizes) if kinds == stage.kinds else None
+
+
 class _RoutedValues:
     """Any value of the segment, of whose numbers it is known by `own` what they are; `values` are the sources."""
 
@@ -266,12 +343,16 @@ class Routes:
         self._course = course
         self._replays = replays
         self._formulas = replays.formulas
-        self._computed = [course.operations[index] for index in course.bound if course.kinds[index] < 0]
-        others = [one for one, kind in zip(course.operations, course.kinds, strict=True) if kind >= 0]
-        self._read = {number for operation in others for number in operation.inputs}
-        made = {number for operation in others for number in operation.outputs}
-        # Whether what is computed while binding follows from inputs and constants alone.
-        self._begins = not any(made.intersection(operation.inputs) for operation in self._computed)
+        self._computed: list[Operation] = []  # while binding, from inputs and constants alone
+        self._later: list[Operation] = []  # the same from what others make
+        kinds = zip(course.operations, course.kinds, strict=True)
+        made = {number for one, kind in kinds if kind >= 0 for number in one.outputs}
+        for operation in [course.operations[index] for index in course.bound if course.kinds[index] < 0]:
+            if made.isdisjoint(number for number in operation.inputs if number >= 0):
+                self._computed.append(operation)
+            else:
+                self._later.append(operation)
+                made.update(operation.outputs)
         self._routes: dict[Hashable, Route] = {}
 
     def walk(self, binder: Binder, inputs: Values, outline_of: OutlineOf) -> tuple[RoutedWalk, Outline] | None:
@@ -293,13 +374,13 @@ class Routes:
         value: Callable[[int], Tensor | None],
     ) -> None:
         """Find the route for inputs like these, where it has been walked without one: `value` gives what was bound."""
-        values = self._begun(binder, inputs) if self._begins else None
+        values = self._begun(binder, inputs)
         kinds = None if values is None else self._taken_apart(values)[0]
         if values is None or kinds is None or kinds in self._routes:
             return
         sources = [(number, len(self._taken_apart({number: one})[1])) for number, one in values.items()]
         try:
-            route = Route(self._course, sources, recordings, value, self._formulas)
+            route = Route(self._course, sources, self._later, recordings, value, self._formulas)
         except NoRouteError:
             return
         if len(self._routes) >= MOST_ROUTES:
@@ -308,7 +389,7 @@ class Routes:
 
     def _taken_apart(self, values: Values) -> tuple[Hashable, Numbers]:
         """The kinds and the numbers of those values that formulas take."""
-        return self._formulas.taken_apart([one for number, one in values.items() if number in self._read])
+        return self._formulas.taken_apart([one for number, one in values.items() if number in self._course.read])
 
     def _begun(self, binder: Binder, inputs: Values) -> Values | None:
         """The inputs with what is computed of them while binding; None where an operation refuses them."""

@@ -54,6 +54,20 @@ LAYER = """
     sum{0} = Add (act{0}, seen{0})
     h{1} = Add (sum{0}, h{0})
 """
+# What is added is computed while binding, from the shape of what a kernel makes.
+PLACES = """(float[b, n, 64] x) => (float[b, n, 64] y) {
+    kept = Relu (x)
+    soft = Softmax (kept)
+    sizes = Shape (soft)
+    one = Constant <value_int = 1> ()
+    n = Gather <axis = 0> (sizes, one)
+    none = Constant <value_int = 0> ()
+    counted = Range (none, n, one)
+    places = Cast <to = 1> (counted)
+    axis = Constant <value_ints = [1]> ()
+    column = Unsqueeze (places, axis)
+    y = Add (soft, column)
+}"""
 SIZES = {"table": (9, 64), "scale": (64,), "bias": (64,), "wide": (64, 192), "square": (64, 64)}
 
 
@@ -188,6 +202,24 @@ def test_long_inputs_take_a_route(model: bytes, routed: list[bool]) -> None:
     for n in range(144, 160):
         assert_same_plan(segment, shapes_of(1, n))
     assert routed.count(False) <= 1
+
+
+def test_what_is_computed_from_results_is_on_the_route(routed: list[bool]) -> None:
+    text = f'<ir_version: 10, opset_import: ["" : 20]>\nagraph {PLACES}'
+    session = session_of(parser.parse_model(text).SerializeToString())
+    source = native(session).plan_for(((1, 128, 64),)).source
+    assert isinstance(source, BoundSegment)
+    for n in (100, 90, 91):
+        assert_same_plan(source.segment, [(1, n, 64)])
+    routed.clear()
+    for n in (102, 103, 150, 20, 1, 17, 5, 300):
+        assert_same_plan(source.segment, [(1, n, 64)])
+        x = np.random.default_rng(n).standard_normal((1, n, 64)).astype(np.float32)
+        (found,) = session.run(None, {"x": x})
+        exact = np.exp(np.maximum(x, 0).astype(np.float64))
+        wanted = exact / exact.sum(-1, keepdims=True) + np.arange(n)[:, None]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)  # type: ignore[arg-type]
+    assert sum(routed) > 0.5 * len(routed)
 
 
 def test_one_outline_serves_steps_of_one_chunk_and_of_many(model: bytes, routed: list[bool]) -> None:
