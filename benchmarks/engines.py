@@ -60,23 +60,27 @@ class OnnxRuntime:
         """The module, imported."""
         return _import(self.module)
 
+    def options(self, threads: int) -> Any:
+        """Session options with the config entries."""
+        options = self.module_itself().SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        for name, value in self.config.items():
+            options.add_session_config_entry(name, value)
+        return options
+
     def session(
         self, path: Path | str | bytes, threads: int, fixed: Mapping[str, int] | None = None, profile: str = ""
     ) -> Any:
         """A session; `fixed` gives symbolic dimensions their sizes, `profile` is the beginning of a profile's name."""
-        ort = self.module_itself()
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
+        options = self.options(threads)
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile
-        for name, value in self.config.items():
-            options.add_session_config_entry(name, value)
         for name, size in (fixed or {}).items():
             options.add_free_dimension_override_by_name(name, size)
         model = path if isinstance(path, bytes) else str(path)
-        return ort.InferenceSession(
+        return self.module_itself().InferenceSession(
             model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(self.disabled_optimizers)
         )
 
@@ -98,12 +102,8 @@ class CompiledAhead(OnnxRuntime):
         """The file for `threads` threads, which is made in `folder`."""
         from sardonyx.api.engines.engine_compiler import compile_engine
 
-        ort, target = self.module_itself(), folder / f"{model.name}.engine"
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        for name, value in self.config.items():
-            options.add_session_config_entry(name, value)
-        compile_engine(str(path), target, options, None, dict(model.sizes))
+        target = folder / f"{model.name}.engine"
+        compile_engine(str(path), target, self.options(threads), None, dict(model.sizes))
         return target
 
     def load(self, model: registry.Model, path: Path, threads: int, static: bool) -> Run:

@@ -296,15 +296,21 @@ def _compute(
     stage: _Computed, binder: Binder, value: _RoutedValues, values: Values, formulas: Formulas
 ) -> dict[int, Sequence[int]] | None:
     """The numbers of what an operation computes, which comes to the `values`; None where it is of other kinds."""
-    operation = stage.operation
+    if not _take(stage.operation, binder, value, values):
+        return None
+    kinds, numbers = formulas.taken_apart([values.get(number) for number in stage.read])
+    return _dealt(numbers, stage.sizes) if kinds == stage.kinds else None
+
+
+def _take(operation: Operation, binder: Binder, value: Callable[[int], Tensor | None], values: Values) -> bool:
+    """Add what an operation that is computed while binding makes to the `values`; False where it refuses its inputs."""
     given = [None if number < 0 else value(number) for number in operation.inputs]
     binder.label, binder.origin = operation.label, operation
     try:
         values.update(zip(operation.outputs, operation.bind(binder, given), strict=False))
     except Exception:  # the ordinary way says so
-        return None
-    kinds, numbers = formulas.taken_apart([values.get(number) for number in stage.read])
-    return _dealt(numbers, stage.sizes) if kinds == stage.kinds else None
+        return False
+    return True
 
 
 class _RoutedValues:
@@ -393,13 +399,9 @@ class Routes:
 
     def _begun(self, binder: Binder, inputs: Values) -> Values | None:
         """The inputs with what is computed of them while binding; None where an operation refuses them."""
-        values = dict(inputs)
-        for operation in self._computed:
-            numbers = operation.inputs
-            given = [None if one < 0 else values.get(one) or self._course.fixed.get(one) for one in numbers]
-            binder.label, binder.origin = operation.label, operation
-            try:
-                values.update(zip(operation.outputs, operation.bind(binder, given), strict=False))
-            except Exception:  # the ordinary way says so
-                return None
-        return values
+        values, fixed = dict(inputs), self._course.fixed
+
+        def value(number: int) -> Tensor | None:
+            return values.get(number) or fixed.get(number)
+
+        return values if all(_take(operation, binder, value, values) for operation in self._computed) else None

@@ -43,6 +43,7 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.gather_scatter import Gather
 from sardonyx.runtime.constant_memory import HeldConstant
 from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.executor import error_of_node
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 Tensors = Sequence["Tensor | None"]
@@ -614,6 +615,4 @@ def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
         text = f"Failed to allocate memory for requested buffer: {text}"
     made = ", ".join(f"'{value.name}'" for value in node.outputs if value.name)
     called = f"'{node.name}'" if node.name or not made else f"'' (which makes {made})"
-    return kind(
-        f"Non-zero status code returned while running {node.op_type} node. Name:{called} Status Message: {text}"
-    )
+    return error_of_node(kind, node.op_type, called, text)

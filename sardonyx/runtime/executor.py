@@ -83,7 +83,7 @@ def _failure(
 
     Inputs that have no value are named: they are the likely cause.
     A name that an inner step (of a subgraph) put in front stays: the message then leads from the outer node to the
-    inner one. A run that was terminated keeps its plain message.
+    inner one. Errors of kernels name their node already. A run that was terminated keeps its plain message.
     """
     typed = _typed(error)
     if typed.message == TERMINATED:
@@ -93,9 +93,14 @@ def _failure(
         return typed
     absent = [plan.slots[slot].name for slot in step.inputs if slot != ABSENT and frame[slot] is None]
     cause = f"Missing Input: {', '.join(absent)}: " if absent else ""
-    text = f"{_FAILED} {step.op_type} node. Name:'{step.name}' Status Message: {cause}{typed.message}"
-    context.logger.error(text, "executor")
-    return type(typed)(text)
+    named = error_of_node(type(typed), step.op_type, f"'{step.name}'", f"{cause}{typed.message}")
+    context.logger.error(named.message, "executor")
+    return named
+
+
+def error_of_node(kind: type[errors.OnnxRuntimeError], op_type: str, called: str, text: str) -> errors.OnnxRuntimeError:
+    """An error that names the node that it comes from, in onnxruntime's words."""
+    return kind(f"{_FAILED} {op_type} node. Name:{called} Status Message: {text}")
 
 
 def _typed(error: Exception) -> errors.OnnxRuntimeError:

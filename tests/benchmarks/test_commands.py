@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from benchmarks.engines import COMPILED, ENGINES, KEPT, OURS, CompiledAhead
 from benchmarks.turns import Budget
 from benchmarks.zoo import registry
 from sardonyx.api.options.config_keys import CONFIG_KEYS
+from tests.runtime.workers import wait_until
 
 # Isolated calls
 
@@ -276,13 +275,6 @@ def children() -> list[int]:
 
 def state(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_scripts_are_programs() -> None:

@@ -99,18 +99,23 @@ class MergeViews(Rule):
         source, shape = m.fact("x").shape, result_fact(m).shape
         if not all_known(source) or not all_known(shape):
             return "the shape of its input or its result is not known"
-        if same_shape(source, shape) and not m.root.outputs[0].is_graph_output():
+        if _gives_back(m):
             return None
         target = constant_target(shape, source, None)
         return target if isinstance(target, str) else None
 
     def rewrite(self, m: Match) -> ir.Node | ir.Value:
-        source, shape = m.fact("x").shape, result_fact(m).shape
-        if same_shape(source, shape) and not m.root.outputs[0].is_graph_output():
+        if _gives_back(m):
             return m.value("x")
+        source, shape = m.fact("x").shape, result_fact(m).shape
         target = m.initializer(np.array(constant_target(shape, source, None), np.int64), "shape")
         opset = m.context.model.opset_imports.get("", 1)
         return m.new_node("Reshape", [m.value("x"), target], version=max(opset, 5))
+
+
+def _gives_back(m: Match) -> bool:
+    """Whether the result is the first value itself; an output of the model stays a value of its own."""
+    return same_shape(m.fact("x").shape, result_fact(m).shape) and not m.root.outputs[0].is_graph_output()
 
 
 class MergeUnsqueezes(Rule):
