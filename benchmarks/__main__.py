@@ -246,7 +246,7 @@ def measure_spread(request: Request) -> None:
 
 
 def rows_of_spread(request: Request) -> int:
-    return len(spread.BLOCKS) * len(spread_engines(request)) * len(request.most)
+    return (1 + len(spread.BLOCKS) * len(spread_engines(request))) * len(request.most)
 
 
 def spread_engines(request: Request) -> tuple[str, ...]:

@@ -7,6 +7,10 @@ A fresh process for each engine and each ``session.dynamic_block_base`` (`blocks
 follow each other: runs for some time while nobody else works, then as many seconds while a program that only counts,
 bound to the last of the processors, is let go on. `spread` is the 99th percentile of the runs over their median, `busy`
 the median with that program over the median without it. The first runs of a round wake the threads and do not count.
+
+The row `arithmetic` is what the machine itself does: as many threads multiply and add in registers for as long as a
+small model takes, each its equal share, and nobody waits but for the last of them. What it spreads, no engine can avoid
+whose threads share their work evenly.
 """
 
 from __future__ import annotations
@@ -29,9 +33,12 @@ from benchmarks.engines import BASELINE, ENGINES, OURS, OnnxRuntime
 from benchmarks.tables import Column, Table
 from benchmarks.turns import timed
 from benchmarks.zoo import inputs, registry
+from sardonyx.tuning import ceilings
 
 BLOCKS = (0, 4)
 BLOCK_BASE = "session.dynamic_block_base"
+FLOOR = "arithmetic"
+FLOOR_SECONDS = 0.006
 WAKING_RUNS = 5
 PAUSE_SECONDS = 0.05
 _COUNTING = "import os\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
@@ -99,8 +106,8 @@ def measure_all(
     """Rows of all engines with each base of blocks, each printed when it is there."""
     print(f"\nSpread\n\n{TABLE.head()}")
     for count in threads:
-        for engine in engines:
-            for base in bases if isinstance(ENGINES[engine], OnnxRuntime) else (0,):
+        for engine in (FLOOR, *engines):
+            for base in bases if isinstance(ENGINES.get(engine), OnnxRuntime) else (0,):
                 try:
                     row = isolated.call(measure, model, engine, count, zoo, base, rounds, seconds)
                 except Exception as error:  # a failure is a result, not the end of the benchmark
@@ -111,14 +118,7 @@ def measure_all(
 
 def measure(name: str, engine: str, threads: int, zoo: Path, base: int, rounds: int, seconds: float) -> Spread:
     """One engine, in this process."""
-    model = registry.get(name)
-    feeds = inputs.make_inputs(model)
-    used = ENGINES[engine]
-    if base and isinstance(used, OnnxRuntime):
-        used = replace(used, config={**used.config, BLOCK_BASE: str(base)})
-    used.warm_import()
-    session = used.load(model, zoo / name / "model.onnx", threads, False)
-    run = partial(session, feeds)
+    sample = arithmetic(threads) if engine == FLOOR else runs(name, engine, threads, zoo, base)
     idle: list[float] = []
     busy: list[float] = []
     with busy_core() as let_go_on:
@@ -126,21 +126,44 @@ def measure(name: str, engine: str, threads: int, zoo: Path, base: int, rounds: 
             for samples, is_busy in ((idle, False), (busy, True)):
                 let_go_on(is_busy)
                 time.sleep(PAUSE_SECONDS)
-                samples += taken(run, seconds)
+                samples += taken(sample, seconds)
     row = Spread(engine, threads, base, runs=len(idle) + len(busy))
     (row.idle_ms, row.idle_spread), (row.busy_ms, row.busy_spread) = spread(idle), spread(busy)
     row.busy_ratio = row.busy_ms / row.idle_ms
     return row
 
 
-def taken(run: Callable[[], object], seconds: float) -> list[float]:
-    """The times of runs, one after the other, for so many seconds."""
+def runs(name: str, engine: str, threads: int, zoo: Path, base: int) -> Callable[[], float]:
+    """Runs a session of the model and says what one run took."""
+    model = registry.get(name)
+    feeds = inputs.make_inputs(model)
+    used = ENGINES[engine]
+    if base and isinstance(used, OnnxRuntime):
+        used = replace(used, config={**used.config, BLOCK_BASE: str(base)})
+    used.warm_import()
+    session = used.load(model, zoo / name / "model.onnx", threads, False)
+    return lambda: timed(partial(session, feeds))[0]
+
+
+def arithmetic(threads: int) -> Callable[[], float]:
+    """Multiplies and adds on so many threads and says what the slowest of them took, from the first one's start."""
+    calls = ceilings.multiplying("f32", threads)
+
+    def measured(turns: int) -> tuple[float, list[float]]:
+        return ceilings.together([partial(call, turns) for call in calls], time.thread_time)
+
+    turns = ceilings.enough(lambda turns: max(measured(turns)[1]), FLOOR_SECONDS)
+    return lambda: measured(turns)[0]
+
+
+def taken(sample: Callable[[], float], seconds: float) -> list[float]:
+    """What runs took, one after the other, for so many seconds."""
     for _ in range(WAKING_RUNS):
-        run()
+        sample()
     samples: list[float] = []
     end = time.perf_counter() + seconds
     while not samples or time.perf_counter() < end:
-        samples.append(timed(run)[0])
+        samples.append(sample())
     return samples
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,22 +169,30 @@ def product_arrays(name: str, target: Target) -> tuple[Array, Array, Array]:
     return start, x, np.ones(lanes * kind.products, dtypes[kind.factor])
 
 
+def multiplying(name: str, threads: int) -> list[Callable[[int], None]]:
+    """For each of so many threads a function that multiplies and adds in registers for a number of turns."""
+    if name in TILES:
+        kernel = load(emit_tiles, name)
+        sets: Sequence[Sequence[Array]] = [()] * threads
+    else:
+        kernel = load(emit_products, name)
+        sets = [product_arrays(name, library().target) for _ in range(threads)]
+
+    def call(arrays: Sequence[Array], turns: int) -> None:
+        kernel([*map(address, arrays), turns])
+
+    return [partial(call, arrays) for arrays in sets]
+
+
 def measure_compute(name: str, threads: int, effort: Effort = Effort()) -> float:
     """Gop/s of one arithmetic on so many threads together."""
     target = library().target
-    if name in TILES:
-        kernel, operations = load(emit_tiles, name), operations_of_tiles(name)
-        sets: Sequence[Sequence[Array]] = [()] * threads
-    else:
-        kind = ARITHMETIC[name]
-        kernel, operations = load(emit_products, name), 2 * CHAINS * target.lanes(kind.accumulator) * kind.products
-        sets = [product_arrays(name, target) for _ in range(threads)]
-
-    def call(arrays: Sequence[Array], turns: int) -> Callable[[], None]:
-        return lambda: kernel([*map(address, arrays), turns])
+    calls = multiplying(name, threads)
+    kind = ARITHMETIC.get(name)
+    operations = 2 * CHAINS * target.lanes(kind.accumulator) * kind.products if kind else operations_of_tiles(name)
 
     def seconds(turns: int) -> list[float]:
-        return together([call(arrays, turns) for arrays in sets], time.thread_time)[1]
+        return together([partial(call, turns) for call in calls], time.thread_time)[1]
 
     turns = enough(lambda turns: max(seconds(turns)), effort.seconds)
     rounds = [seconds(turns) for _ in range(effort.repetitions)]

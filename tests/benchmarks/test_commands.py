@@ -250,6 +250,12 @@ def test_spread_of_runs(tmp_path: Path) -> None:
     assert row.busy_ratio == pytest.approx(row.busy_ms / row.idle_ms)
 
 
+def test_the_spread_of_arithmetic_needs_no_model(tmp_path: Path) -> None:
+    row = spread.measure("none", spread.FLOOR, 2, tmp_path, 0, 1, 0.02)
+    assert row.runs >= 2
+    assert row.busy_ratio == pytest.approx(row.busy_ms / row.idle_ms)
+
+
 def test_the_spread_is_the_late_runs_over_the_usual_one() -> None:
     assert spread.spread([0.002] * 98 + [0.006] * 2) == pytest.approx((2.0, 3.0))
 
