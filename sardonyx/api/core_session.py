@@ -39,10 +39,10 @@ from sardonyx.api.values.core_value import CoreValue
 from sardonyx.api.values.memory_info import OrtMemoryInfo
 from sardonyx.api.values.ort_value_vector import OrtValueVector
 from sardonyx.providers import registry
-from sardonyx.runtime.constant_memory import WEIGHTS
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
-from sardonyx.runtime.memory import Charge, MemoryLimitError
+from sardonyx.runtime.memory.constant_memory import WEIGHTS
+from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.trace import Trace, span
 
@@ -242,7 +242,7 @@ class CoreSession:
         context: RunContext,
         put: Callable[[str, Any], None],
     ) -> None:
-        from sardonyx.runtime.streaming import execute_streamed
+        from sardonyx.runtime.native.streaming import execute_streamed
 
         def take(place: int, held: list[Any]) -> None:
             results = detach(held)

@@ -15,7 +15,7 @@ from sardonyx.api.options import environment
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.running.io_binding import IOBinding
 from sardonyx.api.values.ort_value import OrtValue
-from sardonyx.runtime import collector
+from sardonyx.runtime.native import collector
 
 if TYPE_CHECKING:
     from onnx import ModelProto

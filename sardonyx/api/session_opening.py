@@ -18,7 +18,7 @@ from sardonyx.api.engines.engine_store import EngineStore
 from sardonyx.api.options import config_keys
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
-from sardonyx.runtime.engine_file import Engine
+from sardonyx.runtime.files.engine_file import Engine
 
 if TYPE_CHECKING:
     from sardonyx.api.building.session_build import Source

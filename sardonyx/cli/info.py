@@ -26,7 +26,7 @@ from sardonyx.ops.framework.facts import UNKNOWN
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
+from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan
 from sardonyx.runtime.plan import Plan
 
 

@@ -33,9 +33,9 @@ from sardonyx.compiler.branches import side_by_side
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.shared_constants import ConstantShares, Use
-from sardonyx.runtime.arena_layout import ALIGNMENT
-from sardonyx.runtime.mapped_pages import release_pages
-from sardonyx.runtime.native_plan import NativePlan
+from sardonyx.runtime.memory.arena_layout import ALIGNMENT
+from sardonyx.runtime.memory.mapped_pages import release_pages
+from sardonyx.runtime.native.native_plan import NativePlan
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from sardonyx.compiler.binding import Bound, Buffer
-from sardonyx.runtime.arena_layout import ALIGNMENT
-from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan
+from sardonyx.runtime.memory.arena_layout import ALIGNMENT
+from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan
 from sardonyx.runtime.plan import Plan, Step
 from sardonyx.runtime.sizes import Symbol, evaluate
 

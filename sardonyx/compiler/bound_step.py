@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sardonyx.runtime.constant_memory import constant_empty
+from sardonyx.runtime.memory.constant_memory import constant_empty
 
 Array = np.ndarray[Any, Any]
 

@@ -22,11 +22,11 @@ from sardonyx.compiler.control_flow import ControlFlowCall
 from sardonyx.compiler.counted import CountedCall
 from sardonyx.compiler.steering import MOST_STEERING_ELEMENTS
 from sardonyx.ops.control_flow import If, Loop, Scan
-from sardonyx.runtime.array_address import address_of
-from sardonyx.runtime.chain import Chain, Do, Instruction
 from sardonyx.runtime.context import RunContext
-from sardonyx.runtime.native_plan import NativePlan
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.native.array_address import address_of
+from sardonyx.runtime.native.chain import Chain, Do, Instruction
+from sardonyx.runtime.native.native_plan import NativePlan
+from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import ABSENT, Plan, Step
 
 Array = np.ndarray[Any, Any]

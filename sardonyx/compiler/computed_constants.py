@@ -14,9 +14,9 @@ from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.shared_constants import ConstantShares
 from sardonyx.graph.computed_tensor import ComputedTensor, JoinedTensor, ScaledTensor
 from sardonyx.graph.constants import tensor_array
-from sardonyx.runtime.constant_memory import passing_empty
-from sardonyx.runtime.content_identity import content_identity
-from sardonyx.runtime.mapped_pages import release_pages
+from sardonyx.runtime.files.content_identity import content_identity
+from sardonyx.runtime.memory.constant_memory import passing_empty
+from sardonyx.runtime.memory.mapped_pages import release_pages
 
 # Fewer bytes than this are scaled by one thread.
 _SMALL = 1 << 20

@@ -15,8 +15,8 @@ from sardonyx.compiler.planner import Compilation, CompiledGraph
 from sardonyx.ops.framework.operator import ControlFlow, Operator
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
-from sardonyx.runtime.native_segment import NativeSegment
-from sardonyx.runtime.rounds import NativeBody, Outcome, Rounds, RoundsCode
+from sardonyx.runtime.native.native_segment import NativeSegment
+from sardonyx.runtime.native.rounds import NativeBody, Outcome, Rounds, RoundsCode
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.segment import BoundOperation, Operation, OperationError, failure
 from sardonyx.runtime.context import RunContext
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.settings import RunSettings
 
 Contents = dict[ir.Value, Array]

@@ -10,8 +10,8 @@ import numpy as np
 
 from sardonyx.kernel.evaluate import evaluate
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template, View
-from sardonyx.runtime import memory
 from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.memory import memory
 from sardonyx.runtime.plan import StepCall
 
 

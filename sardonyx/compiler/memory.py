@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sardonyx.runtime.arena_layout import ArenaLayout, Lifetime, lay_out
+from sardonyx.runtime.memory.arena_layout import ArenaLayout, Lifetime, lay_out
 from sardonyx.runtime.plan import ABSENT, Plan
 
 

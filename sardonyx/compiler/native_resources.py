@@ -10,17 +10,17 @@ import numpy as np
 
 from sardonyx.compiler.llvm.library import Array, KernelLibrary, library
 from sardonyx.compiler.llvm.runtime_functions import runtime_functions
-from sardonyx.runtime.constant_memory import HeldConstant
-from sardonyx.runtime.fast_call import CallCode
-from sardonyx.runtime.lanes import LanePool
-from sardonyx.runtime.memory import applied_limit
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
-from sardonyx.runtime.processors import parse_affinities, team_size
-from sardonyx.runtime.result_pool import PoolCode, ResultPool, result_pool
+from sardonyx.runtime.memory.constant_memory import HeldConstant
+from sardonyx.runtime.memory.lanes import LanePool
+from sardonyx.runtime.memory.memory import applied_limit
+from sardonyx.runtime.memory.result_pool import PoolCode, ResultPool, result_pool
+from sardonyx.runtime.memory.shared_arena import environment_lanes
+from sardonyx.runtime.native.fast_call import CallCode
+from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.shared_arena import environment_lanes
-from sardonyx.runtime.team import ExecutorCode, TeamOptions, ThreadTeam, shared_team
-from sardonyx.runtime.team_options import Idling
+from sardonyx.runtime.threads.processors import parse_affinities, team_size
+from sardonyx.runtime.threads.team import ExecutorCode, TeamOptions, ThreadTeam, shared_team
+from sardonyx.runtime.threads.team_options import Idling
 
 
 class NativeResources:

@@ -19,9 +19,9 @@ from sardonyx.compiler.native_resources import NativeResources
 from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.runtime.constant_memory import passing
-from sardonyx.runtime.memory import MemoryLimitError
-from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.memory.constant_memory import passing
+from sardonyx.runtime.memory.memory import MemoryLimitError
+from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Step
 from sardonyx.runtime.trace import Work, type_shape
 

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.compiler.choice.gemm_choice import bf16_product
 from sardonyx.compiler.fusion import Group
-from sardonyx.compiler.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.kernel.expr import Input
 

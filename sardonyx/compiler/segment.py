@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
-from sardonyx.compiler.batch_items import NotSeparableError
-from sardonyx.compiler.batch_rounds import bind_in_rounds
+from sardonyx.compiler.batches.batch_items import NotSeparableError
+from sardonyx.compiler.batches.batch_rounds import bind_in_rounds
 from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Prepared, Stretch, Tensor
 from sardonyx.compiler.bound_step import ComputedBuffer, LyingConstant
 from sardonyx.compiler.computed_constants import computed_constant
@@ -28,10 +28,10 @@ from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.outline import LaterSteps, Outlines, Sample
+from sardonyx.compiler.new_sizes.outline import LaterSteps, Outlines, Sample
+from sardonyx.compiler.new_sizes.picked_sizes import PickedSizes, picked_sizes
+from sardonyx.compiler.new_sizes.replay import MOST_RECORDINGS, Looks, Recording, Replays, structure_of
 from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
-from sardonyx.compiler.picked_sizes import PickedSizes, picked_sizes
-from sardonyx.compiler.replay import MOST_RECORDINGS, Looks, Recording, Replays, structure_of
 from sardonyx.compiler.rounded_results import round_results
 from sardonyx.compiler.shared_constants import ConstantShares, Use
 from sardonyx.graph.computed_tensor import ComputedTensor
@@ -41,9 +41,9 @@ from sardonyx.kernel.program import Template, View
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.gather_scatter import Gather
-from sardonyx.runtime.constant_memory import HeldConstant
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import error_of_node
+from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 Tensors = Sequence["Tensor | None"]

@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable
 import numpy as np
 
 from sardonyx.compiler.bound_step import Array, Buffer, ComputedBuffer, Identity, constant_copy
-from sardonyx.runtime.constant_memory import WEIGHTS
-from sardonyx.runtime.content_identity import content_identity
-from sardonyx.runtime.memory import Charge, applied_limit
+from sardonyx.runtime.files.content_identity import content_identity
+from sardonyx.runtime.memory.constant_memory import WEIGHTS
+from sardonyx.runtime.memory.memory import Charge, applied_limit
 
 # To tell small contents from others is not worth what it would save.
 LEAST_BYTES = 64 << 10

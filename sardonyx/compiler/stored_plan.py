@@ -21,11 +21,11 @@ from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.linker import NotLinkableError, link
 from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, function_key, runtime_functions
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.runtime.arena_layout import ALIGNMENT
-from sardonyx.runtime.engine_file import Bytes
-from sardonyx.runtime.mapped_pages import MappedRange, mapped_ranges
-from sardonyx.runtime.native_plan import NativePlan, StepColumn
-from sardonyx.runtime.native_segment import ReadyPlan, Shapes
+from sardonyx.runtime.files.engine_file import Bytes
+from sardonyx.runtime.memory.arena_layout import ALIGNMENT
+from sardonyx.runtime.memory.mapped_pages import MappedRange, mapped_ranges
+from sardonyx.runtime.native.native_plan import NativePlan, StepColumn
+from sardonyx.runtime.native.native_segment import ReadyPlan, Shapes
 
 _ALIGNMENT = 2 * ALIGNMENT
 # Numbers below it are sizes, even where a program is mapped there.

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.constants import tensor_array
-from sardonyx.runtime.constant_memory import passing_empty
-from sardonyx.runtime.mapped_pages import release_pages
+from sardonyx.runtime.memory.constant_memory import passing_empty
+from sardonyx.runtime.memory.mapped_pages import release_pages
 
 Array = np.ndarray[Any, Any]
 

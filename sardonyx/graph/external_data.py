@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from sardonyx import errors
-from sardonyx.runtime.mapped_pages import map_file
+from sardonyx.runtime.memory.mapped_pages import map_file
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sardonyx import errors
 from sardonyx.graph.external_data import ExternalData
 from sardonyx.graph.wire_format import Payloads
-from sardonyx.runtime import memory
+from sardonyx.runtime.memory import memory
 
 Type = ir.DataType
 

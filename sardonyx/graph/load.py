@@ -28,7 +28,7 @@ from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
-from sardonyx.runtime.mapped_pages import map_file, named_path, read_file
+from sardonyx.runtime.memory.mapped_pages import map_file, named_path, read_file
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 

@@ -15,8 +15,8 @@ from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, same, tensor,
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, ControlFlow, Value, operator
 from sardonyx.ops.shape import axis_of
-from sardonyx.runtime import memory
-from sardonyx.runtime.rounds import Outcome, Rounds
+from sardonyx.runtime.memory import memory
+from sardonyx.runtime.native.rounds import Outcome, Rounds
 
 
 class Body(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.team_options import ThreadHooks
+from sardonyx.runtime.threads.team_options import ThreadHooks
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ from sardonyx.compiler.llvm.kernels.engine.ceilings import (
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BRAIN, F32, F64, I8, I32
-from sardonyx.runtime.machine_file import machine_key, read_sections, write_section
-from sardonyx.runtime.memory import available_bytes
+from sardonyx.runtime.files.machine_file import machine_key, read_sections, write_section
+from sardonyx.runtime.memory.memory import available_bytes
 
 SECTION = "ceilings"
 PLACES = ("L2", "L3", "DRAM")

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Bound
-from sardonyx.compiler.gemm_cuts import Tuning
+from sardonyx.compiler.choice.gemm_cuts import Tuning
+from sardonyx.compiler.choice.tuned import using
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.movement.copy import copy
@@ -25,11 +26,10 @@ from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.rows.rows import Rates
-from sardonyx.compiler.tuned import using
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, apply
-from sardonyx.runtime.lanes import LanePool
-from sardonyx.runtime.team import TeamOptions, ThreadTeam
+from sardonyx.runtime.memory.lanes import LanePool
+from sardonyx.runtime.threads.team import TeamOptions, ThreadTeam
 from sardonyx.tuning.ceilings import Ceilings
 
 _F32 = np.dtype(np.float32)

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sardonyx.compiler.choice.tuned import SECTION
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.tuned import SECTION
-from sardonyx.runtime.machine_file import drop, machine_key, write_section
-from sardonyx.runtime.processors import default_threads
+from sardonyx.runtime.files.machine_file import drop, machine_key, write_section
+from sardonyx.runtime.threads.processors import default_threads
 from sardonyx.tuning import ceilings as ceilings_of
 from sardonyx.tuning.ceilings import Ceilings
 from sardonyx.tuning.fitting import Fit, fit

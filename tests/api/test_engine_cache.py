@@ -18,8 +18,8 @@ from sardonyx import errors
 from sardonyx.api.engines import engine_keeper, engine_store, live_models
 from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.runtime import engine_file
-from sardonyx.runtime.machine_file import machine_key, write_section
+from sardonyx.runtime.files import engine_file
+from sardonyx.runtime.files.machine_file import machine_key, write_section
 from tests.api.engine_models import IDS, ROWS, expected, write_model
 
 
@@ -181,6 +181,15 @@ def test_errors_are_those_of_the_model(tmp_path: Path) -> None:
         assert messages[0] == messages[1]
         if "ids" in feeds and feeds["ids"] is outside:
             assert "look_up" in messages[0]
+
+
+def test_every_source_file_counts_for_the_state_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = []
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: counted.append(Path(path)) or scan(path))
+    engine_store.package_state.__wrapped__()
+    package = Path(ort.__file__).parent
+    assert set(counted) == {path.parent for path in package.rglob("__init__.py")}
 
 
 def test_a_changed_weight_is_noticed(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ from sardonyx.api.engines.engine_compiler import NotCompilableError, compile_eng
 from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.library import forget_kernels, library
 from sardonyx.compiler.llvm.target import host_targets
-from sardonyx.runtime import vouchers
-from sardonyx.runtime.engine_file import SealedEngine, map_sealed
-from sardonyx.runtime.mapped_pages import mapped_ranges
-from sardonyx.runtime.native_image import NativeImage
-from sardonyx.runtime.native_plan import StepColumn
+from sardonyx.runtime.files import vouchers
+from sardonyx.runtime.files.engine_file import SealedEngine, map_sealed
+from sardonyx.runtime.memory.mapped_pages import mapped_ranges
+from sardonyx.runtime.native.native_image import NativeImage
+from sardonyx.runtime.native.native_plan import StepColumn
 from tests.api.engine_models import IDS, expected, write_model
 
 SIZES = (7, 12)

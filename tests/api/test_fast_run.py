@@ -13,7 +13,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.runtime.fast_call import is_usable
+from sardonyx.runtime.native.fast_call import is_usable
 
 pytestmark = pytest.mark.skipif(
     not is_usable(), reason="the interpreter's objects are not laid out as native code reads"

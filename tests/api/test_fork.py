@@ -14,7 +14,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.compiler.llvm.library import library
-from sardonyx.runtime.kernel_cache import KernelCache
+from sardonyx.runtime.files.kernel_cache import KernelCache
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork"),

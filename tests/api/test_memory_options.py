@@ -15,8 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.runtime import shared_arena
-from sardonyx.runtime.memory import MemoryLimitError
+from sardonyx.runtime.memory import shared_arena
+from sardonyx.runtime.memory.memory import MemoryLimitError
 from tests.api.test_memory_report import LAYERS, WEIGHT_BYTES, WIDTH, layers, packed_bytes, run, session
 
 ARENA = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
 from sardonyx.api.running.memory_report import MemoryReport
-from sardonyx.compiler.gemm_choice import packed_words
+from sardonyx.compiler.choice.gemm_choice import packed_words
 from sardonyx.compiler.llvm.target import host_target
 from tests.api.session_models import branches
 

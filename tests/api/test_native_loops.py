@@ -11,7 +11,7 @@ from onnx import parser
 
 import sardonyx as ort
 from sardonyx.compiler.control_flow import BodyCall
-from sardonyx.runtime import rounds
+from sardonyx.runtime.native import rounds
 
 Array = np.ndarray[Any, Any]
 

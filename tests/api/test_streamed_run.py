@@ -23,7 +23,7 @@ from sardonyx.api import session_opening
 from sardonyx.api.engines.engine_compiler import compile_engine
 from sardonyx.api.running import results
 from sardonyx.compiler.segment import Segment
-from sardonyx.runtime.team import ThreadTeam
+from sardonyx.runtime.threads.team import ThreadTeam
 from tests.api.test_interrupts import FOR_EVER
 
 Array = np.ndarray[Any, Any]

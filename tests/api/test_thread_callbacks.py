@@ -17,7 +17,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.runtime.team_words import MemberField
+from sardonyx.runtime.threads.team_words import MemberField
 from tests.runtime.workers import PATIENCE
 
 MODEL = onnx.parser.parse_model(
@@ -126,7 +126,7 @@ def test_threads_end_with_their_session_though_another_one_runs_the_same_file(tm
 
 
 def test_threads_of_parallel_mode_are_made_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.runtime.processors.available_processors", lambda: frozenset(range(8)))
+    monkeypatch.setattr("sardonyx.runtime.threads.processors.available_processors", lambda: frozenset(range(8)))
     made = Made()
     options = made.options(2)
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL

@@ -9,10 +9,10 @@ import onnx.parser
 import pytest
 
 import sardonyx as ort
-from sardonyx.runtime import processors
-from sardonyx.runtime.team import ThreadTeam
-from sardonyx.runtime.team_options import Idling
-from sardonyx.runtime.team_words import MemberField
+from sardonyx.runtime.threads import processors
+from sardonyx.runtime.threads.team import ThreadTeam
+from sardonyx.runtime.threads.team_options import Idling
+from sardonyx.runtime.threads.team_words import MemberField
 from tests.runtime.workers import looks, looks_per_second, wait_for_sleep, wait_until
 
 MODEL = onnx.parser.parse_model(
@@ -142,7 +142,7 @@ def test_pauses_are_bounded_as_in_onnxruntime(given: str, taken: int) -> None:
 
 
 def test_keys_of_the_other_pool_are_for_threads_that_parallel_mode_adds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.runtime.processors.available_processors", lambda: frozenset(range(8)))
+    monkeypatch.setattr("sardonyx.runtime.threads.processors.available_processors", lambda: frozenset(range(8)))
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = 2, 2
     options.add_session_config_entry("session.intra_op.spin_duration_us", "7000")

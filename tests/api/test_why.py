@@ -17,8 +17,8 @@ from sardonyx.api.explaining import troubles
 from sardonyx.api.explaining.explanation import Diagnosis, Explanation, Knob, explain
 from sardonyx.providers import registry
 from sardonyx.providers.cpu import CPUExecutionProvider
-from sardonyx.runtime import other_load
-from sardonyx.runtime.processors import available_processors, usable_processors
+from sardonyx.runtime.threads import other_load
+from sardonyx.runtime.threads.processors import available_processors, usable_processors
 from sardonyx.tuning import ceilings
 from sardonyx.tuning.ceilings import Ceilings
 from tests.providers.fused_arithmetic import FusedArithmetic
@@ -359,7 +359,7 @@ def test_busy_time_is_that_of_the_processors_of_this_process(tmp_path: Any, monk
 
 
 def test_processors_are_those_of_the_mask_and_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sardonyx.runtime import processors
+    from sardonyx.runtime.threads import processors
 
     monkeypatch.setattr(processors, "available_processors", lambda: frozenset(range(4)))
     monkeypatch.setattr(processors, "_quota", lambda: 1.5)

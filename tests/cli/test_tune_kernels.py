@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sardonyx.compiler.gemm_cuts import Tuning
+from sardonyx.compiler.choice.gemm_cuts import Tuning
 from sardonyx.compiler.native.rows.rows import Rates
 from sardonyx.tuning import stored
 from sardonyx.tuning.ceilings import Ceilings

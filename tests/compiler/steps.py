@@ -13,9 +13,9 @@ from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.template import NativeKernel
-from sardonyx.runtime.lanes import LanePool
+from sardonyx.runtime.memory.lanes import LanePool
 from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.team import FINISHED, TeamOptions, shared_team
+from sardonyx.runtime.threads.team import FINISHED, TeamOptions, shared_team
 from tests.compiler.machines import Visit, emulated_variants, kernels_of, visit_of
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.gemm_choice import bf16_product
+from sardonyx.compiler.choice.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.kernels.attention.attention_spec import KEYS
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.target import host_targets

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sardonyx.compiler.batch_choice import MOST_STEPS, Load, Part, choose
+from sardonyx.compiler.batches.batch_choice import MOST_STEPS, Load, Part, choose
 from sardonyx.compiler.llvm.target import Caches, host_target
 
 MB = 1 << 20

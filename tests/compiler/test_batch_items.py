@@ -12,11 +12,11 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.api.explaining.explanation import explain
-from sardonyx.compiler import batch_rounds
-from sardonyx.compiler.batch_choice import Load, Part
+from sardonyx.compiler.batches import batch_rounds
+from sardonyx.compiler.batches.batch_choice import Load, Part
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_segment import NativeSegment
 
 KEY = "sardonyx.cpu.batch_items"
 

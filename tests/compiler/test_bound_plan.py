@@ -12,7 +12,7 @@ from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.compiler.bound_plan import buffer_bytes, native_plan, symbols_of
 from sardonyx.graph.load import load_model
 from sardonyx.providers.cpu import CPUExecutionProvider
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan, Step
 
 

@@ -22,7 +22,7 @@ from sardonyx.compiler.llvm.kernels.engine.call import emit_call
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets, x86_64_targets
-from sardonyx.runtime.kernel_cache import KernelCache
+from sardonyx.runtime.files.kernel_cache import KernelCache
 from tests.compiler.aarch64.machine import missing
 from tests.compiler.small_models import SMALL_MODELS
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.gemm_choice import bf16_product
+from sardonyx.compiler.choice.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS

@@ -13,9 +13,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
-from sardonyx.compiler import gemm_choice
 from sardonyx.compiler.binding import Tensor
-from sardonyx.compiler.gemm_choice import Problem, panel_columns, tile_shape
+from sardonyx.compiler.choice import gemm_choice
+from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
+from sardonyx.compiler.choice.strassen_choice import choose_cut, declined
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_strassen import LEAST_MAKING
 from sardonyx.compiler.llvm.target import host_target
@@ -24,7 +25,6 @@ from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.strassen_step import multiply_quarters
 from sardonyx.compiler.native.template import Epilogue
-from sardonyx.compiler.strassen_choice import choose_cut, declined
 from sardonyx.kernel.expr import Input, erf
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 from tests.compiler.test_gemm import place

@@ -12,15 +12,15 @@ from onnx import numpy_helper, parser
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.compiler import formulas
-from sardonyx.compiler.formulas import Formulas
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.compiler.outline import Outline
-from sardonyx.compiler.replay import Recording
-from sardonyx.compiler.route import Route, RoutedWalk, Routes
+from sardonyx.compiler.new_sizes import formulas
+from sardonyx.compiler.new_sizes.formulas import Formulas
+from sardonyx.compiler.new_sizes.outline import Outline
+from sardonyx.compiler.new_sizes.replay import Recording
+from sardonyx.compiler.new_sizes.route import Route, RoutedWalk, Routes
 from sardonyx.compiler.segment import Segment
-from sardonyx.runtime.native_plan import StepColumn
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_plan import StepColumn
+from sardonyx.runtime.native.native_segment import NativeSegment
 
 Array = np.ndarray[Any, Any]
 

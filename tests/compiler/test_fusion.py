@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 import sardonyx as ort
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_segment import NativeSegment
 from tests.compiler.rewrites import ALL_REWRITES
 
 Array = np.ndarray[Any, Any]

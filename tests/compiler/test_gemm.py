@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sardonyx.compiler import gemm_choice
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
-from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.choice import gemm_choice
+from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.llvm.types import F32 as F32_TYPE
 from sardonyx.compiler.native.products.gemm_step import Packed

@@ -8,8 +8,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sardonyx.compiler.gemm_blocking import choose_blocking
-from sardonyx.compiler.gemm_choice import (
+from sardonyx.compiler.choice.gemm_blocking import choose_blocking
+from sardonyx.compiler.choice.gemm_choice import (
     Problem,
     asks_ahead,
     asks_for_results,
@@ -18,7 +18,7 @@ from sardonyx.compiler.gemm_choice import (
     panel_columns,
     tile_shape,
 )
-from sardonyx.compiler.gemm_cuts import Tuning
+from sardonyx.compiler.choice.gemm_cuts import Tuning
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -26,7 +26,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout, 
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets
 from sardonyx.compiler.native.products.packed_constants import pack_b
-from sardonyx.runtime.constant_memory import constant_empty
+from sardonyx.runtime.memory.constant_memory import constant_empty
 
 TARGETS = (*host_targets().values(), *aarch64_targets(Caches()).values())
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)

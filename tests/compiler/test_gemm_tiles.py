@@ -22,7 +22,7 @@ from sardonyx.compiler.native.products.gemm_step import Packed, multiply
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.kernel.expr import Input
-from sardonyx.runtime.kernel_cache import KernelCache
+from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.settings import RunSettings
 from tests.compiler.steps import Array, Memory
 

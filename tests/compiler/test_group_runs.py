@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.gemm_choice import bf16_product
+from sardonyx.compiler.choice.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel, choose
 from sardonyx.compiler.native.convolution.group_runs import GROUP_RUNS

@@ -10,7 +10,7 @@ import pytest
 from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.linker import NotLinkableError, link
 from sardonyx.compiler.llvm.target import host_target, host_targets
-from sardonyx.runtime.native_image import ImageError, NativeImage
+from sardonyx.runtime.native.native_image import ImageError, NativeImage
 
 pytestmark = pytest.mark.skipif(host_target().architecture != "x86_64", reason="images are made for x86-64")
 

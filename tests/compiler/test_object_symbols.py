@@ -13,7 +13,7 @@ from sardonyx import errors
 from sardonyx.compiler.llvm.codegen import _machine, compile_object
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.runtime.kernel_cache import KernelCache
+from sardonyx.runtime.files.kernel_cache import KernelCache
 from tests.compiler.aarch64.driver import MATHEMATICS
 from tests.compiler.object_symbols import undefined_functions
 from tests.compiler.small_models import SMALL_MODELS

@@ -17,12 +17,12 @@ import sardonyx as ort
 from sardonyx import errors
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.compiler.outline import Outline
-from sardonyx.compiler.replay import Replays
-from sardonyx.compiler.route import Routes
+from sardonyx.compiler.new_sizes.outline import Outline
+from sardonyx.compiler.new_sizes.replay import Replays
+from sardonyx.compiler.new_sizes.route import Routes
 from sardonyx.compiler.segment import Segment
-from sardonyx.runtime.native_plan import NativePlan, StepColumn, StepFlag
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_plan import NativePlan, StepColumn, StepFlag
+from sardonyx.runtime.native.native_segment import NativeSegment
 
 Array = np.ndarray[Any, Any]
 

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_segment import NativeSegment
 
 Array = np.ndarray[Any, Any]
 

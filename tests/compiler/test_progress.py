@@ -16,7 +16,7 @@ from sardonyx.compiler.llvm.builder import Function
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.compiler.llvm.types import I64, PTR
-from sardonyx.runtime.kernel_cache import KernelCache
+from sardonyx.runtime.files.kernel_cache import KernelCache
 from tests.api.session_models import FLOAT, model, value
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
 import sardonyx as ort
-from sardonyx.compiler import replay as replaying
 from sardonyx.compiler.binding import Binder, Bound, Tensor
 from sardonyx.compiler.native_steps import BoundSegment
-from sardonyx.compiler.replay import Looks, Recording, Replays
+from sardonyx.compiler.new_sizes import replay as replaying
+from sardonyx.compiler.new_sizes.replay import Looks, Recording, Replays
 from sardonyx.compiler.segment import Segment
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_segment import NativeSegment
 from tests.compiler.steps import new_binder
 
 Array = np.ndarray[Any, Any]

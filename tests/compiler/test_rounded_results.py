@@ -11,7 +11,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.api.explaining.explanation import explain
-from sardonyx.compiler.gemm_choice import bf16_product
+from sardonyx.compiler.choice.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.target import host_target, host_targets
 
 Array = np.ndarray[Any, Any]

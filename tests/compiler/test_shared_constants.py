@@ -13,7 +13,7 @@ from sardonyx.compiler.computed_constants import computed_constant
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.shared_constants import LEAST_BYTES, ConstantShares
 from sardonyx.graph.computed_tensor import JoinedTensor, ScaledTensor
-from sardonyx.runtime.memory import MemoryLimit, MemoryLimitError
+from sardonyx.runtime.memory.memory import MemoryLimit, MemoryLimitError
 
 COUNT = LEAST_BYTES // 4
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.runtime.native_segment import MOST_STEERED_PLANS
+from sardonyx.runtime.native.native_segment import MOST_STEERED_PLANS
 
 Array = np.ndarray[Any, Any]
 

@@ -14,8 +14,8 @@ import sardonyx as ort
 from sardonyx.compiler import stored_plan as subject
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.stored_plan import NotStorableError, StoredPlans, stored_plans
-from sardonyx.runtime.mapped_pages import MappedRange, map_file, mapped_ranges
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
+from sardonyx.runtime.memory.mapped_pages import MappedRange, map_file, mapped_ranges
+from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx import errors
-from sardonyx.runtime import memory
+from sardonyx.runtime.memory import memory
 from tests.ops.one_node import model_of, run
 
 F32 = TensorProto.FLOAT

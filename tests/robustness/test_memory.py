@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from sardonyx import InferenceSession, errors
 from sardonyx.ops.framework.result_size import result_bytes
-from sardonyx.runtime import memory
+from sardonyx.runtime.memory import memory
 from tests.graph.models import build, info, model, node, run
 
 HUGE = 1 << 22

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sardonyx.runtime.arena_layout import ALIGNMENT, Lifetime, lay_out
+from sardonyx.runtime.memory.arena_layout import ALIGNMENT, Lifetime, lay_out
 
 
 def peak(lifetimes: list[Lifetime]) -> int:

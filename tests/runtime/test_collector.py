@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 import sardonyx as ort
-from sardonyx.runtime import collector
+from sardonyx.runtime.native import collector
 
 MODEL = parser.parse_model(
     '<ir_version: 9, opset_import: ["" : 20]> g (float[n] x) => (float[n] y) {y = Relu(x)}'

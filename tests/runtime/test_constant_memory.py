@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from sardonyx.runtime.constant_memory import LEAST, MOST, PIECE, constant_empty, passing, passing_empty
+from sardonyx.runtime.memory.constant_memory import LEAST, MOST, PIECE, constant_empty, passing, passing_empty
 
 F32 = np.dtype(np.float32)
 

@@ -21,8 +21,8 @@ from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
 from sardonyx.compiler.llvm.library import KernelLibrary, LibraryCounts, library
 from sardonyx.compiler.llvm.target import Caches, aarch64_targets, host_target, x86_64_targets
-from sardonyx.runtime import kernel_cache, machine_file
-from sardonyx.runtime.kernel_cache import KernelCache, default_folder
+from sardonyx.runtime.files import kernel_cache, machine_file
+from sardonyx.runtime.files.kernel_cache import KernelCache, default_folder
 from tests.api.models import add_and_multiply
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -151,7 +151,7 @@ from pathlib import Path
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.runtime.kernel_cache import KernelCache
+from sardonyx.runtime.files.kernel_cache import KernelCache
 print("ready", flush=True)
 sys.stdin.readline()
 kernels = KernelLibrary(host_target(), KernelCache(Path(sys.argv[1])))

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from sardonyx import errors
-from sardonyx.runtime import memory
-from sardonyx.runtime.lanes import ALIGNMENT, Lane, LaneField, LanePool, Memory
-from sardonyx.runtime.team import TeamOptions, ThreadTeam
+from sardonyx.runtime.memory import memory
+from sardonyx.runtime.memory.lanes import ALIGNMENT, Lane, LaneField, LanePool, Memory
+from sardonyx.runtime.threads.team import TeamOptions, ThreadTeam
 from tests.runtime.native_kernels import PlanMaker, chain, chained, code, numbers
 
 LINUX = Path("/proc/self/statm").exists()

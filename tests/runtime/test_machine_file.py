@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.runtime.machine_file import drop, machine_key, read_sections, write_section
+from sardonyx.runtime.files.machine_file import drop, machine_key, read_sections, write_section
 
 KEY = machine_key("target")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.runtime.mapped_pages import release_pages
+from sardonyx.runtime.memory.mapped_pages import release_pages
 
 Array = np.ndarray[Any, Any]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sardonyx import errors
-from sardonyx.runtime.constant_memory import constant_empty
-from sardonyx.runtime.lanes import Lane, LanePool, Memory
-from sardonyx.runtime.memory import MemoryLimit, MemoryLimitError, applied_limit, require
+from sardonyx.runtime.memory.constant_memory import constant_empty
+from sardonyx.runtime.memory.lanes import Lane, LanePool, Memory
+from sardonyx.runtime.memory.memory import MemoryLimit, MemoryLimitError, applied_limit, require
 from tests.runtime.native_kernels import PlanMaker
 
 

@@ -15,11 +15,11 @@ from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor, executor_code
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, aarch64_targets, host_target, host_targets, x86_64_targets
-from sardonyx.runtime.interrupts import STOP_WORDS
-from sardonyx.runtime.kernel_cache import KernelCache
-from sardonyx.runtime.lanes import Lane
-from sardonyx.runtime.native_plan import NativePlan, StepColumn
-from sardonyx.runtime.team import FINISHED, TERMINATED, TeamOptions, ThreadTeam
+from sardonyx.runtime.files.kernel_cache import KernelCache
+from sardonyx.runtime.memory.lanes import Lane
+from sardonyx.runtime.native.native_plan import NativePlan, StepColumn
+from sardonyx.runtime.threads.interrupts import STOP_WORDS
+from sardonyx.runtime.threads.team import FINISHED, TERMINATED, TeamOptions, ThreadTeam
 from tests.runtime.native_kernels import BARRIER, CALLER, PlanMaker, chain, chained, code, kernel, mix, numbers
 from tests.runtime.workers import PATIENCE
 

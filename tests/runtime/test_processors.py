@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sardonyx.runtime import processors
+from sardonyx.runtime.threads import processors
 
 
 def _machine(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], allowed: set[int]) -> None:

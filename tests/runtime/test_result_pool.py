@@ -11,7 +11,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.compiler.native_resources import NativeResources
-from sardonyx.runtime.result_pool import LARGEST_KEPT, POOL_BYTES, SMALLEST, ResultPool
+from sardonyx.runtime.memory.result_pool import LARGEST_KEPT, POOL_BYTES, SMALLEST, ResultPool
 from sardonyx.runtime.settings import DEFAULT
 
 Array = np.ndarray[Any, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.runtime.lanes import Lane
-from sardonyx.runtime.memory import MemoryLimit, MemoryLimitError
-from sardonyx.runtime.shared_arena import ArenaGrowth, SharedLanes
+from sardonyx.runtime.memory.lanes import Lane
+from sardonyx.runtime.memory.memory import MemoryLimit, MemoryLimitError
+from sardonyx.runtime.memory.shared_arena import ArenaGrowth, SharedLanes
 from tests.runtime.native_kernels import PlanMaker
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.runtime.lanes import Lane, LanePool
-from sardonyx.runtime.native_plan import NativePlan
-from sardonyx.runtime.processors import available_processors
-from sardonyx.runtime.team import FINISHED, ExecutorCode, TeamOptions, ThreadTeam, shared_team
-from sardonyx.runtime.team_options import Idling
-from sardonyx.runtime.team_words import MemberField
+from sardonyx.runtime.memory.lanes import Lane, LanePool
+from sardonyx.runtime.native.native_plan import NativePlan
+from sardonyx.runtime.threads.processors import available_processors
+from sardonyx.runtime.threads.team import FINISHED, ExecutorCode, TeamOptions, ThreadTeam, shared_team
+from sardonyx.runtime.threads.team_options import Idling
+from sardonyx.runtime.threads.team_words import MemberField
 from tests.runtime.native_kernels import PlanMaker, Words, chain, chained, code, numbers
 from tests.runtime.workers import PATIENCE, looks, looks_per_second, wait_for_sleep, wait_until
 
@@ -443,7 +443,7 @@ def _child_run(seed: int) -> None:
 
 _PROGRAM = """
 import threading, time, os, sys, atexit
-from sardonyx.runtime.team import TeamOptions, ThreadTeam, shared_team
+from sardonyx.runtime.threads.team import TeamOptions, ThreadTeam, shared_team
 from tests.runtime.native_kernels import code
 from tests.runtime.test_team import _run_and_check, _Blocked
 {body}

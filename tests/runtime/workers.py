@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sardonyx.runtime.team import ThreadTeam
-from sardonyx.runtime.team_words import MemberField
+from sardonyx.runtime.threads.team import ThreadTeam
+from sardonyx.runtime.threads.team_words import MemberField
 
 PATIENCE = 120.0  # seconds after which something that should come has not come
 _WINDOW = 0.05  # seconds of a worker's own time over which its looks are counted,

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.compiler import tuned as module
-from sardonyx.compiler.gemm_blocking import choose_blocking
-from sardonyx.compiler.gemm_choice import Problem
-from sardonyx.compiler.gemm_cuts import Tuning
+from sardonyx.compiler.choice import tuned as module
+from sardonyx.compiler.choice.gemm_blocking import choose_blocking
+from sardonyx.compiler.choice.gemm_choice import Problem
+from sardonyx.compiler.choice.gemm_cuts import Tuning
+from sardonyx.compiler.choice.tuned import SECTION, tuned, using, with_stored
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.rows.rows import Rates, elements_per_chunk
-from sardonyx.compiler.tuned import SECTION, tuned, using, with_stored
-from sardonyx.runtime.machine_file import machine_key, read_sections, write_section
+from sardonyx.runtime.files.machine_file import machine_key, read_sections, write_section
 from sardonyx.tuning import fitting, stored
 from sardonyx.tuning.ceilings import Ceilings
 from sardonyx.tuning.fitting import Fit, best_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from sardonyx import errors, log
 from sardonyx.api.building.signature import Declared
 from sardonyx.compiler.bound_plan import native_plan, symbols_of
-from sardonyx.runtime.native_segment import NativeSegment
+from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan
 
 KEY = "session.max_shape_override"

@@ -31,10 +31,10 @@ from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.runtime.engine_file import DamagedError
-from sardonyx.runtime.kernel_cache import default_folder
+from sardonyx.runtime.files.engine_file import DamagedError
+from sardonyx.runtime.files.kernel_cache import default_folder
+from sardonyx.runtime.files.vouchers import Vouchers
 from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.vouchers import Vouchers
 
 TRUST = "sardonyx.engine_trusted"
 WEIGHTS = "weights"  # the file of the model's external data, and the section that has it

@@ -17,7 +17,7 @@ from sardonyx._version import __version__
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.ep_context import OrtEpContextData
 from sardonyx.graph.context_model import DOMAIN, OPERATOR, SOURCE
-from sardonyx.runtime.engine_file import SUFFIX
+from sardonyx.runtime.files.engine_file import SUFFIX
 
 if TYPE_CHECKING:
     from sardonyx import log

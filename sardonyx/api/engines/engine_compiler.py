@@ -41,10 +41,10 @@ from sardonyx.compiler.llvm.library import generator_version, library
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.stored_plan import NotStorableError, stored_plans
 from sardonyx.providers.cpu import CPUExecutionProvider
-from sardonyx.runtime.engine_file import Sections, write_sealed
-from sardonyx.runtime.kernel_cache import TEMPORARY
-from sardonyx.runtime.mapped_pages import map_file
-from sardonyx.runtime.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.files.engine_file import Sections, write_sealed
+from sardonyx.runtime.files.kernel_cache import TEMPORARY
+from sardonyx.runtime.memory.mapped_pages import map_file
+from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 
 _MODEL = "model.onnx"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"

@@ -16,8 +16,8 @@ from sardonyx.api.engines.stored_session import graph_content, places_of, segmen
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.stored_plan import NotStorableError, StoredPlans, stored_plans
 from sardonyx.providers.cpu import CPUExecutionProvider
-from sardonyx.runtime.engine_file import Sections
-from sardonyx.runtime.native_segment import BindingError, NativeSegment, Shapes
+from sardonyx.runtime.files.engine_file import Sections
+from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, Shapes
 
 # Seconds that a process waits at its end for engines that are being written; one that is not whole then is lost.
 _PATIENCE = 3.0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sardonyx import errors
 from sardonyx.graph.context_model import Context, context_in, may_be_context
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.engine_file import BEGINNING, DamagedError, SealedEngine, map_sealed, sealed_engine
-from sardonyx.runtime.mapped_pages import map_file
+from sardonyx.runtime.files.engine_file import BEGINNING, DamagedError, SealedEngine, map_sealed, sealed_engine
+from sardonyx.runtime.memory.mapped_pages import map_file
 
 if TYPE_CHECKING:
     from sardonyx.api.options.session_options import SessionOptions

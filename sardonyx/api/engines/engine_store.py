@@ -24,16 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx import log
-from sardonyx._version import __version__
+from sardonyx import _version, log
 from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.engines.held_files import file_state
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.run_settings import run_settings
+from sardonyx.compiler.choice.tuned import stored_numbers
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.restored_plan import shapes_of
-from sardonyx.compiler.tuned import stored_numbers
-from sardonyx.runtime.engine_file import (
+from sardonyx.runtime.files.engine_file import (
     SUFFIX,
     DamagedError,
     Engine,
@@ -43,11 +42,11 @@ from sardonyx.runtime.engine_file import (
     read_engine,
     write_engine,
 )
-from sardonyx.runtime.kernel_cache import default_folder
-from sardonyx.runtime.mapped_pages import named_path
-from sardonyx.runtime.native_segment import Shapes
-from sardonyx.runtime.processors import default_threads
+from sardonyx.runtime.files.kernel_cache import default_folder
+from sardonyx.runtime.memory.mapped_pages import named_path
+from sardonyx.runtime.native.native_segment import Shapes
 from sardonyx.runtime.settings import RunSettings
+from sardonyx.runtime.threads.processors import default_threads
 
 KEY = "sardonyx.engine_cache"
 
@@ -197,8 +196,8 @@ class EngineStore:
 @functools.cache
 def package_state() -> str:
     """What tells one state of this package from another: its version, and the sizes and times of its files."""
-    digest = hashlib.sha256(__version__.encode())
-    waiting = [str(Path(__file__).parents[1])]
+    digest = hashlib.sha256(_version.__version__.encode())
+    waiting = [str(Path(_version.__file__).parent)]
     while waiting:
         with os.scandir(waiting.pop()) as found:
             for item in sorted(found, key=lambda item: item.name):

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.runtime.engine_file import Bytes, state_of
-from sardonyx.runtime.mapped_pages import map_file
+from sardonyx.runtime.files.engine_file import Bytes, state_of
+from sardonyx.runtime.memory.mapped_pages import map_file
 
 
 def file_state(path: str) -> list[int] | None:

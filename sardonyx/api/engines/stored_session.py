@@ -21,9 +21,9 @@ from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.restored_plan import NotRestorableError, RestoredPlans, adopt_image
 from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
-from sardonyx.runtime.constant_memory import HeldConstant
-from sardonyx.runtime.engine_file import Bytes, Engine
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.files.engine_file import Bytes, Engine
+from sardonyx.runtime.memory.constant_memory import HeldConstant
+from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Plan, Slot, Step
 from sardonyx.runtime.settings import RunSettings
 

@@ -21,7 +21,7 @@ from sardonyx.compiler.bound_plan import native_plan, symbols_of
 from sardonyx.compiler.control_flow import ControlFlowCall
 from sardonyx.passes.base import PassReport
 from sardonyx.passes.rule import RULE_KEY, SOURCES_KEY
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
+from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan
 from sardonyx.runtime.plan import Plan, Step
 from sardonyx.runtime.step_times import StepTimes
 from sardonyx.runtime.trace import Trace

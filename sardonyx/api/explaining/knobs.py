@@ -21,7 +21,7 @@ from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to
-from sardonyx.runtime.processors import usable_processors
+from sardonyx.runtime.threads.processors import usable_processors
 from sardonyx.tuning.page_faults import fault_nanoseconds
 
 # Rewrites that are left out one at a time, those with the most changes first.

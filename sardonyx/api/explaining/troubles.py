@@ -19,10 +19,10 @@ from sardonyx.graph.constants import graphs_of, nodes_of, subgraphs
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to
 from sardonyx.providers.registry import CPU
-from sardonyx.runtime.native_segment import NativeSegment
-from sardonyx.runtime.other_load import other_load
+from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan
-from sardonyx.runtime.processors import usable_processors
+from sardonyx.runtime.threads.other_load import other_load
+from sardonyx.runtime.threads.processors import usable_processors
 
 # The share of a run from which on it is worth a word.
 _WORTH = 0.01

@@ -13,7 +13,7 @@ from sardonyx.api.arguments import as_int, wrong_argument
 from sardonyx.api.options.thread_callbacks import ThreadCallbacks
 from sardonyx.providers import registry
 from sardonyx.runtime import random_state
-from sardonyx.runtime.team_options import CreateThread, JoinThread, ThreadHooks
+from sardonyx.runtime.threads.team_options import CreateThread, JoinThread, ThreadHooks
 
 _lock = threading.Lock()
 _global_pools: tuple[int, int] | None = None

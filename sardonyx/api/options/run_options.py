@@ -10,7 +10,7 @@ from sardonyx import errors
 from sardonyx.api.arguments import as_bool, as_int, as_text
 from sardonyx.api.options.lora import LoraAdapter
 from sardonyx.api.options.session_options import add_config_entry, get_config_entry
-from sardonyx.runtime.interrupts import STOP_WORDS, StopField
+from sardonyx.runtime.threads.interrupts import STOP_WORDS, StopField
 
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _GRAPH_ID = "gpu_graph_id"

@@ -10,8 +10,8 @@ from sardonyx.api.options import config_keys, environment
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.processors import default_threads, openmp_is_passive, parse_affinities
 from sardonyx.runtime.settings import RunSettings
+from sardonyx.runtime.threads.processors import default_threads, openmp_is_passive, parse_affinities
 
 KERNELS = "sardonyx.cpu.kernels"
 PRECISION = "sardonyx.cpu.precision"

@@ -14,7 +14,7 @@ from sardonyx.api.values.core_value import CoreValue, pointer_array, tensor_arra
 from sardonyx.api.values.device import CoreDevice, OrtDevice, require_cpu
 from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.api.values.ort_value_vector import OrtValueVector
-from sardonyx.runtime.memory import MemoryLimitError
+from sardonyx.runtime.memory.memory import MemoryLimitError
 
 if TYPE_CHECKING:
     from sardonyx.api.core_session import CoreSession

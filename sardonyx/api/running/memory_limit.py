@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sardonyx.runtime.memory import MemoryLimit
+from sardonyx.runtime.memory.memory import MemoryLimit
 
 KEY = "sardonyx.memory_limit"
 

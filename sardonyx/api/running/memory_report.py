@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.runtime.constant_memory import HeldConstant
-from sardonyx.runtime.mapped_pages import FileMap, resident_bytes, root_of
-from sardonyx.runtime.native_plan import StepColumn
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.memory.constant_memory import HeldConstant
+from sardonyx.runtime.memory.mapped_pages import FileMap, resident_bytes, root_of
+from sardonyx.runtime.memory.shared_arena import SharedLanes
+from sardonyx.runtime.native.native_plan import StepColumn
+from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Plan
-from sardonyx.runtime.shared_arena import SharedLanes
 
 if TYPE_CHECKING:
     from sardonyx.api.core_session import CoreSession

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel.dtypes import FLOAT8
-from sardonyx.runtime.memory import require
-from sardonyx.runtime.result_pool import PooledMemory
+from sardonyx.runtime.memory.memory import require
+from sardonyx.runtime.memory.result_pool import PooledMemory
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from sardonyx.runtime.context import RunContext
-from sardonyx.runtime.interrupts import STOP_WORDS, StopField
+from sardonyx.runtime.threads.interrupts import STOP_WORDS, StopField
 
 # Takes the name and the value of an output.
 Put = Callable[[str, Any], None]

@@ -13,9 +13,9 @@ from sardonyx.api.enums import (
     OrtMemType,
 )
 from sardonyx.api.values.device import CPU, GPU, NPU, CoreDevice
-from sardonyx.runtime import shared_arena
-from sardonyx.runtime.memory import MemoryLimit
-from sardonyx.runtime.shared_arena import MOST_DOUBLED, ArenaGrowth
+from sardonyx.runtime.memory import shared_arena
+from sardonyx.runtime.memory.memory import MemoryLimit
+from sardonyx.runtime.memory.shared_arena import MOST_DOUBLED, ArenaGrowth
 
 # How an arena is extended.
 _DEFAULT, _POWERS_OF_TWO, _SAME_AS_REQUESTED = -1, 0, 1

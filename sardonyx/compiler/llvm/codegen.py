@@ -12,7 +12,7 @@ from typing import Any
 
 from sardonyx import errors
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.runtime.interrupts import WORDS_SYMBOL, words_address
+from sardonyx.runtime.threads.interrupts import WORDS_SYMBOL, words_address
 
 # LLVM keeps global state; one compilation at a time.
 _LOCK = threading.RLock()

@@ -21,8 +21,8 @@ from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.kernel_cache import KernelCache, default_folder
-from sardonyx.runtime.native_image import NativeImage
+from sardonyx.runtime.files.kernel_cache import KernelCache, default_folder
+from sardonyx.runtime.native.native_image import NativeImage
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -3,7 +3,8 @@
 Kernels are small: code, constants beside it, jumps within, and calls of a few functions of the C library. So is what
 joins them. All sections lie one behind the other, and what refers to another place does so by its distance, which is
 filled in here, once. Functions of the process are called through slots at the end of the image, the only words of it
-that a process fills in (`runtime/native_image.py`): neither LLVM nor a linker of the system has a part in loading it.
+that a process fills in (`runtime/native/native_image.py`): neither LLVM nor a linker of the system has a part in
+loading it.
 
 The format is ELF, the relocations are those of the System V ABI for x86-64 (version 1.0, table 4.9). Object code of
 other machines and systems, and whatever kernels do not contain, is refused.

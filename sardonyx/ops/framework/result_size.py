@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.operator import Operator, Value, attribute_value
-from sardonyx.runtime import memory
+from sardonyx.runtime.memory import memory
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[[ir.Node, Sequence[Any]], int | None]

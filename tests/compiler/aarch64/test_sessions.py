@@ -10,10 +10,10 @@ import sardonyx as ort
 from sardonyx.compiler import native_resources
 from sardonyx.compiler.binding import Binder, Bound
 from sardonyx.compiler.llvm import library, target
-from sardonyx.runtime import native_segment, rounds
 from sardonyx.runtime.context import RunContext
-from sardonyx.runtime.native_segment import NativeSegment, ReadyPlan
-from sardonyx.runtime.team import FINISHED
+from sardonyx.runtime.native import native_segment, rounds
+from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan
+from sardonyx.runtime.threads.team import FINISHED
 from tests.api.test_kernel_variants import by_numpy, check_close
 from tests.compiler.aarch64.machine import emulated, missing, neon
 from tests.compiler.aarch64.plans import run_plan, run_rounds

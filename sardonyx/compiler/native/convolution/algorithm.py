@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.gemm_choice import asks_ahead
+from sardonyx.compiler.choice.gemm_choice import asks_ahead
+from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
-from sardonyx.compiler.tuned import tuned
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
 from sardonyx.compiler.bound_step import Buffer
-from sardonyx.compiler.gemm_choice import asks_for_results
+from sardonyx.compiler.choice.gemm_choice import asks_for_results
 from sardonyx.compiler.llvm.kernels.convolution.bands import BandSpec, emit_bands
 from sardonyx.compiler.llvm.kernels.rows.row_access import types_within
 from sardonyx.compiler.llvm.kernels.windows import finish as finishing
@@ -28,7 +28,7 @@ from sardonyx.compiler.native.windows.channel_windows import tile
 from sardonyx.compiler.native.windows.window_call import Slide
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Expr, Input, walk
-from sardonyx.runtime.processors import team_size
+from sardonyx.runtime.threads.processors import team_size
 
 # Taps of a line of windows are written out, and vectors of channels of a block: these many at most.
 _MOST_TAPS, _MOST_VECTORS = 8, 3

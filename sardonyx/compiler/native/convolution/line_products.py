@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
-from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.lines import OUTER, LinesSpec, argument_names, emit_lines
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product

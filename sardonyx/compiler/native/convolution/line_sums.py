@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import tile_shape
+from sardonyx.compiler.choice.gemm_choice import tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.types import F64
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.gemm_choice import panel_columns
+from sardonyx.compiler.choice.gemm_choice import panel_columns
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.gemm_choice import packed_words, panel_columns
+from sardonyx.compiler.choice.gemm_choice import packed_words, panel_columns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.window_copies import columns, multiply_rows
 from sardonyx.compiler.native.pointwise import PointwiseKernel

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import Problem, asks_ahead, panel_columns
+from sardonyx.compiler.choice.gemm_choice import Problem, asks_ahead, panel_columns
+from sardonyx.compiler.choice.strassen_choice import declined, gain
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
@@ -22,7 +23,6 @@ from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply
 from sardonyx.compiler.native.products.packed_constants import pack_b
-from sardonyx.compiler.strassen_choice import declined, gain
 from sardonyx.ops.windows import Windows
 
 # With fewer channels than this a window is copied from ONNX's order, whose runs go along the last dimension.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import panel_columns
+from sardonyx.compiler.choice.gemm_choice import panel_columns
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import SPATIAL, WindowGeometry
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns

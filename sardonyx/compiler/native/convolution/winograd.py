@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import panel_columns, panels_of, tile_shape
+from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.winograd import WinogradSpec, argument_names, emit_winograd
 from sardonyx.compiler.llvm.kernels.convolution.winograd_filters import FiltersSpec, emit_winograd_filters
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
@@ -22,7 +22,7 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.convolution.winograd_choice import Cut, Sizes, choose
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.kernel.expr import Expr
-from sardonyx.runtime.constant_memory import constant_empty
+from sardonyx.runtime.memory.constant_memory import constant_empty
 
 # Of fewer channels or filters than this the transforms cost more than they save.
 _FEWEST = 16

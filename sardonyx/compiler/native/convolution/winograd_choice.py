@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from sardonyx.compiler.gemm_choice import asks_ahead, panel_columns, tile_shape
+from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, tile_shape
+from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.convolution.winograd_output import products_of_tile
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, Scheme
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution.algorithm import rates
-from sardonyx.compiler.tuned import tuned
 
 _LINE = 64
 _FLOAT = 4

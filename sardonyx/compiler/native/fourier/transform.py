@@ -25,7 +25,7 @@ from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Input
-from sardonyx.runtime import memory
+from sardonyx.runtime.memory import memory
 
 # Elements that a chunk transforms at least: some microseconds of work.
 _CHUNK_ELEMENTS = 16 << 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.gemm_choice import Problem
+from sardonyx.compiler.choice.gemm_choice import Problem
 from sardonyx.compiler.llvm.kernels.products.gemm_dots import DotsSpec, argument_names, emit_dots, scratch_bytes
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
-from sardonyx.compiler.gemm_blocking import choose_blocking
-from sardonyx.compiler.gemm_choice import Blocking, Problem, asks_ahead, bf16_product, packed_words, tile_shape
+from sardonyx.compiler.choice.gemm_blocking import choose_blocking
+from sardonyx.compiler.choice.gemm_choice import Blocking, Problem, asks_ahead, bf16_product, packed_words, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import WordsSpec, emit_words
@@ -32,7 +32,7 @@ from sardonyx.compiler.native.products.strassen_step import takes_quarters
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.runtime.processors import team_size
+from sardonyx.runtime.threads.processors import team_size
 
 
 @dataclass(frozen=True, eq=False)

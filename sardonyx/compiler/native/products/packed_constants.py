@@ -8,12 +8,12 @@ import os
 import numpy as np
 
 from sardonyx.compiler.binding import Array
-from sardonyx.compiler.gemm_choice import panel_columns, panels_of
+from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import PackSpec, emit_pack
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KernelLibrary
-from sardonyx.runtime.arena_layout import ALIGNMENT
-from sardonyx.runtime.constant_memory import constant_empty
+from sardonyx.runtime.memory.arena_layout import ALIGNMENT
+from sardonyx.runtime.memory.constant_memory import constant_empty
 
 # A chunk packs this many elements of K of this many panels: rows are read by the kilobyte, panels written likewise.
 _K_BLOCK = 64

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sardonyx.compiler.binding import Address, Argument, Tensor
-from sardonyx.compiler.gemm_choice import Problem
+from sardonyx.compiler.choice.gemm_choice import Problem
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, TileEpilogue
 
 # Matrices, each with the elements between its rows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.gemm_choice import Problem, panels_of, tile_shape
+from sardonyx.compiler.choice.gemm_choice import Problem, panels_of, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import fits_registers
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_shallow import ShallowSpec, argument_names, emit_shallow

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.gemm_choice import tile_shape
+from sardonyx.compiler.choice.gemm_choice import tile_shape
+from sardonyx.compiler.choice.strassen_choice import Cut, choose_cut, declined
 from sardonyx.compiler.llvm.kernels.products.gemm_strassen import (
     StrassenSpec,
     argument_names,
@@ -16,7 +17,6 @@ from sardonyx.compiler.llvm.kernels.products.gemm_strassen import (
     emit_strassen,
 )
 from sardonyx.compiler.native.products.plain_product import PlainProduct
-from sardonyx.compiler.strassen_choice import Cut, choose_cut, declined
 
 # Rows that are enough for every product that may take quarters.
 _MANY_ROWS = 512

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.quantization.byte_convolution import (
     LINE_DIMS,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import panels_of
+from sardonyx.compiler.choice.gemm_choice import panels_of
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.kernels.quantization.byte_tiles import (
     HIGH,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Array, Binder, Buffer, Tensor, row_major
-from sardonyx.compiler.gemm_choice import panel_columns, panels_of
+from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall

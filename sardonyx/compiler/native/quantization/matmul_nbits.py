@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
-from sardonyx.compiler.gemm_choice import asks_ahead, panel_columns, panels_of, tile_shape
+from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, panels_of, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
 from sardonyx.compiler.llvm.kernels.quantization.block_product import (
     BlockProductSpec,

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Argument, Array, Binder, Buffer, Tensor, row_major
-from sardonyx.compiler.gemm_choice import asks_ahead
+from sardonyx.compiler.choice.gemm_choice import asks_ahead
 from sardonyx.compiler.llvm.kernels.recurrent.recurrent import RecurrentSpec, argument_names, emit_recurrent
 from sardonyx.compiler.llvm.kernels.recurrent.seats import MOST_SEATS, shared_words
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import (
@@ -33,8 +33,8 @@ from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.recurrent import check_shapes, every_input, length_error
 from sardonyx.ops.recurrent_cells import Cell, Stage
-from sardonyx.runtime.constant_memory import constant_empty
-from sardonyx.runtime.processors import team_size
+from sardonyx.runtime.memory.constant_memory import constant_empty
+from sardonyx.runtime.threads.processors import team_size
 
 # Rows of the batch in a block: the panel of a block is read once for them from a far cache.
 _GROUP_ROWS = 48

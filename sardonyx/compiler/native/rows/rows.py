@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sardonyx.compiler.binding import SMALL_STEP_NS, Binder, Tensor
+from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.rows.row_access import Access
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.tuned import tuned
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.gemm_choice import asks_for_results
+from sardonyx.compiler.choice.gemm_choice import asks_for_results
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, emit_window_tiles

@@ -14,7 +14,8 @@ from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.system import has_signals
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR, U8
-from sardonyx.runtime.fast_call import (
+from sardonyx.runtime.memory.result_pool import SMALLEST, BlockColumn
+from sardonyx.runtime.native.fast_call import (
     ARRAY_DATA,
     ARRAY_DESCR,
     ARRAY_DIMS,
@@ -29,7 +30,6 @@ from sardonyx.runtime.fast_call import (
     OutputColumn,
     State,
 )
-from sardonyx.runtime.result_pool import SMALLEST, BlockColumn
 
 
 def emit_call(target: Target, spec: tuple[str]) -> str:

@@ -6,7 +6,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
-from sardonyx.runtime.chain import HEADER_WORDS, INSTRUCTION_WORDS, Do
+from sardonyx.runtime.native.chain import HEADER_WORDS, INSTRUCTION_WORDS, Do
 
 
 def emit_chain(target: Target, spec: tuple[()]) -> str:

@@ -44,8 +44,8 @@ from sardonyx.compiler.llvm.kernels.engine.interrupts import emit_interrupts, sh
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I8, I32, I64, PTR
-from sardonyx.runtime.lanes import LINE_WORDS, MOST_PARTS, LaneField
-from sardonyx.runtime.native_plan import (
+from sardonyx.runtime.memory.lanes import LINE_WORDS, MOST_PARTS, LaneField
+from sardonyx.runtime.native.native_plan import (
     FIXUP_WORDS,
     PHASE_WORDS,
     STEP_WORDS,
@@ -54,8 +54,8 @@ from sardonyx.runtime.native_plan import (
     StepColumn,
     StepFlag,
 )
-from sardonyx.runtime.team_options import ExecutorCode
-from sardonyx.runtime.team_words import ACTIVE, GENERATION_SHIFT, OPEN, ROW_WORDS, Does, MemberField, TeamField
+from sardonyx.runtime.threads.team_options import ExecutorCode
+from sardonyx.runtime.threads.team_words import ACTIVE, GENERATION_SHIFT, OPEN, ROW_WORDS, Does, MemberField, TeamField
 
 _EVERYBODY = 0x7FFFFFFF
 _CLOCK_EVERY = 64  # pauses of an idle worker between two looks at the clock

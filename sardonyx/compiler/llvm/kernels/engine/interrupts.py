@@ -15,7 +15,7 @@ from sardonyx.compiler.llvm.function_text import joined
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR, VOID
-from sardonyx.runtime.interrupts import WORDS_SYMBOL, StopField, WatchField
+from sardonyx.runtime.threads.interrupts import WORDS_SYMBOL, StopField, WatchField
 
 _SIGINT = 2
 _ACTION_WORDS = 32  # the largest `struct sigaction` of a system takes 152 bytes; its first word is the handler

@@ -10,7 +10,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, PTR, VOID
-from sardonyx.runtime.result_pool import (
+from sardonyx.runtime.memory.result_pool import (
     ALIGNMENT,
     BLOCKS,
     FREE_BYTES,

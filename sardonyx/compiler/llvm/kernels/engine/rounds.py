@@ -6,7 +6,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, U8
-from sardonyx.runtime.rounds import MoveColumn, RoundsField
+from sardonyx.runtime.native.rounds import MoveColumn, RoundsField
 
 
 def emit_rounds(target: Target, spec: tuple[()]) -> str:

@@ -1,0 +1,1 @@
+"""Which blocking and which algorithm a matrix product takes, by predicted time."""

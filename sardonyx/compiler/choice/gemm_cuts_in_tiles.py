@@ -1,0 +1,67 @@
+"""How a matrix product in tiles of AMX is cut into blocks."""
+
+from __future__ import annotations
+
+import math
+
+from sardonyx.compiler.choice.gemm_cuts import LEAST_PANELS_OF_WINDOWS, BlockingChoice, Cut, blocks_of
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
+
+
+class BlockingInTiles(BlockingChoice):
+    """The blocking of a product in tiles, which are so fast that the way from the second cache counts as well.
+
+    A block of K of a panel stays in the nearest cache while all rows of a chunk meet it. The results of those rows stay
+    in the second cache with their part of A until all of K is done.
+    """
+
+    def _cut(self) -> Cut:
+        problem, depth = self.problem, self.product.depth
+        few = problem.m <= _FEW_TILES * SIDE
+        most_k = problem.k if few else int(_PANEL_L1 * self.caches.l1) * depth // (self.panel * self.word)
+        k_block, k_blocks = blocks_of(problem.k, most_k, max(depth * self.product.unit, problem.k_unit))
+        row_block, group = self._rows_and_panels(k_block, k_blocks)
+        return Cut(k_block, row_block, group, k_blocks > 1, few, is_swept=False)
+
+    def _copies_b(self) -> bool:
+        return self.problem.b == "rows"
+
+    def _tile_rows(self) -> int:
+        return SIDE
+
+    def _tile_stride(self, cut: Cut) -> int:
+        return self.panel * cut.group + self.line if cut.keeps_tiles else self.panel
+
+    def _copied_lines(self, cut: Cut) -> int:
+        return SIDE if self.problem.a == "words" else cut.row_block
+
+    def _rows_and_panels(self, k_block: int, k_blocks: int) -> tuple[int, int]:
+        """Rows and panels of a chunk."""
+        problem, l2 = self.problem, self.caches.l2
+        across = self.panel * self.word  # bytes of a row of a tile of results
+        most_rows = int(_ROWS_L2 * l2) // max(1, k_block * self.word // self.product.depth)
+        if k_blocks > 1:  # as many rows as columns read A and B the fewest times
+            most_rows = min(most_rows, math.isqrt(int(_RESULTS_L2 * l2) // self.word))
+        row_block, _ = blocks_of(problem.m, most_rows, SIDE)
+        most = self.panels
+        if k_blocks > 1:
+            most = max(1, int(_RESULTS_L2 * l2) // (row_block * across))
+        enough = self.panels
+        if problem.threads > 1:
+            wished = problem.batch * self._flops(problem.m, self.columns) / _CHUNKS_IN_TILES
+            wished = min(_CHUNK_FLOPS_IN_TILES[1], max(_CHUNK_FLOPS_IN_TILES[0], wished))
+            enough = max(1, round(wished / self._flops(max(1, min(row_block, problem.m)), self.panel)))
+            if problem.a == "windows":  # every group puts them together anew
+                enough = max(enough, LEAST_PANELS_OF_WINDOWS)
+        count = -(-self.panels // min(most, enough))
+        return row_block, -(-self.panels // count)
+
+
+# Rows up to which all of K is multiplied at once, in tiles; the shares of the caches that a block of K of a panel, A's
+# rows and the results of a chunk take; chunks wished for by several threads, and their least and most work.
+_FEW_TILES = 2
+_PANEL_L1 = 0.7
+_ROWS_L2 = 0.25
+_RESULTS_L2 = 0.35
+_CHUNKS_IN_TILES = 8
+_CHUNK_FLOPS_IN_TILES = (8e6, 160e6)

@@ -1,0 +1,167 @@
+"""When a product of matrices is worth seven products of quarters, and how that is cut into chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.compiler.choice.gemm_choice import Problem, asks_ahead, panel_columns, tile_shape
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_strassen import A_SUMS, LEAST_MAKING, TILES
+from sardonyx.compiler.llvm.target import Target
+
+_LINE = 64
+# Elements that rows of sums are longer than they need: a multiple of 4096 bytes apart, they would share cache sets.
+_PAD = 16
+_WORD = PRODUCTS["f32"].word.nbytes
+
+# Of the time of the eight products one eighth is saved. What the sums cost of it: those of A are as many for any N,
+# those of C for any K, those of B for any M; and tiles are begun and ended more often. Measured on Zen 5.
+_SAVED = 1 / 8
+_TILES = 0.013
+_A_SUMS, _C_SUMS, _B_SUMS = 8.0, 14.0, 1.2
+# A smaller gain is not worth the coarser rounding.
+_LEAST_GAIN = 0.035
+
+
+# Nobody changes one: it is not frozen because that makes its construction three times as dear.
+@dataclass
+class Cut:
+    """Sizes of a chunk and of what it keeps in scratch: see `gemm_strassen.argument_names`."""
+
+    upper: int
+    k: int
+    panels: int
+    row_block: int
+    k_block: int
+    group: int
+    row_blocks: int
+    groups: int
+    tile_rows: int
+    sums_stride: int
+    sums_apart: int
+    b_sum_scratch: int
+    tile_scratch: int
+    a_sums_scratch: int
+    mark_scratch: int
+    scratch: int
+
+    @property
+    def chunks(self) -> int:
+        return self.row_blocks * self.groups
+
+
+def gain(m: int, k: int, n: int) -> float:
+    """The part of the time of the ordinary product of M x K x N that is saved, by the cost model."""
+    if min(m, k, n) == 0:
+        return 0.0
+    return _SAVED - _TILES - _A_SUMS / n - _C_SUMS / k - _B_SUMS / m
+
+
+def declined(target: Target, problem: Problem) -> str | None:
+    """Why a matrix product takes the eight products of quarters; None where it takes seven."""
+    panel = panel_columns(target)
+    m, k, n = problem.m, problem.k, problem.n
+    if problem.product != "f32":
+        return "only products of float32 matrices are made of quarters"
+    if problem.b != "packed":
+        return "the right-hand side is no constant"
+    if problem.batch != 1 or problem.a != "rows":
+        return "the rows of the left-hand side do not lie the same step apart, each in one piece"
+    if k % 2:
+        return f"{k} rows of the right-hand side have no halves"
+    if n % (2 * panel):
+        return f"half of {n} columns is no whole number of panels of {panel}"
+    if asks_ahead(target):  # sums of quarters wait for the caches longer than the eighth product takes
+        return "the last cache is far from its cores"
+    saved = gain(m, k, n)
+    if saved < _LEAST_GAIN:
+        return f"the sums of {m}x{k}x{n} cost too much of what is saved: {100 * saved:.1f} % would be left"
+    rows = tile_shape(target).rows
+    if _row_block((m + 1) // 2, _wished_rows(target, _k_block(target, k // 2, panel), rows), rows) is None:
+        return f"half of {m} rows cannot be cut into high tiles"
+    return None
+
+
+def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
+    """The cut of a product that is not `declined`.
+
+    A block of K of a panel takes the nearest cache, as the sums of B's quarters are made and used in it; all that is
+    read of A with it, the second cache. Where there are several blocks of K, groups of panels read A's less often.
+    """
+    panel, rows = panel_columns(target), tile_shape(target).rows
+    upper, half, panels = (m + 1) // 2, k // 2, n // 2 // panel
+    k_block = _k_block(target, half, panel)
+    wished = _wished_rows(target, k_block, rows)
+    found = [_row_block(upper, wished, rows), _row_block(upper, wished, rows, more=2)]
+    able = [one for one in found if one is not None]
+    if not able:
+        raise ValueError(f"{upper} rows cannot be cut into tiles of {rows - LEAST_MAKING} to {rows}")
+    row_block, tile_rows = min(able, key=lambda one: _end(one[0], -(-upper // one[0]) * panels))
+    row_blocks = -(-upper // row_block)
+    group = 2 if k_block < half and panels * row_blocks >= _MANY_CHUNKS else 1
+    tiles = _lines(k_block * panel * _WORD)
+    a_sums = tiles + group * TILES * row_block * panel * _WORD
+    sums_stride = _lines(half * _WORD) // _WORD + _PAD
+    mark = a_sums + A_SUMS * row_block * sums_stride * _WORD
+    return Cut(
+        upper=upper,
+        k=half,
+        panels=panels,
+        row_block=row_block,
+        k_block=k_block,
+        group=group,
+        row_blocks=row_blocks,
+        groups=-(-panels // group),
+        tile_rows=tile_rows,
+        sums_stride=sums_stride,
+        sums_apart=row_block * sums_stride,
+        b_sum_scratch=0,
+        tile_scratch=tiles,
+        a_sums_scratch=a_sums,
+        mark_scratch=mark,
+        scratch=mark + _LINE,
+    )
+
+
+# Chunks that stay enough for several threads when their number is halved.
+_MANY_CHUNKS = 32
+
+
+# Threads among which chunks are to be shared without a rest.
+_THREADS = 2
+
+
+def _end(row_block: int, chunks: int) -> float:
+    """When such a team is done, relative to one that shares evenly and makes no sums of B."""
+    return (1 + _B_SUMS / (2 * row_block)) * -(-chunks // _THREADS) * _THREADS / chunks
+
+
+def _lines(nbytes: int) -> int:
+    return -(-nbytes // _LINE) * _LINE
+
+
+def _k_block(target: Target, half: int, panel: int) -> int:
+    """Elements of K whose words of a panel take the nearest cache, the same for all blocks."""
+    most = max(64, target.caches.l1 // (panel * _WORD))
+    return -(-half // -(-half // most))
+
+
+def _wished_rows(target: Target, k_block: int, rows: int) -> int:
+    """Rows of seven parts of A, a block of K wide, that take the second cache: a multiple of the tile's."""
+    return max(4 * rows, target.caches.l2 // (7 * k_block * _WORD) // rows * rows)
+
+
+def _row_block(upper: int, wished: int, rows: int, more: int = 1) -> tuple[int, int] | None:
+    """Rows of a block of the `upper` ones, about `wished`, and of its tiles, at most `rows`: all about equal. There are
+    `more` times as many blocks.
+
+    The first tile of every block is one of those that make sums of B: `rows - LEAST_MAKING` rows at least. None where
+    no block will do.
+    """
+    count = max(1, round(upper / wished)) * more
+    for block in range(-(-upper // count), 0, -1):
+        tile = -(-block // -(-block // rows))
+        last = upper - (-(-upper // block) - 1) * block
+        if tile >= rows - LEAST_MAKING and last >= tile:
+            return block, tile
+    return None

@@ -1,0 +1,417 @@
+"""Routes: how the operations of a segment are walked by formulas, for inputs of kinds that came before.
+
+Nobody needs the tensors between operations whose formulas hold: what lies where is the same as it was, and the numbers
+of an operation's outputs go to the formulas of those that read them. Where none holds, that operation is bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
+from sardonyx.compiler.bound_step import contents_of
+from sardonyx.compiler.new_sizes.course import Course, Faults, Values, noted
+from sardonyx.compiler.new_sizes.formulas import (
+    TRIES,
+    Family,
+    Formula,
+    Formulas,
+    Numbers,
+    Place,
+    Sized,
+    places_of,
+    sized_of,
+)
+from sardonyx.compiler.new_sizes.replay import Recording, Replays
+from sardonyx.compiler.pieces import Piece, Words
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.new_sizes.outline import Outline
+    from sardonyx.compiler.segment import Operation
+
+# Routes of a segment, and outlines that one of them remembers; beyond, all are dropped.
+MOST_ROUTES = 64
+_MOST_OUTLINES = 256
+
+OutlineOf = Callable[[Sequence[Piece]], "Outline | None"]
+_Known = tuple["Outline", Faults, Sequence[Array]]
+
+
+class NoRouteError(Exception):
+    """An operation makes constants."""
+
+
+class NoOutlineError(Exception):
+    """There is no outline for what the operations come to."""
+
+
+class RoutedWalk:
+    """What an outline reads of a `Walk`, found by formulas."""
+
+    def __init__(self, binder: Binder, found: Sequence[Sized], faults: Faults, value: Callable[[int], Tensor | None]):
+        self.binder = binder
+        self.numbers: Words = np.frombuffer(b"".join([one.numbers for one in found]), np.int64)
+        self.words = [one.words for one in found]
+        self.nanoseconds = [one.nanoseconds for one in found]
+        self.scratch_bytes = max([one.scratch_bytes for one in found], default=0)
+        self.faults = faults
+        self.value = value
+
+
+@dataclass(eq=False, slots=True)
+class _Choice:
+    """A formula, and the contents of values that it depends on."""
+
+    formula: Formula
+    reads: Sequence[tuple[int, Hashable]]
+
+    def holds(self, values: Values) -> bool:
+        """Whether the contents are these."""
+        return all(contents_of(values.get(number)) == contents for number, contents in self.reads)
+
+
+@dataclass(eq=False, slots=True)
+class _Stage:
+    """The operations of a kind, the first of which reads the numbers of the values `reads`, and makes those that are
+    `made` and no inputs. `choices` are the formulas among those of the family that give them at these `places`.
+    All operations of a kind have to read the same contents."""
+
+    kind: int
+    operation: Operation  # the first one
+    places: tuple[Place | None, ...]
+    reads: Sequence[int]
+    made: Sequence[int]
+    family: Family | None = None  # None: not known yet
+    choices: Sequence[_Choice] = ()
+    chosen_from: Sequence[Formula] = ()
+
+
+@dataclass(eq=False, slots=True)
+class _Computed:
+    """An operation that is computed while binding, from what others make. Of its outputs in `sizes`, with how many
+    numbers each has, formulas take those in `read`, which are of these `kinds`."""
+
+    operation: Operation
+    read: Sequence[int]
+    kinds: Hashable
+    sizes: Sequence[tuple[int, int]]
+
+
+class Route:
+    """A way through a course, for inputs of the same kinds as those of a walk that gave these recordings; `value` gives
+    its values.
+
+    `sources` are those that are known before, with how many numbers each has; what follows from others is computed by
+    the operations `later`. NoRouteError where there is none.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        sources: Sequence[tuple[int, int]],
+        later: Sequence[Operation],
+        recordings: Sequence[Recording],
+        value: Callable[[int], Tensor | None],
+        formulas: Formulas,
+    ) -> None:
+        self._course = course
+        self._sources = sources
+        self._stages: list[_Stage] = []
+        self._known: dict[tuple[Formula | Recording, ...], _Known] = {}
+        # Of each value that an operation of a kind makes: that operation, and the place among its outputs.
+        self._makers = {
+            number: (index, place)
+            for index, kind in enumerate(course.kinds)
+            if kind >= 0
+            for place, number in enumerate(course.operations[index].outputs)
+        }
+        self._way: list[_Stage | _Computed] = []
+        for index in course.bound:
+            operation, kind = course.operations[index], course.kinds[index]
+            if kind >= 0:
+                self._stages.append(self._stage(kind, operation, places_of(recordings[kind]), value, formulas))
+                self._way.append(self._stages[-1])
+            elif operation in later:
+                self._way.append(_computed(operation, course.read, value, formulas))
+        numbered = {number for number, _ in sources}.union(*(stage.made for stage in self._stages))
+        numbered.update(number for one in self._way if isinstance(one, _Computed) for number, _ in one.sizes)
+        alike = {(self._numbers_of(one), self._numbers_of(other)) for one, other in course.alike}
+        self._alike = [(one, other) for one, other in alike if one != other and {one, other} <= numbered]
+
+    def _stage(
+        self,
+        kind: int,
+        operation: Operation,
+        places: tuple[Place | None, ...],
+        value: Callable[[int], Tensor | None],
+        formulas: Formulas,
+    ) -> _Stage:
+        """The stage of the operation that is the first of its kind, whose outputs lie at these places."""
+        if any(one is not None and one.is_constant for one in places):
+            raise NoRouteError
+        read = [None if number < 0 else value(number) for number in operation.inputs]
+        pairs = zip(operation.inputs, read, strict=True)
+        reads = [self._numbers_of(number) for number, one in pairs if one is not None and not formulas.stays(one)]
+        made = [number for number, one in zip(operation.outputs, places, strict=False) if one and one.given < 0]
+        family = formulas.family((operation.structure, False), read)
+        return _Stage(kind, operation, places, reads, made, family)
+
+    def _root(self, number: int) -> int:
+        """The value that it is: itself, or the input that its operation gives back."""
+        while number in self._makers:
+            index, place = self._makers[number]
+            lies = self._stages[self._course.kinds[index]].places[place]
+            if lies is None or lies.given < 0:
+                break
+            number = self._course.operations[index].inputs[lies.given]
+        return number
+
+    def _numbers_of(self, number: int) -> int:
+        """The value of the same numbers that is a source, or that the first operation of a kind makes."""
+        number = self._root(number)
+        if number not in self._makers:
+            return number
+        index, place = self._makers[number]
+        return self._course.operations[self._course.of_kind[self._course.kinds[index]][0]].outputs[place]
+
+    def walk(
+        self, binder: Binder, values: Values, numbers: Numbers, replays: Replays, outline_of: OutlineOf
+    ) -> tuple[RoutedWalk, Outline] | None:
+        """The walk for sources of these numbers, and the outline of its plan, which `outline_of` gives by the pieces of
+        all kinds; None where an operation gives its outputs in another way."""
+        own = _dealt(numbers, self._sources)
+        value = _RoutedValues(self, values, own)
+        chosen: list[Formula | Recording] = []
+        found: list[Sized] = []
+        for stage in self._way:
+            if isinstance(stage, _Computed):
+                dealt = _compute(stage, binder, value, values, replays.formulas)
+                if dealt is None:
+                    return None
+                own.update(dealt)
+                continue
+            sized = self._by_formula(stage, values, own, chosen)
+            if sized is None:
+                bound = self._bound(stage, binder, value, replays)
+                if bound is None:
+                    return None
+                recording, sized = bound
+                chosen.append(recording)
+            own.update(zip(stage.made, sized.outputs, strict=True))
+            found.append(sized)
+        if not all(own[one] == own[other] for one, other in self._alike):
+            return None
+        outline, faults, constants = self._outline(tuple(chosen), outline_of)
+        binder.constants += constants
+        return RoutedWalk(binder, found, faults, value), outline
+
+    def _by_formula(
+        self, stage: _Stage, values: Values, own: Mapping[int, Sequence[int]], chosen: list[Formula | Recording]
+    ) -> Sized | None:
+        """What the first formula gives that holds, which comes to those that are `chosen`."""
+        family = stage.family
+        if family is None:
+            return None
+        if stage.chosen_from is not family.formulas:
+            self._find_choices(stage, family.formulas)
+        given = [each for number in stage.reads for each in own[number]]
+        for choice in stage.choices:
+            sized = choice.formula.sized(given) if choice.holds(values) else None
+            if sized is not None:
+                family.tries = TRIES
+                chosen.append(choice.formula)
+                return sized
+        return None
+
+    def _bound(
+        self, stage: _Stage, binder: Binder, value: _RoutedValues, replays: Replays
+    ) -> tuple[Recording, Sized] | None:
+        """What the binding of an operation comes to; None where it has other outputs than it had, or is refused."""
+        operation = stage.operation
+        assert operation.structure is not None
+        given = [None if number < 0 else value(number) for number in operation.inputs]
+        binder.label, binder.origin = operation.label, operation
+        try:
+            _, found = replays.bind(operation.structure, operation.bind, binder, given, as_piece=True)
+        except Exception:  # the ordinary way says so
+            return None
+        stage.family = replays.formulas.family((operation.structure, binder.rehearses), given)
+        if found is None or places_of(found) != stage.places:
+            return None
+        read = [self._course.operations[index].inputs for index in self._course.of_kind[stage.kind]]
+        for place in found.read:
+            if len({contents_of(None if one[place] < 0 else value(one[place])) for one in read}) > 1:
+                return None
+        return found, sized_of(found, given)
+
+    def _find_choices(self, stage: _Stage, formulas: Sequence[Formula]) -> None:
+        """Note which formulas there are now."""
+        inputs = [self._course.operations[index].inputs for index in self._course.of_kind[stage.kind]]
+        found: list[_Choice] = []
+        for formula in formulas:
+            if formula.places != stage.places:
+                continue
+            # Values with the contents that they have to have; of the constants that is known now.
+            wanted = {(self._root(read[place]), contents) for read in inputs for place, contents in formula.reads}
+            fixed = {(number, contents_of(one)) for number, _ in wanted if (one := self._course.fixed.get(number))}
+            if fixed <= wanted:
+                found.append(_Choice(formula, list(wanted - fixed)))
+        stage.choices, stage.chosen_from = found, formulas
+
+    def _outline(self, chosen: tuple[Formula | Recording, ...], outline_of: OutlineOf) -> _Known:
+        """The outline of plans by these formulas, what kernels may note, in the order of the notes, and the constants
+        that kernels read beside those of the outline. NoOutlineError where there is none."""
+        known = self._known.get(chosen)
+        if known is not None:
+            return known
+        outline = outline_of([one.template if isinstance(one, Formula) else one.piece for one in chosen])
+        if outline is None:
+            raise NoOutlineError
+        recordings = [one.recording if isinstance(one, Formula) else one for one in chosen]
+        found = outline, noted(self._course, recordings), [array for one in recordings for array in one.constants]
+        if all(isinstance(one, Formula) for one in chosen):
+            if len(self._known) >= _MOST_OUTLINES:
+                self._known.clear()
+            self._known[chosen] = found
+        return found
+
+
+def _dealt(numbers: Sequence[int], sizes: Sequence[tuple[int, int]]) -> dict[int, Sequence[int]]:
+    """The numbers of each value, of which there are so many."""
+    found: dict[int, Sequence[int]] = {}
+    at = 0
+    for number, count in sizes:
+        found[number] = numbers[at : at + count]
+        at += count
+    return found
+
+
+def _computed(
+    operation: Operation, read: Container[int], value: Callable[[int], Tensor | None], formulas: Formulas
+) -> _Computed:
+    """An operation that is computed while binding, of whose outputs formulas take those among `read`."""
+    made = [number for number in operation.outputs if number in read]
+    kinds, _ = formulas.taken_apart([value(number) for number in made])
+    if kinds is None:
+        raise NoRouteError
+    sizes = [(number, len(formulas.taken_apart([value(number)])[1])) for number in made]
+    return _Computed(operation, made, kinds, sizes)
+
+
+def _compute(
+    stage: _Computed, binder: Binder, value: _RoutedValues, values: Values, formulas: Formulas
+) -> dict[int, Sequence[int]] | None:
+    """The numbers of what an operation computes, which comes to the `values`; None where it is of other kinds."""
+    if not _take(stage.operation, binder, value, values):
+        return None
+    kinds, numbers = formulas.taken_apart([values.get(number) for number in stage.read])
+    return _dealt(numbers, stage.sizes) if kinds == stage.kinds else None
+
+
+def _take(operation: Operation, binder: Binder, value: Callable[[int], Tensor | None], values: Values) -> bool:
+    """Add what an operation that is computed while binding makes to the `values`; False where it refuses its inputs."""
+    given = [None if number < 0 else value(number) for number in operation.inputs]
+    binder.label, binder.origin = operation.label, operation
+    try:
+        values.update(zip(operation.outputs, operation.bind(binder, given), strict=False))
+    except Exception:  # the ordinary way says so
+        return False
+    return True
+
+
+class _RoutedValues:
+    """Any value of the segment, of whose numbers it is known by `own` what they are; `values` are the sources."""
+
+    def __init__(self, route: Route, values: Values, own: Mapping[int, Sequence[int]]) -> None:
+        self._route = route
+        self._values = values
+        self._own = own
+        self._buffers: dict[tuple[int, int], Buffer] = {}
+
+    def __call__(self, number: int) -> Tensor | None:
+        route = self._route
+        number = route._root(number)
+        if number not in route._makers:
+            return self._values.get(number) or route._course.fixed.get(number)
+        index, place = route._makers[number]
+        lies = route._stages[route._course.kinds[index]].places[place]
+        if lies is None:
+            return None
+        nbytes, *rest = self._own[route._numbers_of(number)]
+        assert lies.dtype is not None
+        if lies.over < 0:
+            buffer = self._buffers.setdefault((index, lies.new), Buffer(nbytes))
+        else:
+            under = self(route._course.operations[index].inputs[lies.over])
+            assert under is not None
+            buffer = under.buffer
+        return Tensor(lies.dtype, tuple(rest[: lies.rank]), tuple(rest[lies.rank : 2 * lies.rank]), buffer, rest[-1])
+
+
+class Routes:
+    """The routes through one course, by the kinds of what they begin with."""
+
+    def __init__(self, course: Course, replays: Replays) -> None:
+        self._course = course
+        self._replays = replays
+        self._formulas = replays.formulas
+        self._computed: list[Operation] = []  # while binding, from inputs and constants alone
+        self._later: list[Operation] = []  # the same from what others make
+        kinds = zip(course.operations, course.kinds, strict=True)
+        made = {number for one, kind in kinds if kind >= 0 for number in one.outputs}
+        for operation in [course.operations[index] for index in course.bound if course.kinds[index] < 0]:
+            if made.isdisjoint(number for number in operation.inputs if number >= 0):
+                self._computed.append(operation)
+            else:
+                self._later.append(operation)
+                made.update(operation.outputs)
+        self._routes: dict[Hashable, Route] = {}
+
+    def walk(self, binder: Binder, inputs: Values, outline_of: OutlineOf) -> tuple[RoutedWalk, Outline] | None:
+        """The walk for these inputs, and the outline of its plan; None where no route leads there."""
+        if not self._routes:
+            return None
+        values = self._begun(binder, inputs)
+        if values is None:
+            return None
+        kinds, numbers = self._taken_apart(values)
+        route = self._routes.get(kinds)
+        return None if route is None else route.walk(binder, values, numbers, self._replays, outline_of)
+
+    def learn(
+        self,
+        binder: Binder,
+        inputs: Values,
+        recordings: Sequence[Recording],
+        value: Callable[[int], Tensor | None],
+    ) -> None:
+        """Find the route for inputs like these, where it has been walked without one: `value` gives what was bound."""
+        values = self._begun(binder, inputs)
+        kinds = None if values is None else self._taken_apart(values)[0]
+        if values is None or kinds is None or kinds in self._routes:
+            return
+        sources = [(number, len(self._taken_apart({number: one})[1])) for number, one in values.items()]
+        try:
+            route = Route(self._course, sources, self._later, recordings, value, self._formulas)
+        except NoRouteError:
+            return
+        if len(self._routes) >= MOST_ROUTES:
+            self._routes = {}
+        self._routes = {**self._routes, kinds: route}
+
+    def _taken_apart(self, values: Values) -> tuple[Hashable, Numbers]:
+        """The kinds and the numbers of those values that formulas take."""
+        return self._formulas.taken_apart([one for number, one in values.items() if number in self._course.read])
+
+    def _begun(self, binder: Binder, inputs: Values) -> Values | None:
+        """The inputs with what is computed of them while binding; None where an operation refuses them."""
+        values, fixed = dict(inputs), self._course.fixed
+
+        def value(number: int) -> Tensor | None:
+            return values.get(number) or fixed.get(number)
+
+        return values if all(_take(operation, binder, value, values) for operation in self._computed) else None

@@ -1,0 +1,374 @@
+"""Engines on disk: a description and arrays of bytes in one file, which nobody trusts before it was checked.
+
+A file begins with a head, which a digest covers; behind it lie the sections. What tells torn, truncated and damaged
+contents is in the head: of engines that are *kept* for the user, two sums of the words of each mebibyte, which are
+checked while it is read; of *sealed* ones, which are passed on, cryptographic digests, so that whoever knows the head
+knows every byte. A file is replaced in one step. The folder of kept ones is the user's alone and bounded, as that of
+the kernels is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sardonyx.light_dataclass import dataclass
+from sardonyx.runtime.files.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
+from sardonyx.runtime.memory.arena_layout import ALIGNMENT
+from sardonyx.runtime.memory.constant_memory import constant_empty
+from sardonyx.runtime.memory.mapped_pages import FileMap
+
+Bytes = NDArray[np.uint8]
+Sections = Mapping[str, Sequence[Bytes]]
+Item = TypeVar("Item")
+
+SUFFIX = ".engine"
+_LOCK = ".lock"
+# Bytes that all engines of a folder may take; half of it for one of them.
+MOST_BYTES = 4 << 30
+
+BEGINNING = b"SARDONYX ENGINE "  # of engines of every version
+_MAGIC = BEGINNING + b"2\n"
+_DIGEST_BYTES = 32
+_HEAD = len(_MAGIC) + 8 + _DIGEST_BYTES
+_LARGEST_HEAD = 64 << 20
+_PAGE = 4096
+_WORD = 8
+_BLOCK = 1 << 20  # what two sums are of
+_STRIPE = 4 << 20  # what a thread reads at a time
+_SEALED_BLOCK = 16 << 20  # what a digest is of
+_READERS = 4
+
+
+class DamagedError(Exception):
+    """What is wrong with a file that ought to be an engine."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What a file holds: a description, as JSON has it, and its sections in memory, at multiples of 128 bytes."""
+
+    content: Mapping[str, Any]
+    sections: Mapping[str, Bytes]
+
+
+# Engines that are kept
+
+
+def write_engine(path: Path, content: Mapping[str, Any], sections: Sections) -> bool:
+    """Keep an engine whose sections are made of arrays, one behind the other; whether that was possible.
+
+    A full or read-only disk is no error. The sizes of a section's arrays are multiples of 8 bytes, but for the last.
+    """
+    import shutil
+
+    needed = sum(part.nbytes for parts in sections.values() for part in parts)
+    with contextlib.suppress(OSError):
+        if prepare_folder(path.parent) or needed > MOST_BYTES // 2 or shutil.disk_usage(path.parent).free < 2 * needed:
+            return False
+        sums = {name: [_sums(block) for block in _blocks(parts, _BLOCK)] for name, parts in sections.items()}
+        _write(path, content, sections, sums, 0o600)
+        bound_folder(path.parent, SUFFIX, MOST_BYTES)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def only_writer(path: Path) -> Iterator[bool]:
+    """Inside the block: whether no other process writes this engine, so that only one of many at a time does."""
+    import fcntl  # engines are written on Linux alone
+
+    if prepare_folder(path.parent):
+        yield False
+        return
+    # What a process that was killed leaves goes with the other temporary files.
+    name = path.with_name(TEMPORARY + path.stem + _LOCK)
+    with contextlib.ExitStack() as open_files:
+        try:
+            lock = open_files.enter_context(name.open("wb"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            name.unlink(missing_ok=True)
+
+
+def read_content(path: Path) -> Mapping[str, Any] | None:
+    """The description alone; None where there is no file that can be trusted."""
+    with contextlib.suppress(OSError, DamagedError), path.open("rb") as file:
+        if is_private(os.fstat(file.fileno())):
+            content: Mapping[str, Any] = _head(file).content
+            return content
+    return None
+
+
+def read_engine(path: Path, is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> Engine | None:
+    """The engine that is kept in a file, if its description is that of a wanted one; None where there is none.
+
+    DamagedError for a file that cannot be trusted, down to its last byte.
+    """
+    try:
+        with path.open("rb") as file:
+            if not is_private(os.fstat(file.fileno())):
+                raise DamagedError("others may have written it")
+            head = _head(file)
+            if not is_wanted(head.content):
+                return None
+            sections = {
+                name: _section(file.fileno(), place, size, sums) for name, (place, size, sums) in head.sections.items()
+            }
+            os.utime(file.fileno())  # the folder forgets first what was used longest ago
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedError(str(error)) from error
+    return Engine(head.content, sections)
+
+
+# Engines that are passed on
+
+
+def write_sealed(path: Path, content: Mapping[str, Any], sections: Sections) -> str:
+    """Write an engine for whoever is given the file; what identifies it. OSError where it cannot be written."""
+    seals = {name: [_seal(block) for block in _blocks(parts, _SEALED_BLOCK)] for name, parts in sections.items()}
+    return _write(path, content, sections, seals, 0o666)
+
+
+@dataclass(frozen=True)
+class SealedEngine:
+    """An engine in a file that is mapped, or in memory; `digest` is that of its head, which holds those of the rest.
+
+    `state` says by size, times, inode and device which file it is, and how it is (None: no file); `is_private` whether
+    nobody but the owner of this process can change it.
+    """
+
+    engine: Engine
+    digest: str
+    seals: Mapping[str, Sequence[str]]
+    state: list[int] | None
+    is_private: bool
+
+    def verify(self) -> None:
+        """Read everything; DamagedError where a byte is not what it was."""
+        blocks = [
+            (name, section[place : place + _SEALED_BLOCK], seal)
+            for name, section in self.engine.sections.items()
+            for place, seal in zip(range(0, section.size, _SEALED_BLOCK), self.seals[name], strict=True)
+        ]
+
+        def check(block: tuple[str, Bytes, str]) -> None:
+            name, part, seal = block
+            if _seal(part) != seal:
+                raise DamagedError(f"its section '{name}' is not what was written")
+
+        _for_each(check, blocks)
+
+
+def map_sealed(path: str) -> SealedEngine:
+    """The engine of a file, mapped; DamagedError, OSError."""
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not status.st_size:
+            raise DamagedError("it is empty")
+        mapped = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    mapped.path = os.path.realpath(path)
+    return sealed_engine(memoryview(mapped), status)
+
+
+def sealed_engine(data: memoryview, status: os.stat_result | None) -> SealedEngine:
+    """The engine in these bytes, mapped from a file of this status (None: no file); its sections are not read.
+
+    DamagedError where it contradicts itself, or ends too early or too late.
+    """
+    head = _parsed(bytes(data[:_HEAD]), lambda length: bytes(data[_HEAD : _HEAD + length]))
+    whole = np.frombuffer(data, np.uint8)
+    sections: dict[str, Bytes] = {}
+    seals: dict[str, Sequence[str]] = {}
+    for name, (place, size, found) in head.sections.items():
+        section = whole[place : place + size]
+        if section.size != size:
+            raise DamagedError(f"it ends after {whole.size} bytes, in the middle of its section '{name}'")
+        if len(found) != -(-size // _SEALED_BLOCK) or not all(isinstance(seal, str) for seal in found):
+            raise DamagedError("it is one of those that are kept for a user, not made to be passed on")
+        sections[name], seals[name] = _aligned_memory(section), found
+    end = max((place + size for place, size, _ in head.sections.values()), default=head.end)
+    if whole.size != end:
+        raise DamagedError(f"{whole.size - end} bytes follow its end")
+    engine = Engine(head.content, sections)
+    if status is None:
+        return SealedEngine(engine, head.digest, seals, None, True)
+    return SealedEngine(engine, head.digest, seals, state_of(status), is_private(status))
+
+
+def state_of(status: os.stat_result) -> list[int]:
+    """Size, times of modification and of change in nanoseconds, inode and device of a file."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+
+
+def _aligned_memory(section: Bytes) -> Bytes:
+    """A section at a multiple of 128 bytes: as it is in a file of its own, copied where it lies within another."""
+    if int(section.__array_interface__["data"][0]) % (2 * ALIGNMENT) == 0:
+        return section
+    memory = constant_empty(section.size, np.dtype(np.uint8))
+    memory[:] = section
+    return memory
+
+
+# The form of both
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The description, where each section lies, its size and what it is checked by, and where the head ends."""
+
+    content: Mapping[str, Any]
+    sections: Mapping[str, tuple[int, int, list[Any]]]
+    digest: str
+    end: int
+
+
+def _write(
+    path: Path, content: Mapping[str, Any], sections: Sections, checks: Mapping[str, Sequence[Any]], mode: int
+) -> str:
+    """Write a file of this mode in one step; the digest of its head."""
+    sizes = {name: sum(part.nbytes for part in parts) for name, parts in sections.items()}
+    described = [[name, sizes[name], checks[name]] for name in sections]
+    text = json.dumps({"content": content, "sections": described}).encode()
+    digest = hashlib.sha256(text)
+    temporary = path.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
+    try:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(_MAGIC + len(text).to_bytes(8, "little") + digest.digest() + text)
+            for parts in sections.values():
+                file.seek(_aligned(file.tell()))
+                for part in parts:
+                    file.write(part.data)
+            file.truncate()
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return digest.hexdigest()
+
+
+def _head(file: BinaryIO) -> _Head:
+    return _parsed(file.read(_HEAD), file.read)
+
+
+def _parsed(start: bytes, read: Callable[[int], bytes]) -> _Head:
+    """The head from its beginning and what gives the rest of it; DamagedError unless it is whole."""
+    if not start.startswith(_MAGIC):
+        raise DamagedError("it does not begin as engines of this version do")
+    length = int.from_bytes(start[len(_MAGIC) : len(_MAGIC) + 8], "little")
+    if len(start) < _HEAD or length > _LARGEST_HEAD:
+        raise DamagedError("its head is not whole")
+    text = read(length)
+    digest = hashlib.sha256(text)
+    if len(text) != length or digest.digest() != start[-_DIGEST_BYTES:]:
+        raise DamagedError("its head is not what was written")
+    try:
+        found = json.loads(text)
+        place = _HEAD + length
+        sections: dict[str, tuple[int, int, list[Any]]] = {}
+        for name, size, checks in found["sections"]:
+            place = _aligned(place)
+            if size < 0:
+                raise ValueError("a section of less than nothing")
+            sections[name] = place, int(size), list(checks)
+            place += int(size)
+        return _Head(dict(found["content"]), sections, digest.hexdigest(), place)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise DamagedError(f"its head contradicts itself: {error}") from error
+
+
+def _aligned(place: int) -> int:
+    return -(-place // _PAGE) * _PAGE
+
+
+def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:
+    """A section of the file, read by several threads; DamagedError where its sums do not agree."""
+    memory = constant_empty(-(-size // _WORD) * _WORD, np.dtype(np.uint8))
+    memory[size:] = 0
+    view = memoryview(memory.data)
+
+    def read(start: int) -> None:
+        for begin in range(start, min(size, start + _STRIPE), _BLOCK):
+            end = min(size, begin + _BLOCK)
+            if os.preadv(handle, [view[begin:end]], place + begin) != end - begin:
+                raise DamagedError("it ends too early")
+            if list(sums[begin // _BLOCK]) != _sums(memory[begin:end]):
+                raise DamagedError("a section is not what was written")
+
+    if len(sums) != -(-size // _BLOCK):
+        raise DamagedError("sums are missing")
+    _for_each(read, range(0, size, _STRIPE))
+    return memory[:size]
+
+
+def _for_each(work: Callable[[Item], None], items: Sequence[Item]) -> None:
+    """Do the work of all items on several threads; the first error of one of them comes through.
+
+    A pool of `concurrent.futures` takes longer to import than all of a small engine to read.
+    """
+    rest = iter(items)
+    problems: list[Exception] = []
+
+    def go_on() -> None:
+        try:
+            for item in rest:
+                work(item)
+        except Exception as error:
+            problems.append(error)
+
+    count = min(_READERS, os.cpu_count() or 1, len(items)) - 1
+    others = [threading.Thread(target=go_on, name="sardonyx-engine-reader") for _ in range(count)]
+    for other in others:
+        other.start()
+    go_on()
+    for other in others:
+        other.join()
+    if problems:
+        raise problems[0]
+
+
+def _sums(block: Bytes) -> list[int]:
+    """Of the 64-bit words of a block, the last one filled up with zeros: all exclusive-or, and added."""
+    whole = block.size // _WORD * _WORD
+    words = block[:whole].view(np.uint64)
+    last = int.from_bytes(block[whole:].tobytes(), "little")
+    return [int(np.bitwise_xor.reduce(words)) ^ last, (int(np.add.reduce(words)) + last) & (1 << 64) - 1]
+
+
+def _seal(block: Bytes) -> str:
+    return hashlib.sha256(block.data).hexdigest()
+
+
+def _blocks(parts: Sequence[Bytes], size: int) -> Iterator[Bytes]:
+    """A section in blocks of so many bytes, the last of fewer; each is valid until the next one."""
+    block = np.empty(size, np.uint8)
+    filled = 0
+    for part in parts:
+        taken = 0
+        while taken < part.size:
+            count = min(size - filled, part.size - taken)
+            block[filled : filled + count] = part[taken : taken + count]
+            filled, taken = filled + count, taken + count
+            if filled == size:
+                yield block
+                filled = 0
+    if filled:
+        yield block[:filled]

@@ -1,0 +1,107 @@
+"""What was measured of this machine, on disk beside the kernels: a file for each machine that uses the folder.
+
+A file holds sections of numbers, each written by whoever measures it. It is trusted only if it is whole, belongs to
+this machine and nobody else can have written it; anything else counts as absent and is measured anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sardonyx.runtime.files.kernel_cache import default_folder, is_private
+
+_FORMAT = 1
+
+Section = Mapping[str, Any]
+
+
+def machine_key(target: str) -> str:
+    """What figures belong to: the kernels' target, the processor's name and how many of it there are."""
+    return f"{target}|{_processor()}|{os.cpu_count() or 1} processors"
+
+
+def _processor() -> str:
+    """The name of the processor as the system gives it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            text = file.read(4096)  # the first processor
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = [re.search(rf"^{name}\s*:\s*(.*)$", text, re.MULTILINE) for name in ("model name", "cpu family", "model")]
+    return " ".join(found.group(1).strip() for found in fields if found) or platform.machine()
+
+
+def read_sections(key: str, folder: Path | None = None) -> dict[str, Section]:
+    """The sections that are known of the machine `key`; none where there is no file that can be trusted."""
+    path = _file(key, folder)
+    if path is None:
+        return {}
+    try:
+        with path.open("rb") as file:
+            if not is_private(os.fstat(file.fileno())):
+                return {}
+            content = json.loads(file.read())
+    except (OSError, ValueError):  # a JSONDecodeError or UnicodeDecodeError is a ValueError
+        return {}
+    if not isinstance(content, dict) or content.get("format") != _FORMAT or content.get("machine") != key:
+        return {}
+    sections = content.get("sections")
+    if not isinstance(sections, dict) or content.get("digest") != _digest(sections):
+        return {}
+    return {name: section for name, section in sections.items() if isinstance(section, dict)}
+
+
+def write_section(key: str, name: str, section: Section, folder: Path | None = None) -> Path | None:
+    """Keep a section beside the others of the machine `key`; the file, or None where it cannot be written."""
+    import tempfile  # which takes a while, and few processes write
+
+    path = _file(key, folder)
+    if path is None:
+        return None
+    sections = {**read_sections(key, folder), name: section}
+    text = json.dumps({"format": _FORMAT, "machine": key, "sections": sections, "digest": _digest(sections)}, indent=1)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError:
+        return None
+    return path
+
+
+def drop(key: str, folder: Path | None = None) -> Path | None:
+    """Forget everything of the machine `key`; the file that was removed, None where there was none."""
+    path = _file(key, folder)
+    if path is None:
+        return None
+    try:
+        path.unlink()
+    except OSError:
+        return None
+    return path
+
+
+def _file(key: str, folder: Path | None) -> Path | None:
+    """The machine's file; None where nothing is kept."""
+    folder = folder or default_folder()
+    return None if folder is None else folder / f"machine-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def _digest(sections: Mapping[str, Any]) -> str:
+    """A checksum of the sections as they are written."""
+    return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()

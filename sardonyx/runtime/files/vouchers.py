@@ -1,0 +1,98 @@
+"""Which engines a user may run code of: a note for each that was made here, beside the kernels.
+
+An engine that is passed on holds machine code and tables that say where it writes. Whoever makes one on this machine
+leaves a voucher in the user's own folder: the digest of the engine's head, which tells every byte of it. Engines
+without one are models, and nothing more, unless the caller answers for them.
+
+To read all of an engine each time would take longer than to load it. So a voucher also says which file was found
+whole, by its size, times, inode and device. Writing to a file sets the time of its last change, which programs cannot
+set back; a file that differs, as a copy does, is read once more. Files that changed less than `SETTLED_SECONDS` before
+they were noted are, too: a second change might show the same times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sardonyx.runtime.files.engine_file import SealedEngine
+from sardonyx.runtime.files.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
+
+SETTLED_SECONDS = 2.0
+
+_SUFFIX = ".voucher"
+_MOST_BYTES = 4 << 20
+_STATES = 8  # files of one engine that are remembered
+
+
+@dataclass(frozen=True)
+class Voucher:
+    """What is known of an engine: whether it was `made` here, and the states of files that were found whole."""
+
+    made: bool = False
+    states: Sequence[Sequence[int]] = ()
+
+
+class Vouchers:
+    """Those in a folder; without one, nothing is known and nothing kept."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def note_made(self, digest: str) -> None:
+        """An engine of this digest was made by this user."""
+        self._write(digest, Voucher(True, self.find(digest).states))
+
+    def may_run(self, sealed: SealedEngine, caller_answers: bool) -> bool:
+        """Whether code of an engine may be run: it was made here and nobody else can change it, or the caller answers.
+
+        DamagedError where it is not what was written, which is found out unless this file was whole before.
+        """
+        voucher = self.find(sealed.digest)
+        may = (voucher.made and sealed.is_private) or caller_answers
+        if may and sealed.state is not None and list(sealed.state) in map(list, voucher.states):
+            return True
+        sealed.verify()
+        if may and sealed.state is not None and _is_settled(sealed.state):
+            states = [sealed.state, *voucher.states][:_STATES]
+            self._write(sealed.digest, Voucher(voucher.made, states))
+        return may
+
+    def find(self, digest: str) -> Voucher:
+        """The voucher of an engine; an empty one where there is none that can be trusted."""
+        path = self._path(digest)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if path is not None:
+                with path.open("rb") as file:
+                    if is_private(os.fstat(file.fileno())):
+                        found = json.loads(file.read())
+                        if found["digest"] == digest:
+                            return Voucher(found["made"] is True, [list(map(int, one)) for one in found["states"]])
+        return Voucher()
+
+    def _write(self, digest: str, voucher: Voucher) -> None:
+        """Keep a voucher; a folder that cannot be used is no error: the engine is read whole each time."""
+        path = self._path(digest)
+        if path is None or prepare_folder(path.parent):
+            return
+        import tempfile  # which takes a while, and few processes write
+
+        with contextlib.suppress(OSError):
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
+            with os.fdopen(handle, "w") as file:
+                json.dump({"digest": digest, "made": voucher.made, "states": voucher.states}, file)
+            os.replace(temporary, path)
+            bound_folder(path.parent, _SUFFIX, _MOST_BYTES)
+
+    def _path(self, digest: str) -> Path | None:
+        return None if self._folder is None else self._folder / "engines" / (digest[:40] + _SUFFIX)
+
+
+def _is_settled(state: Sequence[int]) -> bool:
+    """Whether a file of this state changed long enough ago for a second change to show."""
+    return max(state[1:3]) < (time.time() - SETTLED_SECONDS) * 1e9

@@ -1,0 +1,1 @@
+"""The memory of runs: arenas and their layouts, lanes of concurrent runs, constants, mapped pages, results."""
