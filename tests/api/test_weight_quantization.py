@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from sardonyx.api.building.weight_quantization import _BORDERS
 from sardonyx.capi import _pybind_state as ours
 
 
@@ -47,6 +48,20 @@ def test_bitsandbytes_blocks_are_those_of_onnxruntime(kind, dtype):
             results.append((codes, absmax))
         np.testing.assert_array_equal(results[0][0], results[1][0])
         np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_bitsandbytes_codes_change_where_those_of_onnxruntime_do(kind):
+    theirs = pytest.importorskip("onnxruntime.capi._pybind_state")
+    borders = _BORDERS[kind]
+    places = np.concatenate([borders, np.nextafter(borders, -2), np.nextafter(borders, 2), -borders, [1]])
+    weights = places.astype(np.float32)[:, None]
+    results = []
+    for module in (ours, theirs):
+        codes, absmax = np.zeros(-(-places.size // 2), np.uint8), np.zeros(1, np.float32)
+        module.quantize_matmul_bnb4(codes, weights, absmax, 64, kind, 1, places.size)
+        results.append(codes)
+    np.testing.assert_array_equal(*results)
 
 
 def test_wrong_arrays_are_refused():

@@ -18,7 +18,17 @@ Array = np.ndarray[Any, Any]
 
 FP4, NF4 = 0, 1
 
-_CODES = {FP4: packed_weights.FP4, NF4: packed_weights.NF4}
+# The borders between neighbouring values as bitsandbytes has them, to the digit; those of FP4 between magnitudes.
+_BORDERS = {
+    FP4: np.array([0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333], np.float32),
+    NF4: np.array(
+        [
+            *(-0.84809643, -0.6106329, -0.45999527, -0.33967943, -0.2346074, -0.13791174, -0.045525018, 0.03979015),
+            *(0.120255254, 0.20352125, 0.29201376, 0.38931254, 0.5016634, 0.6427869, 0.8614784),
+        ],
+        np.float32,
+    ),
+}
 
 
 def _quantize_matmul(
@@ -77,7 +87,7 @@ def quantize_matmul_bnb4(
     of each block.
     """
     where = "quantize_matmul_bnb4"
-    if quant_type not in _CODES:
+    if quant_type not in _BORDERS:
         raise ValueError(f"{where}: quant_type must be 0 (FP4) or 1 (NF4), not {quant_type}")
     count = rows * columns
     blocks = -(-count // block_size)
@@ -129,19 +139,11 @@ def _packed(codes: Array, bits: int, filler: int = 0) -> Array:
 
 def _nearest(values: Array, quant_type: int) -> Array:
     """The code of the nearest value of a 4-bit type; half way, the code of the smaller magnitude or value."""
-    table = _CODES[quant_type]
-    if quant_type == FP4:
-        sign: Array = (values < 0).astype(np.uint8) << 3
-        codes: Array = _between(table[:8], np.abs(values)) | sign
-        return codes
-    return _between(table, values)
-
-
-def _between(table: Array, values: Array) -> Array:
-    order = np.argsort(table, kind="stable")
-    ordered = table[order]
-    borders = (ordered[1:] + ordered[:-1]) / np.float32(2)
-    codes: Array = order[np.searchsorted(borders, values, side="left")].astype(np.uint8)
+    borders = _BORDERS[quant_type]
+    if quant_type == NF4:
+        return np.searchsorted(borders, values, side="left").astype(np.uint8)
+    order = np.argsort(packed_weights.FP4[:8], kind="stable").astype(np.uint8)
+    codes: Array = order[np.searchsorted(borders, np.abs(values), side="left")] | (values < 0).astype(np.uint8) << 3
     return codes
 
 
