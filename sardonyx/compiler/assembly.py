@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.compiler.bound_step import Array, BoundStep, Buffer
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
-from sardonyx.runtime.native.native_plan import NativePlan, StepFlag
+from sardonyx.runtime.native_plan import NativePlan, StepFlag
 
 _BARRIER, _CALLER = int(StepFlag.BARRIER), int(StepFlag.CALLER)
 

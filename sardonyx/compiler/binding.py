@@ -35,7 +35,7 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.shared_constants import ConstantShares, Use
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.mapped_pages import release_pages
-from sardonyx.runtime.native.native_plan import NativePlan
+from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from sardonyx.ops.control_flow import If, Loop, Scan
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.native.array_address import address_of
 from sardonyx.runtime.native.chain import Chain, Do, Instruction
-from sardonyx.runtime.native.native_plan import NativePlan
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.plan import ABSENT, Plan, Step
 
 Array = np.ndarray[Any, Any]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sardonyx.compiler.binding import Argument, Buffer, RecordedStep, Tensor
-from sardonyx.compiler.new_sizes.traced import Traced
-from sardonyx.runtime.native.native_plan import StepColumn, StepFlag
+from sardonyx.compiler.traced import Traced
+from sardonyx.runtime.native_plan import StepColumn, StepFlag
 
 Words = NDArray[np.int64]
 

@@ -11,8 +11,8 @@ from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.native.native_image import ImageError, NativeImage
-from sardonyx.runtime.native.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn
 from sardonyx.runtime.native.native_segment import ReadyPlan, Shapes
+from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn
 
 
 class NotRestorableError(Exception):

@@ -24,8 +24,8 @@ from sardonyx.compiler.native_steps import BoundSegment
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.mapped_pages import MappedRange, mapped_ranges
-from sardonyx.runtime.native.native_plan import NativePlan, StepColumn
 from sardonyx.runtime.native.native_segment import ReadyPlan, Shapes
+from sardonyx.runtime.native_plan import NativePlan, StepColumn
 
 _ALIGNMENT = 2 * ALIGNMENT
 # Numbers below it are sizes, even where a program is mapped there.

@@ -29,7 +29,7 @@ from sardonyx.runtime.files import vouchers
 from sardonyx.runtime.files.engine_file import SealedEngine, map_sealed
 from sardonyx.runtime.memory.mapped_pages import mapped_ranges
 from sardonyx.runtime.native.native_image import NativeImage
-from sardonyx.runtime.native.native_plan import StepColumn
+from sardonyx.runtime.native_plan import StepColumn
 from tests.api.engine_models import IDS, expected, write_model
 
 SIZES = (7, 12)

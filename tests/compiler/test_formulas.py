@@ -19,8 +19,8 @@ from sardonyx.compiler.new_sizes.outline import Outline
 from sardonyx.compiler.new_sizes.replay import Recording
 from sardonyx.compiler.new_sizes.route import Route, RoutedWalk, Routes
 from sardonyx.compiler.segment import Segment
-from sardonyx.runtime.native.native_plan import StepColumn
 from sardonyx.runtime.native.native_segment import NativeSegment
+from sardonyx.runtime.native_plan import StepColumn
 
 Array = np.ndarray[Any, Any]
 

@@ -21,8 +21,8 @@ from sardonyx.compiler.new_sizes.outline import Outline
 from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.new_sizes.route import Routes
 from sardonyx.compiler.segment import Segment
-from sardonyx.runtime.native.native_plan import NativePlan, StepColumn, StepFlag
 from sardonyx.runtime.native.native_segment import NativeSegment
+from sardonyx.runtime.native_plan import NativePlan, StepColumn, StepFlag
 
 Array = np.ndarray[Any, Any]
 

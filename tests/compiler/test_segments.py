@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 
 import sardonyx as ort
-from sardonyx.runtime.native.native_plan import PhaseColumn
 from sardonyx.runtime.native.native_segment import NativeSegment
+from sardonyx.runtime.native_plan import PhaseColumn
 from tests.compiler.rewrites import ALL_REWRITES
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.compiler.new_sizes.traced import Trace, Traced, TraceError, called, computed, text_of
+from sardonyx.compiler.traced import Trace, Traced, TraceError, called, computed, text_of
 
 WHOLE = st.integers(1, 1 << 40)
 

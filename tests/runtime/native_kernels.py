@@ -15,7 +15,7 @@ from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import KERNEL, library
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I64, PTR
-from sardonyx.runtime.native.native_plan import NativePlan, StepFlag
+from sardonyx.runtime.native_plan import NativePlan, StepFlag
 from sardonyx.runtime.threads.team import ExecutorCode
 
 Words = NDArray[np.int64]

@@ -17,7 +17,7 @@ from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, aarch64_targets, host_target, host_targets, x86_64_targets
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.memory.lanes import Lane
-from sardonyx.runtime.native.native_plan import NativePlan, StepColumn
+from sardonyx.runtime.native_plan import NativePlan, StepColumn
 from sardonyx.runtime.threads.interrupts import STOP_WORDS
 from sardonyx.runtime.threads.team import FINISHED, TERMINATED, TeamOptions, ThreadTeam
 from tests.runtime.native_kernels import BARRIER, CALLER, PlanMaker, chain, chained, code, kernel, mix, numbers

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from sardonyx.runtime.memory.lanes import Lane, LanePool
-from sardonyx.runtime.native.native_plan import NativePlan
+from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads.processors import available_processors
 from sardonyx.runtime.threads.team import FINISHED, ExecutorCode, TeamOptions, ThreadTeam, shared_team
 from sardonyx.runtime.threads.team_options import Idling

@@ -15,8 +15,8 @@ from sardonyx.kernel.dtypes import FLOAT8
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native.chain import Chain
 from sardonyx.runtime.native.fast_call import RELEASE_NS, FastCall, Form, is_usable
-from sardonyx.runtime.native.native_plan import NativePlan
 from sardonyx.runtime.native.native_segment import NativeSegment
+from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.plan import Plan
 
 if TYPE_CHECKING:

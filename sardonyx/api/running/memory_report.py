@@ -15,8 +15,8 @@ import numpy as np
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.mapped_pages import FileMap, resident_bytes, root_of
 from sardonyx.runtime.memory.shared_arena import SharedLanes
-from sardonyx.runtime.native.native_plan import StepColumn
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.native_plan import StepColumn
 from sardonyx.runtime.plan import Plan
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.runtime.native.native_plan import NativePlan, StepColumn, StepFlag, Words
+from sardonyx.runtime.native_plan import NativePlan, StepColumn, StepFlag, Words
 
 # Places in the arena begin at multiples of so many bytes.
 _ALIGNMENT = 64

@@ -8,7 +8,7 @@ from sardonyx.compiler.choice.gemm_cuts_in_tiles import BlockingInTiles
 from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.new_sizes.traced import called
+from sardonyx.compiler.traced import called
 
 
 def choose_blocking(target: Target, problem: Problem, tuning: Tuning | None = None) -> Blocking:

@@ -20,8 +20,8 @@ import numpy as np
 
 from sardonyx.compiler.binding import Buffer, Tensor
 from sardonyx.compiler.bound_step import contents_of
-from sardonyx.compiler.new_sizes.traced import Trace, text_of
 from sardonyx.compiler.pieces import PieceMaker
+from sardonyx.compiler.traced import Trace, text_of
 
 if TYPE_CHECKING:
     from sardonyx.compiler.new_sizes.replay import Looks, Recording

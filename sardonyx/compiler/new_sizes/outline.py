@@ -26,7 +26,7 @@ from sardonyx.compiler.new_sizes.replay import Looks, Recording, Replays
 from sardonyx.compiler.new_sizes.route import NoOutlineError, RoutedWalk, Routes
 from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
-from sardonyx.runtime.native.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
+from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
 
 if TYPE_CHECKING:
     from sardonyx.compiler.segment import BoundOperation, Operation

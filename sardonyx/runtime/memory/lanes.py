@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from sardonyx.runtime.memory.memory import MemoryLimit, require
-from sardonyx.runtime.native.native_plan import NativePlan
+from sardonyx.runtime.native_plan import NativePlan
 
 ALIGNMENT = 64
 # The counters of a plan: for each step a cache line with the chunks that are done; then for each part of the steps a

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.native.native_plan import LONG_NS, NativePlan
+from sardonyx.runtime.native_plan import LONG_NS, NativePlan
 
 Words = NDArray[np.int64]
 

@@ -24,7 +24,7 @@ from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.memory.lanes import Lane, LanePool
 from sardonyx.runtime.memory.result_pool import ResultPool
 from sardonyx.runtime.native.chain import Chain
-from sardonyx.runtime.native.native_plan import NativePlan
+from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads.team import ThreadTeam
 
 Array = np.ndarray[Any, Any]

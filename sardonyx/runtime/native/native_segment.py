@@ -23,8 +23,8 @@ from sardonyx.runtime.memory.result_pool import ResultPool
 from sardonyx.runtime.native.array_address import address_of
 from sardonyx.runtime.native.collector import paused
 from sardonyx.runtime.native.fast_call import RELEASE_NS, CallCode, FastCall
-from sardonyx.runtime.native.native_plan import NativePlan
 from sardonyx.runtime.native.stages import Stage, in_stages, last_uses
+from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads.team import TERMINATED as STOPPED
 from sardonyx.runtime.threads.team import ThreadTeam
 from sardonyx.runtime.trace import Trace, Work

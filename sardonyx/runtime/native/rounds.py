@@ -22,8 +22,8 @@ from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.memory import memory
 from sardonyx.runtime.native.array_address import address_of
-from sardonyx.runtime.native.native_plan import LONG_NS
 from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan
+from sardonyx.runtime.native_plan import LONG_NS
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.threads.interrupts import Watch
 

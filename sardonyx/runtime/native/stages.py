@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.native.native_plan import NativePlan, StepColumn
+from sardonyx.runtime.native_plan import NativePlan, StepColumn
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.runtime.memory.lanes import Lane
-from sardonyx.runtime.native.native_plan import NativePlan
+from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads import interrupts
 from sardonyx.runtime.threads.crew import Crew
 from sardonyx.runtime.threads.team_options import ExecutorCode, TeamOptions

@@ -11,8 +11,8 @@ from sardonyx.compiler.binding import Bound
 from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.kernels.engine.rounds import emit_rounds
 from sardonyx.runtime.memory.lanes import LINE_WORDS, MOST_PARTS, LaneField
-from sardonyx.runtime.native.native_plan import NativePlan, PlanField
 from sardonyx.runtime.native.rounds import MoveColumn, RoundsField
+from sardonyx.runtime.native_plan import NativePlan, PlanField
 from sardonyx.runtime.threads.team_words import TeamField, team_words
 from tests.compiler.aarch64.machine import Visit, emulated
 

@@ -13,7 +13,7 @@ from sardonyx.compiler.binding import Binder, Bound
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.kernel.expr import Input, maximum
-from sardonyx.runtime.native.native_plan import NativePlan
+from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads.team import FINISHED
 from tests.compiler.aarch64.machine import emulated, missing
 from tests.compiler.aarch64.plans import run_plan

@@ -16,7 +16,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
 from sardonyx.compiler.native.movement.copy import contiguous, copy
-from sardonyx.compiler.new_sizes.traced import computed
+from sardonyx.compiler.traced import computed
 from sardonyx.kernel.program import View
 from sardonyx.runtime.memory import memory
 from sardonyx.runtime.native.array_address import address_of

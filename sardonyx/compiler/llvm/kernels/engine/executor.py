@@ -45,7 +45,7 @@ from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I8, I32, I64, PTR
 from sardonyx.runtime.memory.lanes import LINE_WORDS, MOST_PARTS, LaneField
-from sardonyx.runtime.native.native_plan import (
+from sardonyx.runtime.native_plan import (
     FIXUP_WORDS,
     PHASE_WORDS,
     STEP_WORDS,
