@@ -17,7 +17,8 @@ from sardonyx.compiler.likely_shapes import likely_shapes
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native_resources import NativeResources
 from sardonyx.compiler.planner import Compilation
-from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, build_segment, failure
+from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, failure
+from sardonyx.compiler.segment_build import build_segment
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.runtime.memory.constant_memory import passing
 from sardonyx.runtime.memory.memory import MemoryLimitError

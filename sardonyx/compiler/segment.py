@@ -1,7 +1,7 @@
 """A segment: nodes between two host steps, compiled to native code as one step of the session's plan.
 
-`build` lowers and fuses once. `bind` makes the native plan for given shapes of the inputs: it walks the segment with
-tensors that have shapes and no contents, computes what follows from shapes alone, and collects the steps.
+`segment_build.py` lowers and fuses once. `bind` makes the native plan for given shapes of the inputs: it walks the
+segment with tensors that have shapes and no contents, computes what follows from shapes alone, and collects the steps.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,39 +18,19 @@ from sardonyx import errors
 from sardonyx.compiler.batches.batch_items import NotSeparableError
 from sardonyx.compiler.batches.batch_rounds import bind_in_rounds
 from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Prepared, Stretch, Tensor
-from sardonyx.compiler.bound_step import ComputedBuffer, LyingConstant
-from sardonyx.compiler.computed_constants import computed_constant
-from sardonyx.compiler.fusion import Group, fuse
-from sardonyx.compiler.interpret import render
+from sardonyx.compiler.bound_step import ComputedBuffer
+from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.llvm.library import KernelLibrary
-from sardonyx.compiler.lowering import Lowered
-from sardonyx.compiler.native.movement.copy import contiguous, copy
-from sardonyx.compiler.native.movement.view import apply_view
-from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.new_sizes.outline import LaterSteps, Outlines, Sample
-from sardonyx.compiler.new_sizes.picked_sizes import PickedSizes, picked_sizes
-from sardonyx.compiler.new_sizes.replay import MOST_RECORDINGS, Looks, Recording, Replays, structure_of
-from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
-from sardonyx.compiler.rounded_results import round_results
+from sardonyx.compiler.new_sizes.replay import MOST_RECORDINGS, Looks, Recording, Replays
+from sardonyx.compiler.pairs import Pair
 from sardonyx.compiler.shared_constants import ConstantShares, Use
-from sardonyx.graph.computed_tensor import ComputedTensor
-from sardonyx.graph.constants import is_constant
-from sardonyx.graph.types import numpy_dtype
-from sardonyx.kernel.program import Template, View
-from sardonyx.ops.framework.facts import Dims
-from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.gather_scatter import Gather
-from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import error_of_node
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
 Tensors = Sequence["Tensor | None"]
-
-_QUIET = RunContext()
-
-# Kernels that can read weights as they come, packed or not: the second of their inputs.
-_READ_AS_THEY_LIE = frozenset({"matmul", "gemm", "convolution", "transposed_convolution"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -344,262 +323,6 @@ class Segment:
             input_dtypes=tuple(dtype for _, dtype in pairs),
             outputs=outputs,
         )
-
-
-def build_segment(
-    items: Sequence[Lowered],
-    inference: Inference,
-    library: KernelLibrary,
-    constant: Callable[[ir.Value], Array | None],
-    is_read_outside: Callable[[ir.Value], bool],
-    settings: RunSettings = DEFAULT,
-    steering: frozenset[ir.Value] = frozenset(),
-) -> Segment:
-    """Fuse the nodes of a segment. `constant` gives the contents of values that never change, None for others.
-
-    `steering` are values whose contents are read where the segment begins.
-    """
-    made = dict.fromkeys(value for item in items for value in item.node.outputs if value.name != "")
-    outer = {value: is_read_outside(value) for value in made}
-
-    def shape_of(value: ir.Value) -> Dims | None:
-        fact = inference.fact(value)
-        return None if fact is None else fact.shape
-
-    def dtype_of(value: ir.Value) -> np.dtype[Any] | None:
-        fact = inference.fact(value)
-        return None if fact is None or fact.dtype is None else numpy_dtype(fact.dtype)
-
-    groups = fuse(items, shape_of, dtype_of, outer, joins=settings.fuses)
-    if settings.precision == "bfloat16":
-        round_results(groups, dtype_of, outer, library.target)
-    picked = picked_sizes(items, constant, shape_of)
-    needed = _needed(groups, picked, outer)
-    numbers: dict[ir.Value, int] = {}
-    constants: dict[int, Tensor] = {}
-    inputs: list[ir.Value] = []
-    binder = Binder(library)
-    lying = _read_as_they_lie(items)
-
-    def number(value: ir.Value | None) -> int:
-        if value is None or value.name == "":
-            return -1
-        known = numbers.get(value)
-        if known is None:
-            known = numbers[value] = len(numbers)
-            if value not in made:
-                tensor = _constant_tensor(binder, value, constant)
-                if tensor is None:
-                    inputs.append(value)
-                else:
-                    constants[known] = tensor if settings.packs or value not in lying else LyingConstant(tensor)
-        return known
-
-    operations: list[Operation] = []
-    structures: dict[Hashable, int] = {}
-    for group in groups:
-        written, structure = _written(group), None
-        if written and picked.keys() >= set(written):
-            written = [value for value in written if value in needed]
-            if not written:
-                continue
-            sizes = [picked[value] for value in written]
-            read: Sequence[ir.Value | None] = list(dict.fromkeys(source for one in sizes for source in one.sources))
-            bind = _reading(sizes, read)
-        else:
-            read = _read(group)
-            bind = _binding(group, dtype_of)
-            if not settings.layouts and group.anchor is not None and group.anchor.role == "native":
-                bind = _in_order(bind)
-            if group.anchor is None or group.anchor.role != "known":
-                structure = structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations))
-        places = tuple(map(number, read)), tuple(map(number, written))
-        operations.append(Operation(group, *places, bind, _label(group), structure))
-    pairs = _paired(groups, outer, operations, structures, number) if settings.pairs else {}
-    outputs = tuple(value for value in made if outer[value])
-    dtypes = tuple(_required(dtype_of(value)) for value in inputs)
-    kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
-    return Segment(library, *kept, settings, steering.intersection(inputs), pairs)
-
-
-def _paired(
-    groups: Sequence[Group],
-    outer: Mapping[ir.Value, bool],
-    operations: Sequence[Operation],
-    structures: dict[Hashable, int],
-    number: Callable[[ir.Value | None], int],
-) -> dict[int, PairOperation]:
-    """The pairs among the operations, by the `id` of the first; `structures` gets theirs."""
-    pairs: dict[int, PairOperation] = {}
-    by_group = {id(operation.group): operation for operation in operations}
-    for pair in pairs_of(groups, outer):
-        first, second = by_group[id(pair.first)], by_group[id(pair.second)]
-        each = structure_of(pair.first), structure_of(pair.second)
-        key = ("alone", first.structure, second.structure) if None in each else ("pair", *each)
-        numbered = tuple(map(number, pair.reads))
-        structure = structures.setdefault(key, len(operations) + len(pairs))
-        whole = Operation(pair.group, numbered, second.outputs, _pair_binding(pair), _label(pair.group), structure)
-        pairs[id(first)] = PairOperation(pair, whole, second)
-    for count, (index, both) in enumerate(list(pairs.items())):
-        more = averaged(both.pair, groups)
-        pool = None if more is None else by_group.get(id(more.pool))
-        if more is not None and pool is not None:
-            whole, results = both.whole, (*both.second.outputs, *pool.outputs)
-            place = len(operations) + len(pairs) + count
-            structure = structures.setdefault(("averaged", whole.structure, pool.structure), place)
-            with_pool = Operation(more.group, whole.inputs, results, more.bind, _label(more.group), structure)
-            pairs[index] = replace(both, with_pool=with_pool, pool=pool)
-    return pairs
-
-
-def _constant_tensor(binder: Binder, value: ir.Value, constant: Callable[[ir.Value], Array | None]) -> Tensor | None:
-    """A value that never changes, by the way in which the model holds it; None for others."""
-    held = value.const_value
-    if isinstance(held, ComputedTensor) and is_constant(value):
-        return computed_constant(binder.library, held)
-    array = constant(value)
-    return None if array is None else binder.constant(array)
-
-
-def _read_as_they_lie(items: Sequence[Lowered]) -> set[ir.Value]:
-    """The values that nodes read as weights alone whose kernels need not pack them."""
-    found: set[ir.Value] = set()
-    others: set[ir.Value] = set()
-    for item in items:
-        takes = isinstance(item.kernel, Template) and item.kernel.name in _READ_AS_THEY_LIE
-        for place, value in enumerate(item.node.inputs):
-            if value is not None:
-                (found if takes and place == 1 else others).add(value)
-    return found - others
-
-
-def _read(group: Group) -> list[ir.Value | None]:
-    """What a group reads, absent inputs of its anchor included."""
-    return [*(() if group.anchor is None else group.anchor.node.inputs), *group.operands]
-
-
-def _written(group: Group) -> list[ir.Value]:
-    """What it makes, absent outputs of its anchor included."""
-    return group.outputs if group.anchor is None or group.values else list(group.anchor.node.outputs)
-
-
-def _needed(
-    groups: Sequence[Group], picked: Mapping[ir.Value, PickedSizes], outer: Mapping[ir.Value, bool]
-) -> set[ir.Value]:
-    """The values that somebody reads who does not read sizes itself instead."""
-    needed = {value for value, is_read in outer.items() if is_read}
-    for group in groups:
-        if not picked.keys() >= {value for value in _written(group) if value.name != ""}:
-            needed.update(value for value in _read(group) if value is not None)
-    return needed
-
-
-def _reading(sizes: Sequence[PickedSizes], read: Sequence[ir.Value | None]) -> Callable[[Binder, Tensors], Tensors]:
-    """How sizes of the values `read` become constants."""
-    places = [[read.index(source) for source in one.sources] for one in sizes]
-
-    def bind(binder: Binder, inputs: Tensors) -> Tensors:
-        return [
-            binder.constant(one.read([inputs[place] for place in chosen]))
-            for one, chosen in zip(sizes, places, strict=True)
-        ]
-
-    return bind
-
-
-def _binding(
-    group: Group, dtype_of: Callable[[ir.Value], np.dtype[Any] | None]
-) -> Callable[[Binder, Tensors], Tensors]:
-    """How a group binds."""
-    if group.anchor is None:
-        exprs = tuple(group.values.values())
-        dtypes = tuple(_required(dtype_of(value)) for value in group.operands)
-        kernel = PointwiseKernel(exprs, dtypes)
-        return lambda binder, inputs: kernel.bind_nodes(binder, [tensor for tensor in inputs if tensor is not None])
-    item = group.anchor
-    if item.role == "known":
-        return _known(item)
-    if item.role == "view":
-        view = item.kernel
-        assert isinstance(view, View)
-        return lambda binder, inputs: apply_view(binder, view, inputs)
-    native = item.native
-    assert native is not None
-    if not group.values:
-        return partial(native.bind, rounded=True) if group.rounded else native.bind  # type: ignore[call-arg]
-
-    def bind(binder: Binder, inputs: Tensors) -> Tensors:
-        given = part_of(group, inputs)
-        made = native.bind(binder, given.inputs, epilogue=given.epilogue)  # type: ignore[call-arg]
-        check_operands(made, given)
-        return made
-
-    return bind
-
-
-def _in_order(bind: Callable[[Binder, Tensors], Tensors]) -> Callable[[Binder, Tensors], Tensors]:
-    """The same with results that lie in memory in the order of their axes."""
-
-    def ordered(binder: Binder, inputs: Tensors) -> Tensors:
-        return [None if tensor is None else contiguous(binder, tensor) for tensor in bind(binder, inputs)]
-
-    return ordered
-
-
-def _pair_binding(pair: Pair) -> Callable[[Binder, Tensors], Tensors]:
-    """How two groups bind as one."""
-
-    def bind(binder: Binder, inputs: Tensors) -> Tensors:
-        first, second = pair.parts(inputs)
-        made = pair.kernel.bind(binder, first, second)
-        check_operands(made, second)
-        return made
-
-    return bind
-
-
-def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:
-    """A node whose result follows from shapes and constants: it is computed while binding."""
-    node = item.node
-    if item.reads_shapes:
-        run = item.operator.run
-
-        def read_shape(binder: Binder, inputs: Tensors) -> Tensors:
-            (tensor,) = inputs
-            assert tensor is not None
-            stand_in = np.ndarray(tensor.shape, tensor.dtype, np.zeros((), tensor.dtype), 0, (0,) * len(tensor.shape))
-            return [binder.constant(np.asarray(result)) for result in run(stand_in)]
-
-        return read_shape
-    assert item.kernel is not None
-    call = render(item.kernel)
-    given = any(value is not None and value.name != "" for value in node.inputs)
-    kept: list[Tensor] = []
-    gathering = item.operator if isinstance(item.operator, Gather) else None  # such as the positions of so many words
-
-    def compute(binder: Binder, inputs: Tensors) -> Tensors:
-        if kept:
-            return kept
-        arrays = [None if tensor is None else tensor.array for tensor in inputs]
-        part = None if gathering is None else gathering.part(*arrays)  # type: ignore[arg-type]
-        found = call(_QUIET, arrays) if part is None else [part]
-        results = [binder.constant(np.asarray(array)) for array in found]
-        if not given:
-            kept.extend(results)
-        return results
-
-    return compute
-
-
-def _required(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
-    assert dtype is not None
-    return dtype
-
-
-def _label(group: Group) -> str:
-    """What the kernel is called in profiles: its leading operator and what is fused to it."""
-    kinds = [item.node.op_type for item in group.nodes]
-    return "+".join(kinds[:6]) + ("+…" if len(kinds) > 6 else "")
 
 
 def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:

@@ -41,31 +41,25 @@ from sardonyx.compiler.llvm import atomics, system
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.float_mode import denormals
 from sardonyx.compiler.llvm.kernels.engine.interrupts import emit_interrupts, shall_end
+from sardonyx.compiler.llvm.kernels.engine.participants import EVERYBODY, Alarm, Member, Participant, Run, Team, spread
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, I8, I32, I64, PTR
-from sardonyx.runtime.memory.lanes import LINE_WORDS, MOST_PARTS, LaneField
+from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR
+from sardonyx.runtime.memory.lanes import MOST_PARTS, LaneField
 from sardonyx.runtime.native_plan import (
     FIXUP_WORDS,
-    PHASE_WORDS,
-    STEP_WORDS,
     PhaseColumn,
     PlanField,
     StepColumn,
     StepFlag,
 )
 from sardonyx.runtime.threads.team_options import ExecutorCode
-from sardonyx.runtime.threads.team_words import ACTIVE, GENERATION_SHIFT, OPEN, ROW_WORDS, Does, MemberField, TeamField
+from sardonyx.runtime.threads.team_words import ACTIVE, GENERATION_SHIFT, OPEN, Does, MemberField, TeamField
 
-_EVERYBODY = 0x7FFFFFFF
 _CLOCK_EVERY = 64  # pauses of an idle worker between two looks at the clock
 # Of a step that is done in pieces, the first is this share; they are halved and doubled towards so many nanoseconds.
 _FIRST_PIECES = 32
 _SHORT_PIECE, _LONG_PIECE = 500_000, 2_000_000
-# How long a thread that does not run stands still, in turns of waiting; and how often others look before they sleep.
-_STANDSTILL, _MOST_LOOKS = 500, 64
-
-Condition = Callable[[str], Value]
 
 
 def executor_code(library: KernelLibrary) -> ExecutorCode:
@@ -79,194 +73,6 @@ def emit_executor(target: Target, spec: tuple[str]) -> str:
     return {"run": _emit_run, "work": _emit_work, "stop": _emit_stop}[spec[0]](target)
 
 
-class _Team:
-    """The words of a team, in registers or in memory."""
-
-    def __init__(self, k: Function, address: Value) -> None:
-        self.k = k
-        self.words = k.pointer(address, I64)
-
-    def word(self, which: TeamField) -> Pointer:
-        return self.words.offset(int(which))
-
-    def futex(self, which: TeamField) -> Pointer:
-        return self.word(which).cast(I32)
-
-    def member(self, number: Value) -> _Member:
-        """What the team knows of one of its threads; the caller of the run is number 0."""
-        return _Member(self.word(TeamField.ROWS).offset(number * ROW_WORDS))
-
-    def wait(self, met: Condition, me: _Participant, least: Does = Does.CHUNK) -> None:
-        """Go on when a condition of this run is met: spin, then give way, then sleep until somebody notifies.
-
-        Where threads have cores of their own, those for which this one may be waiting are looked at before it sleeps:
-        while they run it goes on spinning, and one that does not run gets this core. These are threads that are about
-        `least`, or more.
-        """
-        k = self.k
-        patience, yields = (self.word(field).load() for field in (TeamField.PATIENCE, TeamField.YIELDS))
-        turns, looks = k.variable(I64, 0), k.variable(I64, 0)
-        with k.loop_while(lambda: met("acquire").equals(False)):
-            atomics.pause(k)
-            turns.set(turns.get() + 1)
-            with k.when(turns.get() > patience):
-                if system.has_futex(k):
-                    looks.set(looks.get() + 1)
-                    spins = (yields > 0) & (looks.get() <= _MOST_LOOKS)
-                    with k.when(spins):
-                        idle = k.variable(BOOL, False)
-                        self._help(me, met, least, idle)
-                        with k.when(idle.get()):
-                            self._sleep(met)
-                            looks.set(0)
-                            me.leave_others()
-                        turns.set(0)
-                    with k.otherwise(spins):
-                        self._sleep(met)
-                else:
-                    asleep = turns.get() > patience + yields
-                    with k.when(asleep):
-                        self._sleep(met)
-                    with k.otherwise(asleep):
-                        system.give_way(k)
-
-    def _sleep(self, met: Condition) -> None:
-        """Sleep until somebody notifies, or the condition is met."""
-        event = self.futex(TeamField.EVENT)
-        seen = atomics.load(event, "acquire")
-        atomics.update("add", self.word(TeamField.WAITING), 1, "seq_cst")
-        with self.k.when(met("seq_cst").equals(False)):
-            system.sleep_while(event, seen)
-        atomics.update("sub", self.word(TeamField.WAITING), 1, "seq_cst")
-
-    def _help(self, me: _Participant, met: Condition, least: Does, helped: Variable) -> None:
-        """Set `helped` if a thread that others may wait for did not run, and was brought to this processor."""
-        k = self.k
-        roams = self.word(TeamField.ROAMS).load().differs(0)
-        with k.when(roams), k.loop(0, self.word(TeamField.THREADS).load()) as number:
-            other = self.member(number)
-            task = atomics.load(other.word(MemberField.TASK), "monotonic")
-            does = atomics.load(other.word(MemberField.DOES), "monotonic")
-            is_other = number.differs(me.number) & task.differs(0)
-            with k.when(is_other & (does >= int(least)) & ~helped.get()):
-                before = system.processor_time(k, task)
-                turns = k.variable(I64, 0)
-                with k.loop_while(lambda: (turns.get() < _STANDSTILL) & met("acquire").equals(False)):
-                    atomics.pause(k)
-                    turns.set(turns.get() + 1)
-                stands = turns.get().equals(_STANDSTILL)
-                with k.when(stands), k.when(system.processor_time(k, task).equals(before)):
-                    system.bring_here(k, task)
-                    atomics.store(other.word(MemberField.PROCESSOR), system.processor(k), "monotonic")
-                    atomics.store(other.word(MemberField.MOVED), 1, "monotonic")
-                    other.count(MemberField.MOVES)
-                    helped.set(True)
-
-    def notify(self) -> None:
-        """Wake those who sleep in `wait`; follows a ``seq_cst`` change of what they wait for."""
-        k = self.k
-        with k.when(atomics.load(self.word(TeamField.WAITING), "seq_cst") > 0):
-            event = self.futex(TeamField.EVENT)
-            atomics.update("add", event, 1, "seq_cst")
-            system.wake(event, k.constant(I32, _EVERYBODY))
-
-
-class _Member:
-    """The row of a thread of a team."""
-
-    def __init__(self, row: Pointer) -> None:
-        self._row = row
-
-    def word(self, which: MemberField) -> Pointer:
-        return self._row.offset(int(which))
-
-    def does(self, what: Does) -> None:
-        """Say what the thread is about."""
-        atomics.store(self.word(MemberField.DOES), int(what), "monotonic")
-
-    def count(self, which: MemberField) -> None:
-        """Count something, for those who want to know: where two do it at once, one may be lost."""
-        word = self.word(which)
-        atomics.store(word, word.load() + 1, "monotonic")
-
-
-class _Run:
-    """What a thread needs of one run: the plan's tables and its lane's memory."""
-
-    def __init__(self, k: Function, plan: Value, lane: Value) -> None:
-        self.k = k
-        self.plan = k.pointer(plan, I64)
-        self.lane = k.pointer(lane, I64)
-        self.words = self._at(self.lane, LaneField.WORDS)
-        self.steps = self._at(self.plan, PlanField.STEPS)
-        self.phases = self._at(self.plan, PlanField.PHASES)
-        self._done = self._at(self.lane, LaneField.COUNTERS)
-        self.step_count = self.plan.load(int(PlanField.STEP_COUNT))
-        self.row = (self.step_count + (LINE_WORDS - 1)) & -LINE_WORDS
-        self.claims = self._done.offset(self.step_count * LINE_WORDS)
-        self.progress = self.lane.offset(int(LaneField.PROGRESS))
-
-    def _at(self, table: Pointer, field: int) -> Pointer:
-        return self.k.pointer(table.load(int(field)), I64)
-
-    def flushes_denormals(self) -> Value:
-        return self.plan.load(int(PlanField.FLUSH_DENORMALS)).differs(0)
-
-    def step(self, index: Value) -> Pointer:
-        return self.steps.offset(index * STEP_WORDS)
-
-    def phase(self, index: Value) -> Pointer:
-        return self.phases.offset(index * PHASE_WORDS)
-
-    def done(self, step: Value) -> Pointer:
-        """How many chunks of a step are finished."""
-        return self._done.offset(step * LINE_WORDS)
-
-    def claimed(self, step: Value, part: Value) -> Pointer:
-        """How many claims were made in a part of a step."""
-        return self.claims.offset(part * self.row + step)
-
-    def clear_counters(self, parts: Value) -> None:
-        with self.k.loop(0, self.step_count) as step:
-            self.done(step).store(0)
-        with self.k.loop(0, parts * self.row, LINE_WORDS) as word:
-            self.claims.store(self.k.constant(I64.vector(LINE_WORDS), 0), word)
-
-    def scratch(self, thread: Value) -> Value:
-        """The scratch memory of a participant."""
-        base = self.k.pointer(self.lane.load(int(LaneField.SCRATCH)), I8)
-        return base.offset(thread * self.lane.load(int(LaneField.SCRATCH_STRIDE))).address
-
-    def call(self, step: Pointer, begin: Value, end: Value, scratch: Value) -> None:
-        function = self.k.pointer(step.load(int(StepColumn.FUNCTION)), I64)
-        arguments = self.words.offset(step.load(int(StepColumn.ARGUMENTS)))
-        self.k.call_pointer(function.address, arguments.address, begin, end, scratch)
-
-
-class _Participant:
-    """A thread in a run: its row, its scratch memory, and the part of every step that it begins with."""
-
-    def __init__(self, k: Function, team: _Team, run: _Run, number: Value) -> None:
-        self._k, self._team = k, team
-        self.number = number
-        self.member = team.member(number)
-        self.scratch = run.scratch(number)
-        self.parts = team.word(TeamField.PARTS).load()
-        self.part = number % self.parts
-        # How many blocks the rest of a part is divided into: those of all threads that share it. 0 for single claims.
-        blocks = team.word(TeamField.BLOCKS).load()
-        self.blocks = (blocks * team.word(TeamField.THREADS).load() + (self.parts - 1)) / self.parts
-
-    def is_moved(self) -> Value:
-        """Whether another thread has brought this one to its processor."""
-        return atomics.load(self.member.word(MemberField.MOVED), "monotonic").differs(0)
-
-    def leave_others(self) -> None:
-        """Leave the processor of the caller, or of a worker with a lower number. The caller stays where it is."""
-        with self._k.when(self.number > 0):
-            _spread(self._k, self._team, self.number)
-
-
 def _emit_run(target: Target) -> str:
     k = Function(
         KERNEL,
@@ -274,7 +80,7 @@ def _emit_run(target: Target) -> str:
         [("team", I64), ("plan", PTR), ("lane", PTR), ("external", PTR), ("times", I64), ("terminate", I64)],
         returns=I64,
     )
-    run = _Run(k, k["plan"], k["lane"])
+    run = Run(k, k["plan"], k["lane"])
     _bind(k, run)
     status = k.variable(I64, 0)
     shared = k.variable(BOOL, False)
@@ -284,14 +90,14 @@ def _emit_run(target: Target) -> str:
         ended = _is_ended(k, run)
         with k.when(ended):
             status.set(1)
-        busy = _Team(k, k["team"]).word(TeamField.BUSY)
+        busy = Team(k, k["team"]).word(TeamField.BUSY)
         with k.otherwise(ended), k.when(atomics.load(busy, "monotonic").equals(0)):
             shared.set(atomics.exchange_if(busy, 0, 1, "acquire"))
     is_shared, may_end = shared.get(), k["terminate"].differs(0)
     with denormals(k, run.flushes_denormals()):
         # What small runs do without is apart from what they do.
         with k.when(is_shared), k.apart():
-            _share(k, _Team(k, k["team"]), run, width, status)
+            _share(k, Team(k, k["team"]), run, width, status)
         with k.when(~is_shared & may_end), k.apart():
             _walk_watched(k, run, status)
         with k.otherwise(is_shared | may_end):
@@ -301,11 +107,11 @@ def _emit_run(target: Target) -> str:
     return k.finish()
 
 
-def _share(k: Function, team: _Team, run: _Run, width: Value, status: Variable) -> None:
+def _share(k: Function, team: Team, run: Run, width: Value, status: Variable) -> None:
     """The run as the caller of a team that it owns; nobody is in it afterwards."""
     _open(k, team, run, width)
-    me = _Participant(k, team, run, k.constant(I64, 0))
-    _walk_as_caller(k, team, run, me, status, _Alarm(k, team, run))
+    me = Participant(k, team, run, k.constant(I64, 0))
+    _walk_as_caller(k, team, run, me, status, Alarm(k, team, run))
     state = team.word(TeamField.STATE)
     atomics.update("and", state, ~OPEN, "seq_cst")
     team.wait(lambda order: (atomics.load(state, order) & ACTIVE).equals(0), me, Does.WALK)
@@ -313,7 +119,7 @@ def _share(k: Function, team: _Team, run: _Run, width: Value, status: Variable) 
     atomics.store(team.word(TeamField.BUSY), 0, "release")
 
 
-def _bind(k: Function, run: _Run) -> None:
+def _bind(k: Function, run: Run) -> None:
     """Copy the arguments into the lane, with the addresses of this run; those of the arena stay from run to run."""
     plan, lane = run.plan, run.lane
     bases = k.pointer(lane.load(int(LaneField.BASES)), I64)
@@ -343,13 +149,13 @@ def _stamp(k: Function, step: Value) -> None:
         k.pointer(k["times"], I64).store(system.nanoseconds(k), step)
 
 
-def _is_ended(k: Function, run: _Run) -> Value:
+def _is_ended(k: Function, run: Run) -> Value:
     """Whether the words of `StopField` that the caller gave, if any, say that the run shall end."""
     never = k.emit(I64, f"ptrtoint ptr {run.lane.offset(int(LaneField.NEVER)).address.name} to i64")
     return shall_end(k, k.pointer(k.select(k["terminate"].equals(0), never, k["terminate"]), I64))
 
 
-def _walk_alone(k: Function, run: _Run) -> None:
+def _walk_alone(k: Function, run: Run) -> None:
     """Every step whole, one after the other; nothing of a team is touched, and nobody ends the run."""
     scratch = run.scratch(k.constant(I64, 0))
     with k.loop(0, run.step_count) as index:
@@ -360,7 +166,7 @@ def _walk_alone(k: Function, run: _Run) -> None:
             run.call(step, k.constant(I64, 0), chunks, scratch)
 
 
-def _walk_watched(k: Function, run: _Run, status: Variable) -> None:
+def _walk_watched(k: Function, run: Run, status: Variable) -> None:
     """Every step, one after the other, those of long runs in pieces, until the run shall end."""
     scratch = run.scratch(k.constant(I64, 0))
     in_pieces = run.plan.load(int(PlanField.LONG)).differs(0)
@@ -381,7 +187,7 @@ def _walk_watched(k: Function, run: _Run, status: Variable) -> None:
         index.set(k.select(status.get().equals(0), now + 1, run.step_count))
 
 
-def _do_pieces(k: Function, run: _Run, step: Pointer, scratch: Value, status: Variable) -> None:
+def _do_pieces(k: Function, run: Run, step: Pointer, scratch: Value, status: Variable) -> None:
     """A step in pieces, between which the run may end; whole claims, as many as take about a millisecond."""
     chunks, claim = step.load(int(StepColumn.CHUNKS)), step.load(int(StepColumn.CLAIM))
     piece = k.variable(I64, k.larger(step.load(int(StepColumn.CLAIMS)) / _FIRST_PIECES, 1) * claim)
@@ -403,7 +209,7 @@ def _do_pieces(k: Function, run: _Run, step: Pointer, scratch: Value, status: Va
                 status.set(1)
 
 
-def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
+def _open(k: Function, team: Team, run: Run, width: Value) -> None:
     """Offer the run to the workers, of which no more than find work are let in."""
     threads = k.smaller(width, team.word(TeamField.THREADS).load())
     parts = k.smaller(threads, MOST_PARTS)
@@ -419,7 +225,7 @@ def _open(k: Function, team: _Team, run: _Run, width: Value) -> None:
     atomics.update("xchg", state, (generation << GENERATION_SHIFT) | OPEN, "seq_cst")
 
 
-def _sign_on(k: Function, team: _Team) -> None:
+def _sign_on(k: Function, team: Team) -> None:
     """Say which thread the caller is, and where."""
     me = team.member(k.constant(I64, 0))
     thread = k.call("pthread_self", I64) if system.has_futex(k) else k.constant(I64, 0)
@@ -431,36 +237,7 @@ def _sign_on(k: Function, team: _Team) -> None:
     me.does(Does.WALK)
 
 
-class _Alarm:
-    """Wakes workers that sleep, as soon as the run has lasted long enough to be worth it.
-
-    Made when the run is open: a worker that goes to sleep after that looks for an open run first.
-    """
-
-    def __init__(self, k: Function, team: _Team, run: _Run) -> None:
-        self.k, self._team = k, team
-        self._due = k.variable(I64, 0)  # when it rings; 0 once it has, or where nobody sleeps
-        with k.when(atomics.load(team.word(TeamField.SLEEPERS), "seq_cst") > 0):
-            delay = run.plan.load(int(PlanField.WAKE_AFTER))
-            with k.when(delay.equals(0)):
-                self._ring()
-            with k.otherwise(delay.equals(0)):
-                self._due.set(system.nanoseconds(k) + delay)
-
-    def look(self) -> None:
-        """To be called often, by the caller."""
-        k = self.k
-        with k.when(self._due.get().differs(0)), k.when(system.nanoseconds(k) >= self._due.get()):
-            self._due.set(0)
-            self._ring()
-
-    def _ring(self) -> None:
-        signal = self._team.futex(TeamField.SIGNAL)
-        atomics.update("add", signal, 1, "seq_cst")
-        system.wake(signal, atomics.load(self._team.word(TeamField.LIMIT), "monotonic").to(I32))
-
-
-def _walk_as_caller(k: Function, team: _Team, run: _Run, me: _Participant, status: Variable, alarm: _Alarm) -> None:
+def _walk_as_caller(k: Function, team: Team, run: Run, me: Participant, status: Variable, alarm: Alarm) -> None:
     """All phases; the caller also keeps the time, tells late workers where to start, and ends a run that shall end."""
 
     def look(index: Value) -> None:
@@ -490,7 +267,7 @@ def _walk_as_caller(k: Function, team: _Team, run: _Run, me: _Participant, statu
         _pass_barrier(k, team, run, run.plan.load(int(PlanField.PHASE_COUNT)), me)
 
 
-def _do_own(k: Function, team: _Team, run: _Run, index: Value, me: _Participant) -> None:
+def _do_own(k: Function, team: Team, run: Run, index: Value, me: Participant) -> None:
     """A step that the caller does alone."""
     step = run.step(index)
     chunks = step.load(int(StepColumn.CHUNKS))
@@ -502,7 +279,7 @@ def _do_own(k: Function, team: _Team, run: _Run, index: Value, me: _Participant)
     team.notify()
 
 
-def _walk_as_worker(k: Function, team: _Team, run: _Run, me: _Participant) -> None:
+def _walk_as_worker(k: Function, team: Team, run: Run, me: Participant) -> None:
     """The phases in which there is work to share, from the one that the caller was last seen in.
 
     A worker that was brought to another's processor ends its walk when its chunk is done.
@@ -523,7 +300,7 @@ def _is_for_caller(step: Pointer) -> Value:
     return (step.load(int(StepColumn.FLAGS)) & int(StepFlag.CALLER)).differs(0)
 
 
-def _pass_barrier(k: Function, team: _Team, run: _Run, number: Value, me: _Participant) -> None:
+def _pass_barrier(k: Function, team: Team, run: Run, number: Value, me: Participant) -> None:
     """Wait until all steps of the phase before `number` are done, and with them all earlier ones.
 
     Nobody begins a step of that phase before the phase in front of it is done, so by induction all are.
@@ -537,7 +314,7 @@ def _pass_barrier(k: Function, team: _Team, run: _Run, number: Value, me: _Parti
 
 
 def _claim(
-    k: Function, team: _Team, run: _Run, index: Value, me: _Participant, look: Callable[[], None] | None = None
+    k: Function, team: Team, run: Run, index: Value, me: Participant, look: Callable[[], None] | None = None
 ) -> None:
     """Do chunks of a step until all are claimed: those of one's own part first, then what others have left of theirs.
 
@@ -580,7 +357,7 @@ def _claim(
     me.member.does(Does.WALK)
 
 
-def _abandon(k: Function, team: _Team, run: _Run, first: Value) -> None:
+def _abandon(k: Function, team: Team, run: Run, first: Value) -> None:
     """Mark the steps from `first` on as given away, and only then as done: workers run through and begin nothing."""
     with k.loop(first, run.step_count) as index, k.loop(0, MOST_PARTS) as part:
         claims = run.step(index).load(int(StepColumn.CLAIMS))
@@ -593,7 +370,7 @@ def _abandon(k: Function, team: _Team, run: _Run, first: Value) -> None:
 
 def _emit_work(target: Target) -> str:
     k = Function(KERNEL, target, [("team", PTR), ("index", I64)], returns=I64)
-    team = _Team(k, k["team"])
+    team = Team(k, k["team"])
     me = team.member(k["index"])
     me.word(MemberField.TASK).store(system.task_number(k))
     seen = k.variable(I64, 0)  # the generation that this worker has dealt with
@@ -620,7 +397,7 @@ def _emit_work(target: Target) -> str:
                     pauses.set(1)
                     with k.when(atomics.load(me.word(MemberField.MOVED), "monotonic").differs(0)):
                         me.word(MemberField.MOVED).store(0)
-                        _spread(k, team, k["index"])
+                        spread(k, team, k["index"])
                         seen.set((state >> GENERATION_SHIFT) - 1)  # it may go on once it has a processor
                 with k.otherwise(joined):
                     seen.set((state >> GENERATION_SHIFT) - 1)  # look again
@@ -631,7 +408,7 @@ def _emit_work(target: Target) -> str:
             pauses.set(k.smaller(pauses.get() * 2, me.word(MemberField.BACKOFF).load()))
             with k.when(turns.get() >= _CLOCK_EVERY):
                 turns.set(0)
-                _spread(k, team, k["index"])
+                spread(k, team, k["index"])
                 idle = system.nanoseconds(k) - idle_since.get()
                 with k.when(idle >= me.word(MemberField.SPIN).load()):
                     signal = team.futex(TeamField.SIGNAL)
@@ -642,7 +419,7 @@ def _emit_work(target: Target) -> str:
                     with k.otherwise(is_new_now | stopped):
                         system.sleep_while(signal, value)
                     atomics.update("sub", team.word(TeamField.SLEEPERS), 1, "seq_cst")
-                    _spread(k, team, k["index"])
+                    spread(k, team, k["index"])
                     if system.has_futex(k):  # somebody woke us: the next run may be near
                         idle_since.set(system.nanoseconds(k))
                         pauses.set(1)
@@ -650,32 +427,13 @@ def _emit_work(target: Target) -> str:
     return k.finish()
 
 
-def _spread(k: Function, team: _Team, number: Value) -> None:
-    """Leave a processor on which the caller or a worker with a lower number runs; `number` is this worker's.
-
-    A system that wakes a thread beside the one that woke it takes milliseconds to part them, in which each stops the
-    other. Where threads share processors with other programs the caller then at least has its own to itself.
-    """
-    with k.when(team.word(TeamField.ROAMS).load().differs(0)):
-        here, mine = system.processor(k), team.member(number).word(MemberField.PROCESSOR)
-        atomics.store(mine, here, "monotonic")
-        shared = k.variable(BOOL, False)
-        with k.loop(0, number) as other:
-            there = atomics.load(team.member(other).word(MemberField.PROCESSOR), "monotonic")
-            shared.set(shared.get() | there.equals(here))
-        with k.when(shared.get() & (here >= 0)):
-            processors = team.word(TeamField.ROWS).offset(int(MemberField.PROCESSOR))
-            system.leave_processors(k, processors, team.word(TeamField.THREADS).load(), ROW_WORDS)
-            atomics.store(mine, system.processor(k), "monotonic")
-
-
-def _take_part(k: Function, team: _Team, me: _Member) -> None:
+def _take_part(k: Function, team: Team, me: Member) -> None:
     """One run as a worker that has joined it; leaving releases the lane to the caller."""
     me.does(Does.WALK)
     plan, lane = (k.pointer(team.word(field).load(), I64).address for field in (TeamField.PLAN, TeamField.LANE))
-    run = _Run(k, plan, lane)
+    run = Run(k, plan, lane)
     with denormals(k, run.flushes_denormals()):
-        _walk_as_worker(k, team, run, _Participant(k, team, run, k["index"]))
+        _walk_as_worker(k, team, run, Participant(k, team, run, k["index"]))
     atomics.update("sub", team.word(TeamField.STATE), 1, "seq_cst")
     me.does(Does.NOTHING)
     team.notify()
@@ -683,10 +441,10 @@ def _take_part(k: Function, team: _Team, me: _Member) -> None:
 
 def _emit_stop(target: Target) -> str:
     k = Function(KERNEL, target, [("team", PTR)], returns=I64)
-    team = _Team(k, k["team"])
+    team = Team(k, k["team"])
     atomics.update("xchg", team.word(TeamField.STOP), 1, "seq_cst")
     signal = team.futex(TeamField.SIGNAL)
     atomics.update("add", signal, 1, "seq_cst")
-    system.wake(signal, k.constant(I32, _EVERYBODY))
+    system.wake(signal, k.constant(I32, EVERYBODY))
     k.give(0)
     return k.finish()
