@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +18,7 @@ from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.recurrent.recurrent import RecurrentSpec, emit_recurrent
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import block_units
-from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, x86_64_targets
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
@@ -33,6 +34,9 @@ Array = np.ndarray[Any, Any]
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 STATES = {"RNN": 1, "GRU": 1, "LSTM": 2}
+# A second cache that holds a strand of the largest layers here, before a near cache; and one that holds none, before a
+# far one.
+NEAR, FAR = Caches(48 << 10, 1 << 20, 32 << 20), Caches(48 << 10, 64 << 10, 400 << 20)
 EVERY_ACTIVATION = (
     *("Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh"),
     *("Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
@@ -229,20 +233,24 @@ def test_special_numbers_stay_in_their_row() -> None:
     np.testing.assert_array_equal(found[:, 0, [1, 3]], clean[:, 0, [1, 3]])
 
 
+@pytest.mark.parametrize("caches", [NEAR, FAR], ids=["near", "far"])
 @pytest.mark.parametrize("bound_for", [1, 2, 3])
 @pytest.mark.parametrize("kind", GATES)
-def test_threads_change_no_bits(kind: str, bound_for: int) -> None:
-    """Nor does it matter whether they share turns or take whole strands."""
+def test_threads_change_no_bits(kind: str, bound_for: int, caches: Caches) -> None:
+    """Nor does it matter whether they share turns, one strand after the other where caches are far, or take whole
+    strands."""
     inputs = _inputs(np.random.default_rng(11), kind, (20, 3, 8, 200), 2)
     attributes = {"direction": "bidirectional"}
     results = [outputs_of(_kernel(_operator(kind, inputs, attributes), inputs), inputs, threads=5)]
+    kernels = KernelLibrary(replace(library().target, caches=caches), library().cache)
     for threads in (1, 2, 5):
-        binder = Binder(library(), settings=RunSettings(threads=bound_for))
+        binder = Binder(kernels, settings=RunSettings(threads=bound_for))
         tensors = [None if a is None else binder.external(i, a.dtype, a.shape) for i, a in enumerate(inputs)]
         outputs = _kernel(_operator(kind, inputs, attributes), inputs).bind(binder, tensors)
         given = [one for one in outputs if one is not None]
         chunks = max(step.chunks for step in binder.steps if step.kernel == "recurrent")
-        assert chunks == 2 if bound_for <= 2 else chunks > 2
+        takes_strands = bound_for == 1 or (bound_for == 2 and caches is NEAR)
+        assert chunks == 2 if takes_strands else chunks > 2
         bound = binder.finish(given, len(inputs), lambda b, t: contiguous(b, t))
         fed = [np.zeros(1) if a is None else a for a in inputs]
         results += [run_plan(bound, fed, threads)[: len(given)] for _ in range(3)]

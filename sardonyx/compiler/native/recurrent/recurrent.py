@@ -43,8 +43,9 @@ _GROUP_ROWS = 48
 _TURN_NS = 300
 # Strands are handed out whole where the last threads to end take so much longer than if all ended at once, at most.
 _MOST_UNEVEN = 1.2
-# How far ahead of their use panels are asked for, where they lie behind the second cache.
-_AHEAD_BYTES = 8 << 10
+# How far ahead of their use panels are asked for, where a thread reads this many times the second cache in every turn:
+# of less, much stays there, and the core's own prefetchers keep up with the rest.
+_AHEAD_BYTES, _AHEAD_CACHES = 8 << 10, 4
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,21 @@ class _Sizes:
         steps, batch = x.shape[1::-1] if batch_first else x.shape[:2]
         blocks = -(-r.shape[2] // units)
         return _Sizes(steps, batch, x.shape[2], r.shape[2], directions, cell.gates, blocks * units, blocks)
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """How threads share the loop: what `RecurrentSpec` and `argument_names` call so, and how the step is claimed."""
+
+    by_strands: bool
+    chunks: int
+    blocks: int
+    rounds: int
+    claim: int
+    asks_ahead: bool
+
+    def __str__(self) -> str:
+        return f"{self.blocks * self.rounds} blocks, {self.chunks} {'strands' if self.by_strands else 'seats'}"
 
 
 @template("recurrent")
@@ -312,19 +328,14 @@ class _Layer:
         binder, sizes, cells = self._binder, self._sizes, self._cells
         stages = cells[0].stages
         group = min(sizes.batch, _GROUP_ROWS)
-        blocks = sizes.unit_blocks * sizes.directions * -(-sizes.batch // group)
         turns = sizes.steps * len(stages)
         panel_bytes = sum(panel.nbytes for panel in loop.panels)
         flops = 2.0 * sizes.batch * panel_bytes / self._working.itemsize
-        turn_ns = max(flops / 100, panel_bytes / 100) / len(stages)
-        strands = blocks // sizes.unit_blocks
-        is_small = turn_ns * turns < SMALL_STEP_NS
-        by_strands = is_small or _share_evenly(strands, team_size(binder.settings.threads))
-        shared, chunks = None, strands
-        if not by_strands:
-            shared = binder.new(np.dtype(np.int64), (1, 1, shared_words(blocks)))
+        shares = self._shares(sizes.directions * -(-sizes.batch // group), panel_bytes, flops)
+        shared = None
+        if not shares.by_strands:
+            shared = binder.new(np.dtype(np.int64), (1, 1, shared_words(shares.blocks)))
             self._rows(None, shared)
-            chunks = min(blocks, MOST_SEATS, max(1, int(turn_ns // _TURN_NS)))
         spec = RecurrentSpec(
             storage=_type(loop.result.dtype),
             working=_type(self._working),
@@ -332,8 +343,8 @@ class _Layer:
             has_biases=loop.biases is not None,
             has_lengths=loop.lengths is not None,
             has_result=wants_result,
-            asks_ahead=panel_bytes > binder.target.caches.l2 and asks_ahead(binder.target),
-            by_strands=by_strands,
+            asks_ahead=shares.asks_ahead,
+            by_strands=shares.by_strands,
         )
         result_time, result_direction, result_batch = self._result_steps(loop.result)
         columns = sizes.gates * sizes.hidden
@@ -347,9 +358,10 @@ class _Layer:
             "lengths": loop.lengths,
             "result": loop.result,
             "shared": shared,
-            "seats": chunks,
-            "blocks": blocks,
+            "seats": shares.chunks,
+            "blocks": shares.blocks,
             "turns": turns,
+            "rounds": shares.rounds,
             "group": group,
             "backwards": int(backwards and sizes.directions == 1),
             "projected_direction": sizes.steps * sizes.batch * columns,
@@ -370,13 +382,33 @@ class _Layer:
             [values[name] or 0 for name in argument_names()],
             reads=[tensor for tensor in read if tensor is not None],
             writes=[tensor for tensor in written if tensor is not None],
-            chunks=chunks,
-            claim=chunks if is_small else 1,
+            chunks=shares.chunks,
+            claim=shares.claim,
             flops=sizes.steps * flops,
             nbytes=float(sizes.steps * panel_bytes + loop.projected.nbytes + loop.result.nbytes),
-            detail=f"{sizes.steps} steps of {sizes.directions}x{sizes.batch}x{sizes.hidden}, "
-            f"{blocks} blocks of {sizes.gates} gates, {chunks} {'strands' if by_strands else 'seats'}",
+            detail=f"{sizes.steps} steps of {sizes.directions}x{sizes.batch}x{sizes.hidden} with {sizes.gates} gates, "
+            f"{shares}",
         )
+
+    def _shares(self, strands: int, panel_bytes: int, flops: float) -> _Shares:
+        """How threads share the loop, which reads so many bytes of panels for so many operations in a time step."""
+        target, sizes = self._binder.target, self._sizes
+        threads = team_size(self._binder.settings.threads)
+        is_far, strand_bytes = asks_ahead(target), panel_bytes // sizes.directions
+        step_ns = max(flops / 100, panel_bytes / 100)
+        is_small = step_ns * sizes.steps < SMALL_STEP_NS
+        # Threads that share a strand keep it in as many second caches: less of it comes from a far cache than if each
+        # of them had one for itself.
+        in_rounds = threads > 1 and is_far and strand_bytes > target.caches.l2
+        if is_small or (_share_evenly(strands, threads) and not in_rounds):
+            asks = is_far and strand_bytes > _AHEAD_CACHES * target.caches.l2
+            return _Shares(True, strands, sizes.unit_blocks * strands, 1, strands if is_small else 1, asks)
+        rounds = strands if in_rounds else 1
+        blocks = sizes.unit_blocks * strands // rounds
+        turn_ns = step_ns / (len(self._cells[0].stages) * rounds)
+        seats = min(blocks, MOST_SEATS, max(1, int(turn_ns // _TURN_NS)))
+        asks = is_far and strand_bytes // min(seats, threads) > _AHEAD_CACHES * target.caches.l2
+        return _Shares(False, seats, blocks, rounds, 1, asks)
 
     def _result_steps(self, result: Tensor) -> tuple[int, int, int]:
         """Elements of Y between time steps, directions and rows of the batch."""

@@ -28,7 +28,7 @@ _MOST_ROWS = 8
 
 _NAMES = (
     *("projected", "panels0", "panels1", "planes", "biases", "peepholes", "lengths", "result", "shared"),
-    *("seats", "blocks", "turns", "steps", "batch", "hidden", "row", "unit_blocks", "directions", "group"),
+    *("seats", "blocks", "turns", "rounds", "steps", "batch", "hidden", "row", "unit_blocks", "directions", "group"),
     *("backwards", "projected_direction", "projected_time", "projected_batch"),
     *("result_direction", "result_time", "result_batch", "ahead", "fault"),
 )
@@ -45,6 +45,7 @@ def argument_names() -> tuple[str, ...]:
     result               the hidden state at places by direction, time and batch
     shared               `seats.shared_words`, zeros; unused where chunks are strands
     seats, blocks, turns how many threads may share a turn; blocks of a turn; stages of all time steps
+    rounds               how many sets of strands have their turns one after the other
     row                  elements between rows of units, whole vectors
     unit_blocks          blocks of units; a direction has them for every group of rows
     group                rows of the batch in a block
@@ -79,7 +80,7 @@ def emit_recurrent(target: Target, spec: RecurrentSpec) -> str:
         _block(k, words, spec, given, turn, number)
 
     shared = k.pointer(given["shared"], I64)
-    turns = Turns(given["seats"], given["blocks"], given["turns"], strand=given["unit_blocks"])
+    turns = Turns(given["seats"], given["blocks"], given["turns"], given["rounds"], given["unit_blocks"])
     if spec.by_strands:
         take_strands(k, turns, block)
     else:

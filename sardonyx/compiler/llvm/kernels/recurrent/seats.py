@@ -45,15 +45,17 @@ def shared_words(blocks: int) -> int:
 
 @dataclass(frozen=True)
 class Turns:
-    """How many `seats`, up to `MOST_SEATS`, go through how many turns of how many blocks.
+    """How many `seats`, up to `MOST_SEATS`, go through how many turns of how many blocks, in so many rounds one after
+    the other.
 
-    The blocks are those of the first strand, then of the next one, `strand` each. Blocks of different strands do not
-    depend on each other in any turn.
+    The blocks of all rounds are those of the first strand, then of the next one, `strand` each. Blocks of different
+    strands do not depend on each other in any turn.
     """
 
     seats: Value
     blocks: Value
     turns: Value
+    rounds: Value
     strand: Value
 
 
@@ -66,18 +68,19 @@ def take_turns(k: Function, shared: Pointer, given: Turns, body: Body) -> None:
     done, taken, claims = (shared.offset(LINE_WORDS * line) for line in range(3))
     seat, blocks = k["begin"], given.blocks
     alone = (k["end"] - seat).equals(given.seats)
-    strands = blocks / _at_least_one(k, given.strand)
-    end = k.select(alone, given.turns * strands, given.turns)
+    strands = given.rounds * blocks / _at_least_one(k, given.strand)
+    end = given.turns * k.select(alone, strands, given.rounds)
     turn = k.variable(I64, atomics.load(done, "acquire") / _at_least_one(k, blocks))
     with k.when(turn.get() < end):
         atomics.update("or", taken, k.constant(I64, 1) << seat, "monotonic")
     with k.loop_while(lambda: turn.get() < end):
-        strand = turn.get() / given.turns
-        now = turn.get() - strand * given.turns  # where threads share the blocks there is only the strand 0 of all
-        start = k.select(alone, strand * given.strand, _first_block(seat, given.seats, blocks))
+        above = turn.get() / given.turns
+        now = turn.get() - above * given.turns
+        first = above * k.select(alone, given.strand, blocks)
+        start = k.select(alone, 0, _first_block(seat, given.seats, blocks))
         own = k.select(alone, given.strand, _own_blocks(k, taken, seat, given.seats, blocks))
         position, finished, limit = k.variable(I64, 0), k.variable(I64, 0), k.variable(I64, own)
-        goal, over = (now + 1) * blocks, k.variable(BOOL, False)
+        goal, over = (turn.get() + 1) * blocks, k.variable(BOOL, False)
         with k.loop_while(lambda: ~over.get()):
             with k.loop(position.get(), limit.get()) as index:
                 turns_back = (now & 1).differs(0) & (index < own)
@@ -85,9 +88,9 @@ def take_turns(k: Function, shared: Pointer, given: Turns, body: Body) -> None:
                 block = k.select(block >= blocks, block - blocks, block)
                 mine = k.variable(BOOL, alone)
                 with k.otherwise(alone):
-                    mine.set(_claim(claims.offset(block * LINE_WORDS), now))
+                    mine.set(_claim(claims.offset(block * LINE_WORDS), turn.get()))
                 with k.when(mine.get()):
-                    body(now, block)
+                    body(now, first + block)
                     finished.set(finished.get() + 1)
             over.set(alone)
             with k.otherwise(alone):
