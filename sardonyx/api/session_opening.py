@@ -94,7 +94,7 @@ def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> B
     if found is None:
         return None
     built, later = found
-    built = replace(built, keep=Observer(store, content, later, request.logger))
+    built = replace(built, keep=Observer(store, later, request.logger))
     return live_models.offered(store, built, segment_of(built.plan), content["files"])
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 
+from sardonyx import errors
 from sardonyx.compiler.binding import Bound, Buffer
+from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
-from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan
+from sardonyx.runtime.native.counted_call import CountedCall
+from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Plan, Step
 from sardonyx.runtime.sizes import Symbol, evaluate
 
@@ -31,8 +35,42 @@ def native_plan(plan: Plan, step: Step, symbols: Mapping[str, int]) -> ReadyPlan
     assert isinstance(step.call, NativeSegment)
     if step.call.steering_places:
         return None
+    shapes = _shapes(plan, step, symbols, {})
+    return None if shapes is None else _made(step.call, shapes)
+
+
+def native_plans(plan: Plan, shapes: Mapping[str, Sequence[int]]) -> dict[tuple[NativeSegment, Shapes], ReadyPlan]:
+    """The native plans that follow from shapes of the plan's inputs, by name; those of bodies, too, where they take
+    these sizes. Errors are those of `native_plan`."""
+    given = {slot: shapes[plan.slots[slot].name] for slot in plan.inputs if plan.slots[slot].name in shapes}
+    return _native_plans(plan, symbols_of(plan, shapes), given)
+
+
+def _native_plans(
+    plan: Plan, symbols: Mapping[str, int], given: Mapping[int, Sequence[int]]
+) -> dict[tuple[NativeSegment, Shapes], ReadyPlan]:
+    found: dict[tuple[NativeSegment, Shapes], ReadyPlan] = {}
+    for step in plan.steps:
+        if isinstance(step.call, ControlFlowCall):
+            for body in step.call.bodies.values():
+                with contextlib.suppress(errors.OnnxRuntimeError):  # one that such sizes never come to
+                    found |= _native_plans(body.plan, symbols, {})
+        segment = step.call.segment if isinstance(step.call, CountedCall) else step.call
+        if not isinstance(segment, NativeSegment) or segment.steering_places:
+            continue
+        shapes = _shapes(plan, step, symbols, given)
+        if shapes is not None:
+            found[segment, shapes] = _made(segment, shapes)
+    return found
+
+
+def _shapes(plan: Plan, step: Step, symbols: Mapping[str, int], given: Mapping[int, Sequence[int]]) -> Shapes | None:
+    """The shapes of a step's inputs, some of which are given; None where only a run tells one."""
     shapes = []
     for slot in step.inputs:
+        if slot in given:
+            shapes.append(tuple(given[slot]))
+            continue
         dims = plan.slots[slot].dims
         if dims is None or any(dim is None for dim in dims):
             return None
@@ -40,8 +78,12 @@ def native_plan(plan: Plan, step: Step, symbols: Mapping[str, int]) -> ReadyPlan
             shapes.append(tuple(max(0, evaluate(dim, symbols)) for dim in dims if dim is not None))
         except KeyError:
             return None
+    return tuple(shapes)
+
+
+def _made(segment: NativeSegment, shapes: Shapes) -> ReadyPlan:
     try:
-        return step.call.plan_for(tuple(shapes))
+        return segment.plan_for(shapes)
     except BindingError as error:
         raise error.cause from error
 

@@ -18,14 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.control_flow import ControlFlowCall
-from sardonyx.compiler.counted import CountedCall
-from sardonyx.compiler.steering import MOST_STEERING_ELEMENTS
-from sardonyx.ops.control_flow import If, Loop, Scan
+from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.native.array_address import address_of
 from sardonyx.runtime.native.chain import Chain, Do, Instruction
-from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.native.counted_call import CountedCall
+from sardonyx.runtime.native.native_segment import MOST_STEERING_ELEMENTS, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.plan import ABSENT, Plan, Step
 
@@ -148,7 +146,7 @@ def segments_of(plan: Plan) -> list[NativeSegment] | None:
             found.append(call)
         elif isinstance(call, CountedCall):
             found.append(call.segment)
-        elif isinstance(call, ControlFlowCall) and isinstance(call.operator, (If, Loop, Scan)):
+        elif isinstance(call, ControlFlowCall) and call.chained:
             for body in call.bodies.values():
                 inner = segments_of(body.plan)
                 if inner is None:
@@ -232,12 +230,11 @@ class _Weaver:
         if not isinstance(call, ControlFlowCall):
             raise NotChainedError(f"{step.op_type} is done by Python")
         own = inputs[: call.inputs]
-        if isinstance(call.operator, If):
+        if call.chained == "If":
             return self._if(call, own, inputs)
-        if isinstance(call.operator, Loop):
+        if call.chained == "Loop":
             return self._loop(call, own, inputs)
-        assert isinstance(call.operator, Scan)
-        return self._scan(call, call.operator, own, inputs)
+        return self._scan(call, own, inputs)
 
     def _segment(self, segment: NativeSegment, inputs: Sequence[_Held | None]) -> list[_Held]:
         """The outputs of a native segment."""
@@ -386,8 +383,9 @@ class _Weaver:
         )
 
     def _scan(
-        self, call: ControlFlowCall, scan: Scan, own: Sequence[_Held | None], given: Sequence[_Held | None]
+        self, call: ControlFlowCall, own: Sequence[_Held | None], given: Sequence[_Held | None]
     ) -> Sequence[_Held]:
+        scan: Any = call.operator
         settings = scan.scan_input_axes, scan.scan_input_directions, scan.scan_output_axes, scan.scan_output_directions
         if any(number for numbers in settings for number in numbers):
             raise NotChainedError("items along other axes than the first, or backwards")

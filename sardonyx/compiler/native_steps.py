@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx import errors
 from sardonyx.compiler.binding import Array, Bound, Fault
-from sardonyx.compiler.counted import CountedCall, CountedKernel
+from sardonyx.compiler.counted import CountedKernel
 from sardonyx.compiler.likely_shapes import likely_shapes
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native_resources import NativeResources
@@ -22,6 +22,7 @@ from sardonyx.compiler.segment_build import build_segment
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.runtime.memory.constant_memory import passing
 from sardonyx.runtime.memory.memory import MemoryLimitError
+from sardonyx.runtime.native.counted_call import CountedCall
 from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Step
 from sardonyx.runtime.trace import Work, type_shape
@@ -32,6 +33,13 @@ class BoundSegment:
     """A segment and its plan for some shapes: the `source` of a `ReadyPlan`."""
 
     segment: Segment
+    bound: Bound
+
+
+@dataclass(frozen=True, eq=False)
+class BoundNode:
+    """The same of a node that is a step by itself."""
+
     bound: Bound
 
 
@@ -128,7 +136,7 @@ class NativeSteps:
             except OperationError as error:
                 raise BindingError(error.cause, self._work(error.bound, compilation, {})) from error
             faults = tuple(_describer(fault) for fault in bound.faults)
-            return ReadyPlan(bound.plan, bound.outputs, {}, list, faults, bound.plan.nanoseconds or 0)
+            return ReadyPlan(bound.plan, bound.outputs, {}, list, faults, bound.plan.nanoseconds or 0, BoundNode(bound))
 
         def whole(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
             raise NotImplementedError("a counted kernel makes all of its results")

@@ -12,6 +12,7 @@ from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.lowering import Lowered, classify, lower_node
 from sardonyx.compiler.native_resources import NativeResources
 from sardonyx.compiler.native_steps import NativeSteps
+from sardonyx.compiler.node_call import NodeCall
 from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.schedule import borrowed, split
 from sardonyx.compiler.steering import classify_steered
@@ -92,7 +93,7 @@ def _step(item: Lowered, compilation: Compilation, provider: str) -> Step:
         kind, reason = "host", item.reason
     else:
         kernel = item.kernel if item.role == "known" else checked(item.operator, item.kernel, item.reason)
-        call = render(kernel)
+        call = NodeCall(render(kernel), node, compilation.inference)
         on_host = item.role == "host" and not isinstance(kernel, View)  # what is known takes no elements
         kind = "host" if on_host else "view" if isinstance(kernel, View) else "kernel"
         reason = item.reason if kind == "host" else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,8 +12,10 @@ from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.native.native_image import ImageError, NativeImage
-from sardonyx.runtime.native.native_segment import ReadyPlan, Shapes
+from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn
+
+Array = np.ndarray[Any, Any]
 
 
 class NotRestorableError(Exception):
@@ -37,7 +40,7 @@ def adopt_image(content: Mapping[str, Any] | None, image: Bytes, libraries: Mapp
 
 
 class RestoredPlans:
-    """The plans of `stored_plans`, each made when it is asked for."""
+    """The plans and arrays of `stored_plans`, each made when it is asked for."""
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class RestoredPlans:
         constants: Bytes,
         library: KernelLibrary,
         mapped: Callable[[str], Bytes],
-        plan_again: Callable[[Shapes], ReadyPlan],
+        plan_again: Callable[[PlanKey], ReadyPlan],
     ) -> None:
         """NotRestorableError where a kernel is not there any more, or a piece of memory lies outside its home.
 
@@ -60,18 +63,21 @@ class RestoredPlans:
         self._plan_again = plan_again
         self._owners: list[Any] = [library, constants]
         bases: list[int] = []
+        self._pieces: list[Bytes] = []
         for start, nbytes, file in content["pieces"]:
             home = constants if file is None else mapped(file)
             if not 0 <= start <= start + nbytes <= home.size:
                 raise NotRestorableError("a constant lies outside its file")
-            self._owners.append(home if file is None else home[start : start + nbytes])
+            self._pieces.append(home[start : start + nbytes])
+            self._owners.append(home if file is None else self._pieces[-1])
             bases.append(int(home.__array_interface__["data"][0]) + start)
         self._bases = np.array(bases, np.int64)
-        self._stored: dict[Shapes, tuple[Mapping[str, Any], Bytes]] = {}
+        self._arrays = content["arrays"]
+        self._stored: dict[PlanKey, tuple[Mapping[str, Any], Bytes]] = {}
         place = 0
         for plan in content["plans"]:
             size = 8 * sum(plan["tables"])
-            self._stored[shapes_of(plan)] = plan, tables[place : place + size]
+            self._stored[key_of(plan)] = plan, tables[place : place + size]
             place += size
 
     def held_constants(self) -> Iterator[HeldConstant]:
@@ -80,15 +86,29 @@ class RestoredPlans:
         yield HeldConstant("packed", constants)
         yield from (HeldConstant("model", piece) for piece in pieces if piece is not constants)
 
-    def __contains__(self, shapes: Shapes) -> bool:
-        return shapes in self._stored
+    def plan(self, key: PlanKey) -> ReadyPlan | None:
+        """The plan of a segment for such inputs; None where there is none."""
+        found = self._stored.get(key)
+        return None if found is None else self._restored(key, *found)
 
-    def plan(self, shapes: Shapes) -> ReadyPlan | None:
-        """The plan for inputs of these shapes; None where there is none."""
-        found = self._stored.get(shapes)
-        return None if found is None else self._restored(shapes, *found)
+    def array(self, number: int) -> Array:
+        """One of the arrays that were stored with the plans; nobody writes to it."""
+        return self._array(self._arrays[number])
 
-    def _restored(self, shapes: Shapes, content: Mapping[str, Any], tables: Bytes) -> ReadyPlan:
+    def _array(self, content: Mapping[str, Any]) -> Array:
+        dtype, shape = np.dtype(content["dtype"]), tuple(content["shape"])
+        if "strings" in content:
+            array = np.array([*content["strings"], None], dtype)[:-1].reshape(shape)
+        elif "place" in content:
+            piece, start = content["place"]
+            nbytes = math.prod(shape) * dtype.itemsize
+            array = self._pieces[piece][start : start + nbytes].view(dtype).reshape(shape)
+        else:
+            array = np.empty(shape, dtype)
+        array.flags.writeable = False
+        return array
+
+    def _restored(self, key: PlanKey, content: Mapping[str, Any], tables: Bytes) -> ReadyPlan:
         ends = np.cumsum(content["tables"]).tolist()
         words, fixups, steps, places = np.split(tables.view(np.int64), ends[:-1])
         places = places.reshape(-1, 3)
@@ -109,24 +129,25 @@ class RestoredPlans:
             flush_denormals=content["flush_denormals"],
         )
         again = self._plan_again
-        faults = tuple([_later(again, shapes, number) for number in range(content["faults"])])
+        faults = tuple([_later(again, key, number) for number in range(content["faults"])])
         outputs = tuple((np.dtype(name), tuple(shape)) for name, shape in content["outputs"])
         return ReadyPlan(
             plan,
             outputs,
-            {},
-            lambda: again(shapes).works(),
+            {place: self._array(array) for place, array in content["known"]},
+            lambda: again(key).works(),
             faults,
             plan.nanoseconds or 0,
             writers=lambda: content.get("writers"),
         )
 
 
-def shapes_of(plan: Mapping[str, Any]) -> Shapes:
-    """The shapes of the inputs that a plan is for, from its description."""
-    return tuple(tuple(shape) for shape in plan["shapes"])
+def key_of(plan: Mapping[str, Any]) -> PlanKey:
+    """Which plan it is that a description is of."""
+    shapes = tuple(tuple(shape) for shape in plan["shapes"])
+    return PlanKey(plan["segment"], shapes, tuple(map(bytes.fromhex, plan["contents"])))
 
 
-def _later(plan_again: Callable[[Shapes], ReadyPlan], shapes: Shapes, place: int) -> Callable[[int], Any]:
+def _later(plan_again: Callable[[PlanKey], ReadyPlan], key: PlanKey, place: int) -> Callable[[int], Any]:
     """The error of a fault, by the plan made anew."""
-    return lambda number: plan_again(shapes).faults[place](number)
+    return lambda number: plan_again(key).faults[place](number)

@@ -14,9 +14,8 @@ import onnx_ir as ir
 
 from sardonyx.compiler.lowering import ALONE, Lowered
 from sardonyx.ops.framework.inference import Inference
+from sardonyx.runtime.native.native_segment import MOST_STEERING_ELEMENTS
 
-# A steering value has at most so many elements: all of it is part of the signature of every run.
-MOST_STEERING_ELEMENTS = 256
 # Nodes of shape arithmetic that are followed from a value to what it is made of.
 _MOST_NODES = 64
 

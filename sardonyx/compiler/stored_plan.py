@@ -9,8 +9,9 @@ they read the same memory or equal bytes.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,11 +21,11 @@ from sardonyx.compiler.binding import Array, Bound
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.linker import NotLinkableError, link
 from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, function_key, runtime_functions
-from sardonyx.compiler.native_steps import BoundSegment
+from sardonyx.compiler.native_steps import BoundNode, BoundSegment
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.mapped_pages import MappedRange, mapped_ranges
-from sardonyx.runtime.native.native_segment import ReadyPlan, Shapes
+from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
 from sardonyx.runtime.native_plan import NativePlan, StepColumn
 
 _ALIGNMENT = 2 * ALIGNMENT
@@ -47,72 +48,93 @@ class Piece:
 
 @dataclass(frozen=True)
 class StoredPlans:
-    """Plans as JSON (`content`), and what they are made of, each as arrays that lie one behind the other."""
+    """Plans and arrays as JSON (`content`), and what they are made of, each as arrays that lie one behind the other."""
 
     content: Mapping[str, Any]
     tables: Sequence[Bytes]
     constants: Sequence[Bytes]
     image: Sequence[Bytes]
+    owners: Sequence[Array] = ()  # what must live until all of it is written
 
 
 def stored_plans(
-    plans: Mapping[Shapes, ReadyPlan], library: KernelLibrary, runtime: KernelLibrary, files: Sequence[str]
+    plans: Mapping[PlanKey, ReadyPlan],
+    library: KernelLibrary,
+    runtime: KernelLibrary,
+    files: Sequence[str],
+    arrays: Sequence[Array] = (),
 ) -> StoredPlans:
-    """Plans by the shapes of their inputs, for `restored_plan`. `files` are those of the model, by absolute paths.
+    """Plans for `restored_plan`, and arrays that a run needs besides. `files` are those of the model, by their paths.
 
     `library` has the kernels, `runtime` the functions that run them; where their code cannot be joined into an image,
     a later process finds the kernels by their keys alone. NotStorableError where something in a plan has no meaning in
     another process.
     """
     places = [_places_of(plan) for plan in plans.values()]
+    known = [array for plan in plans.values() for array in plan.known.values()]
+    whole = [_whole(array) for array in (*known, *arrays)]
     own = [one for one in mapped_ranges() if one.path in files]
-    ranges, numbers = _joined([_range(array, address, own) for found in places for _, array, address in found])
+    words = [_range(array, address, own) for found in places for _, array, address in found]
+    ranges, numbers = _joined([*words, *(_range(array, _address(array), own) for array in whole if _has_bytes(array))])
     homes, pieces, constants = _pieces(ranges)
+    rest = iter(numbers)
     kernels: dict[int, int] = {}
     tables: list[Bytes] = []
-    described: list[dict[str, Any]] = []
-    rest = iter(numbers)
-    for (shapes, ready), found in zip(plans.items(), places, strict=True):
-        plan = ready.plan
-        table = []
-        for word, _, address in found:
-            number = next(rest)
-            table += [word, homes[number], address - ranges[number].low]
-        words = plan.words.copy()
-        words[[word for word, _, _ in found]] = 0
-        steps = plan.steps.copy()
-        for row in steps:
-            row[StepColumn.FUNCTION] = kernels.setdefault(int(row[StepColumn.FUNCTION]), len(kernels))
-        parts = [words, plan.fixups, steps, np.array(table, np.int64)]
+    made: list[list[int]] = []
+    for ready, found in zip(plans.values(), places, strict=True):
+        table = [
+            (word, homes[number], address - ranges[number].low)
+            for (word, _, address), number in zip(found, itertools.islice(rest, len(found)), strict=True)
+        ]
+        parts = _tables(ready.plan, table, kernels)
         tables += [array.reshape(-1).view(np.uint8) for array in parts]
-        described.append(_plan_content(shapes, ready, [array.size for array in parts]))
+        made.append([array.size for array in parts])
+    described = iter([_array_content(array, rest, homes, ranges) for array in whole])
+    contents = [
+        _plan_content(key, ready, sizes, [[place, next(described)] for place in ready.known])
+        for (key, ready), sizes in zip(plans.items(), made, strict=True)
+    ]
     keys = [library.key_of(address) for address in kernels]
     if None in keys:
         raise NotStorableError("a step runs code that is no kernel of the cache")
     image_content, image = _image([key for key in keys if key is not None], library, runtime)
     content = {
         "kernels": keys,
-        "plans": described,
+        "plans": contents,
+        "arrays": list(described),
         "pieces": [[piece.start, piece.nbytes, piece.file] for piece in pieces],
         "image": image_content,
     }
-    return StoredPlans(content, tables, constants, image)
+    return StoredPlans(content, tables, constants, image, whole)
+
+
+def _tables(plan: NativePlan, places: Sequence[tuple[int, int, int]], kernels: dict[int, int]) -> list[Array]:
+    """The arrays of a plan without addresses: constants are these places, functions numbers of `kernels`."""
+    words = plan.words.copy()
+    words[[word for word, _, _ in places]] = 0
+    steps = plan.steps.copy()
+    for row in steps:
+        row[StepColumn.FUNCTION] = kernels.setdefault(int(row[StepColumn.FUNCTION]), len(kernels))
+    return [words, plan.fixups, steps, np.array(places, np.int64)]
 
 
 def _places_of(ready: ReadyPlan) -> list[tuple[int, Array, int]]:
     """Where a plan holds addresses of constants; NotStorableError where other addresses may be in it."""
-    if ready.known or not isinstance(ready.source, BoundSegment):
-        raise NotStorableError("some outputs are known before the run")
+    if not isinstance(ready.source, BoundSegment | BoundNode):
+        raise NotStorableError("a plan does not say what it was made of")
     places = constant_places(ready.source.bound)
     _check_rest(ready.plan, places)
     return places
 
 
-def _plan_content(shapes: Shapes, ready: ReadyPlan, sizes: Sequence[int]) -> dict[str, Any]:
-    """A plan but for its tables, which have these sizes."""
+def _plan_content(key: PlanKey, ready: ReadyPlan, sizes: Sequence[int], known: Sequence[Any]) -> dict[str, Any]:
+    """A plan but for its tables, which have these sizes, and the outputs that are `known` before the run."""
     plan = ready.plan
     return {
-        "shapes": shapes,
+        "segment": key.segment,
+        "shapes": key.shapes,
+        "contents": [one.hex() for one in key.contents],
+        "known": known,
         "tables": sizes,
         "labels": plan.labels,
         "arena_bytes": plan.arena_bytes,
@@ -175,6 +197,35 @@ def _check_rest(plan: NativePlan, places: Sequence[tuple[int, Array, int]]) -> N
             continue
         if (rest & (words >= range_.start) & (words < range_.end)).any():
             raise NotStorableError("a kernel takes an address as a number")
+
+
+def _whole(array: Array) -> Array:
+    """An array without gaps."""
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _has_bytes(array: Array) -> bool:
+    return array.size > 0 and not array.dtype.hasobject
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _array_content(
+    array: Array, numbers: Iterator[int], homes: Sequence[int], ranges: Sequence[_Range]
+) -> dict[str, Any]:
+    """What there is to know of an array: its strings, or the piece that has it, by the next of the numbers."""
+    content: dict[str, Any] = {"dtype": _dtype_name(array.dtype), "shape": array.shape}
+    if array.dtype.hasobject:
+        strings = array.ravel().tolist()
+        if not all(isinstance(one, str) for one in strings):
+            raise NotStorableError("a constant holds objects that are no strings")
+        content["strings"] = strings
+    elif array.size:
+        number = next(numbers)
+        content["place"] = [homes[number], _address(array) - ranges[number].low]
+    return content
 
 
 class _Range(NamedTuple):
@@ -250,4 +301,4 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
             return dtype.name
     except TypeError:
         pass
-    raise NotStorableError(f"an output has the type {dtype}")
+    raise NotStorableError(f"a value has the type {dtype}")

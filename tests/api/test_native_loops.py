@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 import sardonyx as ort
-from sardonyx.compiler.control_flow import BodyCall
+from sardonyx.compiler.control_flow_call import BodyCall
 from sardonyx.runtime.native import rounds
 
 Array = np.ndarray[Any, Any]

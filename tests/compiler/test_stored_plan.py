@@ -15,7 +15,7 @@ from sardonyx.compiler import stored_plan as subject
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.stored_plan import NotStorableError, StoredPlans, stored_plans
 from sardonyx.runtime.memory.mapped_pages import MappedRange, map_file, mapped_ranges
-from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan
+from sardonyx.runtime.native.native_segment import NativeSegment, PlanKey, ReadyPlan
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -33,7 +33,7 @@ def ready_plan() -> ReadyPlan:
 
 
 def stored(ready: ReadyPlan) -> StoredPlans:
-    return stored_plans({((5, 3),): ready}, library(), library(purpose="runtime"), ())
+    return stored_plans({PlanKey(0, ((5, 3),)): ready}, library(), library(purpose="runtime"), ())
 
 
 def test_constants_and_kernels_have_no_addresses() -> None:

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.compiler.control_flow import ControlFlowCall
+from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.runtime.plan import Plan
 
 _CONSTANTS_NEED_NO_INPUT = 4  # from this IR version on an initializer need not be an input

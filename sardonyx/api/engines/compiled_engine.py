@@ -149,12 +149,13 @@ def _check_form(given: EngineSource) -> None:
         raise DamagedError(f"its description lacks {', '.join(missing)}")
 
 
-_SECTIONS = ("tables", "image", "constants", "model")
+_SECTIONS = ("tables", "image", "constants", "nodes", "model")
 _FORM: dict[str, type] = {
     "signature": dict,
-    "graph": dict,
+    "program": dict,
     "kernels": list,
     "plans": list,
+    "arrays": list,
     "pieces": list,
     "version": str,
     "package": str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,5 +145,23 @@ def _write_model(path: Path, content: Mapping[str, Any], options: SessionOptions
         draft.unlink(missing_ok=True)
 
 
-def _value_info(name: str, kind: str, dtype: str, dims: Any) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), dims)
+def _value_info(name: str, kind: Sequence[Any], dims: Any) -> onnx.ValueInfoProto:
+    return helper.make_value_info(name, _type_proto(kind, dims))
+
+
+def _type_proto(kind: Sequence[Any], dims: Any) -> onnx.TypeProto:
+    """The type that a signature describes; the dimensions are those of the tensor in it."""
+    form, _, dtype, item, key = kind
+    if form == "tensor":
+        return helper.make_tensor_type_proto(_element_type(dtype), dims)
+    if form == "sparse_tensor":
+        return helper.make_sparse_tensor_type_proto(_element_type(dtype), dims)
+    if form == "map":
+        return helper.make_map_type_proto(_element_type(key), _type_proto(item, dims))
+    inner = _type_proto(item, dims)
+    return helper.make_sequence_type_proto(inner) if form == "sequence" else helper.make_optional_type_proto(inner)
+
+
+def _element_type(dtype: str) -> int:
+    kind = np.dtype(dtype)
+    return int(onnx.TensorProto.STRING if kind.hasobject else helper.np_dtype_to_tensor_dtype(kind))

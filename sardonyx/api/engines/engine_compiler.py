@@ -31,27 +31,28 @@ from sardonyx.api.engines.compiled_engine import (
     session_entries,
     source_content,
 )
-from sardonyx.api.engines.engine_keeper import engine_content, engine_sections
+from sardonyx.api.engines.engine_keeper import engine_parts, program_of
 from sardonyx.api.engines.engine_store import package_state
 from sardonyx.api.engines.shape_profiles import LARGEST, LEAST, USUAL, Profile
-from sardonyx.api.engines.stored_session import graph_content, places_of, segment_of, signature_content
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
-from sardonyx.compiler.llvm.library import generator_version, library
+from sardonyx.compiler.bound_plan import native_plans
+from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.stored_plan import NotStorableError, stored_plans
+from sardonyx.compiler.stored_plan import NotStorableError
+from sardonyx.compiler.stored_program import StoredProgram
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections, write_sealed
 from sardonyx.runtime.files.kernel_cache import TEMPORARY
 from sardonyx.runtime.memory.mapped_pages import map_file
-from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
 
 _MODEL = "model.onnx"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 
 
 class NotCompilableError(errors.NotImplemented):
-    """The model has parts for which an engine can hold no plan."""
+    """The model has parts that an engine cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def compile_engine(
 
     Without `profiles` those of the options' ``sardonyx.engine_profiles`` count, or else one shape, in which symbolic
     dimensions are those of `sizes`, or 1. The least and largest shapes of a profile are tried, so that the model is
-    known to take them. NotCompilableError where parts of the model run on the host, or inputs are no tensors;
+    known to take them. NotCompilableError where a step of the model cannot be made again in another process;
     InvalidArgument for a profile that does not fit; `Fail` where the file cannot be written.
     """
     target = Path(path)
@@ -153,21 +154,14 @@ def _write(
     profiles: Sequence[Profile],
     scratch: Path,
 ) -> Summary:
-    segment, signature = segment_of(built.plan), signature_content(built.signature)
-    if segment is None or signature is None:
-        raise NotCompilableError(f"engines hold models that run natively as a whole: {_why_not(built)}")
-    (provider,) = built.providers
-    assert isinstance(provider, CPUExecutionProvider)
-    plans = _plans(segment, built, profiles)
-    settings = run_settings(options)
-    runtime = library(settings.kernels, "runtime")
     weights = str(scratch / WEIGHTS)
     try:
-        stored = stored_plans(plans, provider.library, runtime, [weights])
+        program = program_of(built)
+        plans = _plans(built, program, profiles)
+        content, parts = engine_parts(built, program, plans, [weights])
     except NotStorableError as error:
         raise NotCompilableError(f"the model cannot be kept as an engine: {error}") from error
-    graph = graph_content(built.plan, segment)
-    content = engine_content(stored, signature, graph)
+    settings = run_settings(options)
     content["pieces"] = [[start, size, None if file is None else WEIGHTS] for start, size, file in content["pieces"]]
     content |= {
         "version": __version__,
@@ -179,34 +173,25 @@ def _write(
         "source": source_content(files),
         "profiles": [profile.content() for profile in profiles],
     }
-    all_sections = {**engine_sections(stored), **sections}
+    all_sections = {**parts, **sections}
     note_made(write_sealed(target, content, all_sections))
     sizes = {name: sum(part.nbytes for part in parts) for name, parts in all_sections.items()}
-    kernels = len(stored.content["kernels"])
+    kernels = len(content["kernels"])
     return Summary(target, target.stat().st_size, sizes, profiles, kernels, content)
 
 
-def _plans(segment: NativeSegment, built: Built, profiles: Sequence[Profile]) -> dict[Shapes, ReadyPlan]:
-    """Plans for the usual shapes, after the others were tried."""
-    names = [built.plan.slots[built.plan.inputs[place]].name for place in places_of(built.plan)]
-    plans: dict[Shapes, ReadyPlan] = {}
+def _plans(built: Built, program: StoredProgram, profiles: Sequence[Profile]) -> dict[PlanKey, ReadyPlan]:
+    """Plans for the usual shapes, after the others were tried: those that follow from the shapes of the inputs."""
+    plans: dict[PlanKey, ReadyPlan] = {}
     for profile in profiles:
         for which in (LEAST, LARGEST, USUAL):
-            shapes = tuple(profile.shapes[name][which] for name in names)
+            shapes = {name: three[which] for name, three in profile.shapes.items()}
             try:
-                ready = segment.plan_for(shapes)
-            except BindingError as error:
-                asked = ", ".join(f"{name} {list(shape)}" for name, shape in zip(names, shapes, strict=True))
+                made = native_plans(built.plan, shapes)
+            except errors.OnnxRuntimeError as error:
+                asked = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
                 raise errors.InvalidArgument(
-                    f"the model does not take the shapes of a profile ({asked}): {error}"
+                    f"the model does not take the shapes of a profile ({asked}): {error.message}"
                 ) from error
-        plans[shapes] = ready
+        plans |= {PlanKey(program.segments.index(one), found): ready for (one, found), ready in made.items()}
     return plans
-
-
-def _why_not(built: Built) -> str:
-    """What of a model is not a part of one native step."""
-    if signature_content(built.signature) is None:
-        return "its inputs and outputs must be tensors, none of which may be left out"
-    kinds = [f"{step.op_type} ({step.name}, {step.kind})" for step in built.plan.steps]
-    return f"it has the steps {', '.join(kinds[:8])}{', …' if len(kinds) > 8 else ''}" if kinds else "it has no steps"

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx import errors, log
 from sardonyx.api.building.built import Built
 from sardonyx.api.engines.engine_store import MOST_SHAPES, EngineStore
-from sardonyx.api.engines.stored_session import graph_content, places_of, segment_of, signature_content
+from sardonyx.api.engines.stored_session import signature_content
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.stored_plan import NotStorableError, StoredPlans, stored_plans
+from sardonyx.compiler.stored_plan import NotStorableError, stored_plans
+from sardonyx.compiler.stored_program import StoredProgram, segments_in, stored_program
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections
-from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, Shapes
+from sardonyx.runtime.native.native_segment import BindingError, PlanKey, ReadyPlan
 
 # Seconds that a process waits at its end for engines that are being written; one that is not whole then is lost.
 _PATIENCE = 3.0
@@ -42,83 +45,92 @@ class Keeper:
     Sizes that come soon after each other are written together.
     """
 
-    def __init__(self, store: EngineStore, built: Built, signature: Mapping[str, Any], logger: log.Logger) -> None:
-        self._store, self._signature, self._plan = store, signature, built.plan
-        self._providers, self._files, self._logger = built.providers, tuple(built.files), logger
-        self._places = places_of(built.plan)
-        self._shapes: list[Shapes] = []  # the latest first
+    def __init__(self, store: EngineStore, built: Built, logger: log.Logger) -> None:
+        self._store, self._files, self._logger = store, tuple(built.files), logger
+        self._built, self._segments = built, segments_in(built.plan)
+        self._keys: list[PlanKey] | None = None  # the latest first
+        self._seen: set[PlanKey] = set()  # these, and those that were made for the engine alone
+        self._count = 0
         self._is_writing = self._has_written = False
         self._lock = threading.Lock()
 
     @staticmethod
     def of(store: EngineStore, built: Built, logger: log.Logger) -> Keeper | None:
         """One for a session that an engine can stand for; None for others."""
-        signature = signature_content(built.signature)
-        if signature is None or segment_of(built.plan) is None or store.settled(built.files) is None:
+        if not built.plan.steps or store.settled(built.files) is None:
             return None
-        return Keeper(store, built, signature, logger)
+        return Keeper(store, built, logger)
 
     def __call__(self, inputs: Sequence[Any]) -> bool:
-        """A run had these inputs, in the plan's order; whether others are to be told, too."""
-        shapes = tuple([inputs[place].shape for place in self._places])
-        if shapes in self._shapes:
+        """A run had these inputs; whether others are to be told, too."""
+        count = sum([segment.plans_made for segment in self._segments])
+        if count == self._count and self._keys is not None:
             return True
+        self._count = count
+        made = [key for number, segment in enumerate(self._segments) for key in segment.made_keys(number)]
         with self._lock:
-            self._shapes = [shapes, *self._shapes]
+            new = [key for key in made if key not in self._seen]
+            if not new and self._keys is not None:
+                return True
+            self._seen.update(new)
+            self._keys = [*new, *(self._keys or [])]
             if not self._is_writing:
                 self._is_writing = True
                 writer = threading.Thread(target=self._write, name="sardonyx-engine", daemon=True)
                 _WRITERS.add(writer)
                 writer.start()
-        return len(self._shapes) < MOST_SHAPES
+            counts = Counter(key.segment for key in self._keys)
+        return bool(counts) and max(counts.values()) < MOST_SHAPES
 
     def _write(self) -> None:
         """Write an engine with all sizes so far, until no others come meanwhile."""
-        written: list[Shapes] = []
+        written: list[PlanKey] | None = None
         while True:
             with self._lock:
-                if written == self._shapes:
+                if written == self._keys:
                     self._is_writing = False
                     return
             if self._has_written:
                 _AT_END.wait(GATHER_SECONDS)
-            written, self._has_written = self._shapes, True
+            written, self._has_written = self._keys, True
             try:
-                self._store.keep(self._files, written, self._made)
+                self._store.keep(self._files, written or [], self._made)
             except (NotStorableError, OSError) as error:
                 self._logger.info(f"no engine is kept of this model: {error}", "engine")
 
-    def _made(self, shapes: Sequence[Shapes]) -> tuple[Mapping[str, Any], Sections]:
-        (provider,) = self._providers
-        assert isinstance(provider, CPUExecutionProvider)
-        segment = segment_of(self._plan)
-        assert segment is not None
-        stored = plans_of(segment, shapes, provider, self._files)
-        graph = graph_content(self._plan, segment)
-        return engine_content(stored, self._signature, graph), engine_sections(stored)
+    def _made(self, keys: Sequence[PlanKey]) -> tuple[Mapping[str, Any], Sections]:
+        program = program_of(self._built)
+        with self._lock:
+            self._seen.update(keys)
+        plans = {}
+        for key in keys:
+            with contextlib.suppress(BindingError, errors.OnnxRuntimeError):
+                plans[key] = program.segments[key.segment].plan_of(key)
+        if keys and not plans:
+            raise NotStorableError("there is no plan for its sizes")
+        return engine_parts(self._built, program, plans, self._files)
 
 
-def plans_of(
-    segment: NativeSegment, shapes: Sequence[Shapes], provider: CPUExecutionProvider, files: Sequence[str]
-) -> StoredPlans:
-    """Plans for these shapes, without those that nodes do not take; NotStorableError where none is left."""
-    plans = {}
-    for one in shapes:
-        try:
-            plans[one] = segment.plan_for(one)
-        except (BindingError, errors.OnnxRuntimeError):
-            continue
-    if not plans:
-        raise NotStorableError("there is no plan for its sizes")
+def program_of(built: Built) -> StoredProgram:
+    """What of a session can be kept for another process; NotStorableError where that is not all of it."""
+    program = stored_program(built.plan)
+    program.content["defaults"] = {name: len(program.constants) + place for place, name in enumerate(built.defaults)}
+    program.constants += built.defaults.values()
+    return program
+
+
+def engine_parts(
+    built: Built, program: StoredProgram, plans: Mapping[PlanKey, ReadyPlan], files: Sequence[str]
+) -> tuple[dict[str, Any], Sections]:
+    """What is said of every engine, and what lies behind that."""
+    (provider,) = built.providers
+    assert isinstance(provider, CPUExecutionProvider)
     runtime = library(provider.settings.kernels, "runtime")
-    return stored_plans(plans, provider.library, runtime, files)
-
-
-def engine_content(stored: StoredPlans, signature: Mapping[str, Any], graph: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of every engine."""
-    return {"signature": signature, "graph": graph, **stored.content}
-
-
-def engine_sections(stored: StoredPlans) -> Sections:
-    """What lies behind that in every engine."""
-    return {"tables": stored.tables, "image": stored.image, "constants": stored.constants}
+    stored = stored_plans(plans, provider.library, runtime, files, program.constants)
+    content = {"signature": signature_content(built.signature), "program": program.content, **stored.content}
+    return content, {
+        "tables": stored.tables,
+        "image": stored.image,
+        "nodes": program.nodes,
+        "constants": stored.constants,
+    }

@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.compiler.choice.tuned import stored_numbers
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.restored_plan import shapes_of
+from sardonyx.compiler.restored_plan import key_of
 from sardonyx.runtime.files.engine_file import (
     SUFFIX,
     DamagedError,
@@ -44,7 +45,7 @@ from sardonyx.runtime.files.engine_file import (
 )
 from sardonyx.runtime.files.kernel_cache import default_folder
 from sardonyx.runtime.memory.mapped_pages import named_path
-from sardonyx.runtime.native.native_segment import Shapes
+from sardonyx.runtime.native.native_segment import PlanKey
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.threads.processors import default_threads
 
@@ -53,7 +54,7 @@ KEY = "sardonyx.engine_cache"
 SETTLED_SECONDS = 2.0
 # Sessions that are made more quickly have no engine.
 LEAST_SECONDS = 0.05
-# Sizes of a model's inputs that an engine has plans for, those used last.
+# Sizes of the inputs of a native segment that an engine has plans for, those used last.
 MOST_SHAPES = 8
 # Sessions in a row that needed sizes which their engine had not, after which there is none for a while.
 MOST_MISSES = 8
@@ -65,8 +66,8 @@ _MISSED_SECONDS = 30 * 86400.0
 _REFUSED = ("session.disable_cpu_ep_fallback", "session.record_ep_graph_assignment_info", "ep.context_enable")
 _LARGEST = "session.max_shape_override"
 
-# What makes the description and the sections of an engine with plans for these shapes.
-Make = Callable[[Sequence[Shapes]], tuple[Mapping[str, Any], Sections]]
+# What makes the description and the sections of an engine with these plans.
+Make = Callable[[Sequence[PlanKey]], tuple[Mapping[str, Any], Sections]]
 
 
 def only_runs(request: SessionRequest) -> bool:
@@ -141,9 +142,9 @@ class EngineStore:
             return False
         return all(file_state(path) == state for path, state in content["files"].items())
 
-    def keep(self, files: Sequence[str], shapes: Sequence[Shapes], make: Make) -> bool:
-        """Write an engine of a model made of these files, with plans for `shapes`, the latest first, and for those that
-        it had; whether that was possible, and nobody else has or does."""
+    def keep(self, files: Sequence[str], keys: Sequence[PlanKey], make: Make) -> bool:
+        """Write an engine of a model made of these files, with these plans, the latest of a segment first, and with
+        those that it had; whether that was possible, and nobody else has or does."""
         states = self.settled(files)
         if states is None or self._is_given_up():
             return False
@@ -151,10 +152,11 @@ class EngineStore:
             if not alone:
                 return False
             content = read_content(self._path)
-            kept = [] if content is None or not self._is_current(content) else list(map(shapes_of, content["plans"]))
-            if set(shapes) <= set(kept):
+            is_there = content is not None and self._is_current(content)
+            kept = list(map(key_of, content["plans"])) if is_there else []  # type: ignore[index]
+            if is_there and set(keys) <= set(kept):
                 return False
-            made, sections = make([*shapes, *(one for one in kept if one not in shapes)][:MOST_SHAPES])
+            made, sections = make(_latest([*keys, *kept]))
             return write_engine(self._path, {**made, "key": self._key, "files": states}, sections)
 
     def settled(self, files: Sequence[str]) -> dict[str, list[int]] | None:
@@ -191,6 +193,17 @@ class EngineStore:
                 return status.st_size >= MOST_MISSES
             marker.unlink()
         return False
+
+
+def _latest(keys: Sequence[PlanKey]) -> list[PlanKey]:
+    """Of each segment as many as an engine has, the first ones."""
+    counts: Counter[int] = Counter()
+    found = []
+    for key in dict.fromkeys(keys):
+        counts[key.segment] += 1
+        if counts[key.segment] <= MOST_SHAPES:
+            found.append(key)
+    return found
 
 
 @functools.cache

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx import log
 from sardonyx.api.engines.engine_store import EngineStore
 from sardonyx.api.engines.stored_session import LaterSession
-from sardonyx.compiler.restored_plan import shapes_of
 
 
 class Observer:
     """Is told of runs as a `Keeper` is, and makes one when the engine lacks a size: the next engine has it."""
 
-    def __init__(self, store: EngineStore, content: Mapping[str, Any], later: LaterSession, logger: log.Logger) -> None:
-        """`content` describes the engine, `later` is the session made from the model."""
+    def __init__(self, store: EngineStore, later: LaterSession, logger: log.Logger) -> None:
+        """`later` is the session made from the model."""
         self._store, self._later, self._logger = store, later, logger
-        self._kept = frozenset(map(shapes_of, content["plans"]))
-        self._places = tuple(content["graph"]["read"])
         self._keeper: Callable[[Sequence[Any]], bool] | None = None
         self._is_served = False
 
     def __call__(self, inputs: Sequence[Any]) -> bool:
-        shapes = tuple([inputs[place].shape for place in self._places])
-        if shapes in self._kept:
-            if not self._is_served and not self._later.has_missed:
+        if not self._later.has_missed:
+            if not self._is_served:
                 self._is_served = True
                 self._store.note_served()
             return True

@@ -50,9 +50,9 @@ def parse(text: str) -> Profile:
 
 
 def of_sizes(inputs: Sequence[Declared], sizes: Mapping[str, int]) -> Profile:
-    """The profile of one shape for each input, whose symbolic dimensions are these sizes, or 1."""
+    """The profile of one shape for each tensor, whose symbolic dimensions are these sizes, or 1."""
     found = {}
-    for value in inputs:
+    for value in filter(_has_shape, inputs):
         if value.dims is None:
             raise errors.InvalidArgument(
                 f"the rank of the input {value.name!r} is not known: name its shape in a profile"
@@ -63,11 +63,12 @@ def of_sizes(inputs: Sequence[Declared], sizes: Mapping[str, int]) -> Profile:
 
 
 def completed(profile: Profile, inputs: Sequence[Declared]) -> Profile:
-    """A profile with shapes for all inputs of a model. Those that it does not name have fixed dimensions, or such as
-    inputs that it names have, too.
+    """A profile with shapes for all tensors among the inputs of a model. Those that it does not name have fixed
+    dimensions, or such as inputs that it names have, too.
 
     InvalidArgument where shapes do not fit the inputs, or least, usual and largest are not in this order.
     """
+    inputs = list(filter(_has_shape, inputs))
     known = {value.name: value for value in inputs}
     for name in profile.shapes:
         if name not in known:
@@ -119,6 +120,11 @@ def _check(value: Declared, three: tuple[Shape, Shape, Shape]) -> None:
             f"the shapes of {value.name!r} in a profile must not decrease from min to opt to max: "
             f"{', '.join(map(_written, three))}"
         )
+
+
+def _has_shape(value: Declared) -> bool:
+    """Whether an input is a tensor; sequences, maps and what may be left out have no profile."""
+    return value.kind is not None and value.kind.form == "tensor"
 
 
 def _is_symbol(dim: object) -> bool:

@@ -7,6 +7,7 @@ without an engine.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,12 +20,13 @@ from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.signature import Declared, Signature, ValueKind
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.restored_plan import NotRestorableError, RestoredPlans, adopt_image
+from sardonyx.compiler.restored_program import restored_program
 from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Bytes, Engine
 from sardonyx.runtime.memory.constant_memory import HeldConstant
-from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
-from sardonyx.runtime.plan import Plan, Slot, Step
+from sardonyx.runtime.native.native_segment import NativeSegment, PlanKey, ReadyPlan, Shapes
+from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.settings import RunSettings
 
 Array = np.ndarray[Any, Any]
@@ -53,8 +55,8 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
     None where the engine cannot be used in this process: a kernel of it is gone.
     """
     content, sections = origin.engine.content, origin.engine.sections
-    graph = content["graph"]
-    later = LaterSession(origin.build, graph)
+    program = content["program"]
+    later = LaterSession(origin.build, program)
     kernels = origin.settings.kernels
     homes = {"models": library(kernels), "runtime": library(kernels, "runtime")}
     adopt_image(content["image"], sections["image"], homes)
@@ -62,42 +64,51 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
     resources = provider.resources(origin.settings)
     tables, constants = sections["tables"], sections["constants"]
 
-    def plan_again(shapes: Shapes) -> ReadyPlan:
-        return later.segment().plan_for(shapes)
+    def plan_again(key: PlanKey) -> ReadyPlan:
+        return later.segment(key.segment).plan_of(key)
 
     try:
         stored = RestoredPlans(content, tables, constants, resources.library, origin.mapped, plan_again)
     except NotRestorableError:
         return None
     held: list[RestoredPlans] = [stored]
+    segments: list[NativeSegment] = []
 
     def missed() -> None:
         if origin.lets_go and held:
             held.clear()
-            segment.forget_plans()
+            for segment in segments:
+                segment.forget_plans()
         later.note_missed(origin.on_missed)
 
-    def make_plan(given: Shapes, contents: Sequence[Array]) -> ReadyPlan:
-        known = held[0].plan(given) if held else None
-        if known is None:
-            known = plan_again(given)
+    def segment_of_number(number: int, described: Mapping[str, Any]) -> NativeSegment:
+        def make_plan(given: Shapes, contents: Sequence[Array]) -> ReadyPlan:
+            key = PlanKey(number, given, tuple(array.tobytes() for array in contents))
+            known = held[0].plan(key) if held else None
+            if known is None:
+                known = plan_again(key)
+                missed()
+            return known
+
+        def restricted(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
+            part = later.segment(number).restricted(places)
             missed()
-        return known
+            return part
 
-    def restricted(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
-        part = later.segment().restricted(places)
-        missed()
-        return part
+        def constants_now() -> Iterable[HeldConstant]:
+            return held[0].held_constants() if held else later.segment(number).held()
 
-    def constants_now() -> Iterable[HeldConstant]:
-        return held[0].held_constants() if held else later.segment().held()
+        dtypes = [np.dtype(name) for name in described["dtypes"]]
+        return resources.segment(
+            make_plan, dtypes, described["names"], described["steering"], restricted, constants_now
+        )
 
-    dtypes = [np.dtype(name) for name in graph["dtypes"]]
-    segment = resources.segment(make_plan, dtypes, graph["names"], (), restricted, constants_now)
+    segments += [segment_of_number(*numbered) for numbered in enumerate(program["segments"])]
+    plan = restored_program(program, sections["nodes"], segments, stored.array, provider.name, kernels)
     built = Built(
         signature=_signature_of(content["signature"]),
-        plan=_plan_of(graph, segment, provider.name),
-        defaults={},
+        plan=plan,
+        defaults={name: stored.array(number) for name, number in program["defaults"].items()},
         providers=[provider],
         compiled=lambda: later.built().compiled(),
         is_stored=True,
@@ -108,10 +119,11 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
 class LaterSession:
     """The session as it is without an engine, made when it is asked for."""
 
-    def __init__(self, build: Callable[[], Built], graph: Mapping[str, Any]) -> None:
-        """`graph` is what the engine says of inputs, outputs and the order in which they come."""
-        self._build, self._graph = build, graph
+    def __init__(self, build: Callable[[], Built], program: Mapping[str, Any]) -> None:
+        """`program` is what the engine says of the plan."""
+        self._build, self._program = build, program
         self._built: Built | None = None
+        self._segments: Sequence[NativeSegment] | None = None
         self.has_missed = False  # whether something came from the model that the engine has not
         self._lock = threading.Lock()
 
@@ -122,13 +134,20 @@ class LaterSession:
                 self._built = self._build()
             return self._built
 
-    def segment(self) -> NativeSegment:
-        """The segment of that; `Fail` where it is not like the engine's."""
-        plan = self.built().plan
-        found = segment_of(plan)
-        if found is None or graph_content(plan, found) != self._graph:
-            raise errors.Fail("the model is not the one that this session began with: make the session anew")
-        return found
+    def segment(self, number: int) -> NativeSegment:
+        """A segment of that; `Fail` where it is not like the engine's."""
+        if self._segments is None:
+            from sardonyx.api.engines.engine_keeper import program_of
+            from sardonyx.compiler.stored_plan import NotStorableError
+
+            try:
+                found = program_of(self.built())
+            except NotStorableError:
+                found = None
+            if found is None or json.loads(json.dumps(found.content)) != self._program:
+                raise errors.Fail("the model is not the one that this session began with: make the session anew")
+            self._segments = found.segments
+        return self._segments[number]
 
     def note_missed(self, tell: Callable[[], None]) -> None:
         """Call a function, the first time."""
@@ -150,48 +169,9 @@ def segment_of(plan: Plan) -> NativeSegment | None:
     return step.call
 
 
-def places_of(plan: Plan) -> list[int]:
-    """Which of the plan's inputs the only step reads, in its order."""
-    return [plan.inputs.index(slot) for slot in plan.steps[0].inputs]
-
-
-def graph_content(plan: Plan, segment: NativeSegment) -> dict[str, Any]:
-    """What an engine says of a plan around its segment."""
-    (step,) = plan.steps
-    return {
-        "inputs": [plan.slots[slot].name for slot in plan.inputs],
-        "read": places_of(plan),
-        "made": [plan.slots[slot].name for slot in step.outputs],
-        "outputs": [step.outputs.index(slot) for slot in plan.outputs],
-        "dtypes": [dtype.name for dtype in segment.dtypes],
-        "names": list(segment.names),
-        "step": [step.name, step.op_type, step.node_index],
-    }
-
-
-def _plan_of(graph: Mapping[str, Any], segment: NativeSegment, provider: str) -> Plan:
-    count = len(graph["inputs"])
-    name, op_type, index = graph["step"]
-    step = Step(
-        name=name,
-        op_type=op_type,
-        provider=provider,
-        kind="segment",
-        inputs=tuple(graph["read"]),
-        outputs=tuple(range(count, count + len(graph["made"]))),
-        call=segment,
-        node_index=index,
-    )
-    slots = tuple(Slot(name) for name in (*graph["inputs"], *graph["made"]))
-    return Plan(slots, tuple(range(count)), tuple(count + place for place in graph["outputs"]), {}, (step,))
-
-
-def signature_content(signature: Signature) -> dict[str, Any] | None:
-    """What callers see of a model; None where it takes or gives more than tensors, or values may be left out."""
-    groups = {name: getattr(signature, name) for name in ("inputs", "outputs", "declared_outputs")}
-    values = [value for group in groups.values() for value in group]
-    if signature.overridable or not all(value.kind is not None and value.kind.form == "tensor" for value in values):
-        return None
+def signature_content(signature: Signature) -> dict[str, Any]:
+    """What callers see of a model."""
+    groups = {name: getattr(signature, name) for name in _GROUPS}
     return {
         **{name: [_value_content(one) for one in group] for name, group in groups.items()},
         "order": signature.order,
@@ -199,18 +179,34 @@ def signature_content(signature: Signature) -> dict[str, Any] | None:
     }
 
 
+_GROUPS = ("inputs", "outputs", "overridable", "declared_outputs")
+
+
 def _value_content(value: Declared) -> list[Any]:
-    assert value.kind is not None
-    assert value.kind.dtype is not None
-    return [value.name, value.kind.name, value.kind.dtype.name, value.dims]
+    return [value.name, _kind_content(value.kind), value.dims]
+
+
+def _kind_content(kind: ValueKind | None) -> list[Any] | None:
+    if kind is None:
+        return None
+    dtype, key = (None if one is None else one.name for one in (kind.dtype, kind.key))
+    return [kind.form, kind.name, dtype, _kind_content(kind.item), key]
+
+
+def _kind_of(content: Sequence[Any] | None) -> ValueKind | None:
+    if content is None:
+        return None
+    form, name, dtype, item, key = content
+    known, keys = (None if one is None else np.dtype(one) for one in (dtype, key))
+    return ValueKind(form, name, known, _kind_of(item), keys)
 
 
 def _signature_of(content: Mapping[str, Any]) -> Signature:
     def values(name: str) -> tuple[Declared, ...]:
         return tuple(
-            Declared(name, ValueKind("tensor", kind, np.dtype(dtype)), None if dims is None else tuple(dims))
-            for name, kind, dtype, dims in content[name]
+            Declared(name, _kind_of(kind), None if dims is None else tuple(dims)) for name, kind, dims in content[name]
         )
 
-    inputs, outputs, declared = map(values, ("inputs", "outputs", "declared_outputs"))
-    return Signature(inputs, outputs, (), declared, tuple(content["order"]), ModelMetadata(**content["metadata"]))
+    inputs, outputs, overridable, declared = map(values, _GROUPS)
+    order, metadata = tuple(content["order"]), ModelMetadata(**content["metadata"])
+    return Signature(inputs, outputs, overridable, declared, order, metadata)

@@ -18,7 +18,7 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.explaining.explanation_records import Declined, Explanation, Row
 from sardonyx.compiler.bound_plan import native_plan, symbols_of
-from sardonyx.compiler.control_flow import ControlFlowCall
+from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.passes.base import PassReport
 from sardonyx.passes.rule import RULE_KEY, SOURCES_KEY
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan

@@ -14,7 +14,7 @@ from sardonyx.api.explaining.explained_plan import Subject, explained
 from sardonyx.api.explaining.explanation_records import Diagnosis, Explanation, Row
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.bound_plan import symbols_of
-from sardonyx.compiler.control_flow import ControlFlowCall
+from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.graph.constants import graphs_of, nodes_of, subgraphs
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.kernel.dtypes import FLOAT8
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native.chain import Chain
@@ -202,7 +203,9 @@ class ManySteps(ShortWay):
     @classmethod
     def of(cls, plan: Plan, input_names: Sequence[str]) -> ManySteps | None:
         """The plan as a chain, or None where it has other steps."""
-        from sardonyx.compiler.chaining import segments_of  # with what runs subgraphs, which few plans need
+        if any(step.kind == "host" and not isinstance(step.call, ControlFlowCall) for step in plan.steps):
+            return None
+        from sardonyx.compiler.chaining import segments_of  # which few plans need
 
         segments = segments_of(plan)
         if not segments:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.mapped_pages import FileMap, resident_bytes, root_of
 from sardonyx.runtime.memory.shared_arena import SharedLanes
+from sardonyx.runtime.native.counted_call import CountedCall
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.native_plan import StepColumn
 from sardonyx.runtime.plan import Plan
@@ -186,9 +188,6 @@ def memory_report(core: CoreSession) -> MemoryReport:
 
 def _segments_of(plans: Iterable[Plan]) -> Iterator[NativeSegment]:
     """The native segments of plans and of the subgraphs inside them, each once."""
-    from sardonyx.compiler.control_flow import ControlFlowCall  # with what compiles, which engines do without
-    from sardonyx.compiler.counted import CountedCall
-
     seen: set[int] = set()
     waiting = list(plans)
     while waiting:

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,16 @@ from sardonyx.runtime.trace import Trace, Work
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
 
+
+class PlanKey(NamedTuple):
+    """Which plan of a session: that of a segment, by its number, for inputs of these shapes, and where contents steer
+    it, these bytes."""
+
+    segment: int
+    shapes: Shapes
+    contents: tuple[bytes, ...] = ()
+
+
 # What a plan is made for: the shapes of the inputs, and the bytes of those whose contents it follows.
 Signature = Shapes | tuple[Shapes, tuple[bytes, ...]]
 
@@ -39,6 +49,8 @@ Signature = Shapes | tuple[Shapes, tuple[bytes, ...]]
 MOST_PLANS = 256
 # The same where contents decide, which may be large results too.
 MOST_STEERED_PLANS = 16
+# Elements of an input whose contents decide, at most: all of it is part of the signature of every run.
+MOST_STEERING_ELEMENTS = 256
 
 # Told while a segment runs: the place of an output that is final, the list that has it there, and whether the segment
 # goes on reading it. Where it does not, the listener may take the output out of the list.
@@ -148,6 +160,7 @@ class NativeSegment:
         self._team = team
         self._lanes = lanes
         self._plans: OrderedDict[Signature, ReadyPlan] = OrderedDict()
+        self._plans_made = 0
         self._lock = threading.Lock()
 
     def plan_for(self, shapes: Shapes, contents: Sequence[Array] = ()) -> ReadyPlan:
@@ -161,10 +174,17 @@ class NativeSegment:
             with paused():
                 ready = self._make_plan(shapes, [array.copy() for array in contents])
             with self._lock:
+                self._plans_made += 1
                 self._plans[signature] = ready
                 while len(self._plans) > self._most_plans:
                     self._plans.popitem(last=False)
         return ready
+
+    def plan_of(self, key: PlanKey) -> ReadyPlan:
+        """`plan_for` what a key says."""
+        given = zip(self.steering_places, key.contents, strict=True)
+        contents = [np.frombuffer(one, self.dtypes[place]).reshape(key.shapes[place]) for place, one in given]
+        return self.plan_for(key.shapes, contents)
 
     def forget_plans(self) -> None:
         """Make all plans anew when they are asked for again."""
@@ -213,6 +233,16 @@ class NativeSegment:
         """The plans that it keeps, by the shapes of its inputs."""
         made = list(self._plans.items())
         return [(key[0], ready) if self.steering_places else (key, ready) for key, ready in made]  # type: ignore[misc]
+
+    def made_keys(self, number: int) -> list[PlanKey]:
+        """Which plans it keeps, the latest first, if it is the segment of this number."""
+        keys = reversed(list(self._plans))
+        return [PlanKey(number, *key) if self.steering_places else PlanKey(number, key) for key in keys]  # type: ignore[arg-type]
+
+    @property
+    def plans_made(self) -> int:
+        """How many plans were made so far."""
+        return self._plans_made
 
     def has_made(self, plan: ReadyPlan) -> bool:
         """Whether a plan is one of this segment's."""
