@@ -111,7 +111,7 @@ class BlockingChoice:
         tile_bytes = _lines(kept_rows * tile_stride * self.product.accumulator.nbytes)
         return Blocking(
             row_block=cut.row_block,
-            strip=self.tile.rows if cut.is_swept else cut.row_block,
+            strip=self._strip(cut),
             tile_rows=self.tile.rows if cut.is_swept or row_blocks > 1 else self._tile_rows(),
             k_block=cut.k_block,
             group=cut.group,
@@ -143,6 +143,10 @@ class BlockingChoice:
             row_block, _ = blocks_of(problem.m, self._most_rows(k_block, swept), self.tile.rows)
             group = self.panels if swept and not few else self._group(row_block, k_blocks)
         return Cut(k_block, row_block, group, k_blocks > 1, few, swept)
+
+    def _strip(self, cut: Cut) -> int:
+        """Rows that see all panels before the next."""
+        return self.tile.rows if cut.is_swept else cut.row_block
 
     def _tile_stride(self, cut: Cut) -> int:
         """Elements from row to row of the sums that are kept, or of a tile that is stored in pieces."""

@@ -23,6 +23,11 @@ class BlockingInTiles(BlockingChoice):
         row_block, group = self._rows_and_panels(k_block, k_blocks)
         return Cut(k_block, row_block, group, k_blocks > 1, few, is_swept=False)
 
+    def _strip(self, cut: Cut) -> int:
+        # What is finished at once is written beside what was, while that is near. Panels that are copied are so once.
+        whole = cut.keeps_tiles or self.problem.b != "packed"
+        return cut.row_block if whole else min(cut.row_block, _STRIP_TILES * SIDE)
+
     def _copies_b(self) -> bool:
         return self.problem.b == "rows"
 
@@ -57,9 +62,11 @@ class BlockingInTiles(BlockingChoice):
         return row_block, -(-self.panels // count)
 
 
-# Rows up to which all of K is multiplied at once, in tiles; the shares of the caches that a block of K of a panel, A's
-# rows and the results of a chunk take; chunks wished for by several threads, and their least and most work.
+# Rows up to which all of K is multiplied at once, in tiles, and those that meet all panels before the next; the shares
+# of the caches that a block of K of a panel, A's rows and the results of a chunk take; chunks wished for by several
+# threads, and their least and most work.
 _FEW_TILES = 2
+_STRIP_TILES = 4
 _PANEL_L1 = 0.7
 _ROWS_L2 = 0.25
 _RESULTS_L2 = 0.35
