@@ -158,6 +158,32 @@ def test_one_row_by_many_columns(variant: str) -> None:
         assert np.allclose(memory.read(y), wanted, atol=1e-3)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [1, 3])
+def test_batches(variant: str, dtype: Any, m: int) -> None:
+    """Batches of one row by many columns, and of more rows by few; a matrix for several of them, axes that lie apart,
+    an operand of their own."""
+    rng = np.random.default_rng(8)
+    n, k = (37, 130) if m == 1 else (1 if dtype == np.float64 else 2, 299)
+    for shape, others in [((6,), (6,)), ((3, 4), (3, 1)), ((2, 3, 2), (2, 1, 2))]:
+        a, b = rng.standard_normal((*shape, m, k)).astype(dtype), rng.standard_normal((*others, n, k)).astype(dtype)
+        residual, bias = rng.standard_normal((*shape, m, n)).astype(dtype), rng.standard_normal(n).astype(dtype)
+        binder, memory = new_binder(variant), Memory()
+        right = put(memory, binder, b)
+        axes, last = right.shape[:-2], right.strides[:-2]
+        right = right.reshaped((*axes, k, n), (*last, 1, k))
+        output = maximum(Input(a.dtype, 0) + Input(a.dtype, 1) * Input(a.dtype, 2), -3.0)
+        operands = tuple(put(memory, binder, one) for one in (residual, bias))
+        (y,) = MatMulKernel({}).bind(binder, [put(memory, binder, a), right], epilogue=Epilogue((output,), operands))
+        if shape == others:
+            assert is_dots(binder)
+        memory.run(binder)
+        assert y is not None
+        wanted = np.maximum(a.astype(np.float64) @ np.swapaxes(b, -1, -2) + residual * bias, -3)
+        assert np.allclose(memory.read(y), wanted, atol=1e-3 if dtype == np.float32 else 1e-12)
+
+
 def test_columns_in_parts_and_rows_asked_for() -> None:
     """More columns than registers hold the sums of, and an A that is larger than caches."""
     rng = np.random.default_rng(6)

@@ -373,7 +373,7 @@ def test_float32_in_bfloat16(form: str) -> None:
     """The result is that of matrices rounded to bfloat16, accumulated in float32."""
     rng = np.random.default_rng(13)
     for m, n, k in [(1, 1, 1), (1, 130, 65), (3, 40, 2), (5, 7, 0), (30, 47, 901), (140, 33, 3100), (2, 3, 31)]:
-        a, b = rng.standard_normal((2, m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+        a, b = rng.standard_normal((5, m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
         binder, memory = new_binder(), Memory()
         binder.settings = replace(binder.settings, precision="bfloat16")
         right = np.asfortranarray(b) if form == "columns" else b
@@ -385,6 +385,22 @@ def test_float32_in_bfloat16(form: str) -> None:
         expected = np.matmul(*(one.astype(np.float64) for one in rounded))
         scale = np.matmul(*(np.abs(one.astype(np.float64)) for one in rounded)) + 1e-30
         assert (np.abs(memory.read(y) - expected) / scale).max(initial=0.0) < 1e-5
+
+
+@pytest.mark.skipif(not host_target().has_amx, reason="vectors round on their way")
+@pytest.mark.parametrize("form", ["rows", "columns"])
+def test_few_rows_by_an_input_are_not_rounded(form: str) -> None:
+    """To round a matrix for one row takes longer than to multiply by it as it is."""
+    rng = np.random.default_rng(14)
+    for shape in [(1, 300), (6, 1, 300), (6, 3, 300)][: 2 if form == "columns" else 3]:
+        a, b = (rng.standard_normal(one).astype(np.float32) for one in (shape, (*shape[:-2], 300, 70)))
+        binder, memory = new_binder(), Memory()
+        binder.settings = replace(binder.settings, precision="bfloat16")
+        right = place(memory, np.ascontiguousarray(np.swapaxes(b, -1, -2)) if form == "columns" else b)
+        (y,) = MatMulKernel({"transB": int(form == "columns")}).bind(binder, [place(memory, a), right])
+        memory.run(binder)
+        assert y is not None
+        assert np.allclose(memory.read(y), np.matmul(a.astype(np.float64), b), atol=1e-4)
 
 
 @pytest.mark.skipif(not host_target().has_vnni, reason="this machine has no dot products of bytes")

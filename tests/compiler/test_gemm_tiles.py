@@ -148,7 +148,7 @@ def emulated() -> EmulatedLibrary:
 def test_bfloat16_tiles(emulated: EmulatedLibrary, form: str) -> None:
     rng = np.random.default_rng(0)
     for m, n, k in SIZES:
-        a = rng.standard_normal((2, m, k)).astype(ml_dtypes.bfloat16 if form == "rounded" else np.float32)
+        a = rng.standard_normal((5, m, k)).astype(ml_dtypes.bfloat16 if form == "rounded" else np.float32)
         b = rng.standard_normal((k, n)).astype(np.float32)
         binder, memory = Binder(emulated, settings=RunSettings(precision="bfloat16")), Memory()
         left = binder.external(0, a.dtype, a.shape)

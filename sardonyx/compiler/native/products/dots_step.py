@@ -7,6 +7,7 @@ from functools import partial
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import Problem
 from sardonyx.compiler.llvm.kernels.products.gemm_dots import DotsSpec, argument_names, emit_dots, scratch_bytes
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.products.plain_product import PlainProduct
@@ -63,21 +64,23 @@ def _tile(target: Target, columns: int) -> tuple[int, int]:
 def takes_dots(binder: Binder, product: PlainProduct) -> bool:
     """Whether a product by a matrix of contiguous columns is computed by dot products; if so its step is added."""
     problem = product.problem
-    if problem.batch != 1 or not suits_dots(binder.target, problem.product, problem.k, problem.n):
+    if len(product.batch) > BATCH_DIMS or not suits_dots(binder.target, problem.product, problem.k, problem.n):
         return False
-    columns = problem.n
+    columns, word = problem.n, PRODUCTS[problem.product].word.nbytes
     rows, across = _tile(binder.target, columns)
-    is_far = problem.m * problem.k * PRODUCTS[problem.product].word.nbytes > _FAR_OF_L3 * binder.target.caches.l3
-    spec = DotsSpec(problem.product, columns, rows, across, is_far, product.epilogue)
-    row_block = _row_block(problem, PRODUCTS[problem.product].word.nbytes, rows)
-    values = product.arguments | {"row_block": row_block, "b_stride": product.b.strides[1]}
+    is_far = problem.batch * problem.m * problem.k * word > _FAR_OF_L3 * binder.target.caches.l3
+    spec = DotsSpec(problem.product, columns, rows, across, is_far, product.is_turned, product.epilogue)
+    row_block = _row_block(problem, word, rows)
+    row_blocks = -(-problem.m // row_block)
+    values = product.arguments | {"b_stride": product.b.strides[1], "row_block": row_block, "row_blocks": row_blocks}
     binder.step(
         emit_dots,
         spec,
         [values[name] for name in argument_names(spec)],
         reads=product.reads,
         writes=product.writes,
-        chunks=-(-problem.m // row_block),
+        chunks=problem.batch * row_blocks,
+        claim=max(1, _CHUNK_BYTES // (row_block * problem.k * word)),
         scratch=scratch_bytes(binder.target, spec),
         flops=product.flops,
         nbytes=product.nbytes,
@@ -87,7 +90,7 @@ def takes_dots(binder: Binder, product: PlainProduct) -> bool:
 
 
 def _detail(spec: DotsSpec, problem: Problem) -> str:
-    sizes = f"{problem.m}x{problem.k}x{problem.n}"
+    sizes = f"{problem.m}x{problem.k}x{problem.n}" + (f" ({problem.batch} of them)" if problem.batch > 1 else "")
     return f"{sizes} {spec.product} by dot products, {spec.rows} rows of {spec.across} at once"
 
 

@@ -26,7 +26,7 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
-from sardonyx.compiler.native.products.plain_product import PlainProduct
+from sardonyx.compiler.native.products.plain_product import Axis, PlainProduct, batch_arguments
 from sardonyx.compiler.native.products.shallow_step import takes_shallow
 from sardonyx.compiler.native.products.strassen_step import takes_quarters
 from sardonyx.graph.types import numpy_dtype
@@ -106,14 +106,6 @@ class RunRows:
 Left = Tensor | WindowRows | OverlappingRows | RunRows
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """A batch axis or the rows: its size, and the step of every matrix along it (elements; words where packed)."""
-
-    size: int
-    steps: tuple[int, ...]
-
-
 def multiply(
     binder: Binder,
     a: Left,
@@ -130,6 +122,8 @@ def multiply(
     """
     if math.prod(results[0].shape) == 0:
         return
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        product = _worth_rounding(product, a, b, results[0])
     found = _matrix_terms(binder, a, b, operands, results, product)
     if found is None:
         found = _terms(binder, a, b, operands, results, product)
@@ -141,11 +135,11 @@ def multiply(
         left = found.a.reshaped((problem.m, problem.k), (rows[0], 1))
         others = list(zip((*found.operands, *results), rows[2:], strict=True))
         sides = others[: len(operands)], others[len(operands) :]
-        plain = PlainProduct(problem, left, found.b, epilogue, *sides)
+        plain = PlainProduct(problem, left, found.b, epilogue, *sides, found.batch)
         if problem.b == "packed":
             if takes_shallow(binder, plain) or (binder.settings.fast_products and takes_quarters(binder, plain)):
                 return
-        elif problem.batch == 1 and found.b.strides[-2] == 1:
+        elif found.b.strides[-2] == 1:
             plain = replace(plain, b=found.b.reshaped((problem.k, problem.n), found.b.strides[-2:]))
             if takes_dots(binder, plain) or (problem.m == 1 and takes_dots(binder, plain.turned)):
                 return
@@ -172,6 +166,18 @@ def multiply(
     _add_steps(binder, known, problem, found.batch, len(results))
 
 
+def _worth_rounding(product: str, a: Tensor, b: Tensor, result: Tensor) -> str:
+    """The product, or float32 where so few rows meet each matrix of an input that rounding it takes longer."""
+    if not PRODUCTS[product].in_tiles or {a.dtype, b.dtype} != {_FLOAT32}:
+        return product
+    rows = math.prod(result.shape[:-1]) // math.prod(b.shape[:-2])
+    return "f32" if rows <= (_FEW_BY_COLUMNS if b.strides[-2] == 1 else _FEW_BY_ROWS) else product
+
+
+# Rows that take no longer in float32 than in tiles by a matrix that is rounded first, by how it lies.
+_FEW_BY_ROWS, _FEW_BY_COLUMNS = 4, 1
+
+
 @dataclass(eq=False, slots=True)
 class _Terms:
     """A product as kernels take it: A, B and the operands as they are read, the steps from row to row of A, B, the
@@ -184,7 +190,7 @@ class _Terms:
     operands: Sequence[Tensor]
     kinds: tuple[Operand, ...]
     row_steps: tuple[int, ...]
-    batch: Sequence[_Axis]
+    batch: Sequence[Axis]
 
 
 def _matrix_terms(
@@ -253,7 +259,7 @@ def _terms(
     along_n = [_steps(operand.shape[-1:], operand.strides[-1:], shape[-1:])[0] for operand in operands]
     a_steps = _steps(a.shape[:-1], a.strides[:-1], shape[:-1])
     matrices = [a_steps, [*b_steps, 0], *along_m, *(result.strides[:-1] for result in results)]
-    axes = _joined([_Axis(size, tuple(steps)) for size, *steps in _columns(shape[:-1], matrices)], a_layout)
+    axes = _joined([Axis(size, tuple(steps)) for size, *steps in _columns(shape[:-1], matrices)], a_layout)
     rows = axes[-1]
     kinds = tuple(
         Operand(_addressing(rows.steps[2 + index], along_n[index]), operand.dtype)
@@ -274,7 +280,7 @@ def _terms(
     return _Terms(problem, a, b_tensor, b_stride, operands, kinds, rows.steps, axes[:-1])
 
 
-def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[_Axis], results: int) -> None:
+def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[Axis], results: int) -> None:
     """A step over the batch axes that the kernel addresses, for each place on the others.
 
     The last `results` of the matrices are written.
@@ -338,21 +344,17 @@ class _Known:
         """The matrices as they lie in memory."""
         return (self.source, *self.matrices[1:])
 
-    def arguments(self, batches: Sequence[_Axis], offsets: Sequence[int], blocking: Blocking) -> list[Argument]:
+    def arguments(self, batches: Sequence[Axis], offsets: Sequence[int], blocking: Blocking) -> list[Argument]:
         count = len(self.spec.epilogue.operands)
         names = ["a", "b", *(f"operand{index}" for index in range(count))]
         names += [f"output{index}" for index in range(len(self.matrices) - len(names))]
         values: dict[str, Argument] = {**self.sizes, **vars(blocking)}
-        missing = BATCH_DIMS - len(batches)
         for one, name in enumerate(names):
             matrix = self.matrices[one]
             values[name] = Address(matrix.buffer, matrix.offset + offsets[one] * matrix.dtype.itemsize)
             if one > 1:
                 values[f"{name}_stride"] = self.row_steps[one]
-            for axis in range(BATCH_DIMS):
-                values[f"{name}_batch{axis}"] = batches[axis - missing].steps[one] if axis >= missing else 0
-        for axis in (1, 2):
-            values[f"batch{axis}"] = batches[axis - missing].size if axis >= missing else 1
+        values |= batch_arguments(names, batches)
         if self.geometry is None:
             return [*map(values.__getitem__, argument_names(self.spec))]
         values |= self.geometry.arguments()
@@ -455,7 +457,7 @@ def _columns(sizes: Sequence[int], matrices: Sequence[Sequence[int]]) -> list[tu
     return [(size, *(steps[axis] for steps in matrices)) for axis, size in enumerate(sizes)]
 
 
-def _joined(axes: Sequence[_Axis], a_layout: Layout) -> list[_Axis]:
+def _joined(axes: Sequence[Axis], a_layout: Layout) -> list[Axis]:
     """The axes with neighbours joined that lie together in every matrix; the last one is the rows."""
     *outer, rows = axes
     kept = [axis for axis in outer if axis.size != 1]
@@ -466,7 +468,7 @@ def _joined(axes: Sequence[_Axis], a_layout: Layout) -> list[_Axis]:
         inner = joined[0]
         fixed = a_layout == "columns" and inner.size == 1  # the kernel takes 1 for the step between such rows
         if not fixed and all(step == inner.size * below for step, below in zip(axis.steps, inner.steps, strict=True)):
-            joined[0] = _Axis(axis.size * inner.size, inner.steps)
+            joined[0] = Axis(axis.size * inner.size, inner.steps)
         else:
             joined.insert(0, axis)
     return joined

@@ -20,12 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import (
-    BATCH_DIMS,
-    EpilogueWriter,
-    Place,
-    fits_registers,
-)
+from sardonyx.compiler.llvm.kernels.products.gemm_batches import BatchItem
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, fits_registers
 from sardonyx.compiler.llvm.kernels.products.gemm_in_tiles import GemmInTiles, RowsInTiles
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import (
     BUSY,
@@ -43,7 +39,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, argument
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import Runs, configure, release
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowCopy
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+from sardonyx.compiler.llvm.types import BOOL, I64, PTR
 
 
 def emit_gemm(target: Target, spec: GemmSpec) -> str:
@@ -158,37 +154,21 @@ class _Gemm:
         rest = number // given["row_blocks"]
         first = rest % given["groups"] * given["group"]
         batch = rest // given["groups"]
-        inner = batch // given["batch2"]
-        axes = (inner // given["batch1"], inner % given["batch1"], batch % given["batch2"])
-
-        def start(name: str, scalar: Type) -> Pointer:
-            offset = axes[0] * given[f"{name}_batch0"]
-            for axis in range(1, BATCH_DIMS):
-                offset = offset + axes[axis] * given[f"{name}_batch{axis}"]
-            return k.pointer(given[name], scalar).offset(offset)
-
-        def place(name: str, scalar: Type) -> Place:
-            return Place(start(name, scalar), given[f"{name}_stride"])
-
+        item = BatchItem(k, given, batch)
         if spec.a == "windows":
-            a = start("a", self.windows.scalar)
+            a = item.start("a", self.windows.scalar)
         else:
-            a = start("a", self.product.word if spec.a in _OF_WORDS else self.product.stored_a)
+            a = item.start("a", self.product.word if spec.a in _OF_WORDS else self.product.stored_a)
             a = a.offset(row_start if spec.a == "columns" else row_start * given["a_stride"])
         return _Chunk(
             a=a,
-            b=start("b", self.product.word if spec.b == "packed" else self.product.stored_b),
+            b=item.start("b", self.product.word if spec.b == "packed" else self.product.stored_b),
             rows=minimum(k, given["m"] - row_start, given["row_block"]),
             row_start=row_start,
             first_panel=first,
             last_panel=minimum(k, first + given["group"], (given["n"] + (self.panel - 1)) // self.panel),
-            operands=tuple(
-                place(f"operand{index}", operand.type) for index, operand in enumerate(spec.epilogue.operands)
-            ),
-            outputs=tuple(
-                place(f"output{index}", spec.epilogue.output_type(index, self.product.accumulator))
-                for index in range(max(1, len(spec.epilogue.outputs)))
-            ),
+            operands=item.operands(spec.epilogue),
+            outputs=item.outputs(spec.epilogue, self.product.accumulator),
         )
 
     def _words(self, elements: Value) -> Value:

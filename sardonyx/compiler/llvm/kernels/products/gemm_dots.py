@@ -8,6 +8,9 @@ there are numbers, and one sum over the lanes for each element of C. A's rows an
         for some columns of B:     all pairs are summed in registers, a vector for each, whose lanes are added up
         apply the epilogue
 
+One row by many columns is the same with the sides exchanged: the columns are A's rows, and the row is the only column.
+What a tile gives is then a part of the row of C.
+
 The sums depend on K and the width of vectors alone, so results have the same bits for any rows, chunks or threads.
 """
 
@@ -16,7 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
+from sardonyx.compiler.llvm.kernels.products.gemm_batches import BATCH_NAMES, BatchItem
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, PTR
@@ -27,6 +31,7 @@ class DotsSpec:
     """The structure of a kernel: C has `columns` columns, of which `rows` rows and `across` columns are summed at once.
 
     The product is one whose words are what tensors hold. `asks_ahead`: the next rows of A are asked for ahead of time.
+    `turned`: C is one row, of an element for each row of A, and B has one column.
     """
 
     product: str
@@ -34,6 +39,7 @@ class DotsSpec:
     rows: int
     across: int
     asks_ahead: bool = False
+    turned: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
     def parts(self) -> tuple[tuple[int, int, int], ...]:
@@ -46,11 +52,12 @@ class DotsSpec:
 
 
 def argument_names(spec: DotsSpec) -> tuple[str, ...]:
-    """What the words of the kernel's arguments are, in order; a chunk is `row_block` of the m rows.
+    """What the words of the kernel's arguments are, in order; a chunk is `row_block` of the m rows of a batch.
 
-    Strides, in elements, are those between rows of A and between columns of B. Those of batches are not used.
+    There are `row_blocks` of them. Strides, in elements, are those between rows of A and between columns of B.
     """
-    return ("a", "b", "m", "k", "a_stride", "b_stride", "row_block", *spec.epilogue.argument_names())
+    names = ("a", "b", "m", "k", "a_stride", "b_stride", *BATCH_NAMES, "row_block", "row_blocks")
+    return (*names, *spec.epilogue.argument_names())
 
 
 def scratch_bytes(target: Target, spec: DotsSpec) -> int:
@@ -84,19 +91,39 @@ class _Dots:
         self.rows_ahead = -(-spec.rows // -(-spec.columns // spec.across))
         self.row_of_sums = _row_of_sums(self.lanes, spec.columns)
         self.whole = self.given["k"] - self.given["k"] % self.lanes
+        self.starts: dict[str, Pointer] = {}
 
     def text(self) -> str:
         k, spec, given = self.k, self.spec, self.given
-        writer = self._writer()
         with k.loop(k["begin"], k["end"]) as number:
-            first = number * given["row_block"]
+            item = BatchItem(k, given, number // given["row_blocks"])
+            self.starts = {name: item.start(name, self.scalar) for name in ("a", "b")}
+            first = number % given["row_blocks"] * given["row_block"]
             last = minimum(k, first + given["row_block"], given["m"])
             with k.loop(first, last, spec.rows) as row:
                 height = minimum(k, last - row, spec.rows)
                 for rows in k.choose(height, range(1, spec.rows + 1)):
                     self._tile_of_sums(row, rows)
-                writer.over_rows(self.tile, k.constant(I64, self.row_of_sums), row, height)
+                self._write(item, row, height)
         return k.finish()
+
+    def _write(self, item: BatchItem, row: Value, height: Value) -> None:
+        """Finish the sums of some rows from `row` on."""
+        k, spec = self.k, self.spec
+        across = range(0, spec.rows if spec.turned else spec.columns, self.lanes)
+        if spec.turned:
+            masks: list[Value | None] = [k.lanes_below(height - begin, self.lanes) for begin in across]
+            writer = item.writer(spec.epilogue, self.scalar, row, masks)
+            writer.over_registers([[self.tile.load(begin, self.lanes) for begin in across]], k.constant(I64, 0))
+            return
+        masks = [
+            k.lanes_below(k.constant(I64, spec.columns - begin), self.lanes)
+            if spec.columns - begin < self.lanes
+            else None
+            for begin in across
+        ]
+        writer = item.writer(spec.epilogue, self.scalar, k.constant(I64, 0), masks)
+        writer.over_rows(self.tile, k.constant(I64, self.row_of_sums), row, height)
 
     def _tile_of_sums(self, row: Value, rows: int) -> None:
         """The dot products of some rows, to scratch."""
@@ -124,6 +151,11 @@ class _Dots:
         with k.when(self.whole < given["k"]):
             mask = k.lanes_below(given["k"] - self.whole, self.lanes)
             self._step(a, b, self.whole, mask, sums)
+        if self.spec.turned:
+            for first in range(0, rows, self.lanes):
+                found = self._sums_of_lanes([total.get() for (total,) in sums[first : first + self.lanes]])
+                self.tile.store(found, first)
+            return
         for number, totals in enumerate(sums):
             found = self._sums_of_lanes([total.get() for total in totals])
             self.tile.offset(column).store(found, number * self.row_of_sums)
@@ -163,7 +195,7 @@ class _Dots:
 
     def _line(self, name: str, number: Value) -> Pointer:
         """A row of A or a column of B."""
-        return self.k.pointer(self.given[name], self.scalar).offset(number * self.given[f"{name}_stride"])
+        return self.starts[name].offset(number * self.given[f"{name}_stride"])
 
     def _step(
         self, a: list[Pointer], b: list[Pointer], start: Value, mask: Value | None, sums: list[list[Variable]]
@@ -174,11 +206,3 @@ class _Dots:
             left = line.load(start, self.lanes, mask)
             for vector, total in zip(right, totals, strict=True):
                 total.set(self.k.fma(left, vector, total.get()))
-
-    def _writer(self) -> EpilogueWriter:
-        k = self.k
-        whole, rest = divmod(self.spec.columns, self.lanes)
-        masks: list[Value | None] = [None] * whole
-        if rest:
-            masks.append(k.lanes_below(k.constant(I64, rest), self.lanes))
-        return writer_of(k, self.spec.epilogue, self.given, self.scalar, k.constant(I64, 0), masks)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_batches import BATCH_NAMES
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import NAMES as WINDOW_NAMES
 
 Layout = Literal["packed", "rows", "columns", "words", "windows", "runs"]
@@ -62,10 +63,8 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     runs is `RUN_NAMES`: words of a run, rows from line to line of the input, and how many of these begin a window, to
     which the rows of the other matrices belong; behind all arguments lies where each run starts, in words.
     """
-    names = ["a", "b", "m", "n", "k", "a_stride", "b_stride"]
-    names += [f"a_batch{axis}" for axis in range(BATCH_DIMS)]
-    names += [f"b_batch{axis}" for axis in range(BATCH_DIMS)]
-    names += ["batch1", "batch2", "row_block", "strip", "tile_rows", "k_block", "group", "row_blocks", "groups"]
+    names = ["a", "b", "m", "n", "k", "a_stride", "b_stride", *BATCH_NAMES]
+    names += ["row_block", "strip", "tile_rows", "k_block", "group", "row_blocks", "groups"]
     names += ["a_copy", "b_copy", "b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch", "far"]
     geometry = WINDOW_NAMES if spec.a == "windows" else RUN_NAMES if spec.a == "runs" else ()
     return (*names, *spec.epilogue.argument_names(), *geometry)
