@@ -283,14 +283,42 @@ class Split(Splitting):
         return count
 
 
+def joinable(shapes: Sequence[Sequence[int]], axis: int) -> Sequence[int]:
+    """Which of these tensors Concat joins: all of them, unless some have other dimensions than the first one that has
+    elements (or the first of all). Where such a one has no size along the axis, it is left out, as in onnxruntime.
+
+    ValueError for other dimensions of what has a size along the axis.
+    """
+    if all(_fits(shape, shapes[0], axis) for shape in shapes):
+        return range(len(shapes))
+    first = next((shape for shape in shapes if 0 not in shape), shapes[0])
+    for shape in shapes:
+        if not _fits(shape, first, axis) and (len(shape) != len(first) or shape[axis] != 0):
+            raise ValueError(
+                f"Concat needs equal dimensions except on axis {axis}, not {tuple(first)} and {tuple(shape)}"
+            )
+    return [place for place, shape in enumerate(shapes) if _fits(shape, first, axis)]
+
+
+def _fits(shape: Sequence[int], first: Sequence[int], axis: int) -> bool:
+    return len(shape) == len(first) and all(
+        place == axis or here == there for place, (here, there) in enumerate(zip(shape, first, strict=True))
+    )
+
+
+def joined(arrays: Sequence[Array], axis: int) -> Array:
+    """The arrays one after the other along an axis, which may count from the end."""
+    axis = axis_of(axis, arrays[0].ndim)
+    return np.concatenate([arrays[place] for place in joinable([array.shape for array in arrays], axis)], axis)
+
+
 class Concatenation(Operator):
     """What both forms of Concat share."""
 
     axis: int
 
     def run(self, *inputs: Value) -> Sequence[Value]:
-        axis_of(self.axis, inputs[0].ndim)
-        return (np.concatenate(inputs, self.axis),)
+        return (joined(inputs, self.axis),)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         if len(inputs) == 1:

@@ -11,6 +11,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.movement import joined
 from sardonyx.ops.shape import axis_of
 
 
@@ -135,5 +136,6 @@ class ConcatFromSequence(_Sequences):
             raise errors.InvalidArgument("ConcatFromSequence needs at least one tensor in the sequence")
         if self.new_axis not in (0, 1):
             raise ValueError(f"new_axis must be 0 or 1, not {self.new_axis}")
-        axis = axis_of(self.axis, items[0].ndim + self.new_axis)
-        return (np.stack(items, axis) if self.new_axis else np.concatenate(items, axis),)
+        if self.new_axis:
+            return (np.stack(items, axis_of(self.axis, items[0].ndim + 1)),)
+        return (joined(items, self.axis),)

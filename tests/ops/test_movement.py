@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import helper
 
+import sardonyx as ort
 from sardonyx import errors
 from sardonyx.ops.gather_scatter import Gather
 from tests.ops.one_node import build, model_of, run_node
@@ -129,8 +131,58 @@ def test_contradictions(op_type: str, inputs: list[Any], attributes: dict[str, A
         run_node(op_type, inputs, 2 if op_type == "Split" else 1, opset=13, **attributes)
 
 
+EMPTY_PARTS: list[tuple[list[tuple[int, ...]], int, tuple[int, ...] | None]] = [
+    ([(0, 5), (2, 3)], 0, (2, 3)),
+    ([(2, 3), (0, 5)], 0, (2, 3)),
+    ([(3, 0), (2, 3), (2, 0), (2, 1)], -1, (2, 4)),
+    ([(0, 7, 9), (2, 3, 9), (1, 3, 9)], 0, (3, 3, 9)),
+    ([(0, 5), (0, 3)], 0, (0, 5)),
+    ([(0, 4), (5, 0)], 1, (0, 4)),
+    ([(0, 5), (2, 3)], 1, None),  # of 5 columns nobody knows the contents
+    ([(0, 4), (5, 0)], 0, None),
+    ([(3, 2), (2, 3)], 0, None),
+]
+
+
+@pytest.mark.parametrize(("shapes", "axis", "expected"), EMPTY_PARTS)
+@pytest.mark.parametrize("source", ["Concat", "ConcatFromSequence"])
+def test_parts_without_elements(
+    source: str, shapes: list[tuple[int, ...]], axis: int, expected: tuple[int, ...] | None
+) -> None:
+    """Parts that have nothing to give may have other dimensions; also where the sizes came before in other forms."""
+    names = [f"x{place}" for place in range(len(shapes))]
+    inputs = [helper.make_tensor_value_info(name, 1, [None] * len(shapes[0])) for name in names]
+    nodes = [helper.make_node("Concat", names, ["y"], axis=axis)]
+    if source == "ConcatFromSequence":
+        nodes = [
+            helper.make_node("SequenceConstruct", names, ["s"]),
+            helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=axis),
+        ]
+    outputs = [helper.make_tensor_value_info("y", 1, None)]
+    graph = helper.make_graph(nodes, "parts", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = ort.InferenceSession(model.SerializeToString())
+    rng = np.random.default_rng(0)
+
+    def run(shapes: list[tuple[int, ...]]) -> tuple[list[Any], Any]:
+        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+        return arrays, session.run(None, dict(zip(names, arrays, strict=True)))[0]
+
+    for size in (1, 2, 3, 4):
+        arrays, y = run([(size,) * len(shapes[0])] * len(shapes))
+        np.testing.assert_array_equal(y, np.concatenate(arrays, axis))
+    if expected is None:
+        with pytest.raises(errors.Fail, match="Concat needs equal dimensions except on axis"):
+            run(shapes)
+        return
+    for _ in range(3):
+        arrays, y = run(shapes)
+        assert y.shape == expected
+        whole = [array for array in arrays if array.size]
+        np.testing.assert_array_equal(y, np.concatenate(whole, axis) if whole else np.empty(expected))
+
+
 def test_moves_are_views() -> None:
-    from onnx import helper
 
     nodes = [
         helper.make_node("Transpose", ["x"], ["a"], perm=[1, 0, 2]),
@@ -146,7 +198,6 @@ def test_moves_are_views() -> None:
 
 
 def test_non_max_suppression_against_reference() -> None:
-    from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
     rng = np.random.default_rng(11)

@@ -11,6 +11,7 @@ from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, copy_into
 from sardonyx.compiler.native.movement.slices import part_of
 from sardonyx.compiler.native.rows.rows import laid_out, memory_order, permuted
 from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.ops.movement import joinable
 from sardonyx.ops.shape import axis_of
 
 
@@ -29,15 +30,8 @@ class Concat(NativeKernel):
         parts = [tensor for tensor in inputs if tensor is not None]
         first = parts[0]
         axis = axis_of(self.parameters["axis"], len(first.shape))
-        for tensor in parts:
-            if len(tensor.shape) != len(first.shape) or any(
-                here != there
-                for place, (here, there) in enumerate(zip(tensor.shape, first.shape, strict=True))
-                if place != axis
-            ):
-                raise ValueError(
-                    f"Concat needs equal dimensions except on axis {axis}, not {first.shape} and {tensor.shape}"
-                )
+        parts = [parts[place] for place in joinable([tensor.shape for tensor in parts], axis)]
+        first = parts[0]
         length = sum(tensor.shape[axis] for tensor in parts)
         shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
         order = _order(parts)
