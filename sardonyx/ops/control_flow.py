@@ -84,6 +84,15 @@ class If(ControlFlow):
         no = inference.graph(self.else_branch)
         if len(yes) != len(no):
             raise ValueError(f"then_branch has {len(yes)} outputs and else_branch {len(no)}")
+        for index, (one, other) in enumerate(zip(yes, no, strict=True)):
+            if (
+                isinstance(one.type, ir.TensorType)
+                and isinstance(other.type, ir.TensorType)
+                and one.dtype != other.dtype
+            ):
+                raise ValueError(
+                    f"output {index} has elements of type {one.dtype} in then_branch and {other.dtype} in else_branch"
+                )
         condition = inputs[0].integers() if inputs[0] is not None else None
         if condition is not None and len(condition) == 1:
             return [_forgotten(fact) for fact in (yes if condition[0] else no)]

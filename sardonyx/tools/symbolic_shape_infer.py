@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import onnx
 import onnx_ir as ir
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from sardonyx import log
+from sardonyx.graph.saving import to_message
+from sardonyx.graph.value_types import check_type, restore_maps
 from sardonyx.ops.framework.inference import infer_model
 
 
@@ -29,13 +31,42 @@ class SymbolicShapeInference:
         errors.Fail, with the node's name, where the model contradicts itself. `auto_merge` and `guess_output_rank`
         have no effect: a dimension that two inputs name differently stays unknown instead of being guessed, as does
         an unknown rank. `int_max` bounded slices in onnxruntime, whose ends are known here.
+
+        As there, `value_info` holds the outputs of all nodes, those of the graph included.
         """
-        model = ir.serde.deserialize_model(in_mp)
+        model = ir.serde.deserialize_model(_readable(in_mp))
+        restore_maps(model)
         infer_model(model)
         if verbose:
             unknown = [value.name for node in model.graph for value in node.outputs if value.shape is None]
             log.DEFAULT.warning(f"shape inference: {len(unknown)} values of unknown rank: {unknown[:20]}")
-        return ir.serde.serialize_model(model)
+        inferred = to_message(model)
+        _list_results(inferred.graph, [info.name for info in in_mp.graph.value_info])
+        return inferred
+
+
+def _readable(model: ModelProto) -> ModelProto:
+    """A copy whose types onnx-ir reads; undefined ones are left out."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for info in (*copy.graph.input, *copy.graph.output, *copy.graph.value_info):
+        kind = info.type.WhichOneof("value")
+        if kind == "tensor_type" and info.type.tensor_type.elem_type == TensorProto.UNDEFINED:
+            info.type.Clear()
+        elif kind is not None:
+            check_type(info)
+    return copy
+
+
+def _list_results(graph: GraphProto, listed: Sequence[str]) -> None:
+    """Leave in `value_info` what nodes compute, and the names that were `listed` before."""
+    computed = {name for node in graph.node for name in node.output if name}
+    infos = [info for info in graph.value_info if info.name in computed or info.name in listed]
+    present = {info.name for info in infos}
+    infos += [info for info in graph.output if info.name in computed - present and info.type.WhichOneof("value")]
+    kept = GraphProto(value_info=infos).value_info
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

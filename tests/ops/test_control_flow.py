@@ -107,6 +107,18 @@ def test_if_reads_outer_values(flag: bool) -> None:
     np.testing.assert_allclose(y, -feeds["x"] if flag else np.exp(feeds["x"]), rtol=1e-6)
 
 
+def test_branches_of_different_types_are_refused() -> None:
+    def branch(kind: int) -> onnx.GraphProto:
+        node = helper.make_node("Cast", ["x"], ["y"], to=kind)
+        return helper.make_graph([node], "g", [], [value("y", [2], kind)])
+
+    floats, doubles = branch(TensorProto.FLOAT), branch(TensorProto.DOUBLE)
+    node = helper.make_node("If", ["flag"], ["z"], then_branch=floats, else_branch=doubles)
+    feeds = {"flag": np.array(True), "x": np.array([1, 2], np.float32)}
+    with pytest.raises(errors.Fail, match="FLOAT in then_branch and DOUBLE in else_branch"):
+        run(model_of([node], feeds, ["z"]), feeds)
+
+
 def test_condition_must_be_one_element() -> None:
     result = value("z", [2], TensorProto.BOOL)
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "g", [], [result])

@@ -56,3 +56,40 @@ def test_contradictions_are_errors():
     proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
     with pytest.raises(errors.Fail, match="MatMul"):
         symbolic_shape_infer.SymbolicShapeInference.infer_shapes(proto)
+
+
+def test_results_are_listed_as_in_onnxruntime():
+    pytest.importorskip("sympy")
+    peer = pytest.importorskip("onnxruntime.tools.symbolic_shape_infer").SymbolicShapeInference
+    proto = model(
+        [helper.make_node("Unsqueeze", ["x", "axes"], ["a"]), helper.make_node("Identity", ["a"], ["y"])], output_rank=4
+    )
+    proto.graph.initializer.append(helper.make_tensor("axes", TensorProto.INT64, [1], [-1]))
+    expected = {"a": ["batch", "seq", 8, 1], "y": ["batch", "seq", 8, 1]}
+    for inference in (symbolic_shape_infer.SymbolicShapeInference, peer):
+        graph = inference.infer_shapes(proto, auto_merge=True).graph
+        assert [info.name for info in graph.value_info] == ["a", "y"]
+        assert shapes(onnx.ModelProto(graph=graph)) == expected
+
+
+def test_an_output_of_unknown_type_gets_one():
+    proto = model([helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"])], output_rank=3)
+    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.UNDEFINED
+    proto.graph.initializer.extend(
+        [helper.make_tensor("scale", TensorProto.FLOAT, [], [1]), helper.make_tensor("zero", TensorProto.INT8, [], [0])]
+    )
+    inferred = symbolic_shape_infer.SymbolicShapeInference.infer_shapes(proto)
+    assert inferred.graph.output[0].type.tensor_type.elem_type == TensorProto.INT8
+
+
+def test_maps_keep_their_types():
+    zip_map = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[1, 2])
+    proto = model([zip_map], output_rank=0)
+    del proto.graph.input[0].type.tensor_type.shape.dim[2:]
+    kind = onnx.TypeProto()
+    kind.sequence_type.elem_type.map_type.key_type = TensorProto.INT64
+    kind.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
+    proto.graph.output[0].type.CopyFrom(kind)
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    inferred = symbolic_shape_infer.SymbolicShapeInference.infer_shapes(proto)
+    assert inferred.graph.output[0].type.sequence_type.elem_type.map_type.key_type == TensorProto.INT64
