@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx import errors
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.layer_normalization import normalized
@@ -148,8 +147,8 @@ class VarlenNGramHashMapping(NGramHash):
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         ids, multipliers, sizes, sums, past, offsets, eos, segments, past_segments, captures = padded(inputs, 10)
-        if segments is not None or past_segments is not None:
-            raise errors.NotImplemented("VarlenNGramHashMapping runs without segment ids only")
+        if segments is None and (past_segments is not None or self.has_output(2)):
+            raise ValueError("'past_segment_ids' and 'present_segment_ids' need the input 'segment_ids'")
         ends = sums.tolist()
         if ends[0] != 0 or ends[-1] != len(ids) or any(b <= a for a, b in itertools.pairwise(ends)):
             raise ValueError(f"'cumulative_sequence_length' {ends} does not divide {len(ids)} tokens into sequences")
@@ -157,17 +156,25 @@ class VarlenNGramHashMapping(NGramHash):
         before = self.missing(batch, eos, ids.dtype) if past is None else past
         hashes = np.empty((len(ids), self.columns), ids.dtype)
         present = np.empty_like(before)
+        present_segments = np.zeros((batch, reach), np.int32)
         update = np.full((batch, self.state_update_capacity, reach), self.pad_id, ids.dtype)
         for entry, (start, end) in enumerate(itertools.pairwise(ends)):
             history = np.concatenate([before[entry], ids[start:end]])
-            hashes[start:end] = self.hashes(history[None], end - start, multipliers, sizes, offsets, eos, None)[0]
+            boundaries = None
+            if segments is not None:  # a history without segments belongs to the first one
+                before_them = np.repeat(segments[start], reach) if past_segments is None else past_segments[entry]
+                own = np.concatenate([before_them, segments[start:end]])
+                boundaries = np.concatenate([[False], own[1:] != own[:-1]])[None]
+                present_segments[entry] = own[len(own) - reach :]
+            given = end - start, multipliers, sizes, offsets, eos, boundaries
+            hashes[start:end] = self.hashes(history[None], *given)[0]
             present[entry] = history[len(history) - reach :]
             count = (
                 0 if captures is None else min(max(int(captures[entry]), 0), self.state_update_capacity, end - start)
             )
             for slot in range(count):
                 update[entry, slot] = history[slot + 1 : slot + 1 + reach]
-        return hashes, present, np.zeros((batch, reach), np.int32), update
+        return hashes, present, present_segments, update
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         ids, sums = inputs[0], inputs[3]

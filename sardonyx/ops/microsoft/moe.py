@@ -20,7 +20,8 @@ class MoE(SameAsFirst):
     """The sum over a token's k best experts of its routing weight * fc2(activation(fc1(token))).
 
     Weights are (experts, out, in). For swiglu the gate and the linear part are alternate rows of fc1
-    (`swiglu_fusion` 1), its halves (2), or fc1 and fc3 (0).
+    (`swiglu_fusion` 1), its halves (2), or fc1 and fc3 (0). As in onnxruntime's kernel for the CPU, `use_sparse_mixer`
+    changes nothing.
     """
 
     inputs: ClassVar[str] = (
@@ -42,8 +43,8 @@ class MoE(SameAsFirst):
         given = padded(inputs, 8)
         x, logits = given[0], given[1]
         layers = (given[2:4], given[4:6], given[6:8])
-        if self.use_sparse_mixer:
-            raise errors.NotImplemented("MoE runs without use_sparse_mixer only")
+        if self.use_sparse_mixer and self.k != 2:
+            raise ValueError(f"use_sparse_mixer needs k = 2, not {self.k}")
         if self.activation_type not in ("relu", "gelu", "silu", "swiglu", "identity"):
             raise ValueError(f"unknown attribute 'activation_type' '{self.activation_type}'")
         if layers[2][0] is not None and self.activation_type != "swiglu":

@@ -54,8 +54,8 @@ class QAttention(Operator):
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, weight, bias, x_scale, w_scale, mask, x_zero, w_zero, past = padded(inputs, 9)
-        if self.do_rotary or self.past_present_share_buffer:
-            raise errors.NotImplemented("QAttention with do_rotary or past_present_share_buffer: no engine defines it")
+        if self.past_present_share_buffer:
+            raise errors.NotImplemented("QAttention with past_present_share_buffer: no input tells the past's length")
         columns = weight.shape[1]
         scale = column_parameter(w_scale, columns, "weight_scale")
         assert scale is not None

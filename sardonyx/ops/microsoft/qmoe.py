@@ -60,7 +60,7 @@ class QMoE(SameAsFirst):
         for unknown, text in (
             (self.quant_type != "int", f"quant_type='{self.quant_type}'; 'int' is known"),
             (self.weights_prepacked == 1, "weights_prepacked=1, a layout of one provider; export it with 0"),
-            (bool(self.use_sparse_mixer), "use_sparse_mixer=1, which has no published meaning for quantised experts"),
+            (self.use_sparse_mixer and self.k != 2, f"use_sparse_mixer=1 with k={self.k}; 2 is known"),
             (gated and self.activation_type != "swiglu", f"fc3 weights with activation '{self.activation_type}'"),
             (self.activation_type not in KNOWN_ACTIVATIONS, f"activation_type='{self.activation_type}'"),
         ):

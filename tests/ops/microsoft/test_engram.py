@@ -61,6 +61,33 @@ def test_hashes_of_packed_sequences(reset: int, capacity: int) -> None:
     peer.compare("VarlenNGramHashMapping", given, outputs, attributes)
 
 
+@pytest.mark.parametrize("reset", [0, 1])
+@pytest.mark.parametrize("past", [True, False])
+@pytest.mark.parametrize("past_segments", [True, False])
+def test_segments_of_packed_sequences(reset: int, past: bool, past_segments: bool) -> None:
+    """Ids before a segment do not count for those in it; a history without segments belongs to the first one."""
+    for lengths in ((3, 4), (1, 6), (7, 1)):
+        count = sum(lengths)
+        given = [
+            RNG.integers(0, 9, count),
+            RNG.integers(1, 2**62, 3),
+            SIZES,
+            np.cumsum([0, *lengths], dtype=np.int32),
+            RNG.integers(0, 9, (2, 2)) if past else None,
+            None,
+            np.array(2) if reset else None,
+            RNG.integers(0, 2, count).astype(np.int32),
+            RNG.integers(0, 2, (2, 2)).astype(np.int32) if past_segments else None,
+        ]
+        peer.compare("VarlenNGramHashMapping", given, [7, 7, 6], {**BASE, "reset_on_eos": reset})
+
+
+def test_past_segments_need_segments() -> None:
+    given = [np.array([1]), np.array([1, 3, 5]), SIZES, np.array([0, 1], np.int32), *[None] * 4]
+    with pytest.raises(Exception, match="need the input 'segment_ids'"):
+        peer.run("VarlenNGramHashMapping", [*given, np.zeros((1, 2), np.int32)], [7], BASE)
+
+
 def test_a_vocabulary_of_zero_is_refused() -> None:
     given = [np.array([[1]]), np.array([1, 3, 5]), np.array([1, 2, 3, 0])]
     with pytest.raises(Exception, match="'vocab_sizes' must be positive"):

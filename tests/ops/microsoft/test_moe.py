@@ -47,6 +47,13 @@ def test_the_other_layouts_of_swiglu_hold_the_same_rows() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_sparse_mixers_route_as_ever() -> None:
+    given = [normal(6, WIDTH), normal(6, EXPERTS), *experts()]
+    peer.compare("MoE", given, attributes={"k": 2, "activation_type": "silu", "use_sparse_mixer": 1})
+    with pytest.raises(Exception, match="use_sparse_mixer needs k = 2, not 3"):
+        peer.run("MoE", given, attributes={"k": 3, "use_sparse_mixer": 1})
+
+
 def test_more_experts_than_there_are_is_refused() -> None:
     with pytest.raises(Exception, match="does not fit 6 tokens and k = 5"):
         peer.run("MoE", [normal(6, WIDTH), normal(6, EXPERTS), *experts()], attributes={"k": 5})

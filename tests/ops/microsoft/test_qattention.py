@@ -33,6 +33,11 @@ def inputs(weight_type: type, per_column: bool, mask: np.ndarray | None, past: i
     ]
 
 
+def test_rotation_is_left_to_other_operators() -> None:
+    given = inputs(np.uint8, False, None, None)
+    peer.compare("QAttention", given, [1], {"num_heads": HEADS, "do_rotary": 1}, constants=[1, 2, 7])
+
+
 @pytest.mark.parametrize("weight_type", [np.uint8, np.int8])
 @pytest.mark.parametrize("per_column", [True, False])
 @pytest.mark.parametrize("unidirectional", [0, 1])

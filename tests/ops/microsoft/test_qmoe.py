@@ -98,6 +98,14 @@ def test_halves_and_alternate_rows_are_the_same_experts() -> None:
     np.testing.assert_allclose(separate, alternate, rtol=1e-4, atol=1e-4)
 
 
+def test_sparse_mixers_route_as_ever() -> None:
+    given = inputs(4, None, False, True, False, (TOKENS, WIDTH))
+    attributes = {"k": 2, "activation_type": "silu", "use_sparse_mixer": 1}
+    peer.compare("QMoE", given, 1, attributes, constants=[2, 3, 4, 5, 6, 7], atol=1e-4)
+    with pytest.raises(Exception, match="use_sparse_mixer=1 with k=3"):
+        peer.run("QMoE", given, 1, {**attributes, "k": 3})
+
+
 def test_other_weights_are_declined() -> None:
     given = inputs(4, None, False, False, False, (TOKENS, WIDTH))
     with pytest.raises(Exception, match="quant_type='fp8'"):
