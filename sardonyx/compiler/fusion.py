@@ -7,7 +7,7 @@ template that takes an epilogue. Everything else starts a group of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,10 +51,6 @@ class Group:
         return bool(self.values)
 
     @property
-    def operations(self) -> int:
-        return sum(isinstance(expr, Apply) for expr in walk(list(self.values.values())))
-
-    @property
     def result(self) -> ir.Value | None:
         """The value that the anchor itself computes."""
         return None if self.anchor is None else self.anchor.node.outputs[0]
@@ -64,6 +60,14 @@ class Group:
         """What the group reads, in the order in which its kernel takes it."""
         own = [] if self.anchor is None else _given(self.anchor)
         return [*own, *self.operands]
+
+
+@dataclass(slots=True)
+class _Extent:
+    """How large the kernel of a group is: its operations, and the values that it reads from outside."""
+
+    operations: int
+    reads: set[ir.Value]
 
 
 Shapes = Callable[[ir.Value], Dims | None]
@@ -96,6 +100,7 @@ class _Fusion:
         self.dtype_of = dtype_of
         self.outer = outer
         self.groups: list[Group] = []
+        self.extents: dict[Group, _Extent] = {}  # of the groups that take pointwise nodes
         self.maker: dict[ir.Value, Group] = {}
         self.readers: dict[ir.Value, list[Lowered]] = {}
         self.numbers: dict[ir.Value, int] = {}  # while groups grow, Input(n) stands for the value number n
@@ -128,15 +133,11 @@ class _Fusion:
             self.leaves.append(value)
         return Input(dtype, self.numbers[value])
 
-    def _read(self, group: Group | None, exprs: Iterable[Expr]) -> list[ir.Value]:
-        """The values that expressions stand on, without the result of the group's anchor."""
-        found = dict.fromkeys(self.leaves[expr.index] for expr in walk(list(exprs)) if isinstance(expr, Input))
-        return [value for value in found if group is None or value is not group.result]
-
     def _number(self, group: Group) -> None:
         """Give the group its operands and renumber the leaves of its expressions."""
         exprs = [group.values[value] for value in group.outputs]
-        group.operands = self._read(group, exprs)
+        read = dict.fromkeys(self.leaves[expr.index] for expr in walk(exprs) if isinstance(expr, Input))
+        group.operands = [value for value in read if value is not group.result]
         first = 0 if group.anchor is None else 1
         place = {value: first + index for index, value in enumerate(group.operands)}
         if group.result is not None:
@@ -149,13 +150,16 @@ class _Fusion:
         first = item.node.outputs[0]
         shape = self.shape_of(first) if first.name != "" else None
         if item.role == "native" and isinstance(item.kernel, Pointwise):
-            return Group([item], shape, self._expressions(item, {}))
+            group = Group([item], shape, self._expressions(item, {}))
+            self.extents[group] = _extent(item)
+            return group
         group = Group([item], shape, anchor=item)
         named = [value for value in item.node.outputs if value.name != ""]
         if item.native is not None and item.native.takes_epilogue and named == [first]:
             dtype = self.dtype_of(first)
             if dtype is not None:
                 group.values = {first: self._leaf(first, dtype)}
+                self.extents[group] = _Extent(0, set())
         return group
 
     def _expressions(self, item: Lowered, inside: Mapping[ir.Value, Expr]) -> dict[ir.Value, Expr]:
@@ -179,10 +183,13 @@ class _Fusion:
         fitting = [one for one in makers if one.takes_pointwise and one.shape is not None and _same(one.shape, shape)]
         # A template's epilogue is the better place: its result need not be read again. Of several, the last one.
         fitting.sort(key=lambda group: (group.anchor is not None, self.groups.index(group)), reverse=True)
+        added = _extent(item)
         for group in fitting:
-            if self._can_take(group, item):
+            extent = self._extended(group, added)
+            if _is_small(extent) and self._can_take(group, item):
                 group.values.update(self._expressions(item, group.values))
                 group.nodes.append(item)
+                self.extents[group] = extent
                 if group.anchor is None:
                     for other in fitting:
                         if other is not group and other.anchor is None and self._can_merge(group, other):
@@ -190,13 +197,13 @@ class _Fusion:
                 return group
         return None
 
+    def _extended(self, group: Group, added: _Extent) -> _Extent:
+        """The extent of a group with one more node."""
+        own = self.extents[group]
+        read = {value for value in added.reads if value not in group.values}
+        return _Extent(own.operations + added.operations, own.reads | read)
+
     def _can_take(self, group: Group, item: Lowered) -> bool:
-        added = self._expressions(item, group.values)
-        exprs = [*group.values.values(), *added.values()]
-        if sum(isinstance(expr, Apply) for expr in walk(exprs)) > MOST_OPERATIONS:
-            return False
-        if len(self._read(group, exprs)) > MOST_OPERANDS:
-            return False
         if group.anchor is not None:
             still_read = [value for value in group.values if self._is_read_outside(value, [*group.nodes, item])]
             if len(still_read) + 1 > MOST_EPILOGUE_OUTPUTS:
@@ -228,8 +235,8 @@ class _Fusion:
 
     def _can_merge(self, group: Group, other: Group) -> bool:
         """Whether the loop `other`, which feeds the loop `group`, can be computed inside it."""
-        exprs = [*group.values.values(), *other.values.values()]
-        if len(self._read(None, exprs)) > MOST_OPERANDS or group.operations + other.operations > MOST_OPERATIONS:
+        first, second = self.extents[group], self.extents[other]
+        if not _is_small(_Extent(first.operations + second.operations, first.reads | second.reads)):
             return False
         between = [one for one in self._feeding(group) if one is not other]
         return not any(self._depends(one, other) for one in between) and not self._depends(other, group)
@@ -241,6 +248,9 @@ class _Fusion:
             return other.values.get(self.leaves[leaf.index], leaf)
 
         own = dict(zip(group.values, substitute(list(group.values.values()), replaced), strict=True))
+        first, second = self.extents[group], self.extents.pop(other)
+        reads = {value for value in first.reads if value not in other.values} | second.reads
+        self.extents[group] = _Extent(first.operations + second.operations, reads)
         group.values = {**other.values, **own}
         group.nodes = [*other.nodes, *group.nodes]
         for value in other.values:
@@ -266,6 +276,20 @@ class _Fusion:
                     done.add(group)
                     order.append(group)
         return order
+
+
+def _extent(item: Lowered) -> _Extent:
+    """The extent of a pointwise node by itself."""
+    assert isinstance(item.kernel, Pointwise)
+    named = zip(item.node.outputs, item.kernel.outputs, strict=False)
+    found = walk([expr for value, expr in named if value.name != ""])
+    given = _given(item)
+    reads = {given[expr.index] for expr in found if isinstance(expr, Input)}
+    return _Extent(sum(isinstance(expr, Apply) for expr in found), reads)
+
+
+def _is_small(extent: _Extent) -> bool:
+    return extent.operations <= MOST_OPERATIONS and len(extent.reads) <= MOST_OPERANDS
 
 
 def _same(a: Dims, b: Dims) -> bool:

@@ -17,7 +17,7 @@ from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
-from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.new_sizes.picked_sizes import PickedSizes, picked_sizes
@@ -92,6 +92,7 @@ def build_segment(
 
     operations: list[Operation] = []
     structures: dict[Hashable, int] = {}
+    passed = _passed_through(groups, lambda value: value in made or constant(value) is not None)
     for group in groups:
         written, structure = _written(group), None
         if written and picked.keys() >= set(written):
@@ -104,10 +105,14 @@ def build_segment(
         else:
             read = _read(group)
             bind = _binding(group, dtype_of)
+            is_handed_over = any(outer[value] for value in group.outputs if value in passed)
+            if is_handed_over:
+                bind = _copying(bind)
             if not settings.layouts and group.anchor is not None and group.anchor.role == "native":
                 bind = _in_order(bind)
             if group.anchor is None or group.anchor.role != "known":
-                structure = structures.setdefault(structure_of(group) or ("alone", len(operations)), len(operations))
+                key = structure_of(group) or ("alone", len(operations))
+                structure = structures.setdefault(("copied", key) if is_handed_over else key, len(operations))
         places = tuple(map(number, read)), tuple(map(number, written))
         operations.append(Operation(group, *places, bind, _label(group), structure))
     pairs = _paired(groups, outer, operations, structures, number) if settings.pairs else {}
@@ -230,6 +235,28 @@ def _binding(
         return made
 
     return bind
+
+
+def _passed_through(groups: Sequence[Group], is_own: Callable[[ir.Value], bool]) -> set[ir.Value]:
+    """The results of views of what comes from outside: as outputs they need memory of their own."""
+    passed: set[ir.Value] = set()
+    for group in groups:
+        if group.anchor is not None and group.anchor.role == "view":
+            source = group.anchor.node.inputs[0]
+            if source is not None and (source in passed or not is_own(source)):
+                passed.update(group.anchor.node.outputs)
+    return passed
+
+
+def _copying(bind: Callable[[Binder, Tensors], Tensors]) -> Callable[[Binder, Tensors], Tensors]:
+    """The same with results that are copied. The plan would copy them as well, but only a step of an operation is
+    among those that an outline knows.
+    """
+
+    def copied(binder: Binder, inputs: Tensors) -> Tensors:
+        return [None if tensor is None or tensor.is_known else copy(binder, tensor) for tensor in bind(binder, inputs)]
+
+    return copied
 
 
 def _in_order(bind: Callable[[Binder, Tensors], Tensors]) -> Callable[[Binder, Tensors], Tensors]:

@@ -354,3 +354,24 @@ def test_a_segment_without_outlines_is_bound_in_the_ordinary_way(outlined: list[
         parts = [(one - one.mean(-1, keepdims=True)) / one.std(-1, keepdims=True) for one in (x, np.exp(x))]
         np.testing.assert_allclose(y, np.concatenate(parts), rtol=1e-3, atol=1e-3)
     assert not outlined
+
+
+def test_inputs_that_are_handed_on_have_outlines(outlined: list[NativePlan]) -> None:
+    """As bodies of loops hand on their condition."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    agraph (float[n] x, bool c, float[k, 2] v) => (float[m] y, bool d, float[q] w, float[k, 2] z) {
+        y = Concat <axis = 0> (x, x)
+        d = Identity (c)
+        flat = Constant <value_ints = [-1]> ()
+        w = Reshape (v, flat)
+        z = Exp (v)
+    }"""
+    session = ort.InferenceSession(parser.parse_model(text).SerializeToString())
+    for n in (4, 5, 6, 7):
+        x, v = np.arange(n, dtype=np.float32), np.ones((n + 1, 2), np.float32)
+        y, d, w, z = session.run(None, {"x": x, "c": np.array(n % 2 == 0), "v": v})
+        np.testing.assert_array_equal(y, np.concatenate([x, x]))
+        assert d == (n % 2 == 0)
+        np.testing.assert_array_equal(w, v.ravel())
+        np.testing.assert_allclose(z, np.exp(v), rtol=1e-6)
+    assert len(outlined) >= 2
