@@ -20,6 +20,7 @@ from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.engines.context_export import EMBED, ENABLE, default_path, export
 from sardonyx.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from sardonyx.api.options.config_keys import is_on
+from sardonyx.api.options.environment import global_thread_pool_sizes
 from sardonyx.api.options.ep_context import OrtEpContextData, OrtExternalInitializerInfo
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values.core_value import CoreValue
@@ -169,6 +170,7 @@ class ModelCompiler:
             optimized = Path(scratch) / "model.onnx"
             if self._options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL:
                 self._options.optimized_model_filepath = str(optimized)
+            self._options.use_per_session_threads = global_thread_pool_sizes() is None
             InferenceSession(self._source, self._options)
             if OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED in self._flags:
                 raise errors.Fail(_NOTHING_COMPILED)

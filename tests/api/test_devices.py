@@ -1,3 +1,4 @@
+import onnx
 import pytest
 
 import sardonyx
@@ -137,3 +138,36 @@ def test_native_provider_libraries_are_refused():
         sardonyx.register_execution_provider_library("x", "/nope.so")
     with pytest.raises(errors.Fail, match="x was not registered"):
         sardonyx.unregister_execution_provider_library("x")
+
+
+def test_models_say_which_devices_they_were_compiled_for(tmp_path):
+    proto = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []), ir_version=8)
+    onnx.helper.set_model_props(proto, {"ep_compatibility_info.SomeProvider": "driver 1"})
+    data = proto.SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(data)
+    path = str(tmp_path / "m.onnx")
+    assert core.get_compatibility_info_from_model(path, "SomeProvider") == "driver 1"
+    assert core.get_compatibility_info_from_model_bytes(data, "SomeProvider") == "driver 1"
+    assert core.get_compatibility_info_from_model_bytes(data, "OtherProvider") is None
+    for wrong in (b"", b"no model"):
+        with pytest.raises(RuntimeError):
+            core.get_compatibility_info_from_model_bytes(wrong, "SomeProvider")
+    for wrong in ("", str(tmp_path / "missing.onnx")):
+        with pytest.raises(RuntimeError, match="failed"):
+            core.get_compatibility_info_from_model(wrong, "SomeProvider")
+    with pytest.raises(RuntimeError):
+        core.get_compatibility_info_from_model(path, "")
+    with pytest.raises(TypeError):
+        core.get_compatibility_info_from_model_bytes("text", "SomeProvider")
+
+
+def test_only_providers_that_exist_fit_a_device():
+    (device,) = core.get_hardware_devices()
+    details = core.get_hardware_device_ep_incompatibility_details("CPUExecutionProvider", device)
+    assert details["reasons_bitmask"] == details["error_code"] == 0
+    with pytest.raises(errors.InvalidArgument, match="No valid factory found"):
+        core.get_hardware_device_ep_incompatibility_details("", device)
+    with pytest.raises(RuntimeError, match="at least one device"):
+        core.get_model_compatibility_for_ep_devices([], "info")
+    with pytest.raises(TypeError):
+        core.get_model_compatibility_for_ep_devices(sardonyx.get_ep_devices(), None)

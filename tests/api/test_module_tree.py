@@ -12,8 +12,6 @@ ABSENT_AT_C_LEVEL = {
     "SessionObjectInitializer",
     "get_all_operator_schema",
     "get_all_opkernel_def",
-    "get_compatibility_info_from_model",
-    "get_compatibility_info_from_model_bytes",
     "get_registered_ep_kernel_defs",
     "get_session_initializer",
     "opkernel",

@@ -353,6 +353,7 @@ attempt(lambda: ort.set_global_thread_pool_sizes(1, 1))
 attempt(lambda: ort.InferenceSession(add(), own, enable_fallback=0))
 attempt(lambda: ort.InferenceSession(add(), shared, enable_fallback=0))
 attempt(lambda: ort.set_global_thread_pool_sizes(2, 1))
+attempt(lambda: ort.ModelCompiler(own, add()).compile_to_bytes())
 """
     lines = run_python(code).splitlines()
     assert lines[0].startswith("RuntimeError use_per_session_threads is False")
@@ -361,6 +362,7 @@ attempt(lambda: ort.set_global_thread_pool_sizes(2, 1))
     assert lines[3] == "fine"
     assert lines[4].startswith("Fail")
     assert "have already been created, cannot replace them" in lines[4]
+    assert lines[5] == "fine"
 
 
 def test_a_session_works_after_fork() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sardonyx import errors
 from sardonyx._version import API_VERSION
+from sardonyx.api.arguments import as_text, wrong_argument
 from sardonyx.api.enums import (
     OrtCompiledModelCompatibility,
     OrtDeviceMemoryType,
@@ -102,7 +103,13 @@ def get_ep_devices() -> list[OrtEpDevice]:
 
 
 def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHardwareDevice) -> dict[str, Any]:
-    """Why a provider does not work with a device: `reasons_bitmask` is 0 where nothing stands in its way."""
+    """Why a provider does not work with a device: `reasons_bitmask` is 0 where nothing stands in its way.
+
+    errors.InvalidArgument for a provider that no device of this machine has.
+    """
+    name = as_text("get_hardware_device_ep_incompatibility_details", ep_name)
+    if all(name != known.ep_name for known in get_ep_devices()):
+        raise errors.InvalidArgument(f"No valid factory found for execution provider '{name}'.")
     return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
 
 
@@ -110,9 +117,44 @@ def get_model_compatibility_for_ep_devices(
     devices: Sequence[OrtEpDevice], compatibility_info: str
 ) -> OrtCompiledModelCompatibility:
     """Whether a model compiled ahead of time suits devices; no provider here loads such models."""
+    as_text("get_model_compatibility_for_ep_devices", compatibility_info)
     if not devices:
-        raise errors.InvalidArgument("get_model_compatibility_for_ep_devices needs at least one device")
+        raise RuntimeError("get_model_compatibility_for_ep_devices needs at least one device")
     return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
+
+
+def get_compatibility_info_from_model(model_path: str, ep_type: str) -> str | None:
+    """What a compiled model in a file says of the devices that it is for; None where it says nothing."""
+    path = as_text("get_compatibility_info_from_model", model_path)
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise RuntimeError(f"Load model {path} failed. {error.strerror}") from error
+    return _compatibility_info("get_compatibility_info_from_model", data, ep_type)
+
+
+def get_compatibility_info_from_model_bytes(model_data: bytes, ep_type: str) -> str | None:
+    """The same for the bytes of a model."""
+    return _compatibility_info("get_compatibility_info_from_model_bytes", model_data, ep_type)
+
+
+def _compatibility_info(where: str, data: bytes, ep_type: str) -> str | None:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    provider = as_text(where, ep_type)
+    try:
+        content = bytes(memoryview(data))
+    except TypeError:
+        raise wrong_argument(where, "bytes", data) from None
+    if not content or not provider:
+        raise RuntimeError(f"{where} needs a model and the name of a provider")
+    try:
+        model = onnx.ModelProto.FromString(content)
+    except DecodeError:
+        raise RuntimeError("Protobuf parsing failed.") from None
+    key = f"ep_compatibility_info.{provider}"
+    return next((entry.value for entry in model.metadata_props if entry.key == key), None)
 
 
 def register_execution_provider_library(registration_name: str, library_path: str) -> None:
