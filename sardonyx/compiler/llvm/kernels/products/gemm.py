@@ -320,20 +320,28 @@ class _Gemm:
         return fits & (panel >= chunk.first_panel) & (panel + 2 <= chunk.last_panel)
 
     def _joined(
-        self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, tile: Tile | None, halved: bool = False
+        self,
+        chunk: _Chunk,
+        block: _Block,
+        rows: Rows,
+        panel: Value,
+        tile: Tile | None,
+        requests: tuple[Request, ...] = (),
+        halved: bool = False,
     ) -> Registers:
         """The tile of some rows, of a whole panel and the vector behind it."""
         k, spec = self.k, self.spec
         apart = self._words(self.given["k"]) * self.panel
         start = chunk.b.offset(panel * apart).offset(self._whole_words(block.k_start) * self.panel)
         starts = (*(start.offset(vector * self.lanes) for vector in range(spec.vectors)), start.offset(apart))
-        b = Panels(starts, 1, (None,), self.panel, halved=halved)
+        b = Panels(starts, 1, (None,), self.panel, requests=requests, halved=halved)
         return multiply_tile(k, self.product, rows, b, self.joined_rows, block.words, 1, tile, block.fresh)
 
     def _joined_sweep(self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, row: Value, halved: bool) -> None:
         """The same within a sweep, finished in registers; `row` counts from the chunk's."""
         k, vectors = self.k, self.spec.vectors
-        values = self._joined(chunk, block, rows, panel, None, halved)
+        requests = self._rows_behind(block, rows, self.joined_rows)
+        values = self._joined(chunk, block, rows, panel, None, requests, halved)
         tile = [[values[row, vector, 0] for vector in range(vectors + 1)] for row in range(self.joined_rows)]
         left = self.given["n"] - (panel + 1) * self.panel
         masks = [*[None] * vectors, k.lanes_below(left, self.lanes)]
@@ -435,8 +443,8 @@ class _Gemm:
         part = k.advance(start.address, row // height * apart * block.words, 1)
         return (Request(k.pointer(part, word), 1, apart),)
 
-    def _rows_behind(self, block: _Block, rows: Rows) -> tuple[Request, ...]:
-        """Asks for the rows of A behind a tile of whole height, which the next tile multiplies.
+    def _rows_behind(self, block: _Block, rows: Rows, height: int = 0) -> tuple[Request, ...]:
+        """Asks for the rows of A behind a tile of whole height, which the next tile multiplies, or for `height` of them.
 
         In each step of K a tile reads a word of every row, and so a line of all of them every few steps: no stream that
         a machine's own prefetchers follow. But rows that hold all of K follow one another without a gap.
@@ -444,9 +452,9 @@ class _Gemm:
         k, spec = self.k, self.spec
         if not rows.along_k or spec.a == "windows":
             return ()
-        lines = -(-spec.rows * self.product.word.nbytes // _LINE)
-        apart = k.select(rows.stride.equals(block.words), k.constant(I64, _LINE), 0)
-        return (Request(rows.start.offset(rows.stride * spec.rows), lines, apart),)
+        step = (height or spec.rows) * self.product.word.nbytes  # bytes that a tile reads in a step of K
+        apart = k.select(rows.stride.equals(block.words), k.constant(I64, min(_LINE, step) if height else _LINE), 0)
+        return (Request(rows.start.offset(rows.stride * spec.rows), -(-step // _LINE), apart),)
 
     def _tile(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place) -> None:
         """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
