@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.choice.gemm_choice import Problem
+from sardonyx.compiler.choice.gemm_choice import Problem, asks_ahead
 from sardonyx.compiler.llvm.kernels.products.gemm_dots import DotsSpec, argument_names, emit_dots, scratch_bytes
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -25,6 +25,8 @@ _BESIDE_A_ROW = 1.5
 _MOST_OF_L2 = 0.5
 # An A of at least this share of the last cache comes from memory: its next rows are asked for ahead of time.
 _FAR_OF_L3 = 0.25
+# So many dot products of a row leave the machine's own prefetchers waiting, where the last cache is far as well.
+_MANY_COLUMNS = 5
 # A chunk reads so many bytes of A at least; and there are so many chunks at most, which two, four... threads share.
 _CHUNK_BYTES = 96 << 10
 _MOST_CHUNKS = 64
@@ -69,6 +71,7 @@ def takes_dots(binder: Binder, product: PlainProduct) -> bool:
     columns, word = problem.n, PRODUCTS[problem.product].word.nbytes
     rows, across = _tile(binder.target, columns)
     is_far = problem.batch * problem.m * problem.k * word > _FAR_OF_L3 * binder.target.caches.l3
+    is_far |= columns >= _MANY_COLUMNS and asks_ahead(binder.target)
     spec = DotsSpec(problem.product, columns, rows, across, is_far, product.is_turned, product.epilogue)
     row_block = _row_block(problem, word, rows)
     row_blocks = -(-problem.m // row_block)

@@ -444,7 +444,7 @@ class _Gemm:
         return (Request(k.pointer(part, word), 1, apart),)
 
     def _rows_behind(self, block: _Block, rows: Rows, height: int = 0) -> tuple[Request, ...]:
-        """Asks for the rows of A behind a tile of whole height, which the next tile multiplies, or for `height` of them.
+        """Asks for the rows of A behind a tile of whole height, which the next tile multiplies; for `height` of them.
 
         In each step of K a tile reads a word of every row, and so a line of all of them every few steps: no stream that
         a machine's own prefetchers follow. But rows that hold all of K follow one another without a gap.
