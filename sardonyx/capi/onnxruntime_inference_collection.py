@@ -10,6 +10,8 @@ from sardonyx.api.values.device import OrtDevice, get_ort_device_type, get_vendo
 from sardonyx.api.values.ort_value import OrtValue, copy_tensors
 from sardonyx.api.values.sparse_tensor import SparseTensor
 
+Session = InferenceSession  # onnxruntime's base class of it, which annotations and checks of types name
+
 __all__ = [
     "AdapterFormat",
     "IOBinding",
@@ -18,6 +20,7 @@ __all__ = [
     "OrtDevice",
     "OrtDeviceVendorId",
     "OrtValue",
+    "Session",
     "SparseTensor",
     "check_and_normalize_provider_args",
     "copy_tensors",

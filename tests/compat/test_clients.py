@@ -121,3 +121,22 @@ session.run_with_iobinding(binding)
 binding.synchronize_outputs()
 assert target.tolist() == [[2, 2, 2], [2, 2, 2]]
 """)
+
+
+def test_the_base_class_that_annotations_and_patches_name(run_client, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(add_and_multiply())
+    run_client("""
+import onnxruntime
+from onnxruntime.capi.onnxruntime_inference_collection import Session
+
+original = Session.set_providers
+
+def host_alone(self, providers=None, provider_options=None):
+    original(self, ["CPUExecutionProvider"])
+
+onnxruntime.capi.onnxruntime_inference_collection.Session.set_providers = host_alone
+session = onnxruntime.InferenceSession("m.onnx")
+session.set_providers(["CUDAExecutionProvider"])
+assert isinstance(session, Session) and issubclass(onnxruntime.InferenceSession, Session)
+assert session.get_providers() == ["CPUExecutionProvider"]
+""")
