@@ -15,7 +15,15 @@ import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
 from sardonyx.compiler.choice.gemm_blocking import choose_blocking
-from sardonyx.compiler.choice.gemm_choice import Blocking, Problem, asks_ahead, bf16_product, packed_words, tile_shape
+from sardonyx.compiler.choice.gemm_choice import (
+    Blocking,
+    Problem,
+    asks_ahead,
+    asks_for_results,
+    bf16_product,
+    packed_words,
+    tile_shape,
+)
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import WordsSpec, emit_words
@@ -147,7 +155,8 @@ def multiply(
     spec = GemmSpec(
         product, problem.a, problem.b, tile.rows, tile.vectors, tile.unroll, asks_ahead(binder.target), epilogue
     )
-    in_memory = sum([tensor.nbytes for tensor in (*found.operands, *results)])
+    written = sum([tensor.nbytes for tensor in results])
+    in_memory = sum([tensor.nbytes for tensor in found.operands]) + written
     known = _Known(
         spec=spec,
         sizes={
@@ -155,7 +164,7 @@ def multiply(
             "n": problem.n,
             "k": problem.k,
             "b_stride": found.b_stride,
-            "far": int(in_memory > binder.target.caches.l3 / 2),
+            "far": int(in_memory > binder.target.caches.l3 / 2 or asks_for_results(binder.target, written)),
             "a_stride": found.a.strides[-1] if problem.a == "columns" else rows[0],
         },
         matrices=(found.a, found.b, *found.operands, *results),

@@ -16,7 +16,7 @@ chunks, so results have the same bits for every one of these choices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
@@ -253,8 +253,14 @@ class _Gemm:
         )
         rows = self._rows_from(block, begin)
         joined = self._joins(chunk, whole - 1)
+        asked, behind = self._strip_behind(below, block, rows)
+        far = given["far"].differs(0)
         with k.loop(chunk.first_panel, whole - joined.to(I64)) as panel:
-            self._swept_tile(below, block, rows, panel, self.spec.vectors)
+            with k.when(far & (asked ^ True)):
+                self._writer(below, panel * self.panel, [None] * self.spec.vectors).ask_ahead(
+                    below.row_start, k.constant(I64, self.spec.rows)
+                )
+            self._swept_tile(below, block, rows, panel, self.spec.vectors, requests=behind(panel))
         if self.joined_rows:
             with k.when(joined):
                 for halved in self._halved(given["n"] - whole * self.panel, self.joined_rows):
@@ -291,18 +297,16 @@ class _Gemm:
         vectors: int,
         left: Value | None = None,
         halved: bool = False,
+        requests: tuple[Request, ...] | None = None,
     ) -> None:
         """The product of `rows` and some vectors of a panel, of which `left` columns exist (None: all)."""
         k, product, spec = self.k, self.product, self.spec
         start = chunk.b.offset(panel * self._words(self.given["k"]) * self.panel)
         # A vector alone is bound by what it loads, and of so few columns B is small.
         ahead = self.given["prefetch"] if vectors == spec.vectors else None
-        requests = self._rows_behind(block, rows)
+        if requests is None:
+            requests = self._rows_behind(block, rows)
         b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead, requests, halved=halved)
-        with k.when(self.given["far"].differs(0)):
-            self._writer(chunk, panel * self.panel, [None] * vectors).ask_ahead(
-                chunk.row_start, k.constant(I64, spec.rows)
-            )
         values = multiply_tile(k, product, rows, b, spec.rows, block.words, 1)
         masks = [None if left is None else k.lanes_below(left - at * self.lanes, self.lanes) for at in range(vectors)]
         tall = [[values[row, 0, vector] for vector in range(vectors)] for row in range(spec.rows)]
@@ -442,6 +446,39 @@ class _Gemm:
         start = b.starts[0].offset(b.prefetch)
         part = k.advance(start.address, row // height * apart * block.words, 1)
         return (Request(k.pointer(part, word), 1, apart),)
+
+    def _strip_behind(
+        self, chunk: _Chunk, block: _Block, rows: Rows
+    ) -> tuple[Value, Callable[[Value], tuple[Request, ...]]]:
+        """What the tile of a whole panel asks for, and whether C is asked for, which it is where memory is far: in the
+        first half of a strip's panels a part of A's rows behind it, in the second half a part of C's, whose lines are
+        read before they are written.
+
+        Rows of C that lie together are one piece as A's are, if the strip has all their columns.
+        """
+        k, given = self.k, self.given
+        requests = self._rows_behind(block, rows)
+        if not (self.spec.few_prefetch and requests):
+            return k.constant(BOOL, False), lambda panel: requests
+        out, height, lines, one = chunk.outputs[0], self.spec.rows, requests[0].lines, k.constant(I64, 1)
+        count, words = chunk.last_panel - chunk.first_panel, block.words * lines
+        is_whole = given["groups"].equals(1) & (out.stride < given["n"] * 2) & (words > 0) & (count > 1)
+        half = k.select(is_whole, count // 2, count)
+        a_bytes = -(-height * self.product.word.nbytes // lines)
+        a_part = k.select(rows.stride.equals(block.words), (half + (a_bytes - 1)) // half, 0)
+        turns = k.select(is_whole, (count - half) * words, one)
+        c_part = out.stride * (height * out.start.scalar.nbytes) // turns + 1
+        a, c = rows.start.offset(rows.stride * height), out.start.offset(out.stride * height)
+
+        def of(panel: Value) -> tuple[Request, ...]:
+            turn = panel - chunk.first_panel
+            is_a = turn < half
+            part = k.select(is_a, a_part, c_part)
+            first = k.select(is_a, a.address, c.address)
+            start = k.advance(first, k.select(is_a, turn, turn - half) * part * words, 1)
+            return (Request(k.pointer(start, self.product.word), lines, part),)
+
+        return is_whole, of
 
     def _rows_behind(self, block: _Block, rows: Rows, height: int = 0) -> tuple[Request, ...]:
         """Asks for the rows of A behind a tile of whole height, which the next tile multiplies; for `height` of them.
