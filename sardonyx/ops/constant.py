@@ -101,6 +101,7 @@ class ConstantOfShape(Operator):
 
     host_reason = "its size depends on data"
     value: ir.TensorProtocol | None = None
+    _filling: Array | None = None
 
     def filling(self) -> Array:
         if self.value is None:
@@ -113,11 +114,12 @@ class ConstantOfShape(Operator):
     def run(self, shape: Array) -> Sequence[Value]:
         if shape.ndim != 1:
             raise ValueError(f"the shape must be a vector, not a tensor of {shape.ndim} dimensions")
-        wanted = tuple(int(dim) for dim in shape)
-        if any(dim < 0 for dim in wanted):
-            raise ValueError(f"a shape has no negative dimensions: {list(wanted)}")
-        filling = self.filling()
-        return (np.full(wanted, filling, filling.dtype),)
+        wanted = shape.tolist()
+        if wanted and min(wanted) < 0:
+            raise ValueError(f"a shape has no negative dimensions: {wanted}")
+        if self._filling is None:
+            self._filling = self.filling()
+        return (np.full(wanted, self._filling, self._filling.dtype),)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         filling = self.filling()
@@ -145,9 +147,10 @@ class Range(Operator):
 
     def run(self, start: Array, limit: Array, delta: Array) -> Sequence[Value]:
         count = self._count(start, limit, delta)
-        first, step = start.reshape(()), delta.reshape(())
         if start.dtype.kind in "iu":
-            return ((int(first) + np.arange(count, dtype=np.int64) * int(step)).astype(start.dtype),)
+            values = np.arange(count) * delta.item() + start.item()
+            return (values.astype(start.dtype, copy=False),)
+        first, step = start.reshape(()), delta.reshape(())
         wide: Any = np.float64 if start.dtype == np.float64 else np.float32
         values = wide(first) + np.arange(count).astype(wide) * wide(step)
         return (np.asarray(values).astype(start.dtype),)
@@ -155,13 +158,13 @@ class Range(Operator):
     @staticmethod
     def _count(start: Array, limit: Array, delta: Array) -> int:
         """How many elements there are."""
-        if any(value.size != 1 for value in (start, limit, delta)):
+        if not start.size == limit.size == delta.size == 1:
             raise ValueError("start, limit and delta of Range must be scalars")
-        first, last, step = (value.reshape(()) for value in (start, limit, delta))
+        first, last, step = start.item(), limit.item(), delta.item()
         if step == 0:
             raise ValueError("delta of Range must not be 0")
         if start.dtype.kind in "iu":
-            return max(-(-(int(last) - int(first)) // int(step)), 0)
+            return int(max(-((first - last) // step), 0))
         return max(math.ceil((float(last) - float(first)) / float(step)), 0)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:

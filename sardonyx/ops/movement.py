@@ -75,7 +75,7 @@ class Slicing(Viewing):
 def _check_counts(*given: Sequence[Any]) -> None:
     """ValueError unless there are as many starts as ends, axes and steps."""
     counts = [len(one) for one in given]
-    if len(set(counts)) > 1:
+    if min(counts) != max(counts):
         names = "starts", "ends", "axes", "steps"
         told = ", ".join(f"{count} {name}" for count, name in zip(counts, names, strict=True))
         raise ValueError(f"Slice needs as many of each, not {told}")

@@ -45,8 +45,8 @@ def axis_of(axis: int, rank: int) -> int:
 
 def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Axes counted from the front; ValueError where one is out of range or comes twice."""
-    plain = tuple(axis_of(int(axis), rank) for axis in axes)
-    if len(set(plain)) != len(plain):
+    plain = tuple([axis_of(int(axis), rank) for axis in axes])
+    if len(plain) > 1 and len(set(plain)) != len(plain):
         raise ValueError(f"axes {list(axes)} name one axis twice")
     return plain
 

@@ -82,7 +82,7 @@ def _numbers(node: ir.Node, inputs: Sequence[Any], index: int, name: str) -> lis
 def _constant_of_shape(node: ir.Node, inputs: Sequence[Any]) -> int | None:
     value = _attribute(node, "value", None)
     width = 4 if value is None else max(1, value.dtype.bitwidth // 8)
-    return _product(inputs[0]) * width
+    return int(math.prod(inputs[0].tolist())) * width
 
 
 def _expand(node: ir.Node, inputs: Sequence[Any]) -> int | None:
@@ -98,8 +98,8 @@ def _tile(node: ir.Node, inputs: Sequence[Any]) -> int | None:
 
 
 def _range(node: ir.Node, inputs: Sequence[Any]) -> int | None:
-    start, limit, delta = (float(np.asarray(item).reshape(())) for item in inputs[:3])
-    return max(0, math.ceil((limit - start) / delta)) * int(np.asarray(inputs[0]).itemsize)
+    start, limit, delta = [float(item.item()) for item in inputs]
+    return max(0, math.ceil((limit - start) / delta)) * int(inputs[0].itemsize)
 
 
 def _random(node: ir.Node, inputs: Sequence[Any]) -> int | None:
