@@ -92,12 +92,13 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
         tile.rows,
         tile.vectors,
         shares_requests=cut.tile_block > cut.tile_rows,
+        from_taps=cut.from_taps,
         epilogue=_epilogue(finish.outputs, operands),
     )
     packed = binder.derived(
         call.w,
-        ("Winograd's filters", scheme.stride, scheme.outputs),
-        lambda array: transformed_filters(binder.library, array, scheme),
+        ("Winograd's filters", scheme.stride, scheme.outputs, cut.from_taps),
+        lambda array: packed_filters(binder.library, array, scheme, cut.from_taps),
     )
     weights = call.w
     if not weights.is_contiguous:
@@ -139,14 +140,19 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
     return call.handed_on(results)
 
 
-def transformed_filters(library: KernelLibrary, array: Array, scheme: Scheme) -> Array:
-    """Filters [filters, channels, 3, 3] as `emit_winograd` reads them: transformed in float64, rounded once."""
+def packed_filters(library: KernelLibrary, array: Array, scheme: Scheme, as_taps: bool = False) -> Array:
+    """Filters [filters, channels, 3, 3] as `emit_winograd` reads them: transformed in float64, rounded once, or as they
+    are."""
     filters, channels = array.shape[:2]
     panel = panel_columns(library.target)
-    panels, blocks = panels_of(filters, panel), -(-channels // _FILTER_BLOCK)
-    packed = constant_empty(panels * scheme.filters * channels * panel, np.dtype(np.float32))
+    vectors, numbers = tile_shape(library.target).vectors, scheme.filters
+    size = panels_of(filters, panel) * panel
+    if as_taps:
+        panel, vectors, numbers = panel // vectors, 1, TAPS * TAPS
+    panels, blocks = size // panel, -(-channels // _FILTER_BLOCK)
+    packed = constant_empty(size * numbers * channels, np.dtype(np.float32))
     source = np.ascontiguousarray(array, np.float32)
-    spec = FiltersSpec(scheme.stride, scheme.outputs, tile_shape(library.target).vectors)
+    spec = FiltersSpec(scheme.stride, scheme.outputs, vectors, as_taps)
     words = (source, packed, filters, channels, _FILTER_BLOCK, blocks)
     threads = min(os.cpu_count() or 1, panels * blocks) if packed.nbytes > _SMALL else 1
     library.run(emit_winograd_filters, spec, words, panels * blocks, threads)
@@ -187,5 +193,7 @@ def _detail(call: ConvolutionCall, scheme: Scheme, cut: Cut) -> str:
     sizes = f"{math.prod(call.windows.output)} places, {call.channels} channels, {call.filters} filters"
     return (
         f"tiles of {scheme.outputs}x{scheme.outputs}, stride {scheme.stride}, {sizes}, {cut.all_tiles} tiles, "
-        f"{cut.tile_block} tiles and {cut.group} panels a chunk, tile {cut.tile_rows} rows, k {cut.k_block}"
+        f"{cut.tile_block} tiles and {cut.group} panels a chunk, "
+        + ("filters from taps" if cut.from_taps else f"tile {cut.tile_rows} rows")
+        + f", k {cut.k_block}"
     )

@@ -1,6 +1,7 @@
 """Whether Winograd's algorithm is worth it for a convolution, with which tiles, and how that is cut into chunks.
 
-Nothing here depends on the number of threads. The scheme decides about rounding; the cut does not.
+Nothing here depends on the number of threads. The scheme decides about rounding, and whether filters are transformed
+while they are multiplied; how the tiles are cut does not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, tile_shape
 from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.convolution.winograd_output import products_of_tile
-from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, Scheme
+from sardonyx.compiler.llvm.kernels.convolution.winograd_taps import TAPS_SCHEME, TILES_AT_ONCE
+from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, TAPS, Scheme
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution.algorithm import rates
@@ -23,6 +25,8 @@ _FLOAT = 4
 _ENOUGH_CHUNKS = 8
 # Blocks of tiles that are considered, in tiles.
 _BLOCKS = (4, 6, 8, 12, 16, 20, 24, 30, 36, 48, 60, 72, 96, 128, 192)
+# The registers that products with filters from taps take, see `winograd_taps`.
+_REGISTERS = 32
 # A step of the micro-kernel takes as many cycles as it has rows, but no less than a multiply-add's latency.
 _LEAST_CYCLES = 4
 
@@ -41,7 +45,8 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Cut:
-    """Sizes of a chunk and of what it keeps in scratch: see `winograd.argument_names`."""
+    """Sizes of a chunk and of what it keeps in scratch: see `winograd.argument_names`; `from_taps` where filters are
+    transformed while they are multiplied."""
 
     all_tiles: int
     tiles: int
@@ -60,6 +65,7 @@ class Cut:
     o_scratch: int
     mark_scratch: int
     scratch: int
+    from_taps: bool = False
 
     @property
     def blocks(self) -> int:
@@ -77,6 +83,7 @@ class Costs:
     share          of the peak that the micro-kernel reaches
     call           cycles to begin and to end the micro-kernel
     into, out      cycles for a product of a vector of a tile, to transform the pixels and to make the outputs
+    of_taps        cycles to transform the taps of a channel of a vector of filters for a column of points
     l2, l3, memory bytes a nanosecond that are read from there, for one thread
     exposed        the part of the time for reading filters that is not hidden behind multiplying
     near, far      the part of the time for tiles and products that is not, in the second cache and behind it
@@ -87,6 +94,7 @@ class Costs:
     call: float = 30.0
     into: float = 3.0
     out: float = 3.3
+    of_taps: float = 8.0
     l2: float = 200.0
     l3: float = 100.0
     memory: float = 40.0
@@ -139,21 +147,27 @@ def cuts(target: Target, sizes: Sizes, scheme: Scheme) -> list[Cut]:
     across, down = -(-sizes.columns // scheme.outputs), -(-sizes.lines // scheme.outputs)
     every = sizes.images * across * down
     blocks = dict.fromkeys(-(-every // -(-every // most)) for most in _BLOCKS)
-    return [cut_of(target, sizes, scheme, block) for block in blocks]
+    found = [cut_of(target, sizes, scheme, block) for block in blocks]
+    if every <= TILES_AT_ONCE and scheme == TAPS_SCHEME and target.registers >= _REGISTERS and asks_ahead(target):
+        found.append(cut_of(target, sizes, scheme, TILES_AT_ONCE, from_taps=True))
+    return found
 
 
-def cut_of(target: Target, sizes: Sizes, scheme: Scheme, tile_block: int) -> Cut:
-    """The cut into blocks of so many tiles."""
+def cut_of(target: Target, sizes: Sizes, scheme: Scheme, tile_block: int, *, from_taps: bool = False) -> Cut:
+    """The cut into blocks of so many tiles, of `TILES_AT_ONCE` where filters are transformed from their taps."""
     lanes, panel, points = target.lanes(F32), panel_columns(target), scheme.points
     across, down = -(-sizes.columns // scheme.outputs), -(-sizes.lines // scheme.outputs)
     every = sizes.images * across * down
-    tile_block = min(tile_block, every)
+    tile_block = TILES_AT_ONCE if from_taps else min(tile_block, every)
     blocks, panels = -(-every // tile_block), -(-sizes.filters // panel)
     groups = min(panels, -(-_ENOUGH_CHUNKS // blocks))
     group = -(-panels // groups)
     rows = tile_shape(target).rows
     most_k = max(64, 2 * target.caches.l1 // (panel * _FLOAT))
+    if from_taps:  # those of a vector of filters stay in the nearest cache from one column of points to the next
+        most_k = 3 * target.caches.l1 // (4 * lanes * TAPS * TAPS * _FLOAT)
     v_apart = -(-sizes.channels // lanes) * lanes
+    v_apart = _odd_lines(v_apart) if from_taps else v_apart  # a column of points is read at once
     v_stride = _odd_lines(points * v_apart)
     outputs_bytes = scheme.outputs * scheme.outputs * panel * _FLOAT
     run = min(tile_block, -(-across // -(-across * outputs_bytes // (target.caches.l1 // 2))))
@@ -180,6 +194,7 @@ def cut_of(target: Target, sizes: Sizes, scheme: Scheme, tile_block: int) -> Cut
         o_scratch=o_scratch,
         mark_scratch=mark_scratch,
         scratch=mark_scratch + _LINE,
+        from_taps=from_taps,
     )
 
 
@@ -187,18 +202,28 @@ def predicted(target: Target, sizes: Sizes, scheme: Scheme, cut: Cut, costs: Cos
     """Nanoseconds on one thread: the products, the transforms, and the filters' way from the caches or memory."""
     lanes, panel, points = target.lanes(F32), panel_columns(target), scheme.points
     panels = -(-sizes.filters // panel)
-    last = cut.all_tiles - (cut.blocks - 1) * cut.tile_block
-    steps = (cut.blocks - 1) * _row_cycles(cut.tile_block, cut.tile_rows) + _row_cycles(last, cut.tile_rows)
-    calls = cut.blocks * -(-cut.tile_block // cut.tile_rows) * -(-sizes.channels // cut.k_block)
-    products = points * panels * (sizes.channels * steps / costs.share + calls * costs.call)
+    if cut.from_taps:
+        columns = cut.blocks * sizes.channels * (panels * panel // lanes) * scheme.size
+        products = columns * (scheme.size * TILES_AT_ONCE / 2 + costs.of_taps)
+    else:
+        products = panels * points * _panel_cycles(sizes, cut, costs)
     transforms = (
         cut.all_tiles * points * (-(-sizes.channels // lanes) * costs.into + -(-sizes.filters // lanes) * costs.out)
     )
-    filters = float(scheme.filters * sizes.channels * panels * panel * _FLOAT)
+    numbers = TAPS * TAPS if cut.from_taps else scheme.filters
+    filters = float(numbers * sizes.channels * panels * panel * _FLOAT)
     reads = filters / costs.memory + (cut.blocks - 1) * filters / costs.bytes_of(target, filters)
     busy = products / ghz
     hidden = max(busy, reads) + costs.exposed * min(busy, reads)
     return hidden + cut.blocks * panels * _again(target, cut, costs) + transforms / ghz
+
+
+def _panel_cycles(sizes: Sizes, cut: Cut, costs: Costs) -> float:
+    """Cycles of the micro-kernel for all tiles, at one point, and a panel of filters."""
+    last = cut.all_tiles - (cut.blocks - 1) * cut.tile_block
+    steps = (cut.blocks - 1) * _row_cycles(cut.tile_block, cut.tile_rows) + _row_cycles(last, cut.tile_rows)
+    calls = cut.blocks * -(-cut.tile_block // cut.tile_rows) * -(-sizes.channels // cut.k_block)
+    return sizes.channels * steps / costs.share + calls * costs.call
 
 
 def _again(target: Target, cut: Cut, costs: Costs) -> float:

@@ -28,6 +28,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Requests
 from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, place_of
 from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums, products_of_tile
+from sardonyx.compiler.llvm.kernels.convolution.winograd_taps import TapProducts
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Request, Rows, Tile, multiply_tile, store_tile
@@ -49,7 +50,8 @@ class WinogradSpec:
     `stride` is the distance of windows along both dimensions, 1 or 2, and tiles have `outputs` x `outputs` outputs: a
     scheme of `winograd_transforms.SCHEMES`. `stored` names the product whose types image and filters have in memory;
     all is computed in float32. The micro-kernel has `rows` x `vectors` registers. With `shares_requests` it takes
-    several turns for the tiles of a block, which share in asking for filters ahead of time.
+    several turns for the tiles of a block, which share in asking for filters ahead of time. With `from_taps` filters
+    come as they are, and up to `TILES_AT_ONCE` tiles of a block are multiplied by `winograd_taps`.
     """
 
     stride: int = 1
@@ -58,6 +60,7 @@ class WinogradSpec:
     rows: int = 12
     vectors: int = 2
     shares_requests: bool = True
+    from_taps: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
 
@@ -122,8 +125,9 @@ class _Winograd:
         return self.k.pointer(self.k.advance(self.k["scratch"], self.given[name], 1), scalar)
 
     def text(self) -> str:
-        k, given = self.k, self.given
+        k, given, spec = self.k, self.given, self.spec
         panels = (given["filters"] + (self.panel - 1)) // self.panel
+        from_taps = TapProducts(k, given, self.transformed, self.products, self.tile_products, self.panel)
         with k.loop(k["begin"], k["end"]) as number:
             block, first_panel = number // given["groups"], number % given["groups"] * given["group"]
             first_tile = block * given["tile_block"]
@@ -138,7 +142,10 @@ class _Winograd:
                     Requests(k, squares, first_tile, end)
                     for squares in self.writer.squares(panel * self.panel, self.panel)
                 ]
-                self._multiply(panel, tiles, inputs, results)
+                if spec.from_taps:
+                    from_taps.multiply(panel)
+                else:
+                    self._multiply(panel, tiles, inputs, results)
                 self.writer.write(
                     Sums(
                         self.products,

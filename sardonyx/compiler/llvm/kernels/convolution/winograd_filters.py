@@ -1,7 +1,8 @@
 """Filters transformed for Winograd's algorithm, in the order in which the kernel reads them.
 
 [panels of filters][transformed][channels][filters of a panel]: for each panel one stream, in the order of the products.
-They are computed in float64 and rounded once.
+They are computed in float64 and rounded once. Or as they are, for `winograd_taps`: [vectors of filters][channels][taps]
+[filters of a vector].
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
 
 @dataclass(frozen=True)
 class FiltersSpec:
-    """The scheme for a `stride` and `outputs`; panels of `vectors` registers of float32."""
+    """The scheme for a `stride` and `outputs`; panels of `vectors` registers of float32. With `as_taps` the filters are
+    not transformed, and the taps of a channel follow each other."""
 
     stride: int
     outputs: int
     vectors: int
+    as_taps: bool = False
 
     ARGUMENTS = ("source", "target", "filters", "channels", "block", "blocks")
 
@@ -50,8 +53,13 @@ def emit_winograd_filters(target: Target, spec: FiltersSpec) -> str:
             def tap(i: int, j: int, start: Pointer = start, mask: Value = mask) -> Value:
                 return start.offset(i * TAPS + j).gather(places, mask).to(F64)
 
-            place = packed.offset((number * scheme.filters * channels + channel) * panel + vector)
-            for value in scheme.of_taps(k, tap):
-                place.store(value.to(F32))
-                place = place.offset(channels * panel)
+            if spec.as_taps:
+                place = packed.offset((number * channels + channel) * (square * panel) + vector)
+                for each in range(square):
+                    place.store(tap(*divmod(each, TAPS)).to(F32), each * panel)
+            else:
+                place = packed.offset((number * scheme.filters * channels + channel) * panel + vector)
+                for value in scheme.of_taps(k, tap):
+                    place.store(value.to(F32))
+                    place = place.offset(channels * panel)
     return k.finish()

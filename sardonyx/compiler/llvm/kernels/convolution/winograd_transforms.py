@@ -97,6 +97,24 @@ class Transforms:
             result.append((even - odd) * float(1 / self._distances(-p)))
         return [*result, g[-1]]
 
+    def tap_at(self, k: Function, g: Sequence[Value], number: int) -> Value:
+        """The value of three taps' polynomial at one point: the transform but for a factor, its `scale`."""
+        if number == len(self.points):
+            return g[-1]
+        point = self.points[number]
+        return k.fma(k.fma(g[2], _number(k, point, g[2]), g[1]), _number(k, point, g[1]), g[0]) if point else g[0]
+
+    def taps_at_all(self, k: Function, g: Sequence[Value]) -> Line:
+        """The same at every point, with few operations: the points are 0 and pairs."""
+        result = [g[0]]
+        for p in self.pairs:
+            result.extend(_both(k, k.fma(g[2], _number(k, p * p, g[2]), g[0]), g[1], p))
+        return [*result, g[2]]
+
+    def scale(self, number: int) -> Fraction:
+        """What a point's value of the taps' polynomial is multiplied by."""
+        return 1 / self._distances(self.points[number]) if number < len(self.points) else Fraction(1)
+
     def _distances(self, point: Fraction) -> Fraction:
         return math.prod((point - other for other in self.points if other != point), start=Fraction(1))
 
