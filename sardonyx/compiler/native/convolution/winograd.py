@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Array, Binder, Tensor
-from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of, tile_shape
+from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, panels_of, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.winograd import WinogradSpec, argument_names, emit_winograd
 from sardonyx.compiler.llvm.kernels.convolution.winograd_filters import FiltersSpec, emit_winograd_filters
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
@@ -93,6 +93,7 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
         tile.vectors,
         shares_requests=cut.tile_block > cut.tile_rows,
         from_taps=cut.from_taps,
+        asks_for_tiles=asks_ahead(binder.target),
         epilogue=_epilogue(finish.outputs, operands),
     )
     packed = binder.derived(

@@ -51,7 +51,8 @@ class WinogradSpec:
     scheme of `winograd_transforms.SCHEMES`. `stored` names the product whose types image and filters have in memory;
     all is computed in float32. The micro-kernel has `rows` x `vectors` registers. With `shares_requests` it takes
     several turns for the tiles of a block, which share in asking for filters ahead of time. With `from_taps` filters
-    come as they are, and up to `TILES_AT_ONCE` tiles of a block are multiplied by `winograd_taps`.
+    come as they are, and up to `TILES_AT_ONCE` tiles of a block are multiplied by `winograd_taps`. With
+    `asks_for_tiles` the place of a transformed tile is asked for while the one before it is written.
     """
 
     stride: int = 1
@@ -61,6 +62,7 @@ class WinogradSpec:
     vectors: int = 2
     shares_requests: bool = True
     from_taps: bool = False
+    asks_for_tiles: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
 
@@ -113,7 +115,8 @@ class _Winograd:
         words = k.pointer("arguments", I64)
         self.given = given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         stored = PRODUCTS[spec.stored].stored_a
-        self.pixels = Pixels(k, self.scheme, given, stored, k.pointer("scratch", stored))
+        zeros = k.pointer("scratch", stored)
+        self.pixels = Pixels(k, self.scheme, given, stored, zeros, asks_for_tiles=spec.asks_for_tiles)
         self.writer = OutputWriter(k, self.scheme, given, spec.epilogue, self.pixels)
         self.filter_numbers = k.table(I64, self.scheme.filter_numbers)
         self.transformed = self._scratch("v_scratch", F32)

@@ -32,8 +32,18 @@ def place_of(scheme: Scheme, given: Mapping[str, Value], number: Value) -> TileP
 class Pixels:
     """The addresses of the pixels of one tile of the input, in rows; those of the padding lie in a row of zeros."""
 
-    def __init__(self, k: Function, scheme: Scheme, given: Mapping[str, Value], stored: Type, zeros: Pointer) -> None:
+    def __init__(
+        self,
+        k: Function,
+        scheme: Scheme,
+        given: Mapping[str, Value],
+        stored: Type,
+        zeros: Pointer,
+        *,
+        asks_for_tiles: bool = False,
+    ) -> None:
         self.k, self.scheme, self.given, self.stored, self.zeros = k, scheme, given, stored, zeros
+        self.asks_for_tiles = asks_for_tiles
         self.table = k.stack(I64, scheme.points)
         self.across = scheme.outputs * scheme.stride  # columns from a tile to the next one of the line
 
@@ -100,7 +110,7 @@ class Pixels:
         """Write the tile at every point, in the order of the products: all channels, `apart` elements behind the last.
 
         The row of a point is written in whole vectors, with zeros behind the last channel. Meanwhile the next tile of
-        the line is asked for.
+        the line is asked for; with `asks_for_tiles` also where that will be written.
         """
         k, channels, lanes = self.k, self.given["channels"], self.k.target.lanes(F32)
         whole = channels - channels % lanes
@@ -122,6 +132,8 @@ class Pixels:
         place = target.offset(channel)
         for value in self.scheme.of_inputs(k, pixel):
             place.store(value)
+            if self.asks_for_tiles:
+                place.prefetch(self.given["v_stride"])
             place = place.offset(apart)
 
 
