@@ -64,7 +64,7 @@ __all__ = [
 SMALL_STEP_NS = 2000
 
 # Formulas that are made while one plan is bound: each takes about as long as to bind a few operations.
-MOST_FORMULAS = 4
+MOST_FORMULAS = 8
 
 # Two words of a fault: whether there is one, and the number that is wrong.
 FAULT_BYTES = 16

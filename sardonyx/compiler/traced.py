@@ -81,7 +81,8 @@ class Trace:
         """The function of the numbers that gives what the text `result` says, or None where an outcome is another."""
         self.is_open = False
         lines = [f"def formula({','.join(self._parameters)}):", *self._body(), f"return {result}"]
-        scope: dict[str, Any] = {"__builtins__": {"round": round, "abs": abs, "len": len}, **self._functions, **helpers}
+        known = {"round": round, "abs": abs, "len": len, "max": max}
+        scope: dict[str, Any] = {"__builtins__": known, **self._functions, **helpers}
         exec("\n ".join(lines), scope)
         return scope["formula"]  # type: ignore[no-any-return]
 
@@ -150,12 +151,19 @@ def called(function: Callable[[Given], Found], given: Given) -> Found:
     return result(*computed(again, [fields[name] for name in names]))
 
 
-def computed(function: Callable[..., Sequence[int]], numbers: Sequence[int]) -> Sequence[int]:
+def computed(function: Callable[..., Sequence[int]], numbers: Sequence[float]) -> Sequence[int]:
     """What a function of numbers gives, to be called again by the formula where some of them are traced."""
     traces = [number.trace for number in numbers if is_traced(number)]
     if not traces:
         return function(*numbers)
     return traces[0].call(function, numbers, function(*map(plain, numbers)))
+
+
+def larger(first: Any, second: Any) -> Any:
+    """The larger of two numbers, whichever that is for others: `max` would hold fast which one it is."""
+    trace = next((number.trace for number in (first, second) if is_traced(number)), None)
+    found = max(plain(first), plain(second))
+    return found if trace is None else trace.made(f"max({text_of(first)},{text_of(second)})", found)
 
 
 _NUMBERS = (int, float, np.integer, np.floating)

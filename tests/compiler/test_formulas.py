@@ -222,6 +222,23 @@ def test_what_is_computed_from_results_is_on_the_route(routed: list[bool]) -> No
     assert sum(routed) > 0.5 * len(routed)
 
 
+def test_recurrent_layers_have_formulas(found: list[bool]) -> None:
+    text = """(float[n, b, 16] x) => (float[n, 2, b, 40] y, float[2, b, 40] h) {
+        y, h = LSTM <hidden_size = 40, direction = "bidirectional"> (x, w, r, bias) }"""
+    made = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\nagraph {text}')
+    rng = np.random.default_rng(1)
+    for name, shape in {"w": (2, 160, 16), "r": (2, 160, 40), "bias": (2, 320)}.items():
+        made.graph.initializer.append(numpy_helper.from_array(rng.uniform(-1, 1, shape).astype(np.float32), name))
+    source = native(session_of(made.SerializeToString(), threads=2)).plan_for(((64, 1, 16),)).source
+    assert isinstance(source, BoundSegment)
+    for n, b in ((64, 1), (65, 2), (66, 3), (80, 4), (120, 2)):
+        assert_same_plan(source.segment, [(n, b, 16)])
+    found.clear()
+    for n, b in ((67, 2), (68, 4), (91, 3), (103, 2), (110, 4), (119, 2)):
+        assert_same_plan(source.segment, [(n, b, 16)])
+    assert found.count(False) <= 1
+
+
 def test_one_outline_serves_steps_of_one_chunk_and_of_many(model: bytes, routed: list[bool]) -> None:
     segment = segment_of(session_of(model, threads=2))
     patterns = set()

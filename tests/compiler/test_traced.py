@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.compiler.traced import Trace, Traced, TraceError, called, computed, text_of
+from sardonyx.compiler.traced import Trace, Traced, TraceError, called, computed, larger, text_of
 
 WHOLE = st.integers(1, 1 << 40)
 
@@ -28,6 +28,7 @@ COMPUTATIONS: list[Callable[..., Any]] = [
     lambda a, b: sum([a, b]) + math.prod([a, b, 2]),
     lambda a, b: np.int64(3) * a + b * np.int64(2),
     lambda a, b: 0 + a + 0,
+    lambda a, b: (larger(a, b), larger(1, a // b), larger(a / b, 1.0)),
 ]
 
 

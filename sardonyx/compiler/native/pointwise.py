@@ -23,6 +23,7 @@ from sardonyx.compiler.native.rows.rows import (
     space_size,
     table_words,
 )
+from sardonyx.compiler.traced import larger
 from sardonyx.kernel.canonical import Canonical, canonical
 from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, substitute, walk
@@ -110,7 +111,7 @@ class PointwiseKernel:
         wanted = elements_per_chunk(elements, nbytes, self.operations)
         axes, fastest, piece, shrink = _cut(axes, row, wanted)
         items = space_size(axes) * fastest.size
-        per_chunk = max(1, wanted // piece)
+        per_chunk = larger(1, wanted // piece)
         access = tuple([access_of(step, one.dtype.itemsize) for one, step in zip(operands, row.steps, strict=True)])
         spec = PointwiseSpec(
             self._body_for(inputs),

@@ -20,6 +20,7 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
 )
 from sardonyx.compiler.llvm.types import F32, F64
 from sardonyx.compiler.native.products.gemm_step import product_of
+from sardonyx.compiler.traced import larger
 
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
 FEW_ROWS = 8
@@ -256,7 +257,7 @@ class Attention:
         read += [tensor for tensor in (self.lengths, self.sink) if tensor is not None]
         scores = query.batch * query.heads * query.rows * key.rows
         flops, nbytes, chunks = 2.0 * scores * (query.size + self.value.size), self._nbytes(), units * groups
-        chunk_ns = (flops / _FLOPS_PER_NS + nbytes / _BYTES_PER_NS) / max(1, chunks)
+        chunk_ns = (flops / _FLOPS_PER_NS + nbytes / _BYTES_PER_NS) / larger(1, chunks)
         binder.step(
             emit_attention,
             spec,
@@ -264,7 +265,7 @@ class Attention:
             reads=read,
             writes=[self.output.tensor, *(caches if self.append is not None else ())],
             chunks=chunks,
-            claim=max(1, math.floor(SMALL_STEP_NS / max(1.0, chunk_ns))),
+            claim=larger(1, math.floor(SMALL_STEP_NS / larger(1.0, chunk_ns))),
             scratch=scratch.nbytes,
             flops=flops,
             nbytes=nbytes,
@@ -303,9 +304,11 @@ def few_rows(binder: Binder, rows: int, storage: np.dtype[np.generic], size: int
     """For how many rows (a power of two) the form for few rows is taken; 0 where it is not, for `rows` of a key head
     and heads of `size` channels.
     """
-    wide = 1 << max(0, rows - 1).bit_length()
-    lanes = binder.target.lanes(F64 if storage.itemsize == 8 else F32)
-    return wide if wide <= min(FEW_ROWS, lanes) and size <= FEW_ROWS_SIZE else 0
+    most = min(FEW_ROWS, binder.target.lanes(F64 if storage.itemsize == 8 else F32))
+    wide = 1
+    while wide < rows and wide <= most:
+        wide *= 2
+    return wide if wide <= most and size <= FEW_ROWS_SIZE else 0
 
 
 def _group_rows(rows: int, units: int, keys: int, block: int) -> int:

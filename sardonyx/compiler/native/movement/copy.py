@@ -25,6 +25,7 @@ from sardonyx.compiler.llvm.kernels.movement.interleave import (
 )
 from sardonyx.compiler.llvm.kernels.movement.transpose import StagedSpec, emit_staged_transpose
 from sardonyx.compiler.llvm.library import Emit
+from sardonyx.compiler.traced import larger
 
 # Bytes that one chunk of the grid moves: a few microseconds of work.
 CHUNK_BYTES = 64 << 10
@@ -154,10 +155,12 @@ class _Move:
             a = rest[-1]  # the source is read in the destination's order anyway
         outer = [axis for axis in rest if axis is not a]
         small = blob <= 8 and b.written == blob
-        if small and any(b.read == step * blob for step in STEPS):
-            self._by_blocks(emit_strided, StridedSpec(blob, b.read // blob), (a, 16), (b, 1024), outer)
-        elif small and b.size in COUNTS and a.read == blob and a.written == b.size * blob:
-            self._by_blocks(emit_zip, ZipSpec(blob, b.size), (a, 2048), (b, b.size), outer)
+        step = next((step for step in STEPS if b.read == step * blob), 0) if small else 0
+        count = next((count for count in COUNTS if b.size == count), 0) if small else 0
+        if step:
+            self._by_blocks(emit_strided, StridedSpec(blob, step), (a, 16), (b, 1024), outer)
+        elif count and a.read == blob and a.written == count * blob:
+            self._by_blocks(emit_zip, ZipSpec(blob, count), (a, 2048), (b, count), outer)
         elif small and a.read == blob:
             self._transpose(a, b, outer, blob)
         elif abs(a.read) < abs(b.read):
@@ -194,11 +197,11 @@ class _Move:
         a_blocks, b_blocks = -(-a_axis.size // a_block), -(-b_axis.size // b_block)
         items = math.prod(axis.size for axis in outer) * a_blocks * b_blocks
         words = [*a_axis, a_block, *b_axis, b_block, a_blocks, b_blocks, *table(outer)]
-        per_item = self.nbytes // max(1, items)
+        per_item = self.nbytes // larger(1, items)
         self._step(emit, spec, items, per_item, words, scratch)
 
     def _step(self, emit: Emit, spec: object, items: int, item_bytes: int, words: list[int], scratch: int = 0) -> None:
-        per_chunk = max(1, CHUNK_BYTES // max(1, item_bytes))
+        per_chunk = larger(1, CHUNK_BYTES // larger(1, item_bytes))
         self.binder.step(
             emit,
             spec,

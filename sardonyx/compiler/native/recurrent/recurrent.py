@@ -311,7 +311,7 @@ class _Layer:
     def last(self, planes: Tensor, number: int, dtype: np.dtype[np.generic]) -> Tensor:
         """A state after the last step, in the layout of the outputs: a view where the types are the same."""
         sizes = self._sizes
-        place = _part(planes, sizes.steps & 1 if number == 0 else 1 + number)
+        place = _part(planes, sizes.steps % 2 if number == 0 else 1 + number)
         shape, strides = (sizes.directions, sizes.batch, sizes.hidden), place.strides
         if self._batch_first:
             shape, strides = (shape[1], shape[0], shape[2]), (strides[1], strides[0], strides[2])
@@ -385,9 +385,11 @@ class _Layer:
             chunks=shares.chunks,
             claim=shares.claim,
             flops=sizes.steps * flops,
-            nbytes=float(sizes.steps * panel_bytes + loop.projected.nbytes + loop.result.nbytes),
-            detail=f"{sizes.steps} steps of {sizes.directions}x{sizes.batch}x{sizes.hidden} with {sizes.gates} gates, "
-            f"{shares}",
+            nbytes=1.0 * (sizes.steps * panel_bytes + loop.projected.nbytes + loop.result.nbytes),
+            detail=lambda: (
+                f"{sizes.steps} steps of {sizes.directions}x{sizes.batch}x{sizes.hidden} with "
+                f"{sizes.gates} gates, {shares}"
+            ),
         )
 
     def _shares(self, strands: int, panel_bytes: int, flops: float) -> _Shares:
@@ -406,7 +408,7 @@ class _Layer:
         rounds = strands if in_rounds else 1
         blocks = sizes.unit_blocks * strands // rounds
         turn_ns = step_ns / (len(self._cells[0].stages) * rounds)
-        seats = min(blocks, MOST_SEATS, max(1, int(turn_ns // _TURN_NS)))
+        seats = min(blocks, MOST_SEATS, max(1, math.floor(turn_ns / _TURN_NS)))
         asks = is_far and strand_bytes // min(seats, threads) > _AHEAD_CACHES * target.caches.l2
         return _Shares(False, seats, blocks, rounds, 1, asks)
 

@@ -35,6 +35,7 @@ from sardonyx.compiler.native.rows.rows import (
     table_words,
 )
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
+from sardonyx.compiler.traced import larger
 from sardonyx.errors import EngineError
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
@@ -281,7 +282,7 @@ class ReductionKernel:
         elements = space_size(space.kept) * length
         nbytes = sum([tensor.dtype.itemsize for tensor, one in zip(operands, fixed, strict=True) if not one])
         wanted = elements_per_chunk(elements, nbytes, self.operations)
-        per_chunk = max(1, wanted // max(1, length * rows_per_item))
+        per_chunk = larger(1, wanted // larger(1, length * rows_per_item))
         header = [items, per_chunk, vector.size, length, space_size(space.reduced[:-1])]
         binder.step(
             emit_reduction,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from sardonyx.compiler.binding import SMALL_STEP_NS, Binder, Tensor
 from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.rows.row_access import Access
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.traced import computed
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,10 @@ def in_order(binder: Binder, tensor: Tensor, shape: Sequence[int], order: Sequen
 
     A copy where they are far apart: a copy moves blocks, where the loop would fetch a cache line for each element.
     """
-    fastest = order[-1] if order else 0
-    if tensor.shape != tuple(shape) or tensor.size < _WORTH_COPYING:
+    if not order or tensor.shape != tuple(shape) or shape[order[-1]] == 1:
         return tensor
-    if shape[fastest] == 1 or abs(tensor.strides[fastest]) * tensor.dtype.itemsize <= _CLOSE_BYTES:
+    fastest = order[-1]
+    if abs(tensor.strides[fastest]) * tensor.dtype.itemsize <= _CLOSE_BYTES or tensor.size < _WORTH_COPYING:
         return tensor
     if tensor.array is not None:
         moved = binder.constant(np.ascontiguousarray(tensor.array.transpose(order)))
@@ -148,7 +150,15 @@ def elements_per_chunk(elements: int, bytes_per_element: float, operations: floa
     """How many of a step's elements one chunk should take: all of them where it is not worth a second thread."""
     known = rates()
     each = max(bytes_per_element / known.bytes_per_ns, operations / known.operations_per_ns, 1e-3)
-    return elements if elements * each < 2 * known.small_step_ns else max(1, math.floor(known.chunk_ns / each))
+    (found,) = computed(partial(_chunk_elements, known), (elements, each))
+    return found
+
+
+def _chunk_elements(known: Rates, elements: int, each: float) -> tuple[int]:
+    """The same for elements that take `each` so many nanoseconds."""
+    if elements * each < 2 * known.small_step_ns:
+        return (elements,)
+    return (max(1, math.floor(known.chunk_ns / each)),)
 
 
 def table_words(axes: Sequence[Axis]) -> list[int]:
