@@ -17,7 +17,10 @@ from sardonyx.ops.ml.trees import row_count
 
 
 class _Linear(Operator):
-    """Rows times coefficients (targets, features), plus intercepts; in single precision, as onnxruntime computes."""
+    """Rows times coefficients (targets, features), plus intercepts; in single precision, as onnxruntime computes.
+
+    Coefficients behind the last one that the features need are left out, as there.
+    """
 
     host_reason = "one matrix product in NumPy"
     coefficients: tuple[float, ...] = ()
@@ -27,11 +30,12 @@ class _Linear(Operator):
     def scores(self, data: Array, targets: int) -> Array:
         rows = rows_of(data).astype(np.float32, copy=False)
         weights, features = float_list(self.coefficients), rows.shape[1]
-        if targets < 1 or weights.size != targets * features:
+        needed = targets * features
+        if targets < 1 or weights.size < needed or weights.size % targets:
             raise ValueError(f"coefficients has {weights.size} entries for {targets} targets of {features} features")
         if self.post_transform not in TRANSFORMS:
             raise ValueError(f"post_transform '{self.post_transform}' is none of {', '.join(TRANSFORMS)}")
-        found = rows @ weights.reshape(targets, features).T
+        found = rows @ weights[:needed].reshape(targets, features).T
         offsets = float_list(self.intercepts)
         if offsets.size not in (0, targets):
             raise ValueError(f"intercepts has {offsets.size} entries for {targets} targets")

@@ -58,5 +58,16 @@ def test_classifier_of_other_inputs(dtype: Any) -> None:
 
 
 def test_coefficients_must_fit_the_features() -> None:
-    with pytest.raises(errors.OnnxRuntimeError, match="coefficients has 4 entries"):
-        ours("LinearRegressor", [X], domain=DOMAIN, coefficients=floats(4))
+    with pytest.raises(errors.OnnxRuntimeError, match="coefficients has 2 entries"):
+        ours("LinearRegressor", [X], domain=DOMAIN, coefficients=floats(2))
+    with pytest.raises(errors.OnnxRuntimeError, match="coefficients has 7 entries"):
+        ours("LinearRegressor", [X], domain=DOMAIN, coefficients=floats(7), targets=2)
+
+
+@pytest.mark.parametrize("count", [12, 15])
+def test_coefficients_behind_those_of_the_features_are_left_out(count: int) -> None:
+    compare("LinearRegressor", [X], domain=DOMAIN, coefficients=floats(count), intercepts=floats(3), targets=3)
+    compare(
+        "LinearClassifier", [X], 2, domain=DOMAIN, coefficients=floats(count), intercepts=floats(3),
+        classlabels_ints=[1, 2, 3], post_transform="LOGISTIC",
+    )  # fmt: skip

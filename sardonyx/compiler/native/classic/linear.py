@@ -32,19 +32,23 @@ class LinearScores:
 
     def __init__(self, coefficients: Array, intercepts: Array, targets: int) -> None:
         self._targets = targets
-        self._size = coefficients.size
-        self._weights = np.ascontiguousarray(coefficients.reshape(targets, -1).T)
+        self._coefficients = coefficients.reshape(-1)
+        self._weights: dict[int, Array] = {}  # by the number of features: one array for all shapes
         self._offsets = intercepts
 
     def bind(self, binder: Binder, data: Tensor) -> Tensor:
         """The scores (rows, targets) in float32."""
         rows = as_type(binder, rows_of(data), F32)
         features = rows.shape[1]
-        if self._size != self._targets * features:
+        needed = self._targets * features
+        if self._coefficients.size < needed:
             raise ValueError(
-                f"coefficients has {self._size} entries for {self._targets} targets of {features} features"
+                f"coefficients has {self._coefficients.size} entries for {self._targets} targets of {features} features"
             )
-        return weighted_sums(binder, rows, self._weights, self._offsets)
+        if features not in self._weights:
+            taken = self._coefficients[:needed].reshape(self._targets, features)
+            self._weights[features] = np.ascontiguousarray(taken.T)
+        return weighted_sums(binder, rows, self._weights[features], self._offsets)
 
 
 class _Linear(NativeKernel):
