@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from sardonyx.compiler.choice.gemm_choice import Blocking, Problem, asks_ahead, panel_columns, panels_of, tile_shape
+from sardonyx.compiler.choice.gemm_choice import Blocking, Problem, asks_ahead, panels_of, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
@@ -79,12 +79,12 @@ class BlockingChoice:
         self.caches = target.caches
         self.is_far = asks_ahead(target)
         self.lanes = target.lanes(self.product.word)
-        self.panel = panel_columns(target, problem.product, problem.n)
+        lanes = target.lanes(self.product.accumulator)
+        self.panel = self.tile.vectors * lanes
         self.panels = max(1, panels_of(problem.n, self.panel))
         self.word = self.product.word.nbytes
         self.line = _LINE // self.word
         # Lanes behind N are multiplied as well.
-        lanes = target.lanes(self.product.accumulator)
         self.columns = -(-problem.n // lanes) * lanes
         self.target = target
 
@@ -234,22 +234,26 @@ class BlockingChoice:
 
         Each begins with a half of the chunks, as they follow each other; of an odd number the last one is left over.
         """
-        problem = self.problem
-        rows, columns = max(1, min(row_block, problem.m)), max(1, min(group * self.panel, self.columns))
-        row_blocks, groups = -(-problem.m // rows), -(-self.columns // columns)
-        last_rows = problem.m - (row_blocks - 1) * rows
-        last_columns = self.columns - (groups - 1) * columns
+        # Conditions in place of min and max, whose calls would be a quarter of what a choice takes.
+        size_m, size_n, batch = self.problem.m, self.columns, self.problem.batch
+        columns = group * self.panel
+        rows = row_block if row_block < size_m else size_m or 1
+        columns = columns if columns < size_n else size_n or 1
+        row_blocks, groups = -(-size_m // rows), -(-size_n // columns)
+        last_rows = size_m - (row_blocks - 1) * rows
+        last_columns = size_n - (groups - 1) * columns
 
-        count, area = problem.batch * row_blocks * groups, problem.m * self.columns
+        count, area = batch * row_blocks * groups, size_m * size_n
         left_over = last_rows * last_columns if count % _THREADS else 0
         # The work of the first half of the chunks: whole items, whole groups of one, and blocks of rows of a group.
         whole, blocks = divmod(count // _THREADS, row_blocks)
         items, before = divmod(whole, groups)
         across = columns if before < groups - 1 else last_columns
-        first = items * area + before * columns * problem.m + blocks * rows * across
-        second = problem.batch * area - first - left_over
-        end = max(first, second, min(first, second) + left_over)
-        return _THREADS * end / max(1, problem.batch * area)
+        first = items * area + before * columns * size_m + blocks * rows * across
+        second = batch * area - first - left_over
+        sooner, later = (first, second) if first < second else (second, first)
+        end = later if later > sooner + left_over else sooner + left_over
+        return _THREADS * end / (batch * area or 1)
 
     def _most_rows(self, k_block: int, swept: bool) -> int:
         """Rows of a block at most, a multiple of the tile's."""
@@ -278,7 +282,8 @@ class BlockingChoice:
         if count > 1 and rows > _MOST_PANELS and self.problem.a != "windows":
             tried = range(count, min(self._most_tried(count), self.panels) + 1)
             groups = dict.fromkeys([-(-self.panels // count) for count in tried])
-            return min(groups, key=partial(self._end, row_block))
+            if len(groups) > 1:
+                return min(groups, key=partial(self._end, row_block))
         return -(-self.panels // count)
 
     def _a_copy(self, cut: Cut) -> int:
