@@ -1,7 +1,8 @@
 """Results that only products in bfloat16 read: stored in bfloat16, rounded where they are made.
 
 Such a product rounds its left-hand side before it multiplies. Where nobody else reads that, it is rounded as it is
-stored: the same numbers in half the memory, without a step that reads and writes them once more.
+stored: the same numbers in half the memory, without a step that reads and writes them once more. Convolutions in tiles
+of AMX are so fast that memory is what they wait for: there what is added to their sums is rounded as well.
 """
 
 from __future__ import annotations
@@ -75,4 +76,5 @@ def _kept(group: Group, target: Target, rounded: AbstractSet[ir.Value]) -> Seque
         return group.operands if rounded >= set(every) else every if not group.values else group.inputs
     rounds = native.rounds(target)
     read = [value for place, value in enumerate(group.anchor.node.inputs) if place not in rounds]
-    return [value for value in (*read, *group.operands) if value is not None]
+    operands = () if native.rounds_operands(target) else group.operands
+    return [value for value in (*read, *operands) if value is not None]

@@ -102,3 +102,32 @@ def test_numbers_are_rounded_no_more_than_once() -> None:
     exact = x * x
     rounded = exact.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert np.array_equal(found, rounded if bf16_product(host_target()) else exact)
+
+
+BLOCK = {
+    "added": "h = Conv(x, w) g = Relu(h) t = Conv<pads = [1, 1, 1, 1]>(g, v) s = Add(t, g) r = Relu(s) y = Conv(r, w)",
+    "windows": "h = Conv(x, w) g = Relu(h) s = Conv<pads = [1, 1, 1, 1], group = 32>(g, d) r = Relu(s) y = Conv(r, w)",
+}
+
+
+@pytest.mark.parametrize("variant", host_targets())
+@pytest.mark.parametrize("name", BLOCK)
+def test_convolutions_read_what_they_add_and_windows_rounded(name: str, variant: str) -> None:
+    """Numbers as large as all that is added differ in the third digit; in tiles nothing is rounded by a step."""
+    head = '<ir_version: 10, opset_import: ["" : 20]> g (float[1, 32, 9, 11] x) => (float[a, b, c, d] y)'
+    made = onnx.parser.parse_model(f"{head} {{ {BLOCK[name]} }}")
+    rng = np.random.default_rng(5)
+    for weight, shape in {"w": (32, 32, 1, 1), "v": (32, 32, 3, 3), "d": (32, 1, 3, 3)}.items():
+        array = rng.standard_normal(shape).astype(np.float32) / np.sqrt(np.prod(shape[1:]))
+        made.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), weight))
+    given = {"x": rng.standard_normal((1, 32, 9, 11)).astype(np.float32)}
+    found = []
+    for precision in ("float32", "bfloat16"):
+        options = ort.SessionOptions()
+        options.add_session_config_entry("sardonyx.cpu.precision", precision)
+        options.add_session_config_entry("sardonyx.cpu.kernels", variant)
+        one = ort.InferenceSession(made.SerializeToString(), options)
+        found.append(one.run(None, given)[0])
+        if precision == "bfloat16" and bf16_product(host_target()) == "bf16 tiles" and variant == host_target().name:
+            assert copies(one, given) == 1  # the model's input
+    assert np.abs(found[1] - found[0]).max() <= 0.02 * np.abs(found[0]).max()

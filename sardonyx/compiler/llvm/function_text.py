@@ -26,6 +26,7 @@ class FunctionText:
         self.name = name
         self.target = target
         self.returns = returns
+        self.flushes = False  # whether what is rounded to bfloat16 loses denormal numbers, as products of it do
         self._parameters = {key: self.named(f"%{key}", type_) for key, type_ in parameters}
         self._entry: list[str] = []  # variables live in the entry block, where LLVM promotes them
         self._lines: list[str] = []

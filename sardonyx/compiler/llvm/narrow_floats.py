@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sardonyx.compiler.llvm.tiny_floats import from_byte, to_byte
-from sardonyx.compiler.llvm.types import BF16, F32, F64, HALF, U8, U16, U32, Type
+from sardonyx.compiler.llvm.types import BF16, BRAIN, F32, F64, HALF, U8, U16, U32, Type
 
 if TYPE_CHECKING:
     from sardonyx.compiler.llvm.builder import Function, Value
@@ -39,6 +39,12 @@ def widened(value: Value, wanted: Type) -> Value:
 def narrowed(k: Function, value: Value, storage: Type) -> Value:
     """A value rounded to `storage`: once, but by way of F32 for bfloat16 (as `ml_dtypes` does)."""
     return value.to(storage)
+
+
+def rounded_quickly(k: Function, single: Value) -> Value:
+    """F32 rounded to bfloat16 by the instruction for it, to which denormal numbers are zero."""
+    wide = single.type.with_scalar(BRAIN)
+    return k.emit(wide, f"fptrunc {single.type} {single.name} to {wide}")
 
 
 def from_bits(word: Value, storage: Type) -> Value:
@@ -103,6 +109,8 @@ def _narrowed_half(k: Function, single: Value) -> Value:
 
 
 def _narrowed_brain(k: Function, single: Value) -> Value:
+    if k.flushes and k.target.has_bf16_dot:
+        return rounded_quickly(k, single).bits_as(U16)
     word = single.bits_as(U32)
     rounded = (word + ((word >> 16) & 1) + 0x7FFF) >> 16
     return k.select(single.differs(single), (word >> 16) | 0x40, rounded).to(U16)

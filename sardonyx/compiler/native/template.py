@@ -71,6 +71,10 @@ class NativeKernel:
         sessions of that precision. `bind` may be given them in bfloat16 then."""
         return self.rounded_inputs
 
+    def rounds_operands(self, target: Target) -> bool:
+        """Whether, in such sessions, results that the epilogue reads may be in bfloat16, too."""
+        return False
+
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Add the steps for inputs of these shapes and give the outputs; an absent optional output is None.
 

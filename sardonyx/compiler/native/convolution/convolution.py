@@ -45,7 +45,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     DEPTHWISE,
 )
 # Those that take an input that is rounded to what a session's coarser products multiply.
-OF_WORDS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, RUN_PRODUCTS)
+OF_WORDS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, RUN_PRODUCTS, DEPTHWISE)
 
 
 @template("convolution")
@@ -58,6 +58,7 @@ class ConvolutionKernel(NativeKernel):
     """
 
     takes_epilogue = True
+    is_depthwise = False
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
@@ -68,11 +69,17 @@ class ConvolutionKernel(NativeKernel):
             self.known_inputs = (1,)
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
+        w = inputs[1]
+        self.is_depthwise = w is not None and w.shape is not None and tuple(w.shape[:2]) == (self.group, 1)
         return products_reason(inputs[:2])
 
     def rounds(self, target: Target) -> tuple[int, ...]:
-        # Tiles are so much faster than what reads float32 that they take all convolutions over all channels.
-        return (0,) if target.has_amx and self.group == 1 else ()
+        # Tiles are so much faster than what reads float32 that they take all convolutions over all channels; windows
+        # over single channels wait for memory.
+        return (0,) if target.has_amx and (self.group == 1 or self.is_depthwise) else ()
+
+    def rounds_operands(self, target: Target) -> bool:
+        return target.has_amx
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None

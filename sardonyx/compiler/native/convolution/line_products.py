@@ -70,9 +70,8 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     name = _product(call)
     tile, product = tile_shape(binder.target, name, call.filters), PRODUCTS[name]
     kinds = tuple(Operand(_addressing(tensor), tensor.dtype) for tensor in finish.operands)
-    spec = LinesSpec(
-        name, lines.taps, lines.stride, lines.dilation, tile.rows, tile.vectors, TileEpilogue(kinds, finish.outputs)
-    )
+    epilogue, flushes = TileEpilogue(kinds, finish.outputs), binder.settings.precision == "bfloat16"
+    spec = LinesSpec(name, lines.taps, lines.stride, lines.dilation, tile.rows, tile.vectors, epilogue, flushes)
     weights = columns(binder, call, not lines.channels_first, name)
     assert isinstance(weights, Packed)
     values = _geometry(call, lines, binder.target, product) | _matrices(finish, results)

@@ -40,7 +40,7 @@ def bind_channel_windows(binder: Binder, call: WindowCall) -> None:
     taps = written_out(kernel, _MOST_TAPS)
     in_turns = taps < kernel
     along = tile(target, fold, (taps, stride, dilation), output, in_turns=in_turns)
-    finish = call.finish(slide, by_rows=False)
+    finish = call.finish(slide, by_rows=False, flushes=binder.settings.precision == "bfloat16")
     sure = (0, 0) if in_turns else sure_columns(slide, along)
     spec = ChannelSpec(call.x.dtype.name, lanes, along, fold, finish, in_turns, sure)
     words = {**slide.words(kernel // taps), **slide.taps(binder), **call.matrices(slide, by_rows=False)}

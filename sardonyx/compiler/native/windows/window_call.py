@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Binder, Tensor
@@ -21,6 +22,8 @@ from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.windows import Windows
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +67,18 @@ class WindowCall:
             words |= {name: tensor, **strides, f"{name}_step": step}
         return words
 
-    def finish(self, slide: Slide, *, by_rows: bool) -> Finish:
-        """The last step, whose vectors lie along the places of a row or along the channels."""
+    def finish(self, slide: Slide, *, by_rows: bool, flushes: bool = False) -> Finish:
+        """The last step, whose vectors lie along the places of a row or along the channels.
+
+        `flushes`: what it rounds to bfloat16 may lose denormal numbers.
+        """
         forms = []
         for operand in self.operands:
             along_row, along_channels = slide.strides("", operand)["_w"] != 0, operand.strides[-1] != 0
             moves = (along_row, along_channels) if by_rows else (along_channels, along_row)
             forms.append(OperandForm(operand.dtype.name, *moves))
-        return Finish(canonical(self.outputs), tuple(forms))
+        flushes = flushes and any(tensor.dtype == _BFLOAT16 for tensor in self.results)
+        return Finish(canonical(self.outputs), tuple(forms), flushes=flushes)
 
     def add_step(
         self,

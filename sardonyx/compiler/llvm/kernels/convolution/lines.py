@@ -38,7 +38,8 @@ _LINE = 1 + OUTER
 class LinesSpec:
     """The structure of a kernel: taps of a line, from place to place `stride` elements, from tap to tap `dilation`.
 
-    A tile has up to `rows` places of `vectors` vectors of filters; `product` takes one element a word.
+    A tile has up to `rows` places of `vectors` vectors of filters; `product` takes one element a word. `flushes`:
+    results in bfloat16 lose denormal numbers.
     """
 
     product: str
@@ -48,6 +49,7 @@ class LinesSpec:
     rows: int
     vectors: int
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+    flushes: bool = False
 
     @property
     def reach(self) -> int:
@@ -89,6 +91,7 @@ class _Lines:
     def __init__(self, target: Target, spec: LinesSpec) -> None:
         self.spec, self.product = spec, PRODUCTS[spec.product]
         k = self.k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+        k.flushes = spec.flushes
         words = k.pointer("arguments", I64)
         names = argument_names(spec)
         self.given = {name: words.load(index) for index, name in enumerate(names)}

@@ -39,7 +39,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, argument
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import Runs, configure, release
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowCopy
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, I64, PTR
+from sardonyx.compiler.llvm.types import BF16, BOOL, F32, I64, PTR
 
 
 def emit_gemm(target: Target, spec: GemmSpec) -> str:
@@ -110,6 +110,7 @@ class _Gemm:
         self.spec = spec
         self.product = PRODUCTS[spec.product]
         k = self.k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+        k.flushes = self.product.packed_a == BF16 and self.product.stored_a == F32
         self.lanes = target.lanes(self.product.accumulator)
         self.panel = self.lanes * spec.vectors
         words = k.pointer("arguments", I64)

@@ -12,9 +12,9 @@ from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
-from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
+from sardonyx.compiler.llvm.narrow_floats import narrowed, rounded_quickly, widened
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, BRAIN, F32, F64, I8, I64, PTR, U8, U32, Type
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I64, PTR, U8, U32, Type
 
 
 def converted(k: Function, values: Value, packed: Type) -> Value:
@@ -22,8 +22,7 @@ def converted(k: Function, values: Value, packed: Type) -> Value:
     if packed == U8 and values.type.scalar == I8:
         return values.bits_as(U8) ^ 0x80
     if packed == BF16 and k.target.has_bf16_dot and values.type.scalar == F32:
-        wide = values.type.with_scalar(BRAIN)
-        return k.emit(wide, f"fptrunc {values.type} {values.name} to {wide}").bits_as(BF16)
+        return rounded_quickly(k, values).bits_as(BF16)
     return widened(values, packed) if packed in (F32, F64) else narrowed(k, values, packed)
 
 

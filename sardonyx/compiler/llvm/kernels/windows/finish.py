@@ -42,12 +42,14 @@ class OperandForm:
 class Finish:
     """`body` over what the windows give, the first inputs, and the operands, which follow them.
 
-    With `sums` the only result, float32, is added up along each line, too; it must not be `is_cheap`.
+    With `sums` the only result, float32, is added up along each line, too; it must not be `is_cheap`. `flushes`:
+    results in bfloat16 lose denormal numbers.
     """
 
     body: Canonical
     operands: tuple[OperandForm, ...] = ()
     sums: bool = False
+    flushes: bool = False
 
     @property
     def results(self) -> int:
@@ -83,6 +85,7 @@ class Finishing:
 
     def __init__(self, k: Function, a: Arguments, finish: Finish, lanes: int) -> None:
         self.k, self.a, self.finish, self.lanes = k, a, finish, lanes
+        k.flushes = finish.flushes
         self._types = [storage_of(one.dtype) for one in finish.operands]
         self._types += [storage_of(root.dtype.name) for root in finish.body.roots]
         self._names = [f"operand{index}" for index in range(len(finish.operands))]
