@@ -55,8 +55,10 @@ class Frames:
     @staticmethod
     def of(signal: Sequence[int], step: Array | None, window: Sequence[int] | None, length: Array | None) -> Frames:
         """From the shapes of signal and window; ValueError where they contradict each other or nothing fits."""
-        if len(signal) != 3 or signal[-1] not in (1, 2):
-            raise ValueError(f"the signal must be of shape [batch, length, 1 or 2], not {tuple(signal)}")
+        if len(signal) not in (2, 3) or (len(signal) == 3 and signal[-1] not in (1, 2)):
+            raise ValueError(
+                f"the signal must be of shape [batch, length, 1 or 2] or [batch, length], not {tuple(signal)}"
+            )
         if window is not None and len(window) != 1:
             raise ValueError(f"the window must be a vector, not of shape {tuple(window)}")
         assert step is not None
@@ -163,7 +165,10 @@ class Dft20(Transforming):
 
 @operator("STFT", since=17)
 class Stft(Operator):
-    """Transforms of the frames of a signal, times a window."""
+    """Transforms of the frames of a signal, times a window.
+
+    ONNX wants a third dimension of 1 for real signals; exporters leave it out, and onnxruntime takes that.
+    """
 
     onesided: int = 1
 
@@ -174,9 +179,9 @@ class Stft(Operator):
         signal, step, window, length = (*inputs, None, None)[:4]
         assert signal is not None
         assert step is not None
-        if signal.shape is None or len(signal.shape) != 3:
+        if signal.shape is None or len(signal.shape) not in (2, 3):
             return [Fact(signal.type, (*(unknown_dim() for _ in range(3)), 2))]
-        batch, size, _ = signal.shape
+        batch, size = signal.shape[:2]
         frame: Dim | None = size
         if length is not None:
             frame = next(iter(length.integers() or []), None)
@@ -196,7 +201,7 @@ class Stft(Operator):
     ) -> Sequence[Value]:
         frames = Frames.of(signal.shape, frame_step, None if window is None else window.shape, frame_length)
         places = np.arange(frames.count)[:, None] * frames.step + np.arange(frames.length)
-        values = _as_complex(signal)[:, places]
+        values = _as_complex(signal.reshape(*signal.shape[:2], -1))[:, places]
         if window is not None:
             values = values * window.astype(np.float64)
         result = np.fft.fft(values, axis=-1)

@@ -164,7 +164,8 @@ def test_in_a_session() -> None:
         ((1, 8, 1), 2, None, 0),
         ((1, 8, 1), 2, 3, 4),
         ((1, 8, 3), 2, None, 4),
-        ((8, 1), 2, None, 4),
+        ((8,), 2, None, 4),
+        ((1, 8, 1, 1), 2, None, 4),
     ],
 )
 def test_frames_that_do_not_fit(shape: tuple[int, ...], step: int, window: int | None, length: int) -> None:

@@ -45,7 +45,10 @@ class Dft(NativeKernel):
 
 @template("stft")
 class Stft(NativeKernel):
-    """Transforms of the frames of a signal [batch, length, parts], times a window; parameter ``onesided``."""
+    """Transforms of the frames of a signal [batch, length, parts] or [batch, length], times a window.
+
+    Parameter: ``onesided``.
+    """
 
     known_inputs = (1, 3)
 
@@ -54,7 +57,7 @@ class Stft(NativeKernel):
         assert signal is not None
         frames = Frames.of(signal.shape, _number(step), None if window is None else window.shape, _number(length))
         asked = Transform(frames.length, onesided=self.parameters["onesided"])
-        batch, size, parts = signal.shape
+        batch, size, parts = (*signal.shape, 1)[:3]
         signal = contiguous(binder, signal)
         rows = Rows(
             signal,
