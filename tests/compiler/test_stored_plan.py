@@ -11,9 +11,9 @@ import onnx.parser
 import pytest
 
 import sardonyx as ort
-from sardonyx.compiler import stored_plan as subject
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.stored_plan import NotStorableError, StoredPlans, stored_plans
+from sardonyx.compiler.stored import stored_plan as subject
+from sardonyx.compiler.stored.stored_plan import NotStorableError, StoredPlans, stored_plans
 from sardonyx.runtime.memory.mapped_pages import MappedRange, map_file, mapped_ranges
 from sardonyx.runtime.native.native_segment import NativeSegment, PlanKey, ReadyPlan
 

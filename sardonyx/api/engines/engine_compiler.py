@@ -39,8 +39,8 @@ from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.bound_plan import native_plans
 from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.stored_plan import NotStorableError
-from sardonyx.compiler.stored_program import StoredProgram
+from sardonyx.compiler.stored.stored_plan import NotStorableError
+from sardonyx.compiler.stored.stored_program import StoredProgram
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections, write_sealed
 from sardonyx.runtime.files.kernel_cache import TEMPORARY

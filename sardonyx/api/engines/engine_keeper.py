@@ -16,8 +16,8 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.engines.engine_store import MOST_SHAPES, EngineStore
 from sardonyx.api.engines.stored_session import signature_content
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.stored_plan import NotStorableError, stored_plans
-from sardonyx.compiler.stored_program import StoredProgram, segments_in, stored_program
+from sardonyx.compiler.stored.stored_plan import NotStorableError, stored_plans
+from sardonyx.compiler.stored.stored_program import StoredProgram, segments_in, stored_program
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections
 from sardonyx.runtime.native.native_segment import BindingError, PlanKey, ReadyPlan

@@ -32,7 +32,7 @@ from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.compiler.choice.tuned import stored_numbers
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.restored_plan import key_of
+from sardonyx.compiler.stored.restored_plan import key_of
 from sardonyx.runtime.files.engine_file import (
     SUFFIX,
     DamagedError,

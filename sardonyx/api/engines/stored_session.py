@@ -19,8 +19,8 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.signature import Declared, Signature, ValueKind
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.restored_plan import NotRestorableError, RestoredPlans, adopt_image
-from sardonyx.compiler.restored_program import restored_program
+from sardonyx.compiler.stored.restored_plan import NotRestorableError, RestoredPlans, adopt_image
+from sardonyx.compiler.stored.restored_program import restored_program
 from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Bytes, Engine
@@ -138,7 +138,7 @@ class LaterSession:
         """A segment of that; `Fail` where it is not like the engine's."""
         if self._segments is None:
             from sardonyx.api.engines.engine_keeper import program_of
-            from sardonyx.compiler.stored_plan import NotStorableError
+            from sardonyx.compiler.stored.stored_plan import NotStorableError
 
             try:
                 found = program_of(self.built())

@@ -100,7 +100,7 @@ class _Reader:
             return self._flow(data, node, content["flow"])
 
         def make() -> StepCall:
-            from sardonyx.compiler.restored_node import restored_call
+            from sardonyx.compiler.stored.restored_node import restored_call
 
             return restored_call(data.tobytes(), node)
 
@@ -108,7 +108,7 @@ class _Reader:
 
     def _flow(self, data: Bytes, node: Mapping[str, Any], content: Mapping[str, Any]) -> StepCall:
         from sardonyx.compiler.control_flow import with_bodies
-        from sardonyx.compiler.restored_node import restored_operator
+        from sardonyx.compiler.stored.restored_node import restored_operator
 
         bodies = {name: self.plan(body) for name, body in content["bodies"].items()}
         captures = {name: tuple(places) for name, places in content["captures"].items()}
