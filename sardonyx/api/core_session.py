@@ -23,6 +23,7 @@ from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.building.shared_symbols import Contradiction, SharedSymbols
 from sardonyx.api.building.signature import Signature
 from sardonyx.api.engines import engine_store
+from sardonyx.api.engines.held_files import file_state
 from sardonyx.api.enums import OrtAllocatorType, OrtMemType
 from sardonyx.api.options import environment
 from sardonyx.api.options.config_keys import is_on
@@ -35,14 +36,16 @@ from sardonyx.api.running.memory_limit import memory_limit
 from sardonyx.api.running.node_memory import node_memory
 from sardonyx.api.running.output_plans import OutputPlans
 from sardonyx.api.running.results import detach, to_python
+from sardonyx.api.running.settled_plans import SettledPlans
 from sardonyx.api.values.core_value import CoreValue
 from sardonyx.api.values.memory_info import OrtMemoryInfo
 from sardonyx.api.values.ort_value_vector import OrtValueVector
 from sardonyx.providers import registry
 from sardonyx.runtime.context import RunContext
-from sardonyx.runtime.executor import execute
+from sardonyx.runtime.executor import RefusedError, execute
 from sardonyx.runtime.memory.constant_memory import WEIGHTS
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
+from sardonyx.runtime.native.fast_call import FastCall
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.trace import Trace, span
 
@@ -100,6 +103,7 @@ class CoreSession:
         self._plan = built.plan
         self._plans = OutputPlans(self._plan, self._output_names)
         self._shared_symbols = _shared_symbols(built.signature)
+        self._settled = self._plans_of_sizes(built.files) if built.asks_for_sizes else None
         self._distinct: OutputPlans | None = None
         self._distinct_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -109,7 +113,9 @@ class CoreSession:
             if self._context.trace is None and self._options.enable_cpu_mem_arena
             else None
         )
-        self._fast = None if self.short_way is None else self.short_way.fast_call()
+        own = None if self.short_way is None else (self.short_way, self.short_way.fast_call())
+        self._own_fast: tuple[ShortWay, FastCall] | None = own
+        self._fast = self._own_fast  # or that of plans for the sizes of the last run
         self._last_look: Hashable = None
         self._live, self._borrows = built.live, built.borrows
         self._charge = self._charged() if built.is_stored or built.borrows else None
@@ -150,31 +156,63 @@ class CoreSession:
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[Any]:
         """The outputs called `output_names` as Python objects: arrays, lists, dicts, None."""
-        if self._fast is not None:
-            self._fast.close()  # its memory serves this run
+        self._close_fast()  # its memory serves this run
         results = [to_python(value) for value in self.execute(output_names, feeds, run_options)]
-        if self._fast is not None and run_options is None and tuple(output_names) == self._output_names:
-            self._prepare_fast(feeds)
+        if run_options is None and tuple(output_names) == self._output_names:
+            fast = self._own_fast if self._settled is None else self._fast_for(feeds, self._settled)
+            if fast is not None:
+                self._prepare_fast(fast, feeds)
+            self._fast = fast
         return results
 
     @property
     def fast_run(self) -> Callable[[None, Any], list[Any] | None] | None:
         """`run` of all outputs without options, in native code; gives None for whatever it does not take."""
-        return None if self._fast is None else self._fast.arrays
+        fast = self._fast
+        return None if fast is None else fast[1].arrays
 
-    def _prepare_fast(self, feeds: Mapping[str, Any]) -> None:
+    def _close_fast(self) -> None:
+        fast = self._fast
+        if fast is not None:
+            fast[1].close()
+
+    def _plans_of_sizes(self, files: Sequence[str]) -> SettledPlans:
+        """What compiles the model, which lies in `files`, for sizes that come again."""
+        states = [file_state(path) for path in files]
+
+        def build(sizes: Mapping[str, tuple[int, ...]]) -> Plan:
+            options = self._options._copy()
+            options.optimized_model_filepath = ""
+            shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
+            self._logger.info(f"the model is compiled again for {shown}, which decide its Ifs", "session")
+            quiet = log.Logger(self._options.logid, log.Severity.FATAL)
+            built = session_opening.build(self._request._replace(options=options, sizes=sizes, logger=quiet))
+            if [file_state(path) for path in files] != states:
+                raise errors.InvalidArgument("the model is not the one that was loaded before")
+            self._memory_owners.extend(built.providers)
+            return built.plan
+
+        return SettledPlans(build, [name for name, _, _ in self._inputs], self._output_names)
+
+    def _fast_for(self, feeds: Mapping[str, Any], settled: SettledPlans) -> tuple[ShortWay, FastCall] | None:
+        """The short way for these inputs: that of the plan for their sizes, where there is one."""
+        made = settled.made([feeds.get(name) for name, _, _ in self._inputs])
+        if made is None:
+            return self._own_fast
+        return made.fast if self._context.trace is None and self._options.enable_cpu_mem_arena else None
+
+    def _prepare_fast(self, fast: tuple[ShortWay, FastCall], feeds: Mapping[str, Any]) -> None:
         """Let the next run take the short way if its inputs look like these; not for looks that come once."""
-        assert self.short_way is not None
-        assert self._fast is not None
-        arrays = [feeds.get(name) for name in self.short_way.inputs]
+        way, call = fast
+        arrays = [feeds.get(name) for name in way.inputs]
         if not all(type(array) is np.ndarray for array in arrays) or len(feeds) != len(arrays):
             return
         if self.contradicts(feeds):
             return
-        look = self.short_way.look([array for array in arrays if array is not None])
+        look = way.look([array for array in arrays if array is not None])
         if self._last_look is None or look == self._last_look:
             with contextlib.suppress(MemoryLimitError), self.within_limit():  # the long way needs less
-                self.short_way.prepare(self._fast, feeds)
+                way.prepare(call, feeds)
         self._last_look = look
 
     def execute(
@@ -198,12 +236,13 @@ class CoreSession:
         inputs = self._checked(feeds, adapted)
         names = output_names if type(output_names) is tuple else tuple(output_names)
         plan = self._plan_of(names, inputs)
-        if trace is None:
+        try:
             values = execute(plan, context, inputs)
-        else:
-            try:
-                values = execute(plan, context, inputs)
-            finally:
+        except RefusedError:
+            plan = self._plans.of(names)
+            values = execute(plan, context, inputs)
+        finally:
+            if trace is not None:
                 trace.event("Session", "model_run", start)
         self._note(plan, inputs)
         del inputs  # the references to them would make results look shared
@@ -223,13 +262,12 @@ class CoreSession:
         """
         from sardonyx.api.running.streamed_run import StreamedRun
 
-        if self._fast is not None:
-            self._fast.close()  # its memory serves this run
+        self._close_fast()  # its memory serves this run
         names = tuple(output_names)
         context, adapted = self._context_of(run_options)
         with self.within_limit():
             inputs = self._checked(feeds, adapted)
-            plan = self._plan_of(names, inputs)
+            plan = self._plan_of(names, inputs, settles=False)
         work = functools.partial(self._stream, names, plan, inputs, run_options)
         return StreamedRun(work, context, f"session-{self.number}-streamed")
 
@@ -256,9 +294,13 @@ class CoreSession:
         if run_options is not None and shrinks_memory(run_options._config):
             self._release_memory()
 
-    def _plan_of(self, names: tuple[str, ...], inputs: Sequence[Any]) -> Plan:
-        """The plan that makes these outputs of such inputs."""
+    def _plan_of(self, names: tuple[str, ...], inputs: Sequence[Any], settles: bool = True) -> Plan:
+        """The plan that makes these outputs of such inputs; one for their sizes alone if it `settles`."""
         contradiction = self._shared_symbols.contradiction(inputs)
+        if settles and self._settled is not None and contradiction is None:
+            settled = self._settled.of(inputs)
+            if settled is not None:
+                return settled.plans.of(names)
         plans = self._plans if contradiction is None else self._plans_of_distinct_symbols(contradiction)
         return plans.of(names)
 
@@ -310,7 +352,8 @@ class CoreSession:
     def held_plans(self) -> list[Plan]:
         """All plans that were made so far."""
         distinct = [] if self._distinct is None else self._distinct.plans
-        return [*self._plans.plans, *distinct]
+        settled = [] if self._settled is None else self._settled.plans
+        return [*self._plans.plans, *distinct, *settled]
 
     def code_bytes(self, addresses: Collection[int]) -> int:
         """Bytes of machine code of functions of its plans."""
@@ -427,8 +470,7 @@ class CoreSession:
 
     def _release_memory(self) -> None:
         """Give memory that is kept for later runs back to the system."""
-        if self._fast is not None:
-            self._fast.close()
+        self._close_fast()
         for provider in self._memory_owners:
             provider.release_memory()
 

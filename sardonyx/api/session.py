@@ -162,7 +162,9 @@ class InferenceSession:
         names = self._wanted(output_names)
         self._check_required(input_feed)
         try:
-            return session.run(names, input_feed, run_options)
+            results = session.run(names, input_feed, run_options)
+            self._fast = session.fast_run
+            return results
         except errors.EPFail as error:
             if not self._enable_fallback:
                 raise

@@ -13,6 +13,10 @@ TERMINATED = "Exiting due to terminate flag being set to true."
 _FAILED = "Non-zero status code returned while running"
 
 
+class RefusedError(errors.Fail):
+    """A step stands for others that the sizes of the plan have broken: a plan for all sizes says what they do."""
+
+
 def execute(plan: Plan, context: RunContext, inputs: Sequence[Value], captures: Sequence[Value] = ()) -> list[Value]:
     """The values of the plan's outputs, for values of its inputs and captures in their order.
 
@@ -86,7 +90,7 @@ def _failure(
     inner one. Errors of kernels name their node already. A run that was terminated keeps its plain message.
     """
     typed = _typed(error)
-    if typed.message == TERMINATED:
+    if typed.message == TERMINATED or isinstance(typed, RefusedError):
         return typed
     if step.kind == "segment" or (step.kind == "native" and typed.message.startswith(_FAILED)):
         context.logger.error(typed.message, "executor")

@@ -41,6 +41,16 @@ def fix_dimensions(model: ir.Model, overrides: Mapping[tuple[str, str], int]) ->
                 _set_dim(value, axis, names[dim.value])
 
 
+def fix_sizes(model: ir.Model, sizes: Mapping[str, tuple[int, ...]]) -> None:
+    """Declare the shapes of inputs, and forget what the model says of its other values, which may contradict them."""
+    graph = model.graph
+    for value in graph.inputs:
+        if value.name is not None and value.name in sizes and not value.is_initializer():
+            value.shape = ir.Shape(sizes[value.name])
+    for value in (*graph.outputs, *(value for node in graph.all_nodes() for value in node.outputs)):
+        value.shape = None
+
+
 def _declared(graph: ir.Graph) -> list[ir.Value]:
     return [*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)]
 

@@ -20,6 +20,7 @@ from sardonyx.api.building.declarations import declared, metadata, model_texts
 from sardonyx.api.building.distinct_symbols import make_distinct
 from sardonyx.api.building.model_overrides import (
     fix_dimensions,
+    fix_sizes,
     replace_external_initializers,
     replace_initializers,
     take_off_inputs,
@@ -38,6 +39,7 @@ from sardonyx.api.values import value_layout
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
 from sardonyx.passes.base import Level
+from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.trace import Trace, span
@@ -77,6 +79,9 @@ def build(request: SessionRequest) -> Built:
             make_distinct(loaded.model)
         if request.constant_initializers:
             take_off_inputs(loaded.model)
+        if request.sizes is not None:
+            fix_sizes(loaded.model, request.sizes)
+            settle_branches(loaded.model)
         if config.get(value_layout.KEY) == value_layout.TURNED:
             value_layout.turn_value_caches(loaded.model)
         names, provider_options = _chosen(options, names, provider_options, loaded.model)
@@ -101,6 +106,7 @@ def build(request: SessionRequest) -> Built:
         lambda: compiled,
         files=loaded.files,
         warned=bool(loaded.warnings) or compiled.contradicts,
+        asks_for_sizes=compiled.asks_for_sizes,
     )
 
 

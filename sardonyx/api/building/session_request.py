@@ -16,7 +16,8 @@ class SessionRequest(NamedTuple):
     the session does without. `logger` and `trace` are told what becomes of it.
 
     With `distinct_symbols` no two dimensions of inputs are taken for equal because they have one name, with
-    `constant_initializers` callers cannot override initializers that are inputs of the graph.
+    `constant_initializers` callers cannot override initializers that are inputs of the graph. With `sizes`, the shapes
+    of the inputs by name, the model is compiled for these alone.
     """
 
     source: Any
@@ -28,3 +29,4 @@ class SessionRequest(NamedTuple):
     trace: Trace | None = None
     distinct_symbols: bool = False
     constant_initializers: bool = False
+    sizes: Mapping[str, tuple[int, ...]] | None = None

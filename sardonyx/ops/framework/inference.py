@@ -36,9 +36,14 @@ _ERROR_HEAD = re.compile(r"^\[\w+\] (\(op_type:[^)]*\): )?")
 
 
 class Inference:
-    """Facts of every value of a model's graph and its subgraphs."""
+    """Facts of every value of a model's graph and its subgraphs.
 
-    def __init__(self, opsets: Mapping[str, int], ir_version: int) -> None:
+    A `lenient` one takes branches of an If that break a rule for such as are never chosen: `broken` tells why.
+    """
+
+    def __init__(self, opsets: Mapping[str, int], ir_version: int, *, lenient: bool = False) -> None:
+        self.lenient = lenient
+        self.broken: dict[ir.Graph, errors.Fail] = {}
         self.opsets = dict(opsets)
         self.ir_version = ir_version
         self.facts: dict[ir.Value, Fact] = {}
@@ -137,10 +142,10 @@ class Inference:
             value.shape = ir.Shape(fact.shape)
 
 
-def infer_model(model: ir.Model, inputs: Sequence[Fact] | None = None) -> Inference:
+def infer_model(model: ir.Model, inputs: Sequence[Fact] | None = None, *, lenient: bool = False) -> Inference:
     """Everything that can be known of a model before it runs; `inputs` as for `Inference.graph`."""
     stamp_versions(model)
-    inference = Inference(model.opset_imports, model.ir_version)
+    inference = Inference(model.opset_imports, model.ir_version, lenient=lenient)
     inference.graph(model.graph, inputs)
     return inference
 

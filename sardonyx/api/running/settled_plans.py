@@ -1,0 +1,99 @@
+"""Plans for given sizes of the inputs, for models whose Ifs ask for sizes.
+
+An exporter that traces no sizes writes an If for each question about them, and behind it not even ranks are known: such
+a model runs node by node. For sizes that come again it is compiled once more, with the branches that they choose.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.api.running.fast_run import ShortWay
+from sardonyx.api.running.output_plans import OutputPlans
+from sardonyx.runtime.native.fast_call import FastCall
+from sardonyx.runtime.plan import Plan
+
+Sizes = tuple[tuple[int, ...], ...]
+
+# Sizes that are kept, and how often a model is compiled for some before it is taken for one whose sizes never settle.
+MOST_SIZES = 4
+MOST_BUILDS = 16
+_MOST_SEEN = 64
+
+
+@dataclass
+class Settled:
+    """What there is for some sizes: plans, and a short way where they have one."""
+
+    plans: OutputPlans
+    fast: tuple[ShortWay, FastCall] | None
+
+
+class SettledPlans:
+    """The plans of one session. `build` compiles its model for inputs of these shapes, by name; any thread may ask."""
+
+    def __init__(
+        self, build: Callable[[Mapping[str, tuple[int, ...]]], Plan], inputs: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        self._build = build
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._made: OrderedDict[Sizes, Settled | None] = OrderedDict()
+        self._seen: set[Sizes] = set()
+        self._builds = 0
+        self._lock = threading.Lock()
+
+    @property
+    def plans(self) -> list[Plan]:
+        """All that were made and are kept."""
+        return [plan for one in list(self._made.values()) if one is not None for plan in one.plans.plans]
+
+    def made(self, inputs: Sequence[Any]) -> Settled | None:
+        """What there is for inputs like these."""
+        sizes = _sizes(inputs)
+        return None if sizes is None else self._made.get(sizes)
+
+    def of(self, inputs: Sequence[Any]) -> Settled | None:
+        """The same, compiled where such inputs come for the second time; not where another thread compiles."""
+        sizes = _sizes(inputs)
+        if sizes is None:
+            return None
+        if sizes in self._made:
+            return self._made[sizes]
+        if sizes not in self._seen:
+            if len(self._seen) < _MOST_SEEN:
+                self._seen.add(sizes)
+            return None
+        if self._builds >= MOST_BUILDS or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if sizes not in self._made:
+                self._builds += 1
+                self._made[sizes] = self._compiled(sizes)
+                while len(self._made) > MOST_SIZES:
+                    self._made.popitem(last=False)
+            return self._made[sizes]
+        finally:
+            self._lock.release()
+
+    def _compiled(self, sizes: Sizes) -> Settled | None:
+        """None where the model breaks a rule for these sizes: its nodes say so, one by one, when they run."""
+        try:
+            plan = self._build(dict(zip(self._inputs, sizes, strict=True)))
+        except errors.OnnxRuntimeError:
+            return None
+        way = ShortWay.of(plan, self._inputs)
+        return Settled(OutputPlans(plan, self._outputs), None if way is None else (way, way.fast_call()))
+
+
+def _sizes(inputs: Sequence[Any]) -> Sizes | None:
+    """The shapes of inputs that are all tensors."""
+    if all(isinstance(value, np.ndarray) for value in inputs):
+        return tuple([value.shape for value in inputs])
+    return None
