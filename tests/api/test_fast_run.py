@@ -258,13 +258,14 @@ def test_a_way_that_is_closed_or_prepared_while_it_is_prepared_stays_closed() ->
     """As threads do that take the long way at once: here the second one comes in the middle of the first."""
     made = session()
     core: Any = made._sess
-    call = core._fast
+    own = core._own_fast
+    call = own[1]
     lanes = call._lanes
     taken: list[Any] = []
 
     class Interrupted:
         def lend(self, borrower: Any) -> Any:
-            core._prepare_fast(feeds(5))  # has no effect
+            core._prepare_fast(own, feeds(5))  # has no effect
             call.close()
             taken.append(lanes.take())
             return taken[-1]
@@ -273,12 +274,12 @@ def test_a_way_that_is_closed_or_prepared_while_it_is_prepared_stays_closed() ->
             taken.remove(lane)
             lanes.give(lane)
 
-    core._prepare_fast(feeds())
+    core._prepare_fast(own, feeds())
     check(fast(made, feeds()), feeds())
     call.close()
     call._lanes = Interrupted()
-    core._prepare_fast(feeds())
-    core._prepare_fast(feeds())
+    core._prepare_fast(own, feeds())
+    core._prepare_fast(own, feeds())
     assert fast(made, feeds()) is None
     assert not taken
     call._lanes = lanes
