@@ -180,7 +180,7 @@ class CoreSession:
         """What compiles the model, which lies in `files`, for sizes that come again."""
         states = [file_state(path) for path in files]
 
-        def build(sizes: Mapping[str, tuple[int, ...]]) -> Plan:
+        def build(sizes: Mapping[str, tuple[int, ...]]) -> tuple[Plan, bool]:
             options = self._options._copy()
             options.optimized_model_filepath = ""
             shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
@@ -190,7 +190,7 @@ class CoreSession:
             if [file_state(path) for path in files] != states:
                 raise errors.InvalidArgument("the model is not the one that was loaded before")
             self._memory_owners.extend(built.providers)
-            return built.plan
+            return built.plan, not built.asks_for_sizes
 
         return SettledPlans(build, [name for name, _, _ in self._inputs], self._output_names)
 

@@ -107,6 +107,24 @@ def test_few_sizes_are_kept_and_few_plans_made(monkeypatch: pytest.MonkeyPatch) 
     assert found._builds == 6
 
 
+def test_where_data_decide_other_sizes_are_not_tried() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    agraph (float[p, q] x, bool c) => (float[r] y) {
+        one = Constant <value_ints = [1]> ()
+        flat = If (c) <
+            then_branch = yes () => (float[a] narrow) { narrow = Squeeze (x, one) },
+            else_branch = no () => (float[b, d] same) { same = Identity (x) }>
+        long = Constant <value_ints = [-1]> ()
+        y = Reshape (flat, long)
+    }"""
+    made = session(parser.parse_model(text).SerializeToString())
+    for count in (2, 3, 4):
+        x = np.arange(count, dtype=np.float32).reshape(count, 1)
+        for turn in range(4):
+            np.testing.assert_array_equal(made.run(None, {"x": x, "c": np.array(turn % 2 == 0)})[0], x.ravel())
+    assert len(settled(made).plans) == 1
+
+
 def test_threads_with_different_sizes() -> None:
     made = session(model())
 

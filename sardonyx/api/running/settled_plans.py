@@ -37,10 +37,16 @@ class Settled:
 
 
 class SettledPlans:
-    """The plans of one session. `build` compiles its model for inputs of these shapes, by name; any thread may ask."""
+    """The plans of one session; any thread may ask.
+
+    `build` compiles its model for inputs of these shapes, by name, and tells whether they settle what Ifs leave open.
+    """
 
     def __init__(
-        self, build: Callable[[Mapping[str, tuple[int, ...]]], Plan], inputs: Sequence[str], outputs: Sequence[str]
+        self,
+        build: Callable[[Mapping[str, tuple[int, ...]]], tuple[Plan, bool]],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
     ) -> None:
         self._build = build
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
@@ -85,9 +91,11 @@ class SettledPlans:
     def _compiled(self, sizes: Sizes) -> Settled | None:
         """None where the model breaks a rule for these sizes: its nodes say so, one by one, when they run."""
         try:
-            plan = self._build(dict(zip(self._inputs, sizes, strict=True)))
+            plan, is_settled = self._build(dict(zip(self._inputs, sizes, strict=True)))
         except errors.OnnxRuntimeError:
             return None
+        if not is_settled:  # it is data that decide, so that other sizes would not help either
+            self._builds = MOST_BUILDS
         way = ShortWay.of(plan, self._inputs)
         return Settled(OutputPlans(plan, self._outputs), None if way is None else (way, way.fast_call()))
 
