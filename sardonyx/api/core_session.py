@@ -103,7 +103,8 @@ class CoreSession:
         self._plan = built.plan
         self._plans = OutputPlans(self._plan, self._output_names)
         self._shared_symbols = _shared_symbols(built.signature)
-        self._settled = self._plans_of_sizes(built.files) if built.asks_for_sizes else None
+        self._files = {path: file_state(path) for path in built.files}
+        self._settled = self._plans_of_sizes() if built.asks_for_sizes else None
         self._distinct: OutputPlans | None = None
         self._distinct_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -176,20 +177,13 @@ class CoreSession:
         if fast is not None:
             fast[1].close()
 
-    def _plans_of_sizes(self, files: Sequence[str]) -> SettledPlans:
-        """What compiles the model, which lies in `files`, for sizes that come again."""
-        states = [file_state(path) for path in files]
+    def _plans_of_sizes(self) -> SettledPlans:
+        """What compiles the model for sizes that come again."""
 
         def build(sizes: Mapping[str, tuple[int, ...]]) -> tuple[Plan, bool]:
-            options = self._options._copy()
-            options.optimized_model_filepath = ""
             shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
             self._logger.info(f"the model is compiled again for {shown}, which decide its Ifs", "session")
-            quiet = log.Logger(self._options.logid, log.Severity.FATAL)
-            built = session_opening.build(self._request._replace(options=options, sizes=sizes, logger=quiet))
-            if [file_state(path) for path in files] != states:
-                raise errors.InvalidArgument("the model is not the one that was loaded before")
-            self._memory_owners.extend(built.providers)
+            built = self._same_built_again(sizes=sizes, logger=self._silent)
             return built.plan, not built.asks_for_sizes
 
         return SettledPlans(build, [name for name, _, _ in self._inputs], self._output_names)
@@ -322,15 +316,31 @@ class CoreSession:
 
         With `constant_initializers`, initializers that are inputs of the graph could not be overridden.
         """
-        options = options._copy()
-        options.optimized_model_filepath = ""
-        request = self._request._replace(
-            options=options,
+        return self._built_again(
+            options,
             disabled=frozenset(self._disabled if disabled is None else disabled),
-            logger=log.Logger(self._options.logid, log.Severity.FATAL),
+            logger=self._silent,
             constant_initializers=constant_initializers,
         )
-        return session_opening.build(request)
+
+    def _built_again(self, options: SessionOptions, **changes: Any) -> Built:
+        """What a session of the same model would be with these options and changes of the request; none is saved."""
+        options = options._copy()
+        options.optimized_model_filepath = ""
+        return session_opening.build(self._request._replace(options=options, **changes))
+
+    def _same_built_again(self, **changes: Any) -> Built:
+        """The same for this session's own runs; InvalidArgument where the model is another one by now."""
+        built = self._built_again(self._options, **changes)
+        is_same = list(built.signature.order) == [name for name, _, _ in self._inputs]
+        if not is_same or {path: file_state(path) for path in self._files} != self._files:
+            raise errors.InvalidArgument("the model is not the one that was loaded before")
+        self._memory_owners.extend(built.providers)
+        return built
+
+    @property
+    def _silent(self) -> log.Logger:
+        return log.Logger(self._options.logid, log.Severity.FATAL)
 
     def within_limit(self) -> contextlib.AbstractContextManager[None]:
         """Inside, what is taken has to fit under the session's memory limit, if it has one."""
@@ -430,22 +440,14 @@ class CoreSession:
         with self._distinct_lock:
             if self._distinct is None:
                 self._logger.warning(f"{contradiction}: the model is compiled again without names", "session")
-                options = self._options._copy()
-                options.optimized_model_filepath = ""
                 try:
-                    request = self._request._replace(options=options, distinct_symbols=True)
-                    built = session_opening.build(request)
+                    built = self._same_built_again(distinct_symbols=True)
                 except errors.OnnxRuntimeError as error:
                     raise errors.InvalidArgument(
                         f"Got invalid dimensions: {contradiction}, and the model cannot be compiled without the name: "
                         f"{error.message}"
                     ) from error
-                if list(built.signature.order) != [name for name, _, _ in self._inputs]:
-                    raise errors.InvalidArgument(
-                        f"Got invalid dimensions: {contradiction}, and the model is not the one that was loaded before"
-                    )
                 self._distinct = OutputPlans(built.plan, self._output_names)
-                self._memory_owners.extend(built.providers)
             return self._distinct
 
     def _context_of(self, options: RunOptions | None) -> tuple[RunContext, Mapping[str, Any]]:

@@ -107,9 +107,9 @@ def build_segment(
             bind = _binding(group, dtype_of)
             is_handed_over = any(outer[value] for value in group.outputs if value in passed)
             if is_handed_over:
-                bind = _copying(bind)
+                bind = _each_by(bind, _own)
             if not settings.layouts and group.anchor is not None and group.anchor.role == "native":
-                bind = _in_order(bind)
+                bind = _each_by(bind, contiguous)  # in the order of their axes
             if group.anchor is None or group.anchor.role != "known":
                 key = structure_of(group) or ("alone", len(operations))
                 structure = structures.setdefault(("copied", key) if is_handed_over else key, len(operations))
@@ -248,24 +248,20 @@ def _passed_through(groups: Sequence[Group], is_own: Callable[[ir.Value], bool])
     return passed
 
 
-def _copying(bind: Callable[[Binder, Tensors], Tensors]) -> Callable[[Binder, Tensors], Tensors]:
-    """The same with results that are copied. The plan would copy them as well, but only a step of an operation is
-    among those that an outline knows.
-    """
-
-    def copied(binder: Binder, inputs: Tensors) -> Tensors:
-        return [None if tensor is None or tensor.is_known else copy(binder, tensor) for tensor in bind(binder, inputs)]
-
-    return copied
+def _own(binder: Binder, tensor: Tensor) -> Tensor:
+    """A copy of what a run brings. The plan would copy it as well, but outlines know steps of operations alone."""
+    return tensor if tensor.is_known else copy(binder, tensor)
 
 
-def _in_order(bind: Callable[[Binder, Tensors], Tensors]) -> Callable[[Binder, Tensors], Tensors]:
-    """The same with results that lie in memory in the order of their axes."""
+def _each_by(
+    bind: Callable[[Binder, Tensors], Tensors], change: Callable[[Binder, Tensor], Tensor]
+) -> Callable[[Binder, Tensors], Tensors]:
+    """The same with each result changed."""
 
-    def ordered(binder: Binder, inputs: Tensors) -> Tensors:
-        return [None if tensor is None else contiguous(binder, tensor) for tensor in bind(binder, inputs)]
+    def changed(binder: Binder, inputs: Tensors) -> Tensors:
+        return [None if tensor is None else change(binder, tensor) for tensor in bind(binder, inputs)]
 
-    return ordered
+    return changed
 
 
 def _pair_binding(pair: Pair) -> Callable[[Binder, Tensors], Tensors]:

@@ -1,12 +1,17 @@
-"""A model for engines: rows of a table by their numbers, times weights, plus a bias."""
+"""A model for engines (rows of a table by their numbers, times weights, plus a bias), and sessions that keep them."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx as ort
+from sardonyx.api.engines import engine_keeper, engine_store, live_models
 
 ROWS, WIDTH, OUT = 50, 24, 40
 
@@ -50,3 +55,24 @@ def write_model(path: Path, seed: int = 0, *, external: str = "") -> dict[str, n
 def expected(constants: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
     """Its first output in float64."""
     return np.maximum(constants["table"][ids].astype(np.float64) @ constants["weights"] + constants["bias"], 0)
+
+
+def keeps_every_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines and vouchers lie here; every model has one, however young and quickly made, and no session takes what
+    another one has in memory."""
+    monkeypatch.setenv("SARDONYX_CACHE", str(folder))
+    monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
+    monkeypatch.setattr(engine_keeper, "GATHER_SECONDS", 0.0)
+    monkeypatch.setattr(live_models, "find", lambda store: None)
+
+
+def is_stored(made: ort.InferenceSession) -> bool:
+    return made._session()._is_stored
+
+
+def wait() -> None:
+    """Until every engine is written."""
+    for thread in threading.enumerate():
+        if thread.name == "sardonyx-engine":
+            thread.join(60)

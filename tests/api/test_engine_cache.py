@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,18 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api.engines import engine_keeper, engine_store, live_models
+from sardonyx.api.engines import engine_store
 from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.files import engine_file
 from sardonyx.runtime.files.machine_file import machine_key, write_section
-from tests.api.engine_models import IDS, ROWS, expected, write_model
+from tests.api.engine_models import IDS, ROWS, expected, is_stored, keeps_every_engine, wait, write_model
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every model has an engine, in a folder of the test; no session takes what another one has in memory."""
-    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
-    monkeypatch.setattr(engine_keeper, "GATHER_SECONDS", 0.0)
-    monkeypatch.setattr(live_models, "find", lambda store: None)
+    keeps_every_engine(tmp_path / "cache", monkeypatch)
     return tmp_path / "cache" / "engines"
 
 
@@ -40,18 +35,6 @@ def session(path: Path, entries: dict[str, str] | None = None, threads: int = 1)
     for key, value in (entries or {}).items():
         options.add_session_config_entry(key, value)
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def is_stored(made: ort.InferenceSession) -> bool:
-    assert made._sess is not None
-    return made._sess._is_stored
-
-
-def wait() -> None:
-    """Until every engine is written."""
-    for thread in threading.enumerate():
-        if thread.name == "sardonyx-engine":
-            thread.join(60)
 
 
 def keep(path: Path, count: int = 7, **others: Any) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api.engines import engine_keeper, engine_store, live_models, shape_profiles
+from sardonyx.api.engines import shape_profiles
 from sardonyx.api.engines.engine_compiler import NotCompilableError, compile_engine
 from sardonyx.runtime.files.engine_file import map_sealed
+from tests.api.engine_models import is_stored, keeps_every_engine, wait
 from tests.api.program_models import PROGRAMS, Program
 
 
@@ -28,11 +28,7 @@ def program(request: pytest.FixtureRequest) -> Program:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where engines and vouchers are; every model has one, however young and quickly made."""
-    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
-    monkeypatch.setattr(engine_keeper, "GATHER_SECONDS", 0.0)
-    monkeypatch.setattr(live_models, "find", lambda store: None)
+    keeps_every_engine(tmp_path / "cache", monkeypatch)
     return tmp_path
 
 
@@ -43,17 +39,6 @@ def session(model: Path | bytes, entries: dict[str, str] | None = None) -> ort.I
     for key, value in (entries or {}).items():
         options.add_session_config_entry(key, value)
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def wait() -> None:
-    """Until every engine is written."""
-    for thread in threading.enumerate():
-        if thread.name == "sardonyx-engine":
-            thread.join(60)
-
-
-def is_stored(made: ort.InferenceSession) -> bool:
-    return made._session()._is_stored
 
 
 def plain(value: Any) -> Any:

@@ -142,6 +142,16 @@ def test_a_model_that_is_gone_is_told(tmp_path: Path) -> None:
     np.testing.assert_array_equal(session.run(["t"], same)[0], same["a"] + same["b"])
 
 
+def test_a_model_that_is_another_one_by_now_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    nodes = [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)]
+    path.write_bytes(built(nodes, {"x": ["n", "n"]}, {"y": []}))
+    session = ort.InferenceSession(path)
+    path.write_bytes(built([helper.make_node("ReduceMax", ["x"], ["y"], keepdims=0)], {"x": ["n", "n"]}, {"y": []}))
+    with pytest.raises(errors.InvalidArgument, match="not the one that was loaded before"):
+        session.run(None, {"x": numbers(2, 3)})
+
+
 def test_expressions_over_names() -> None:
     shared = SharedSymbols([("x", ["b", "past"]), ("mask", ["b", "past + 1"]), ("other", [None, 3])])
     arrays = [np.zeros((2, 4)), np.zeros((2, 5)), np.zeros((7, 3))]

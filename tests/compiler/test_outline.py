@@ -375,3 +375,20 @@ def test_inputs_that_are_handed_on_have_outlines(outlined: list[NativePlan]) -> 
         np.testing.assert_array_equal(w, v.ravel())
         np.testing.assert_allclose(z, np.exp(v), rtol=1e-6)
     assert len(outlined) >= 2
+
+
+def test_an_input_that_decides_is_handed_on_as_well() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    agraph (float[n] x, int64[2] s) => (float[a, b] y, int64[2] t, int64[2, 1] u) {
+        y = Reshape (x, s)
+        t = Identity (s)
+        one = Constant <value_ints = [1]> ()
+        u = Unsqueeze (s, one)
+    }"""
+    session = ort.InferenceSession(parser.parse_model(text).SerializeToString())
+    for rows in (2, 3, 4, 6):
+        x, s = np.arange(12, dtype=np.float32), np.array([rows, -1])
+        y, t, u = session.run(None, {"x": x, "s": s})
+        np.testing.assert_array_equal(y, x.reshape(rows, -1))
+        np.testing.assert_array_equal(t, s)
+        np.testing.assert_array_equal(u, s[:, None])

@@ -20,7 +20,7 @@ from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.signature import Declared, Signature, ValueKind
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.stored.restored_plan import NotRestorableError, RestoredPlans, adopt_image
-from sardonyx.compiler.stored.restored_program import restored_program
+from sardonyx.compiler.stored.restored_program import RestoredProgram
 from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Bytes, Engine
@@ -104,7 +104,8 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         )
 
     segments += [segment_of_number(*numbered) for numbered in enumerate(program["segments"])]
-    plan = restored_program(program, sections["nodes"], segments, stored.array, provider.name, kernels)
+    restored = RestoredProgram(program, sections["nodes"], segments, stored.array, provider.name, kernels)
+    plan = restored.plan(program["plan"])
     built = Built(
         signature=_signature_of(content["signature"]),
         plan=plan,

@@ -33,20 +33,12 @@ class LaterCall:
         return self._made(context, inputs)
 
 
-def restored_program(
-    content: Mapping[str, Any],
-    nodes: Bytes,
-    segments: Sequence[NativeSegment],
-    constant: Callable[[int], Value],
-    provider: str,
-    kernels: str,
-) -> Plan:
-    """The plan of a `StoredProgram`, whose nodes are these bytes; `constant` gives a constant by its number, `kernels`
-    says for which instructions code is made."""
-    return _Reader(content, nodes, segments, constant, provider, kernels).plan(content["plan"])
+class RestoredProgram:
+    """What plans of a `StoredProgram` are made of; its nodes are these bytes.
 
+    `constant` gives a constant by its number, `kernels` says for which instructions code is made.
+    """
 
-class _Reader:
     def __init__(
         self,
         content: Mapping[str, Any],
@@ -65,6 +57,7 @@ class _Reader:
         ]
 
     def plan(self, content: Mapping[str, Any]) -> Plan:
+        """The plan that this content describes: that of the whole program, or of a body."""
         return Plan(
             slots=tuple(map(Slot, content["slots"])),
             inputs=tuple(content["inputs"]),
