@@ -2,7 +2,8 @@
 
 The standard library's compiles six methods for each frozen class, which takes a millisecond; a session that begins from
 an engine loads some fifty of them, and with this decorator a whole process of a small model takes a tenth less. Classes
-compare, hash and print as ever. That a frozen one stays as it is, the type checker sees to, and nothing else.
+compare, hash and print as ever, by methods of their own where they have them. That a frozen one stays as it is, the
+type checker sees to, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ else:
         def made(one):
             one = dataclasses.dataclass(one, eq=False, repr=False, slots=slots)
             if eq:
+                own = vars(one)
                 names = [field.name for field in dataclasses.fields(one) if field.compare]
                 one._compared = attrgetter(*names) if names else type
-                one.__eq__ = _is_equal
-                one.__hash__ = _hash if frozen else None
+                # Python gives a class with an `__eq__` of its own a `__hash__` of None.
+                if "__hash__" not in own or (own["__hash__"] is None and "__eq__" in own):
+                    one.__hash__ = _hash if frozen else None
+                if "__eq__" not in own:
+                    one.__eq__ = _is_equal
             if repr and "__repr__" not in vars(one):
                 one.__repr__ = _text
             return one

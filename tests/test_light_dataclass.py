@@ -102,3 +102,45 @@ def test_classes_without_fields() -> None:
     assert Nothing() == Nothing()
     assert len({Nothing(), Nothing()}) == 1
     assert repr(Nothing()) == "Nothing()"
+
+
+def _own_methods(decorator: Any, **arguments: Any) -> list[Any]:
+    """Classes with an `__eq__` or `__hash__` of their own, or both, or no hash."""
+
+    class Whole:
+        value: float
+        other: int = 0
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Whole) and int(self.value) == int(other.value)
+
+    class Hashed(Whole):
+        def __hash__(self) -> int:
+            return 7
+
+    class Both:
+        value: float
+        other: int = 0
+        __eq__ = Whole.__eq__
+        __hash__ = Hashed.__hash__
+
+    class Unhashable:
+        value: float
+        other: int = 0
+        __hash__ = None  # type: ignore[assignment]
+
+    Hashed.__annotations__ = Both.__annotations__ = Whole.__annotations__
+    return [decorator(one, **arguments) for one in (Whole, Hashed, Both, Unhashable)]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("slots", [True, False])
+def test_methods_of_a_class_stay(frozen: bool, slots: bool) -> None:
+    def seen(one: Any) -> list[Any]:
+        pair = one(1.25), one(1.5)
+        found = [pair[0] == pair[1], pair[0] == one(1.25), one.__hash__ is None]
+        return [*found, None if one.__hash__ is None else hash(pair[0])]
+
+    arguments = {"frozen": frozen, "slots": slots}
+    light, usual = _own_methods(dataclass, **arguments), _own_methods(dataclasses.dataclass, **arguments)
+    assert list(map(seen, light)) == list(map(seen, usual))
