@@ -11,10 +11,11 @@ from typing import ClassVar
 
 
 class OnnxRuntimeError(Exception):
-    """Base of all typed errors; never raised itself."""
+    """Base of all typed errors; never raised itself. `names_node`: whether the message names the node it comes from."""
 
     code: ClassVar[int]
     status: ClassVar[str]
+    names_node = False
 
     def __init__(self, message: str) -> None:
         super().__init__(f"[ONNXRuntimeError] : {self.code} : {self.status} : {message}")

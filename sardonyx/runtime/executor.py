@@ -10,7 +10,6 @@ from sardonyx.runtime.plan import ABSENT, Plan, Step, Value
 from sardonyx.runtime.trace import Trace
 
 TERMINATED = "Exiting due to terminate flag being set to true."
-_FAILED = "Non-zero status code returned while running"
 
 
 class RefusedError(errors.Fail):
@@ -92,7 +91,7 @@ def _failure(
     typed = _typed(error)
     if typed.message == TERMINATED or isinstance(typed, RefusedError):
         return typed
-    if step.kind == "segment" or (step.kind == "native" and typed.message.startswith(_FAILED)):
+    if step.kind == "segment" or (step.kind == "native" and typed.names_node):
         context.logger.error(typed.message, "executor")
         return typed
     absent = [plan.slots[slot].name for slot in step.inputs if slot != ABSENT and frame[slot] is None]
@@ -104,7 +103,9 @@ def _failure(
 
 def error_of_node(kind: type[errors.OnnxRuntimeError], op_type: str, called: str, text: str) -> errors.OnnxRuntimeError:
     """An error that names the node that it comes from, in onnxruntime's words."""
-    return kind(f"{_FAILED} {op_type} node. Name:{called} Status Message: {text}")
+    error = kind(f"Non-zero status code returned while running {op_type} node. Name:{called} Status Message: {text}")
+    error.names_node = True
+    return error
 
 
 def _typed(error: Exception) -> errors.OnnxRuntimeError:

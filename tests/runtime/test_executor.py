@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx import errors, log
 from sardonyx.runtime.context import RunContext
-from sardonyx.runtime.executor import execute
+from sardonyx.runtime.executor import error_of_node, execute
 from sardonyx.runtime.plan import ABSENT, Plan, Slot, Step
 from sardonyx.runtime.plan_parts import needed_for
 
@@ -74,14 +74,25 @@ def test_errors_become_typed_and_name_the_step(raised: Exception, kind: type[Exc
     assert caught.value.__cause__ is raised
 
 
-def test_a_native_step_that_names_itself_is_named_once() -> None:
+@pytest.mark.parametrize(("kind", "times"), [("native", 1), ("host", 2)])
+def test_a_native_step_that_names_itself_is_named_once(kind: Any, times: int) -> None:
     def fail(_: Any) -> Any:
-        raise errors.Fail("Non-zero status code returned while running Op node. Name:'broken' Status Message: bad")
+        raise error_of_node(errors.Fail, "Op", "'broken'", "bad")
 
-    broken = replace(step("broken", [0], [1], fail), kind="native")
+    broken = replace(step("broken", [0], [1], fail), kind=kind)
     with pytest.raises(errors.Fail) as caught:
         execute(plan([broken], [1]), QUIET, [1])
-    assert str(caught.value).count("Name:'broken'") == 1
+    assert str(caught.value).count("Name:'broken'") == times
+    assert caught.value.names_node
+
+
+def test_a_native_step_that_does_not_is_named() -> None:
+    def fail(_: Any) -> Any:
+        raise errors.Fail("Non-zero status code returned while running something else")
+
+    broken = replace(step("broken", [0], [1], fail), kind="native")
+    with pytest.raises(errors.Fail, match=r"running Op node\. Name:'broken' Status Message: Non-zero"):
+        execute(plan([broken], [1]), QUIET, [1])
 
 
 def test_missing_inputs_are_named() -> None:
