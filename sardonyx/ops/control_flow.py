@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx import errors
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, same, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
@@ -81,7 +80,7 @@ class If(ControlFlow):
         return outputs
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
-        yes, no = (_branch(graph, inference) for graph in (self.then_branch, self.else_branch))
+        yes, no = (inference.branch(graph) for graph in (self.then_branch, self.else_branch))
         if yes is None or no is None:
             found = no if yes is None else yes
             if found is None:
@@ -102,18 +101,6 @@ class If(ControlFlow):
         if condition is not None and len(condition) == 1:
             return [_forgotten(fact) for fact in (yes if condition[0] else no)]
         return [join(one, other) for one, other in zip(yes, no, strict=True)]
-
-
-def _branch(graph: ir.Graph, inference: Inference) -> list[Fact] | None:
-    """Facts of the outputs of a branch; None for one that is broken, where the inference bears that."""
-    inference.broken.pop(graph, None)
-    try:
-        return inference.graph(graph)
-    except errors.Fail as error:
-        if not inference.lenient:
-            raise
-        inference.broken[graph] = error
-        return None
 
 
 def _settle(

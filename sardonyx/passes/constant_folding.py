@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx import errors
 from sardonyx.graph.constants import array_of, graphs_of, is_constant, tensor_of
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Dims, Fact, known, of_array, same
@@ -41,7 +40,7 @@ def fold_constants(context: Context) -> int:
     for graph in graphs_of(main):
         for node in list(graph):
             if learned and (not learned.isdisjoint(node.inputs) or has_subgraphs(node)):
-                learned.update(_inferred_again(node, None if graph is main else graph, context.inference))
+                learned.update(_inferred_again(node, context.inference))
             if any(value.is_graph_output() for value in node.outputs):
                 continue
             if _lifted(graph, node, context):
@@ -69,19 +68,10 @@ def _lifted(graph: ir.Graph, node: ir.Node, context: Context) -> bool:
     return True
 
 
-def _inferred_again(node: ir.Node, graph: ir.Graph | None, inference: Inference) -> list[ir.Value]:
-    """Infer a node whose inputs are known better than before; the outputs of which something new is known.
-
-    `graph` is the subgraph that it belongs to, None for the main graph.
-    """
+def _inferred_again(node: ir.Node, inference: Inference) -> list[ir.Value]:
+    """Infer a node whose inputs are known better than before; the outputs of which something new is known."""
     before = [inference.facts.get(value) for value in node.outputs]
-    try:
-        inference.node(node)
-    except errors.Fail as error:
-        if not inference.lenient or graph is None:
-            raise
-        inference.broken[graph] = error
-        return []
+    inference.node(node)
     return [value for value, old in zip(node.outputs, before, strict=True) if _tells_more(inference.facts[value], old)]
 
 

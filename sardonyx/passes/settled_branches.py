@@ -20,9 +20,12 @@ def settle_branches(model: ir.Model) -> None:
     place of a branch that breaks a rule. errors.Fail where the model itself breaks one.
     """
     while True:
-        context = Context(model, infer_model(model, lenient=True))
-        fold_constants(context)
-        if not _settle_all(model.graph, context.inference):
+        inference = infer_model(model, lenient=True)
+        count = len(inference.broken)
+        fold_constants(Context(model, inference))
+        if len(inference.broken) > count:  # where both branches of an If are, what is around it is
+            inference = infer_model(model, lenient=True)
+        if not _settle_all(model.graph, inference):
             return
 
 

@@ -38,7 +38,8 @@ _ERROR_HEAD = re.compile(r"^\[\w+\] (\(op_type:[^)]*\): )?")
 class Inference:
     """Facts of every value of a model's graph and its subgraphs.
 
-    A `lenient` one takes branches of an If that break a rule for such as are never chosen: `broken` tells why.
+    A `lenient` one takes branches of an If that break a rule for such as are never chosen: `broken` tells why. Nothing
+    is known then of what the node gives that breaks it.
     """
 
     def __init__(self, opsets: Mapping[str, int], ir_version: int, *, lenient: bool = False) -> None:
@@ -49,6 +50,8 @@ class Inference:
         self.facts: dict[ir.Value, Fact] = {}
         self.operators: dict[ir.Node, Operator] = {}
         self._declared: dict[ir.Value, Fact] = {}
+        self._branch: ir.Graph | None = None  # the one that is being inferred
+        self._branches: dict[ir.Graph | None, ir.Graph | None] = {}  # those that graphs are or lie in
 
     def operator(self, node: ir.Node) -> Operator:
         """The operator of a node, made once."""
@@ -66,6 +69,7 @@ class Inference:
 
         A body of control flow may be inferred again with other inputs; the last facts stay.
         """
+        self._branches.setdefault(graph, self._branch)
         for value in graph.initializers.values():
             if value.const_value is not None and not value.is_graph_input():
                 self._set(value, _constant_fact(value))
@@ -77,8 +81,31 @@ class Inference:
             self.node(node)
         return [self.facts.get(value, UNKNOWN) for value in graph.outputs]
 
+    def branch(self, graph: ir.Graph) -> list[Fact] | None:
+        """Infer a branch of an If; None where it is broken."""
+        outer, self._branch = self._branch, graph if self.lenient else None
+        self.broken.pop(graph, None)
+        try:
+            found = self.graph(graph)
+        finally:
+            self._branch = outer
+        return None if graph in self.broken else found
+
     def node(self, node: ir.Node) -> None:
-        """Infer one node, whose inputs have been inferred; errors.Fail where they contradict its rule."""
+        """Infer one node, whose inputs have been inferred; errors.Fail where they contradict its rule outside of
+        branches that may be broken.
+        """
+        try:
+            self._node(node)
+        except errors.Fail as error:
+            branch = self._branches.get(node.graph)
+            if branch is None:
+                raise
+            self.broken.setdefault(branch, error)
+            for value in node.outputs:
+                self._set(value, self.declared(value))
+
+    def _node(self, node: ir.Node) -> None:
         inputs = [self.fact(value) for value in node.inputs]
         check_types(node, inputs)
         try:
