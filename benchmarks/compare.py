@@ -64,6 +64,7 @@ class Timing:
     min_ms: float = 0.0
     runs: int = 0
     ratio: float = 0.0
+    min_ratio: float = 0.0
     best_ratio: float = 0.0
     gflops: float = 0.0
     fma_share: float = 0.0
@@ -87,6 +88,9 @@ class Settings:
         if is_first:
             return self
         return replace(self, engines=tuple(name for name in self.engines if name not in self.one_team_only))
+
+
+Measure = Callable[[str, int, Settings], tuple[list[Timing], work.Work | None]]
 
 
 def main() -> None:
@@ -134,31 +138,6 @@ def measure_all(
                 yield row
 
 
-def measure_apart(name: str, threads: int, settings: Settings) -> tuple[list[Timing], work.Work | None]:
-    """All engines on one model, in a fresh process. If that fails, the engines that live alone are measured again."""
-    try:
-        return isolated.call(measure, name, threads, settings)
-    except Exception as error:  # a model that fails is a result, not the end of the benchmark
-        if len(settings.engines) == 1:
-            return [Timing(name, settings.engines[0], threads, error=isolated.reason(error))], None
-    dead, alive = [], []
-    for engine in settings.engines:
-        alone = replace(settings, engines=(engine,), budget=Budget(runs=1, turn_seconds=0.0))
-        rows, _ = measure_apart(name, threads, alone)
-        if rows[0].error:
-            dead += rows
-        else:
-            alive.append(engine)
-    if not alive:
-        return dead, None
-    try:
-        rows, todo = isolated.call(measure, name, threads, replace(settings, engines=tuple(alive)))
-    except Exception as error:
-        together = f"together, {isolated.reason(error)}"
-        return dead + [Timing(name, engine, threads, error=together) for engine in alive], None
-    return rows + dead, todo
-
-
 def measure(name: str, threads: int, settings: Settings) -> tuple[list[Timing], work.Work]:
     """All engines on one model, in this process."""
     model = registry.get(name)
@@ -167,13 +146,21 @@ def measure(name: str, threads: int, settings: Settings) -> tuple[list[Timing], 
     if settings.batch != 1:
         model = replace(model, sizes={**model.sizes, BATCH: settings.batch})
         inputs = make_inputs(model)
-    rows = [Timing(name, engine, threads) for engine in settings.engines]
+    rows = measure_model(model, folder / "model.onnx", inputs, threads, settings)
+    return rows, work.of_model(folder, inputs, expected, settings.batch)
+
+
+def measure_model(
+    model: registry.Model, path: Path, inputs: Mapping[str, np.ndarray], threads: int, settings: Settings
+) -> list[Timing]:
+    """All engines on the model in a file, in this process."""
+    rows = [Timing(model.name, engine, threads) for engine in settings.engines]
     runners: dict[str, Callable[[], list[np.ndarray]]] = {}
     outputs: dict[str, list[np.ndarray]] = {}
     for row in rows:
         try:
             ENGINES[row.engine].warm_import()
-            run = ENGINES[row.engine].load(model, folder / "model.onnx", threads, settings.static)
+            run = ENGINES[row.engine].load(model, path, threads, settings.static)
             outputs[row.engine] = [np.array(value) for value in run(inputs)]
         except Exception as error:  # an engine that fails on a model is a result, not the end of the benchmark
             row.error = isolated.reason(error)
@@ -187,7 +174,34 @@ def measure(name: str, threads: int, settings: Settings) -> tuple[list[Timing], 
             last = runners[row.engine]()
             found = [difference(one, outputs[BASELINE]) for one in (outputs[row.engine], last)]
             row.max_abs, row.max_rel = (max(figures) for figures in zip(*found, strict=True))
-    return rows, work.of_model(folder, inputs, expected, settings.batch)
+    return rows
+
+
+def measure_apart(
+    name: str, threads: int, settings: Settings, how: Measure = measure
+) -> tuple[list[Timing], work.Work | None]:
+    """All engines on one model, in a fresh process. If that fails, the engines that live alone are measured again."""
+    try:
+        return isolated.call(how, name, threads, settings)
+    except Exception as error:  # a model that fails is a result, not the end of the benchmark
+        if len(settings.engines) == 1:
+            return [Timing(name, settings.engines[0], threads, error=isolated.reason(error))], None
+    dead, alive = [], []
+    for engine in settings.engines:
+        alone = replace(settings, engines=(engine,), budget=Budget(runs=1, turn_seconds=0.0))
+        rows, _ = measure_apart(name, threads, alone, how)
+        if rows[0].error:
+            dead += rows
+        else:
+            alive.append(engine)
+    if not alive:
+        return dead, None
+    try:
+        rows, todo = isolated.call(how, name, threads, replace(settings, engines=tuple(alive)))
+    except Exception as error:
+        together = f"together, {isolated.reason(error)}"
+        return dead + [Timing(name, engine, threads, error=together) for engine in alive], None
+    return rows + dead, todo
 
 
 def fill(rows: Iterable[Timing], samples: Mapping[str, list[float]]) -> None:
@@ -201,6 +215,7 @@ def fill(rows: Iterable[Timing], samples: Mapping[str, list[float]]) -> None:
         row.runs, row.median_ms, row.min_ms = len(taken), median * 1e3, min(taken) * 1e3
         if BASELINE in samples:
             row.ratio = statistics.median(samples[BASELINE]) / median
+            row.min_ratio = min(samples[BASELINE]) / min(taken)
         if len(peers) == len(BEST_OF):
             row.best_ratio = min(peers) / median
 
@@ -219,22 +234,27 @@ def means(rows: Iterable[Mapping]) -> str:
 
     Models that only add are left out: they show what a run costs beside the arithmetic.
     """
-    rows = [row for row in rows if row["gflops"]]
+    figures = {"ratio": "to onnxruntime", "best_ratio": "to the best of both"}
+    return geometric_means((row for row in rows if row["gflops"]), figures)
+
+
+def geometric_means(rows: Iterable[Mapping], figures: Mapping[str, str]) -> str:
+    """The means of some figures, each with its title, a line for each number of threads and engine."""
+    rows = list(rows)
     table = Table(
         (
             Column("engine", "engine", width=13),
             Column("thr", "threads", "d", 3),
             Column("models", "models", "d", 6),
-            Column("to onnxruntime", "ratio", ".2f", 14),
-            Column("to the best of both", "best", ".2f", 19),
+            *(Column(title, key, ".2f", len(title)) for key, title in figures.items()),
         )
     )
     lines = []
     for threads in sorted({row["threads"] for row in rows}):
         for engine in dict.fromkeys(row["engine"] for row in rows):
             of = [row for row in rows if (row["engine"], row["threads"]) == (engine, threads)]
-            ratio, best = (geomean(row[key] for row in of) for key in ("ratio", "best_ratio"))
-            lines.append({"engine": engine, "threads": threads, "models": len(of), "ratio": ratio, "best": best})
+            found = {key: geomean(row[key] for row in of) for key in figures}
+            lines.append({"engine": engine, "threads": threads, "models": len(of), **found})
     return f"\nGeometric means of the ratios\n\n{table.text(lines)}"
 
 

@@ -65,6 +65,7 @@ class OnnxRuntime:
         options = self.module_itself().SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors: a warning in every run would be timed as well
         for name, value in self.config.items():
             options.add_session_config_entry(name, value)
         return options

@@ -19,6 +19,7 @@ from benchmarks import (
     machine,
     memory,
     options,
+    packages,
     small,
     spread,
     startup,
@@ -143,6 +144,7 @@ def _plain(part: str, table: Table) -> Callable[[Data], str]:
 PARTS: Mapping[str, tuple[str, Callable[[Data], str]]] = {
     "floors": ("Ceilings of the machine", floors),
     "models": ("Models", models),
+    "packages": ("Models with real weights", _plain("packages", packages.TABLE)),
     "sessions": ("Making a session", _plain("sessions", startup.SESSIONS)),
     "processes": ("Whole processes", _plain("processes", startup.PROCESSES)),
     "memory": ("Memory", _plain("memory", memory.TABLE)),

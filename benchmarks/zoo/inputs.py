@@ -25,7 +25,9 @@ def _fill(tensor: Tensor, sizes: Mapping[str, int], rng: np.random.Generator) ->
     shape = tensor.sized(sizes)
     values: np.ndarray
     if tensor.fill == "ids":
-        values = rng.integers(0, tensor.limit, shape)
+        values = rng.integers(int(tensor.low), int(tensor.limit), shape)
+    elif tensor.fill == "uniform":
+        values = np.asarray(rng.uniform(tensor.low, tensor.limit, shape))
     elif tensor.fill == "ones":
         values = np.ones(shape)
     elif tensor.fill == "zeros":

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import nn
 
-Maker = Literal["torchscript", "dynamo", "onnx.helper", "quantize_dynamic", "quantize_static", "matmul_nbits"]
-Fill = Literal["normal", "ids", "ones", "padding", "positions", "zeros"]
+Maker = Literal[
+    "torchscript", "dynamo", "onnx.helper", "quantize_dynamic", "quantize_static", "matmul_nbits", "package"
+]
+Fill = Literal["normal", "uniform", "ids", "ones", "padding", "positions", "zeros"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Tensor:
     shape: tuple[int | str, ...]
     dtype: str = "float32"
     fill: Fill = "normal"  # how `inputs.make_inputs` draws the values
-    limit: int = 0  # exclusive upper bound of "ids"
+    low: float = 0.0  # lower bound of "uniform" and "ids"
+    limit: float = 0.0  # upper bound of "uniform", exclusive one of "ids"
 
     def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape with every symbolic dimension replaced."""

@@ -13,10 +13,15 @@ from benchmarks.zoo import registry
 
 
 def default_folder() -> Path:
-    """The folder of the environment variable SARDONYX_ZOO, else one in the user's cache."""
-    chosen = os.environ.get("SARDONYX_ZOO")
+    """Where models are kept that are built here."""
+    return cache_folder("zoo", "SARDONYX_ZOO")
+
+
+def cache_folder(name: str, variable: str) -> Path:
+    """The folder of an environment variable, else one in the user's cache."""
+    chosen = os.environ.get(variable)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(cache) / "sardonyx" / "zoo"
+    return Path(chosen) if chosen else Path(cache) / "sardonyx" / name
 
 
 def is_built(name: str, folder: Path) -> bool:
@@ -29,7 +34,7 @@ def ensure(name: str, folder: Path) -> Path:
     if not is_built(name, folder):
         if model.source:
             ensure(model.source, folder)
-        with _locked(name, folder):
+        with locked(name, folder):
             if not is_built(name, folder):
                 from benchmarks.zoo import build
 
@@ -43,12 +48,13 @@ def ensure(name: str, folder: Path) -> Path:
 
 def free(name: str, folder: Path) -> None:
     """Delete a built model."""
-    with _locked(name, folder):
+    with locked(name, folder):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _locked(name: str, folder: Path) -> Iterator[None]:
+def locked(name: str, folder: Path) -> Iterator[None]:
+    """Keep other processes from the model while the block runs."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / f".{name}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
