@@ -104,7 +104,7 @@ class CoreSession:
         self._plans = OutputPlans(self._plan, self._output_names)
         self._shared_symbols = _shared_symbols(built.signature)
         self._files = {path: file_state(path) for path in built.files}
-        self._settled = self._plans_of_sizes() if built.asks_for_sizes else None
+        self._settled = self._plans_of_sizes() if built.open_ifs else None
         self._distinct: OutputPlans | None = None
         self._distinct_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -184,7 +184,7 @@ class CoreSession:
             shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
             self._logger.info(f"the model is compiled again for {shown}, which decide its Ifs", "session")
             built = self._same_built_again(sizes=sizes, logger=self._silent)
-            return built.plan, not built.asks_for_sizes
+            return built.plan, not built.open_ifs
 
         return SettledPlans(build, [name for name, _, _ in self._inputs], self._output_names)
 
@@ -309,19 +309,11 @@ class CoreSession:
         """Run for all outputs, with `trace` told of every step; the plan of a `variant` in place of its own."""
         execute(plan or self._plan, replace(self._context, trace=trace), self._checked(feeds, _NO_ADAPTERS))
 
-    def variant(
-        self, options: SessionOptions, disabled: Iterable[str] | None = None, *, constant_initializers: bool = False
-    ) -> Built:
-        """What a session of the same model would be with other options, and with other optimizers `disabled`.
-
-        With `constant_initializers`, initializers that are inputs of the graph could not be overridden.
-        """
-        return self._built_again(
-            options,
-            disabled=frozenset(self._disabled if disabled is None else disabled),
-            logger=self._silent,
-            constant_initializers=constant_initializers,
-        )
+    def variant(self, options: SessionOptions, disabled: Iterable[str] | None = None, **changes: Any) -> Built:
+        """What a session of the same model would be with other options, with other optimizers `disabled`, and with
+        `changes` of what was asked for (`SessionRequest`)."""
+        left_out = frozenset(self._disabled if disabled is None else disabled)
+        return self._built_again(options, disabled=left_out, logger=self._silent, **changes)
 
     def _built_again(self, options: SessionOptions, **changes: Any) -> Built:
         """What a session of the same model would be with these options and changes of the request; none is saved."""
@@ -364,6 +356,16 @@ class CoreSession:
         distinct = [] if self._distinct is None else self._distinct.plans
         settled = [] if self._settled is None else self._settled.plans
         return [*self._plans.plans, *distinct, *settled]
+
+    @property
+    def latest_sizes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of inputs that a plan was made for last because they came again; none where there is no plan."""
+        return {} if self._settled is None else self._settled.latest
+
+    def own_sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]] | None:
+        """The shapes of all inputs, where inputs of these have a plan of their own, or get one when they come again."""
+        whole = {**{name: np.shape(value) for name, value in self._defaults.items()}, **shapes}
+        return whole if self._settled is not None and self._settled.serves(whole) else None
 
     def code_bytes(self, addresses: Collection[int]) -> int:
         """Bytes of machine code of functions of its plans."""

@@ -52,7 +52,7 @@ def open_session(request: SessionRequest) -> Built:
             return built
     began = time.perf_counter()
     built = build(request)
-    if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.warned or built.asks_for_sizes:
+    if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.warned or built.open_ifs:
         return built
     from sardonyx.api.engines.engine_keeper import Keeper
     from sardonyx.api.engines.stored_session import segment_of

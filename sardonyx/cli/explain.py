@@ -22,7 +22,7 @@ from sardonyx.cli.console import console
 from sardonyx.cli.failure import CommandError
 from sardonyx.cli.model_inputs import assumed_sizes, make_inputs
 from sardonyx.cli.shapes import infer, listed_shape
-from sardonyx.cli.why import overridable_text, show_why
+from sardonyx.cli.why import open_ifs_text, overridable_text, show_why
 from sardonyx.graph.load import load_model
 
 # Widths from which on the table has a column for details, and columns for what others give in short.
@@ -145,6 +145,8 @@ def _show(model: Path, found: Explanation, every: bool) -> None:
         out.print(f"host  {entry.kernel.removeprefix('host ')} {abbreviated(entry.nodes)}: {entry.reason}")
     for declined in sorted(found.declined, key=lambda one: -len(one.nodes)):
         out.print(f"declined  {_declined(declined, every)}")
+    if found.open_ifs is not None:
+        out.print(f"sizes  {open_ifs_text(found.open_ifs)}")
     if found.overridable is not None:
         out.print(f"overridable  {overridable_text(found.overridable)}")
     if found.why is not None:

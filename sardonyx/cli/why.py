@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from sardonyx.api.explaining.explanation import Diagnosis, Explanation, Overridable, Turned, Why
+from sardonyx.api.explaining.explanation import Diagnosis, Explanation, OpenIfs, Overridable, Turned, Why
 
 _MOST_NODES = 3  # names of nodes at which there is a trouble
 
@@ -34,6 +34,17 @@ def overridable_text(one: Overridable) -> str:
     names = f"{', '.join(one.names[:_MOST_NODES])}{', …' if len(one.names) > _MOST_NODES else ''} ({len(one.names)})"
     allowed = ", ".join(costs) or "no more"
     return f"{names} can be fed, read by {_listed(one.nodes)}; as constants they would allow {allowed}"
+
+
+def open_ifs_text(one: OpenIfs) -> str:
+    """What becomes of Ifs that ask for sizes, in words."""
+    asking = f"{'1 If asks' if len(one.names) == 1 else f'{len(one.names)} Ifs ask'} for sizes ({_listed(one.names)})"
+    if not one.is_shown:
+        return f"{asking}; this is the plan for all sizes, where ranks behind them are not known: {one.note}"
+    return (
+        f"{asking}, of which these decide {len(one.decided)}; this is the plan for these sizes alone, for which the "
+        "model is compiled again when they come for the second time; the first run takes the plan for all sizes"
+    )
 
 
 def _table(found: Explanation, why: Why, width: int) -> Table:

@@ -13,7 +13,10 @@ from onnx import parser
 
 import sardonyx as ort
 from sardonyx import errors
+from sardonyx.api.explaining.explanation import OpenIfs, explain
 from sardonyx.api.running import settled_plans
+from sardonyx.tuning import ceilings
+from sardonyx.tuning.ceilings import Ceilings
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +40,9 @@ agraph (float[p, q] x, bool c) => (float[r, s] y) {
             w = Neg (w0)
         }>
 }"""
+
+
+RATES = Ceilings({1: {"f32": 100.0}, 2: {"f32": 200.0}}, {1: {"L2": 100.0}, 2: {"L2": 200.0}}, l2=1 << 20, l3=1 << 25)
 
 
 def model() -> bytes:
@@ -157,3 +163,77 @@ def test_a_file_that_changed_is_not_compiled_again(tmp_path: Path) -> None:
     for _ in range(3):
         check(made, (4, 1), True)
     assert settled(made).plans == []
+
+
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ceilings of a machine that nobody has to measure."""
+    monkeypatch.setattr(ceilings, "stored_ceilings", lambda threads: RATES)
+
+
+def hosts(made: ort.InferenceSession, **keywords: Any) -> tuple[int, OpenIfs]:
+    """How many Ifs run, and what is told of those that ask for sizes."""
+    found = explain(made, **keywords)
+    assert found.open_ifs is not None
+    return sum("If" in row.operators for row in found.rows), found.open_ifs
+
+
+@pytest.mark.usefixtures("rates")
+def test_the_plan_for_given_sizes_is_explained() -> None:
+    made = session(model())
+    feeds = {"x": np.ones((6, 1), np.float32), "c": np.array(True)}
+    shown = OpenIfs(("flat",), ("flat",), is_shown=True)
+    assert hosts(made, feeds=feeds) == (1, shown)
+    assert hosts(made, shapes={"x": (6, 1), "c": ()}) == (1, shown)
+    assert explain(made, feeds, runs=3).run_us
+    assert settled(made).plans == []  # the session is left as it is
+    odd = {"x": np.ones((5, 1), np.float32), "c": np.array(False)}
+    assert hosts(made, feeds=odd) == (1, shown)
+    with pytest.raises(errors.OnnxRuntimeError, match=r"running Reshape node.*cannot be reshaped"):
+        explain(made, odd | {"c": np.array(True)}, runs=1)
+
+
+@pytest.mark.usefixtures("rates")
+def test_sizes_that_break_every_way_have_no_plan_of_their_own() -> None:
+    made = session(parser.parse_model(MODEL.replace("[1, -1]", "[-1, 2]")).SerializeToString())
+    with pytest.raises(errors.OnnxRuntimeError, match="cannot be reshaped"):
+        explain(made, {"x": np.ones((5, 1), np.float32), "c": np.array(False)})
+    found = explain(made, shapes={"x": (6, 1), "c": ()})
+    assert found.open_ifs == OpenIfs(("flat",), ("flat",), is_shown=True)
+
+
+@pytest.mark.usefixtures("rates")
+def test_without_sizes_the_plan_that_a_session_made_last_is_explained() -> None:
+    made = session(model())
+    for _ in range(3):
+        check(made, (3, 4), False)
+        check(made, (8, 1), True)
+    found = explain(made)
+    assert found.inputs == {"x": (8, 1), "c": ()}
+    assert found.open_ifs is not None
+    assert found.open_ifs.is_shown
+
+
+@pytest.mark.usefixtures("rates")
+def test_sizes_that_get_no_plan_are_explained_with_the_plan_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settled_plans, "MOST_BUILDS", 0)
+    feeds = {"x": np.ones((6, 1), np.float32), "c": np.array(True)}
+    count, told = hosts(session(model()), feeds=feeds)
+    assert (count, told.is_shown) == (2, False)
+    assert "no plan of their own" in told.note
+    off = explain(session(model(), ort.GraphOptimizationLevel.ORT_DISABLE_ALL), feeds)
+    assert off.open_ifs is None
+
+
+@pytest.mark.usefixtures("rates")
+def test_variants_of_a_session_are_made_for_the_same_sizes() -> None:
+    made = session(model())
+    found = explain(made, {"x": np.ones((6, 1), np.float32), "c": np.array(True)}, why=True)
+    assert found.why is not None
+    turned = {one.value: one.steps for knob in found.why.knobs for one in knob.turned}
+    assert turned["ORT_ENABLE_LAYOUT"] == len(found.rows)
+    assert turned["ORT_DISABLE_ALL"] > len(found.rows)  # type: ignore[operator]
+    (shapes,) = [one for one in found.why.diagnoses if one.name == "dynamic shapes"]
+    assert shapes.found
+    assert "compiled again" in shapes.evidence
+    assert "flat" in shapes.nodes

@@ -250,8 +250,8 @@ def test_json_has_stable_keys(command: Command, block: Path) -> None:
     report = explained(command, block)
     assert sorted(report) == [
         *("arena_bytes", "ceilings", "constant_bytes", "declined", "inputs", "kernels", "known", "model"),
-        *("overridable", "packed_bytes", "rewrites", "rows", "run_us", "runs", "scratch_bytes", "threads", "totals"),
-        *("views", "why"),
+        *("open_ifs", "overridable", "packed_bytes", "rewrites", "rows", "run_us", "runs", "scratch_bytes", "threads"),
+        *("totals", "views", "why"),
     ]
     assert sorted(report["rows"][0]) == [
         *("body", "bytes", "chunks", "constant_bytes", "detail", "epilogue", "executions", "flops", "gflops"),

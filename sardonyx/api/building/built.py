@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Built:
     """`plan` gives all outputs; with `is_stored` it comes from an engine. `defaults` are the values of overridable
     initializers by name. `compiled` gives what else there is to know of the model, which lies in `files`; `warned`
-    tells whether a log line was about it, `asks_for_sizes` whether the sizes of its inputs would tell more. `keep`,
-    called with the inputs of a run, keeps an engine; it tells whether it is to be called again. `live` is held as long
-    as the session; with `borrows`, the plans are those of another one."""
+    tells whether a log line was about it. `open_ifs` are the names of Ifs that leave ranks open which the sizes of its
+    inputs may tell. `keep`, called with the inputs of a run, keeps an engine; it tells whether to call it again. `live`
+    is held as long as the session; with `borrows`, the plans are those of another one."""
 
     signature: Signature
     plan: Plan
@@ -30,7 +30,7 @@ class Built:
     is_stored: bool = False
     files: Sequence[str] = ()
     warned: bool = False
-    asks_for_sizes: bool = False
+    open_ifs: Sequence[str] = ()
     keep: Callable[[Sequence[Any]], bool] | None = None
     live: object = None
     borrows: bool = False

@@ -57,7 +57,7 @@ class CompiledModel:
     nodes: tuple[AssignedNode, ...]
     passes: tuple[PassReport, ...]
     contradicts: bool  # whether declared shapes are not the inferred ones
-    asks_for_sizes: bool  # whether Ifs leave ranks open which the sizes of the inputs may tell
+    open_ifs: tuple[str, ...]  # Ifs that leave ranks open which the sizes of the inputs may tell
 
     @classmethod
     def build(
@@ -105,15 +105,23 @@ class CompiledModel:
         with span(trace, "Compile", "plan"):
             compiled = _compile(model.graph, inference, providers, placements, nodes, settings, trace)
         seen = inputs, outputs, overridable, defaults
-        asks = level > Level.DISABLED and _asks_for_sizes(model.graph, inference)
-        return cls(model, compiled, placements, *seen, tuple(nodes), tuple(passes), contradicts, asks)
+        open_ifs = _open_ifs(model.graph, inference) if level > Level.DISABLED else ()
+        return cls(model, compiled, placements, *seen, tuple(nodes), tuple(passes), contradicts, open_ifs)
 
 
-def _asks_for_sizes(graph: ir.Graph, inference: Inference) -> bool:
-    """Whether an If has results whose ranks are not known, as one that depends on the shape of a value."""
-    made = [value for node in graph.all_nodes() if node.op_type == "If" for value in node.outputs]
-    facts = [inference.fact(value) for value in made if value.name != ""]
-    return any(fact is not None and fact.shape is None and fact.dtype is not None for fact in facts)
+def _open_ifs(graph: ir.Graph, inference: Inference) -> tuple[str, ...]:
+    """The names of Ifs with results whose ranks are not known, as where they depend on the shape of a value."""
+
+    def is_open(node: ir.Node) -> bool:
+        facts = [inference.fact(value) for value in node.outputs if value.name != ""]
+        return any(fact is not None and fact.shape is None and fact.dtype is not None for fact in facts)
+
+    return tuple(name_of_if(node) for node in graph.all_nodes() if node.op_type == "If" and is_open(node))
+
+
+def name_of_if(node: ir.Node) -> str:
+    """The name of an If, or that of what it makes."""
+    return node.name or node.outputs[0].name or ""
 
 
 def _put_in_order(model: ir.Model, inference: Inference, order: ExecutionOrder) -> None:

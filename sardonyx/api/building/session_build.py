@@ -106,7 +106,7 @@ def build(request: SessionRequest) -> Built:
         lambda: compiled,
         files=loaded.files,
         warned=bool(loaded.warnings) or compiled.contradicts,
-        asks_for_sizes=compiled.asks_for_sizes,
+        open_ifs=compiled.open_ifs,
     )
 
 

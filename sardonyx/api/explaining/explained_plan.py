@@ -5,18 +5,19 @@ from __future__ import annotations
 import collections
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
-from sardonyx.api.building.built import Built
+from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.api.core_session import CoreSession
+from sardonyx.api.enums import GraphOptimizationLevel
 from sardonyx.api.explaining.explanation_records import Declined, Explanation, Row
+from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.bound_plan import native_plan, symbols_of
 from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.passes.base import PassReport
@@ -55,23 +56,32 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Subject:
-    """What is explained: a plan, the model and the rewrites that it was made from, and how to run it, told of every
-    step."""
+    """What is explained: a plan of a session, or of a variant of it, and what it was made from; with `sizes`, which are
+    the shapes of all inputs by name, a plan for these alone."""
 
+    core: CoreSession
     plan: Plan
-    model: ir.Model
-    passes: tuple[PassReport, ...]
-    run: Callable[[Mapping[str, Any], Trace], None]
+    compiled: CompiledModel
+    sizes: Mapping[str, tuple[int, ...]] | None = None
 
     @staticmethod
     def of_session(core: CoreSession) -> Subject:
-        return Subject(core.plan, core.model, core.passes, core.observe)
+        """The plan for all sizes."""
+        return Subject(core, core.plan, core.compiled)
 
-    @staticmethod
-    def of_variant(core: CoreSession, built: Built) -> Subject:
-        """A variant of a session, which takes the same inputs."""
-        compiled = built.compiled()
-        return Subject(built.plan, compiled.model, compiled.passes, partial(core.observe, plan=built.plan))
+    def of_sizes(self, sizes: Mapping[str, tuple[int, ...]]) -> Subject:
+        """The same for these sizes alone; the typed error of the node whose rule they break."""
+        return replace(self, sizes=sizes).variant(self.core.session_options)
+
+    def variant(self, options: SessionOptions, disabled: Iterable[str] | None = None, **changes: Any) -> Subject:
+        """The same of a variant of the session; with no optimisations none is made for sizes alone."""
+        is_plain = options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL
+        built = self.core.variant(options, disabled, sizes=None if is_plain else self.sizes, **changes)
+        return replace(self, plan=built.plan, compiled=built.compiled())
+
+    def run(self, feeds: Mapping[str, Any], trace: Trace) -> None:
+        """Run, with `trace` told of every step."""
+        self.core.observe(feeds, trace, self.plan)
 
 
 def explained(
@@ -189,7 +199,7 @@ class _Builder:
         return stored_ceilings(sorted({1, self.threads}))
 
     def explanation(self, shapes: Mapping[str, tuple[int, ...]]) -> Explanation:
-        self._graph(self.subject.plan, self.subject.model.graph, "")
+        self._graph(self.subject.plan, self.subject.compiled.model.graph, "")
         ready = self.ready
         return Explanation(
             inputs=dict(shapes),
@@ -199,8 +209,8 @@ class _Builder:
             rows=self.rows,
             views=dict(self.views.most_common()),
             known=dict(self.known.most_common()),
-            rewrites={report.name: report.changes for report in self.subject.passes if report.changes},
-            declined=declined(self.subject.passes),
+            rewrites={report.name: report.changes for report in self.subject.compiled.passes if report.changes},
+            declined=declined(self.subject.compiled.passes),
             arena_bytes=max((one.plan.arena_bytes for one in ready), default=0),
             scratch_bytes=max((one.plan.scratch_bytes for one in ready), default=0),
             constant_bytes=sum(self.constants.values()),

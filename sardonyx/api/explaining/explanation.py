@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.api.building.compiled_model import name_of_if
+from sardonyx.api.core_session import CoreSession
 from sardonyx.api.explaining.explained_plan import Subject, explained
 from sardonyx.api.explaining.explanation_records import (
     Declined,
     Diagnosis,
     Explanation,
     Knob,
+    OpenIfs,
     Overridable,
     Row,
     Turned,
@@ -29,6 +32,7 @@ from sardonyx.api.explaining.explanation_records import (
 )
 from sardonyx.api.explaining.knobs import knobs, overridable
 from sardonyx.api.explaining.troubles import troubles
+from sardonyx.runtime.executor import RefusedError
 
 if TYPE_CHECKING:
     from sardonyx.api.session import InferenceSession
@@ -38,6 +42,7 @@ __all__ = [
     "Diagnosis",
     "Explanation",
     "Knob",
+    "OpenIfs",
     "Overridable",
     "Row",
     "Turned",
@@ -61,6 +66,9 @@ def explain(
     depend on what the inputs hold; InvalidArgument where that takes feeds and there are none. The machine's ceilings
     come from the user's cache, or are measured now, which takes some seconds.
 
+    Where Ifs of the model ask for sizes, it is the plan for these sizes alone, which runs from the second time on that
+    they come; without feeds and shapes the one that the session made last.
+
     With `why`, also what each knob of the session did and what turning it would do, for which the model is compiled
     once for each value and, with `runs`, run as often; and the troubles of the session.
     """
@@ -68,10 +76,40 @@ def explain(
     core = outer.without_engine()
     if feeds is None and runs:
         raise errors.InvalidArgument("explain: to run the model takes feeds")
-    given = {name: tuple(np.shape(value)) for name, value in (feeds or {}).items()}
+    given = dict(outer.latest_sizes) if feeds is None and shapes is None else {}
+    given |= {name: tuple(np.shape(value)) for name, value in (feeds or {}).items()}
     given |= {name: tuple(shape) for name, shape in (shapes or {}).items()}
-    found = explained(Subject.of_session(core), feeds, given, runs)
-    found.overridable = overridable(core, found, feeds)
+    general = Subject.of_session(core)
+    subject, open_ifs = _of_sizes(general, outer, feeds, given)
+    try:
+        found = explained(subject, feeds, given, runs)
+    except RefusedError as error:  # a run goes on with the plan for all sizes then
+        subject, open_ifs = general, OpenIfs(general.compiled.open_ifs, note=f"these inputs come to {error.message}")
+        found = explained(subject, feeds, given, runs)
+    found.open_ifs = open_ifs
+    found.overridable = overridable(subject, found)
     if why:
-        found.why = Why(knobs(core, found, feeds), troubles(outer, core, found, feeds))
+        found.why = Why(knobs(subject, found, feeds), troubles(outer, subject, found, feeds))
     return found
+
+
+def _of_sizes(
+    general: Subject, session: CoreSession, feeds: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[Subject, OpenIfs | None]:
+    """The plan that `session` comes to run for inputs of these shapes, and what becomes of Ifs that ask for sizes.
+
+    `general` is its plan for all sizes, or that of the same session made from the model.
+    """
+    names = general.compiled.open_ifs
+    if not names:
+        return general, None
+    sizes = None if feeds is not None and session.contradicts(feeds) else session.own_sizes(shapes)
+    if sizes is None:
+        why_not = "the session makes no plan of their own for such inputs" if shapes else "no sizes are given"
+        return general, OpenIfs(names, note=why_not)
+    try:
+        subject = general.of_sizes(sizes)
+    except errors.OnnxRuntimeError as error:
+        return general, OpenIfs(names, note=f"there is none for these sizes: {error.message}")
+    left = {name_of_if(node) for node in subject.compiled.model.graph.all_nodes() if node.op_type == "If"}
+    return subject, OpenIfs(names, tuple(name for name in names if name not in left), is_shown=True)

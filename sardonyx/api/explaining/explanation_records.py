@@ -91,6 +91,22 @@ class Overridable:
 
 
 @dataclass(frozen=True)
+class OpenIfs:
+    """Ifs that leave ranks open which the sizes of the inputs may tell, so that a session compiles its model once more
+    for sizes that come for the second time.
+
+    names: theirs. decided: those that the explained sizes leave none of; other ones wait for data. is_shown: whether
+        the plan that is explained is the one for these sizes alone, and not the one for all sizes, which runs before.
+        note: why it is not.
+    """
+
+    names: tuple[str, ...]
+    decided: tuple[str, ...] = ()
+    is_shown: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Turned:
     """What a session would be with another value of one knob.
 
@@ -151,6 +167,7 @@ class Explanation:
     constant_bytes: what kernels read of the model; packed_bytes: how much of it was laid out anew for them.
     run_us: the median of whole runs, of which there were `runs`.
     overridable: initializers that callers may override, and which optimisations that costs; None where there are none.
+    open_ifs: Ifs that ask for sizes, and what these decide; None where there are none.
     why: what the knobs of the session did, and its troubles, where somebody asked for them.
     """
 
@@ -170,6 +187,7 @@ class Explanation:
     runs: int = 0
     run_us: float | None = None
     overridable: Overridable | None = None
+    open_ifs: OpenIfs | None = None
     why: Why | None = None
 
     @property

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sardonyx import errors
-from sardonyx.api.core_session import CoreSession
 from sardonyx.api.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from sardonyx.api.explaining.explained_plan import Subject, explained, in_turns
 from sardonyx.api.explaining.explanation_records import Explanation, Knob, Overridable, Turned
@@ -46,31 +45,29 @@ class _Turn:
     note: str = ""
 
 
-def knobs(core: CoreSession, found: Explanation, feeds: Mapping[str, Any] | None) -> tuple[Knob, ...]:
+def knobs(subject: Subject, found: Explanation, feeds: Mapping[str, Any] | None) -> tuple[Knob, ...]:
     """The knobs of a session whose explanation is `found`; runs of it are repeated on `feeds` for every value."""
-    return tuple(_Knobs(core, found, feeds).all())
+    return tuple(_Knobs(subject, found, feeds).all())
 
 
-def overridable(core: CoreSession, found: Explanation, feeds: Mapping[str, Any] | None) -> Overridable | None:
+def overridable(subject: Subject, found: Explanation) -> Overridable | None:
     """What it costs that callers may override initializers; None where the model has none of these."""
+    core = subject.core
     names = tuple(item.name for item in core.overridable_initializers)
     if not names:
         return None
-    built = core.variant(core.session_options, constant_initializers=True)
-    compiled = built.compiled()
-    # Its plan lacks inputs that the session has, and therefore cannot be run in its place.
-    subject = Subject(built.plan, compiled.model, compiled.passes, lambda feeds, trace: None)
+    fixed = subject.variant(core.session_options, constant_initializers=True)
     shapes = {name: shape for name, shape in found.inputs.items() if name not in names}
     try:
-        constant = explained(subject, None, shapes)
+        constant = explained(fixed, None, shapes)  # without feeds: its plan lacks inputs that the session has
         predicted = _predicted(found), _predicted(constant)
     except errors.InvalidArgument:  # sizes depend on data
         constant, predicted = None, None
-    gained = collections.Counter({report.name: report.changes for report in compiled.passes})
-    gained.subtract({report.name: report.changes for report in core.passes})
+    gained = collections.Counter({report.name: report.changes for report in fixed.compiled.passes})
+    gained.subtract({report.name: report.changes for report in subject.compiled.passes})
     readers = {
         use.node.name or use.node.op_type: None
-        for value in core.model.graph.inputs
+        for value in subject.compiled.model.graph.inputs
         if value.name in names
         for use in value.uses()
     }
@@ -87,8 +84,9 @@ def overridable(core: CoreSession, found: Explanation, feeds: Mapping[str, Any] 
 class _Knobs:
     """Makes the knobs of one session."""
 
-    def __init__(self, core: CoreSession, found: Explanation, feeds: Mapping[str, Any] | None) -> None:
-        self.core, self.found, self.feeds = core, found, feeds
+    def __init__(self, subject: Subject, found: Explanation, feeds: Mapping[str, Any] | None) -> None:
+        self.subject, self.found, self.feeds = subject, found, feeds
+        self.core = core = subject.core
         self.options = core.session_options
         self.config = self.options._config
         self.settings = run_settings.run_settings(self.options, core.disabled_optimizers)
@@ -118,11 +116,10 @@ class _Knobs:
         runs = self.found.runs
         measured = beside = None
         try:
-            built = self.core.variant(options, self.core.disabled_optimizers.union(turn.disabled))
-            variant = Subject.of_variant(self.core, built)
+            variant = self.subject.variant(options, self.core.disabled_optimizers.union(turn.disabled))
             other = explained(variant, self.feeds, self.found.inputs)
             if runs and self.feeds is not None:
-                beside, measured = in_turns(Subject.of_session(self.core), variant, self.feeds, runs)
+                beside, measured = in_turns(self.subject, variant, self.feeds, runs)
         except (errors.OnnxRuntimeError, RuntimeError) as error:
             return Turned(turn.value, note=str(getattr(error, "message", error)))
         return Turned(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -37,30 +37,30 @@ _COPIES = ("copy", "transpose", "heads")
 
 
 def troubles(
-    session: CoreSession, core: CoreSession, found: Explanation, feeds: Mapping[str, Any] | None
+    session: CoreSession, subject: Subject, found: Explanation, feeds: Mapping[str, Any] | None
 ) -> tuple[Diagnosis, ...]:
     """Every trouble of the checklist, in its order.
 
-    `found` is the explanation of `core`, which is `session`, or the same made from the model where that comes from an
-    engine; `feeds` are what it was made for.
+    `found` is the explanation of `subject`, which is of `session`, or of the same made from the model where that comes
+    from an engine; `feeds` are what it was made for.
     """
-    best = _as_good_as_possible(core, found, feeds)
+    best = _as_good_as_possible(subject, found, feeds)
     return (
-        fallback(core, found),
-        missing_fusions(core, found, best),
+        fallback(subject, found),
+        missing_fusions(found, best),
         thread_contention(found, usable_processors(), other_load()),
-        fragmentation(session.plan, found),
-        transfers(core, found),
+        fragmentation(session.held_plans, found),
+        transfers(subject, found),
         initializers_in_inputs(found),
-        dynamic_shapes(core, found, feeds),
+        dynamic_shapes(subject, found, feeds),
     )
 
 
-def fallback(core: CoreSession, found: Explanation) -> Diagnosis:
+def fallback(subject: Subject, found: Explanation) -> Diagnosis:
     """Nodes that run in Python because no kernel takes them, or on the CPU though another provider comes first."""
     on_host = [row for row in found.rows if row.kind != "native" and row.provider == CPU and not _is_free(row)]
-    preferred = core.provider_names[0]
-    left = [node for node in core.compiled.nodes if node.provider != preferred]
+    preferred = subject.core.provider_names[0]
+    left = [node for node in subject.compiled.nodes if node.provider != preferred]
     texts = []
     if on_host:
         reasons = dict.fromkeys(f"{row.operators[0]}: {row.reason or 'NumPy computes it'}" for row in on_host)
@@ -79,7 +79,7 @@ def fallback(core: CoreSession, found: Explanation) -> Diagnosis:
     )
 
 
-def missing_fusions(core: CoreSession, found: Explanation, best: Explanation | None) -> Diagnosis:
+def missing_fusions(found: Explanation, best: Explanation | None) -> Diagnosis:
     """Rewrites that the options leave out, and places that looked right to a fusion and were left alone.
 
     `best` is the session with everything turned on, None where that is the session itself.
@@ -130,9 +130,9 @@ def thread_contention(found: Explanation, usable: float, others: float | None) -
     return Diagnosis("thread contention", bool(remedies), evidence, "; ".join(remedies))
 
 
-def fragmentation(plan: Plan, found: Explanation) -> Diagnosis:
+def fragmentation(plans: Sequence[Plan], found: Explanation) -> Diagnosis:
     """Memory that earlier runs of larger inputs, or several at once, left behind."""
-    lanes = {id(step.call.resources[1]): step.call.resources[1] for step in _segments(plan)}
+    lanes = {id(step.call.resources[1]): step.call.resources[1] for plan in plans for step in _segments(plan)}
     held = sum(one.nbytes for one in lanes.values())
     needed = found.arena_bytes + found.scratch_bytes * found.threads
     grown = held > 2 * needed + _ARENA_BYTES
@@ -144,9 +144,9 @@ def fragmentation(plan: Plan, found: Explanation) -> Diagnosis:
     return Diagnosis("fragmentation", grown, evidence, remedy if grown else "")
 
 
-def transfers(core: CoreSession, found: Explanation) -> Diagnosis:
+def transfers(subject: Subject, found: Explanation) -> Diagnosis:
     """Values that go from one provider to another, and values that are only brought into another order."""
-    crossing, nbytes = _crossing(core, found)
+    crossing, nbytes = _crossing(subject, found)
     copies = [row for row in found.rows if row.kernel.split(" ")[0] in _COPIES]
     texts = []
     if crossing:
@@ -185,22 +185,25 @@ def initializers_in_inputs(found: Explanation) -> Diagnosis:
     )
 
 
-def dynamic_shapes(core: CoreSession, found: Explanation, feeds: Mapping[str, Any] | None) -> Diagnosis:
+def dynamic_shapes(subject: Subject, found: Explanation, feeds: Mapping[str, Any] | None) -> Diagnosis:
     """Sizes that are open: what is decided in every run because of them, and what fixing them would gain."""
     open_dims: dict[str, int] = {}
-    for item in core.inputs_meta:
+    for item in subject.core.inputs_meta:
         for axis, (dim, size) in enumerate(zip(item.shape, found.inputs.get(item.name, ()), strict=False)):
             if not isinstance(dim, int):
                 open_dims.setdefault(dim or f"{item.name}[{axis}]", size)
     texts = []
-    steered = [step.name for step in _segments(core.plan) if step.call.steering_places]
+    steered = [step.name for step in _segments(subject.plan) if step.call.steering_places]
     counted = [row.nodes[0] for row in found.rows if row.kernel.startswith("native ")]
     if steered:
         texts.append(f"{len(steered)} parts of the model are planned anew for other contents of small inputs")
     if counted:
         texts.append(f"{len(counted)} steps make results of sizes that the data decide")
+    asking = () if found.open_ifs is None else found.open_ifs.names
+    if asking:
+        texts.append(f"Ifs ask for them ({len(asking)}): the model is compiled again for sizes that come a second time")
     fixed = {name: size for name, size in open_dims.items() if "[" not in name}
-    gain = _fixed(core, found, fixed, feeds) if fixed else None
+    gain = _fixed(subject, found, fixed, feeds) if fixed else None
     if gain is not None:
         made = {name: count - found.rewrites.get(name, 0) for name, count in gain.rewrites.items()}
         made = {name: count for name, count in made.items() if count > 0}
@@ -213,11 +216,13 @@ def dynamic_shapes(core: CoreSession, found: Explanation, feeds: Mapping[str, An
     names = ", ".join(open_dims) or "none"
     evidence = f"open sizes: {names}. {'. '.join(texts) or 'Nothing is slower for them but the first run of each size'}"
     remedy = "fix them (add_free_dimension_override_by_name, or export with fixed sizes)" if texts else ""
-    return Diagnosis("dynamic shapes", bool(texts), evidence, remedy, tuple(dict.fromkeys([*steered, *counted])))
+    nodes = tuple(dict.fromkeys([*steered, *counted, *asking]))
+    return Diagnosis("dynamic shapes", bool(texts), evidence, remedy, nodes)
 
 
-def _as_good_as_possible(core: CoreSession, found: Explanation, feeds: Mapping[str, Any] | None) -> Explanation | None:
+def _as_good_as_possible(subject: Subject, found: Explanation, feeds: Mapping[str, Any] | None) -> Explanation | None:
     """The session at level ALL with nothing left out; None where it is that already, or cannot be made."""
+    core = subject.core
     options = core.session_options._copy()
     key = "optimization.disable_specified_optimizers"
     is_best = options.graph_optimization_level == GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -225,29 +230,28 @@ def _as_good_as_possible(core: CoreSession, found: Explanation, feeds: Mapping[s
         return None
     options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
     options._config.pop(key, None)
-    return _variant(core, options, found, feeds, frozenset())
+    return _variant(subject, options, found, feeds, frozenset())
 
 
 def _fixed(
-    core: CoreSession, found: Explanation, sizes: Mapping[str, int], feeds: Mapping[str, Any] | None
+    subject: Subject, found: Explanation, sizes: Mapping[str, int], feeds: Mapping[str, Any] | None
 ) -> Explanation | None:
     """The session with these sizes of named dimensions; None where it cannot be made."""
-    options = core.session_options._copy()
+    options = subject.core.session_options._copy()
     for name, size in sizes.items():
         options.add_free_dimension_override_by_name(name, size)
-    return _variant(core, options, found, feeds, core.disabled_optimizers)
+    return _variant(subject, options, found, feeds, subject.core.disabled_optimizers)
 
 
 def _variant(
-    core: CoreSession,
+    subject: Subject,
     options: SessionOptions,
     found: Explanation,
     feeds: Mapping[str, Any] | None,
     disabled: frozenset[str],
 ) -> Explanation | None:
     try:
-        built = core.variant(options, disabled)
-        return explained(Subject.of_variant(core, built), feeds, found.inputs)
+        return explained(subject.variant(options, disabled), feeds, found.inputs)
     except errors.OnnxRuntimeError:
         return None
 
@@ -267,9 +271,9 @@ def _is_free(row: Row) -> bool:
     return row.kernel.startswith("view ") or row.operators[0] in ("If", "Loop", "Scan")
 
 
-def _crossing(core: CoreSession, found: Explanation) -> tuple[list[str], int | None]:
+def _crossing(subject: Subject, found: Explanation) -> tuple[list[str], int | None]:
     """The names of values that one provider makes and another one reads, and their bytes where all are known."""
-    compiled = core.compiled
+    compiled = subject.compiled
     values: dict[ir.Value, None] = {}
     for graph in graphs_of(compiled.model.graph):
         provider = compiled.placements[graph].provider
@@ -279,8 +283,8 @@ def _crossing(core: CoreSession, found: Explanation) -> tuple[list[str], int | N
                 maker = value.producer()
                 if maker is not None and provider.get(maker, provider[node]) != provider[node]:
                     values[value] = None
-    symbols = symbols_of(core.plan, found.inputs)
-    sizes = {slot.name: slot.nbytes(symbols) for slot in core.plan.slots}
+    symbols = symbols_of(subject.plan, found.inputs)
+    sizes = {slot.name: slot.nbytes(symbols) for slot in subject.plan.slots}
     known = [sizes.get(value.name or "") for value in values]
     total = None if any(size is None for size in known) else sum(size for size in known if size is not None)
     return [value.name or "" for value in values], total

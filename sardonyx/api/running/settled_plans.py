@@ -60,6 +60,19 @@ class SettledPlans:
         """All that were made and are kept."""
         return [plan for one in list(self._made.values()) if one is not None for plan in one.plans.plans]
 
+    @property
+    def latest(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of inputs, by name, that a plan was made for last; none where there is no plan."""
+        made = [sizes for sizes, one in list(self._made.items()) if one is not None]
+        return dict(zip(self._inputs, made[-1], strict=True)) if made else {}
+
+    def serves(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether inputs of these shapes, by name, have a plan of their own, or get one when they come again."""
+        if any(name not in shapes for name in self._inputs):
+            return False
+        sizes = tuple(shapes[name] for name in self._inputs)
+        return self._made[sizes] is not None if sizes in self._made else self._builds < MOST_BUILDS
+
     def made(self, inputs: Sequence[Any]) -> Settled | None:
         """What there is for inputs like these."""
         sizes = _sizes(inputs)
