@@ -13,14 +13,16 @@ import typer
 from rich.table import Table
 
 import sardonyx
+from sardonyx import errors
 from sardonyx.api.enums import GraphOptimizationLevel
+from sardonyx.api.explaining.explained_plan import UNBOUND
 from sardonyx.api.explaining.explanation import Declined, Explanation, Row, abbreviated
 from sardonyx.api.explaining.explanation import explain as explain_session
 from sardonyx.api.options.run_settings import KERNELS
 from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console
 from sardonyx.cli.failure import CommandError
-from sardonyx.cli.model_inputs import assumed_sizes, make_inputs
+from sardonyx.cli.model_inputs import assumed, make_inputs
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.cli.why import open_ifs_text, overridable_text, show_why
 from sardonyx.graph.load import load_model
@@ -58,7 +60,8 @@ def explain(
     """Show every kernel of a model: its nodes, rewrites, tile, cost, time, and what runs on the host and why."""
     source = load_model(model).model
     sizes = dimensions(dims or [])
-    feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), sizes, 0)
+    given = assignments("--input", inputs or [])
+    feeds = make_inputs(source, infer(source), given, sizes, 0)
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = _level(level)
@@ -67,16 +70,27 @@ def explain(
     ).items():
         options.add_session_config_entry(key, value)
     session = sardonyx.InferenceSession(str(model), options)
-    with assumed_sizes(source, feeds, sizes):
+    problem = None
+    try:
         found = explain_session(session, feeds, runs=repeat if run else 0, why=why)
         if memory:
             session.run(None, feeds)
+    except errors.OnnxRuntimeError as error:
+        said = assumed(source, given, sizes)
+        if not said:
+            raise
+        problem = f"{error.message} ({said})"
+        if run or memory:
+            raise CommandError(problem) from error
+        found = explain_session(session, binds=False)
     report = session.memory_report() if memory else None
     if as_json:
         held = {} if report is None else {"memory": report.as_dict()}
-        print(json.dumps({"model": str(model), **found.as_dict(), **held}))
+        print(json.dumps({"model": str(model), **found.as_dict(), "problem": problem, **held}))
         return
     _show(model, found, every)
+    if problem is not None:
+        console().print(f"problem  {problem}")
     if report is not None:
         console().print(f"\n{report}")
 
@@ -137,7 +151,8 @@ def _show(model: Path, found: Explanation, every: bool) -> None:
     out = console()
     shapes = [f"{name} {listed_shape(shape)}" for name, shape in found.inputs.items()]
     more = f" and {len(shapes) - _MOST_INPUTS} more" if len(shapes) > _MOST_INPUTS else ""
-    out.print(f"{model}: {', '.join(shapes[:_MOST_INPUTS])}{more}; {_threads(found.threads)}, kernels {found.kernels}")
+    listed = ", ".join(shapes[:_MOST_INPUTS]) or "all sizes"
+    out.print(f"{model}: {listed}{more}; {_threads(found.threads)}, kernels {found.kernels}")
     out.print(_table(found, every, out.width), soft_wrap=False)
     for text in _totals(found):
         out.print(text)
@@ -229,9 +244,7 @@ def _totals(found: Explanation) -> list[str]:
     texts = []
     by_kernel: dict[str, list[Row]] = {}
     for row in found.rows:
-        by_kernel.setdefault("host" if row.kind == "host" else row.kernel.rpartition(" ")[0] or row.kernel, []).append(
-            row
-        )
+        by_kernel.setdefault(_kind(row), []).append(row)
     by_kernel = dict(sorted(by_kernel.items(), key=lambda item: -_weight(item[1])))
     width = max(map(len, by_kernel), default=0)
     for name, rows in [*by_kernel.items(), *([("all", found.rows)] if found.rows else [])]:
@@ -253,6 +266,13 @@ def _totals(found: Explanation) -> list[str]:
     if found.rewrites:
         texts.append(f"rewrites  {', '.join(f'{name} {count}' for name, count in found.rewrites.items())}")
     return texts
+
+
+def _kind(row: Row) -> str:
+    """What a row counts as among the sums."""
+    if row.kind == "host" or row.kernel == UNBOUND:
+        return "host" if row.kind == "host" else UNBOUND
+    return row.kernel.rpartition(" ")[0] or row.kernel
 
 
 def _bytes(count: int) -> str:

@@ -29,9 +29,19 @@ def required_inputs(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
-def symbols(values: Iterable[ir.Value]) -> list[str]:
-    """The names of all symbolic dimensions of these values."""
-    return sorted({name for value in values for dim in value.shape or () for name in _symbols_of(dim)})
+def open_dimensions(values: Iterable[ir.Value]) -> list[str]:
+    """The names of all symbolic dimensions of these values; one without a name goes by its place, as ``data[1]``."""
+    return sorted({name for value in values for axis in range(len(value.shape or ())) for name in _names(value, axis)})
+
+
+def _names(value: ir.Value, axis: int) -> set[str]:
+    """The names on which the size of a dimension depends."""
+    dim = (value.shape or ())[axis]
+    return {_place(value, axis)} if not isinstance(dim, int) and dim.value is None else _symbols_of(dim)
+
+
+def _place(value: ir.Value, axis: int) -> str:
+    return f"{value.name}[{axis}]"
 
 
 def _symbols_of(dim: int | ir.SymbolicDim) -> set[str]:
@@ -47,7 +57,7 @@ class Sizes:
     """The sizes of a model's symbolic dimensions: what the caller says, what given arrays have, else 1."""
 
     def __init__(self, inputs: Sequence[ir.Value], given: Mapping[str, int]) -> None:
-        known = symbols(inputs)
+        known = open_dimensions(inputs)
         for name in given:
             if name not in known:
                 raise CommandError(f"--dim {name}: the inputs have no such dimension; they have {_listed(known)}")
@@ -62,16 +72,14 @@ class Sizes:
                 self._fixed.add(dim.value)
 
     def shape(self, value: ir.Value) -> tuple[int, ...]:
-        """The shape of an input with all its dimensions known; an unnamed one is 1."""
-        if value.shape is None:
-            return ()
-        return tuple(self._size(dim) for dim in value.shape)
+        """The shape of an input with all its dimensions known."""
+        return tuple(self._size(value, axis, dim) for axis, dim in enumerate(value.shape or ()))
 
-    def _size(self, dim: int | ir.SymbolicDim) -> int:
+    def _size(self, value: ir.Value, axis: int, dim: int | ir.SymbolicDim) -> int:
         if isinstance(dim, int):
             return dim
         if dim.value is None:
-            return 1
+            return self._sizes[_place(value, axis)]
         size = self._sizes.get(dim.value)
         if size is None:
             evaluated = dim.evaluate({name: self._sizes[name] for name in _symbols_of(dim)})
@@ -108,22 +116,40 @@ def make_inputs(
     return {str(value.name): arrays[str(value.name)] for value in wanted}
 
 
+def assumed(model: ir.Model, given: Mapping[str, str], dims: Mapping[str, int]) -> str:
+    """What nobody said of a model's inputs and how to say it, for those who cannot run it with what was assumed.
+
+    That are the sizes of symbolic dimensions, with 1 for which many models cannot run, and integers that stand alone,
+    as a sampling rate; nothing where all is given.
+    """
+    read = [value for value in model.graph.inputs if given.get(str(value.name), "").endswith(".npy")]
+    made = [value for value in required_inputs(model) if value not in read]
+    sizes = [name for name in open_dimensions(made) if name not in {*dims, *open_dimensions(read)}]
+    numbers = [str(value.name) for value in made if value.name not in given and _is_one_integer(value)]
+    texts = []
+    if sizes:
+        names = " ".join(f"--dim '{name}=…'" if "[" in name else f"--dim {name}=…" for name in sizes)
+        texts.append(f"sizes that are not named are 1: try {names}")
+    if numbers:
+        texts.append(f"values that are not given are random: try {' '.join(f'--input {name}=…' for name in numbers)}")
+    return "; ".join(texts)
+
+
+def _is_one_integer(value: ir.Value) -> bool:
+    integer = value.dtype is not None and np.issubdtype(numpy_dtype(value.dtype), np.integer)
+    return bool(integer and value.shape is not None and all(isinstance(dim, int) and dim == 1 for dim in value.shape))
+
+
 @contextmanager
-def assumed_sizes(model: ir.Model, feeds: Mapping[str, Array], dims: Mapping[str, int]) -> Iterator[None]:
-    """Errors of a run name the symbolic dimensions that nobody gave a size: with 1 many models cannot run."""
+def naming_assumed(model: ir.Model, given: Mapping[str, str], dims: Mapping[str, int]) -> Iterator[None]:
+    """Errors of a run say what was `assumed` for it."""
     try:
         yield
     except errors.OnnxRuntimeError as error:
-        assumed = {
-            str(dim.value)
-            for value in required_inputs(model)
-            for dim, size in zip(value.shape or (), feeds[str(value.name)].shape, strict=False)
-            if isinstance(dim, ir.SymbolicDim) and dim.value not in (None, *dims) and size == 1
-        }
-        if not assumed:
+        said = assumed(model, given, dims)
+        if not said:
             raise
-        names = " ".join(f"--dim {name}=…" for name in sorted(assumed))
-        raise CommandError(f"{error.message} (sizes that are not named are 1: try {names})") from error
+        raise CommandError(f"{error.message} ({said})") from error
 
 
 def _load(name: str, path: Path) -> Array:

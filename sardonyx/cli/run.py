@@ -16,7 +16,7 @@ import sardonyx
 from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console, plain_table
 from sardonyx.cli.failure import CommandError
-from sardonyx.cli.model_inputs import assumed_sizes, make_inputs
+from sardonyx.cli.model_inputs import make_inputs, naming_assumed
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.graph.load import load_model
 
@@ -42,7 +42,8 @@ def run(
     """Run a model on given or random inputs; print its outputs and the time."""
     source = load_model(model).model
     sizes = dimensions(dims or [])
-    feeds = make_inputs(source, infer(source), assignments("--input", inputs or []), sizes, seed)
+    given = assignments("--input", inputs or [])
+    feeds = make_inputs(source, infer(source), given, sizes, seed)
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     options.enable_profiling = profile
@@ -64,7 +65,7 @@ def run(
     results: list[Any] = []
     for _ in range(1 + repeat):
         start = time.perf_counter()
-        with assumed_sizes(source, feeds, sizes):
+        with naming_assumed(source, given, sizes):
             results = session.run(outputs or None, feeds)
         seconds.append(time.perf_counter() - start)
     trace = session.end_profiling() if profile else None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import sardonyx
 from sardonyx import errors
@@ -228,6 +228,62 @@ def test_shapes_alone_explain_what_they_decide(block: Path, mixed: Path) -> None
         explain(session, shapes={"data": (3, 8)}, runs=1)
 
 
+@pytest.fixture
+def nameless(tmp_path: Path) -> Path:
+    """The second size of `sound` has no name and is 4 at least; behind an If no rank is known without it."""
+    text = """<ir_version: 9, opset_import: ["" : 17]> g (float[n, ?] sound, int64 rate) => (y) {
+        ends = Constant <value_ints = [0, 3, 0, 3]> ()
+        padded = Pad <mode = "reflect"> (sound, ends)
+        shape = Shape (padded)
+        one = Constant <value_ints = [1]> ()
+        length = Gather (shape, one)
+        short = Constant <value_ints = [10]> ()
+        is_short = Equal (length, short)
+        flat = If (is_short) <
+            then_branch = yes () => (float[a, e, f] deep) { deep = Unsqueeze (padded, one) },
+            else_branch = no () => (float[b, d] same) { same = Identity (padded) }>
+        real = Cast <to = 1> (rate)
+        y = Mul (flat, real)
+    }"""
+    made = parser.parse_model(text)
+    made.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    path = tmp_path / "nameless.onnx"
+    onnx.save(made, path)
+    return path
+
+
+def test_sizes_that_nobody_gave_are_named_where_they_do_not_fit(command: Command, nameless: Path) -> None:
+    said = "sizes that are not named are 1: try --dim n=… --dim 'sound[1]=…'; "
+    said += "values that are not given are random: try --input rate=…"
+    report = explained(command, nameless)
+    assert "cannot pad axis 1 of size 1" in report["problem"]
+    assert said in report["problem"]
+    assert {row["kernel"] for row in report["rows"]} >= {"not bound", "host If"}
+    assert report["inputs"] == {}
+    outcome = command("explain", nameless)
+    assert outcome.code == 0
+    assert said in outcome.out
+    assert "1 If asks for sizes (flat); this is the plan for all sizes" in outcome.out
+    for arguments in (["explain", nameless, "--run"], ["explain", nameless, "--memory"], ["run", nameless]):
+        outcome = command(*arguments)
+        assert outcome.code == 1
+        assert said in outcome.err
+    outcome = command("explain", nameless, "--dim", "n=1", "--dim", "sound[1]=2", "--input", "rate=8")
+    assert outcome.code == 1
+    assert "try" not in outcome.err
+
+
+def test_sizes_are_given_by_place_where_they_have_no_name(command: Command, nameless: Path) -> None:
+    report = explained(command, nameless, "--dim", "sound[1]=4")
+    assert (report["inputs"]["sound"], report["problem"]) == ([1, 4], None)
+    assert report["open_ifs"] == {"names": ["flat"], "decided": ["flat"], "is_shown": True, "note": ""}
+    assert "host If" not in {row["kernel"] for row in report["rows"]}
+    shown = command("explain", nameless, "--dim", "sound[1]=4").out
+    assert "1 If asks for sizes (flat), of which these decide 1; this is the plan for these sizes alone" in shown
+    assert command("run", nameless, "--dim", "sound[1]=4").code == 0
+    assert "they have n, sound[1]" in command("run", nameless, "--dim", "rate[0]=4").err
+
+
 def test_declined_rewrites_say_why_and_where(command: Command, tmp_path: Path) -> None:
     """The sum of a skip connection that is broadcast is no SkipLayerNormalization."""
     nodes = [
@@ -250,9 +306,10 @@ def test_json_has_stable_keys(command: Command, block: Path) -> None:
     report = explained(command, block)
     assert sorted(report) == [
         *("arena_bytes", "ceilings", "constant_bytes", "declined", "inputs", "kernels", "known", "model"),
-        *("open_ifs", "overridable", "packed_bytes", "rewrites", "rows", "run_us", "runs", "scratch_bytes", "threads"),
-        *("totals", "views", "why"),
+        *("open_ifs", "overridable", "packed_bytes", "problem", "rewrites", "rows", "run_us", "runs", "scratch_bytes"),
+        *("threads", "totals", "views", "why"),
     ]
+    assert report["problem"] is None
     assert sorted(report["rows"][0]) == [
         *("body", "bytes", "chunks", "constant_bytes", "detail", "epilogue", "executions", "flops", "gflops"),
         *("kernel", "kind", "measured_us", "nodes", "operators", "predicted_us", "provider", "reason", "roofline"),

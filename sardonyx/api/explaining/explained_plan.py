@@ -17,9 +17,11 @@ from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.enums import GraphOptimizationLevel
 from sardonyx.api.explaining.explanation_records import Declined, Explanation, Row
+from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.bound_plan import native_plan, symbols_of
 from sardonyx.compiler.control_flow_call import ControlFlowCall
+from sardonyx.compiler.llvm.target import host_target
 from sardonyx.passes.base import PassReport
 from sardonyx.passes.rule import RULE_KEY, SOURCES_KEY
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan
@@ -40,6 +42,9 @@ _FEWEST_RUNS = 3
 # Plans that are compared take so many turns, with a pause before each.
 _TURNS = 8
 _PAUSE_SECONDS = 0.005
+
+# What there is of native code whose sizes are not known.
+UNBOUND = "not bound"
 
 # What the kernels are called here where their own names say too little.
 _NAMES = {
@@ -85,12 +90,18 @@ class Subject:
 
 
 def explained(
-    subject: Subject, feeds: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]], runs: int = 0
+    subject: Subject,
+    feeds: Mapping[str, Any] | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    runs: int = 0,
+    binds: bool = True,
 ) -> Explanation:
     """What runs for inputs of these shapes, `runs` times on `feeds`, or once where shapes inside depend on them.
 
-    InvalidArgument where that takes feeds and there are none.
+    InvalidArgument where that takes feeds and there are none. Unless it `binds`, nothing is asked of the sizes.
     """
+    if not binds:
+        return _Builder(subject, None, StepTimes(), 0).explanation(shapes)
     symbols = symbols_of(subject.plan, shapes)
     times = StepTimes()
     whole = _run(subject, feeds, runs, times) if feeds is not None and runs else []
@@ -178,10 +189,10 @@ def _segments(plan: Plan, is_outer: bool = True) -> Iterator[tuple[Plan, Step, b
 class _Builder:
     """Makes the rows of an explanation, in the order in which the steps run.
 
-    `times` are those of `runs` runs, or of one that was only observed (0).
+    `times` are those of `runs` runs, or of one that was only observed (0). Without `symbols` nothing is bound.
     """
 
-    def __init__(self, subject: Subject, symbols: Mapping[str, int], times: StepTimes, runs: int) -> None:
+    def __init__(self, subject: Subject, symbols: Mapping[str, int] | None, times: StepTimes, runs: int) -> None:
         self.subject, self.symbols, self.times, self.runs = subject, symbols, times, runs
         self.views: collections.Counter[str] = collections.Counter()
         self.known: collections.Counter[str] = collections.Counter()
@@ -191,6 +202,8 @@ class _Builder:
         self.packed: dict[int, int] = {}
         segments = [step.call for _, step, _ in _segments(subject.plan) if isinstance(step.call, NativeSegment)]
         self.threads = segments[0].threads if segments else 1
+        kernels = run_settings(subject.core.session_options).kernels
+        self.kernels = host_target(kernels).name if segments else "numpy"
         self.ceilings = self._ceilings() if segments else None
 
     def _ceilings(self) -> Ceilings:
@@ -204,7 +217,7 @@ class _Builder:
         return Explanation(
             inputs=dict(shapes),
             threads=self.threads,
-            kernels=ready[0].source.segment.library.target.name if ready else "numpy",
+            kernels=self.kernels,
             ceilings={} if self.ceilings is None else asdict(self.ceilings),
             rows=self.rows,
             views=dict(self.views.most_common()),
@@ -258,11 +271,10 @@ class _Builder:
         """The kernels of a segment, as they ran last or as the sizes say."""
         assert isinstance(step.call, NativeSegment)
         ran = [(ready, runs) for ready, runs in self.times.plans.values() if step.call.has_made(ready)]
-        ready = ran[-1][0] if ran else _bound(plan, step, self.symbols, not body)
-        if ready is None:  # in a branch that was not taken
-            self.rows.append(
-                Row(len(self.rows), "native", "not bound", (step.name,), (step.op_type,), body=body, executions=0.0)
-            )
+        ready = ran[-1][0] if ran else None if self.symbols is None else _bound(plan, step, self.symbols, not body)
+        if ready is None:  # in a branch that was not taken, or without sizes
+            row = Row(len(self.rows), "native", UNBOUND, (step.name,), (step.op_type,), body=body)
+            self.rows.append(replace(row, executions=float(self.symbols is None)))
             return
         self.ready.append(ready)
         segment, bound = ready.source.segment, ready.source.bound

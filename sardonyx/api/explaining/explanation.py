@@ -59,6 +59,7 @@ def explain(
     shapes: Mapping[str, Sequence[int]] | None = None,
     runs: int = 0,
     why: bool = False,
+    binds: bool = True,
 ) -> Explanation:
     """What a session runs for these inputs, or, where shapes decide everything, for these shapes.
 
@@ -71,9 +72,13 @@ def explain(
 
     With `why`, also what each knob of the session did and what turning it would do, for which the model is compiled
     once for each value and, with `runs`, run as often; and the troubles of the session.
+
+    Unless it `binds`, nothing is asked of sizes: the steps of the plan for all sizes, native ones not bound.
     """
     outer = session._session()
     core = outer.without_engine()
+    if not binds:
+        return _unbound(Subject.of_session(core))
     if feeds is None and runs:
         raise errors.InvalidArgument("explain: to run the model takes feeds")
     given = dict(outer.latest_sizes) if feeds is None and shapes is None else {}
@@ -93,6 +98,13 @@ def explain(
     return found
 
 
+def _unbound(general: Subject) -> Explanation:
+    found = explained(general, None, {}, binds=False)
+    names = general.compiled.open_ifs
+    found.open_ifs = OpenIfs(names, note="no sizes are given") if names else None
+    return found
+
+
 def _of_sizes(
     general: Subject, session: CoreSession, feeds: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[Subject, OpenIfs | None]:
@@ -105,8 +117,7 @@ def _of_sizes(
         return general, None
     sizes = None if feeds is not None and session.contradicts(feeds) else session.own_sizes(shapes)
     if sizes is None:
-        why_not = "the session makes no plan of their own for such inputs" if shapes else "no sizes are given"
-        return general, OpenIfs(names, note=why_not)
+        return general, OpenIfs(names, note="the session makes no plan of their own for such inputs")
     try:
         subject = general.of_sizes(sizes)
     except errors.OnnxRuntimeError as error:
