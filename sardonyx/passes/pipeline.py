@@ -15,6 +15,8 @@ from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes.base import DEFAULT, Context, Level, Pass, PassReport, Settings
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
+from sardonyx.passes.denormal_weights import NAME as DENORMALS
+from sardonyx.passes.denormal_weights import flush_denormal_weights
 from sardonyx.passes.function_bodies import NAME as BODIES
 from sardonyx.passes.function_bodies import expand_function_bodies
 from sardonyx.passes.rule import Rule
@@ -47,6 +49,9 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
     every = (
         # What no kernel takes as it is.
         Pass(BODIES, Level.BASIC, expand_function_bodies),
+        *_foldings(),
+        # Before other weights are computed from them.
+        Pass(DENORMALS, Level.EXTENDED, flush_denormal_weights),
         *_simplifications(),
         # What is quantised on both sides, as integers.
         *_each(quantization_pairs.RULES),
@@ -72,6 +77,7 @@ def passes_for_saving() -> tuple[Pass, ...]:
     from sardonyx.passes.rules import attention_padding, attention_projection, embeddings  # no session needs them
 
     return (
+        *_foldings(),
         *_simplifications(),
         *_fusions(),
         # Words, positions and segments before the residual, which would take two of them for one.
@@ -87,8 +93,8 @@ def passes_for_saving() -> tuple[Pass, ...]:
     )
 
 
-def _simplifications() -> tuple[Pass, ...]:
-    """What leaves fewer and plainer nodes of ONNX."""
+def _foldings() -> tuple[Pass, ...]:
+    """What leaves out nodes that only constants and their equals need."""
     return (
         # Shapes and constants first: the rules below look for constants.
         Pass("EliminateIdentity", Level.BASIC, eliminate_identity),
@@ -98,6 +104,12 @@ def _simplifications() -> tuple[Pass, ...]:
         Pass("CommonSubexpressionElimination", Level.BASIC, eliminate_common_subexpressions),
         # What is left of shape arithmetic: much of it was read by reshapes alone, which read a constant from here on.
         Pass("ShapeSharing", Level.BASIC, share_sizes),
+    )
+
+
+def _simplifications() -> tuple[Pass, ...]:
+    """What leaves fewer and plainer nodes of ONNX."""
+    return (
         *_each(gemm.RULES),
         *_each(reshapes.RULES),
         Pass("RemoveUnusedShapes", Level.BASIC, remove_unused),
