@@ -57,6 +57,10 @@ class Logger:
     def is_enabled(self, severity: Severity) -> bool:
         return severity >= (_default_severity if self.threshold < 0 else self.threshold)
 
+    def without_warnings(self) -> Logger:
+        """The same for errors alone."""
+        return Logger(self.identity, Severity.ERROR if self.is_enabled(Severity.ERROR) else Severity.FATAL)
+
     def verbose(self, message: str, origin: str = "session") -> None:
         self.write(Severity.VERBOSE, message, origin)
 

@@ -379,6 +379,7 @@ class CoreSession:
     def _ordinary(source: str | bytes | ModelProto, options: SessionOptions, *others: Any) -> CoreSession:
         options = options._copy()
         options._config[engine_store.KEY] = "0"
+        options.log_severity_level = log.Logger("", options.log_severity_level).without_warnings().threshold
         return CoreSession(source, options, *others)
 
     @property

@@ -21,6 +21,7 @@ from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.runtime.files.engine_file import Engine
 
 if TYPE_CHECKING:
+    from sardonyx import log
     from sardonyx.api.building.session_build import Source
     from sardonyx.api.engines.held_files import HeldFiles
 
@@ -41,6 +42,7 @@ def open_session(request: SessionRequest) -> Built:
     known = live_models.find(store)
     if known is not None:
         config_keys.check(options._config, logger)
+        _warn_again(known, logger)
         logger.info(f"the session has the plans of another one of {source!r}", "engine")
         return known
     engine = store.find()
@@ -48,17 +50,24 @@ def open_session(request: SessionRequest) -> Built:
         config_keys.check(options._config, logger)
         built = _from_kept(store, engine, request)
         if built is not None:
+            _warn_again(built, logger)
             logger.info(f"the session is that of an engine kept for {source!r}", "engine")
             return built
     began = time.perf_counter()
     built = build(request)
-    if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.warned or built.open_ifs:
+    if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.open_ifs:
         return built
     from sardonyx.api.engines.engine_keeper import Keeper
     from sardonyx.api.engines.stored_session import segment_of
 
     built = replace(built, keep=Keeper.of(store, built, logger))
     return live_models.offered(store, built, segment_of(built.plan), store.settled(built.files))
+
+
+def _warn_again(built: Built, logger: log.Logger) -> None:
+    """What the session that made an engine, or lends its plans, said of the model."""
+    for line, origin in built.warnings:
+        logger.warning(line, origin)
 
 
 def _exported(request: SessionRequest) -> Built:
@@ -94,14 +103,17 @@ def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> B
     if found is None:
         return None
     built, later = found
-    built = replace(built, keep=Observer(store, later, request.logger))
+    built = replace(built, keep=Observer(store, later, request.logger), warnings=content["warnings"])
     return live_models.offered(store, built, segment_of(built.plan), content["files"])
 
 
 def _build_again(request: SessionRequest, files: HeldFiles) -> Built:
-    """`build` from the file of a model, or, where that is another one by now, from what is held of its files."""
+    """`build` from the file of a model, or, where that is another one by now, from what is held of its files.
+
+    Warnings about the model were given before.
+    """
     path: str = request.source
-    request = request._replace(trace=None)
+    request = request._replace(trace=None, logger=request.logger.without_warnings())
     if not files.changed():
         made = build(request)
         if not files.changed():

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
 from sardonyx import errors
@@ -403,3 +405,88 @@ def test_a_link_that_leads_to_other_weights_is_noticed(tmp_path: Path) -> None:
     assert not is_stored(again)
     run_all(again, constants[1], 7)
     run_all(made, constants[0], 7, 9)
+
+
+def write_warned(path: Path) -> dict[str, np.ndarray]:
+    """The model with two initializers that callers may override, one that nobody reads, and a wrong declared shape."""
+    constants = write_model(path)
+    model = onnx.load(path)
+    for name in ("bias", "weights"):
+        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, constants[name].shape))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "unused"))
+    model.graph.value_info.append(helper.make_tensor_value_info("product", TensorProto.FLOAT, ["n", 41]))
+    onnx.save(model, path)
+    return constants
+
+
+def warnings(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """What the log's warnings are about, since the last call."""
+    lines = [line.partition("[W:onnxruntime:, ")[2] for line in capfd.readouterr().err.splitlines()]
+    return sorted(line.partition("]")[0] + ":" + line.partition("'")[2].partition("'")[0] for line in lines if line)
+
+
+def test_models_that_are_warned_of_have_engines_which_warn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_warned(tmp_path / "model.onnx")
+    first = keep(tmp_path / "model.onnx")
+    said = warnings(capfd)
+    assert said == ["inference:product", "model:", "model:", "model:unused"]
+    made = session(tmp_path / "model.onnx")
+    assert is_stored(made)
+    assert warnings(capfd) == said
+    np.testing.assert_array_equal(made.run(None, {"ids": IDS[:7]})[0], first[0])
+    made.run(None, {"ids": IDS[:9]})  # which the model is loaded for
+    made._session().without_engine()  # as those do who ask why
+    assert warnings(capfd) == []
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    assert is_stored(ort.InferenceSession(str(tmp_path / "model.onnx"), options, providers=["CPUExecutionProvider"]))
+    assert warnings(capfd) == []
+
+
+def test_sessions_that_share_a_model_warn_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
+    write_warned(tmp_path / "model.onnx")
+    made = session(tmp_path / "model.onnx")
+    said = warnings(capfd)
+    other = session(tmp_path / "model.onnx")
+    assert warnings(capfd) == said != []
+    feeds = {"ids": IDS[:7], "bias": np.zeros(40, np.float32)}
+    np.testing.assert_array_equal(made.run(None, feeds)[0], other.run(None, feeds)[0])
+
+
+def test_initializers_of_an_engine_are_overridden(tmp_path: Path) -> None:
+    constants = write_warned(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    made = session(tmp_path / "model.onnx")
+    assert is_stored(made)
+    assert [(one.name, one.shape) for one in made.get_overridable_initializers()] == [
+        ("bias", [40]),
+        ("weights", [24, 40]),
+    ]
+    rng = np.random.default_rng(3)
+    for _ in range(3):
+        other = {"bias": rng.standard_normal(40).astype(np.float32)}
+        for given in ({}, other, other | {"weights": rng.standard_normal((24, 40)).astype(np.float32)}, {}):
+            (y, _) = made.run(None, {"ids": IDS[:7]} | given)
+            np.testing.assert_allclose(y, expected(constants | given, IDS[:7]), rtol=1e-4, atol=1e-4)
+
+
+def test_what_the_environment_makes_an_error_is_one_with_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "model.onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    model.opset_import[0].version = onnx.defs.onnx_opset_version() + 9
+    del model.graph.node[-1], model.graph.output[-1]  # whose attributes are others by now
+    onnx.save(model, tmp_path / "model.onnx")
+    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+    keep(tmp_path / "model.onnx")
+    assert is_stored(session(tmp_path / "model.onnx"))
+    monkeypatch.delenv("ALLOW_RELEASED_ONNX_OPSET_ONLY")
+    with pytest.raises(errors.Fail, match="opset"):
+        session(tmp_path / "model.onnx")

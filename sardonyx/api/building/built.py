@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Built:
     """`plan` gives all outputs; with `is_stored` it comes from an engine. `defaults` are the values of overridable
-    initializers by name. `compiled` gives what else there is to know of the model, which lies in `files`; `warned`
-    tells whether a log line was about it. `open_ifs` are the names of Ifs that leave ranks open which the sizes of its
-    inputs may tell. `keep`, called with the inputs of a run, keeps an engine; it tells whether to call it again. `live`
-    is held as long as the session; with `borrows`, the plans are those of another one."""
+    initializers by name. `compiled` gives what else there is to know of the model, which lies in `files`; `warnings`
+    are the log's lines on it, each with its origin. `open_ifs` are the names of Ifs that leave ranks open which sizes
+    of its inputs may tell. `keep`, called with the inputs of a run, keeps an engine; it tells whether to call it again.
+    `live` is held as long as the session; with `borrows`, the plans are those of another one."""
 
     signature: Signature
     plan: Plan
@@ -29,7 +29,7 @@ class Built:
     compiled: Callable[[], CompiledModel]
     is_stored: bool = False
     files: Sequence[str] = ()
-    warned: bool = False
+    warnings: Sequence[Sequence[str]] = ()
     open_ifs: Sequence[str] = ()
     keep: Callable[[Sequence[Any]], bool] | None = None
     live: object = None

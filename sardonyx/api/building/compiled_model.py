@@ -56,7 +56,7 @@ class CompiledModel:
     defaults: Mapping[str, Any]
     nodes: tuple[AssignedNode, ...]
     passes: tuple[PassReport, ...]
-    contradicts: bool  # whether declared shapes are not the inferred ones
+    contradictions: tuple[str, ...]  # lines of the log on declared shapes that are not the inferred ones
     open_ifs: tuple[str, ...]  # Ifs that leave ranks open which the sizes of the inputs may tell
 
     @classmethod
@@ -88,7 +88,7 @@ class CompiledModel:
         check_cancelled()
         with span(trace, "Compile", "infer"):
             inference = infer_model(model)
-        contradicts = report_contradictions(declared, inference.facts, strict_shapes, logger)
+        contradictions = report_contradictions(declared, inference.facts, strict_shapes, logger)
         inputs, overridable, outputs = _signature(model.graph, declared, inference)
         defaults = {item.name: array_of(model.graph.initializers[item.name]) for item in overridable}
         check_cancelled()
@@ -106,7 +106,7 @@ class CompiledModel:
             compiled = _compile(model.graph, inference, providers, placements, nodes, settings, trace)
         seen = inputs, outputs, overridable, defaults
         open_ifs = _open_ifs(model.graph, inference) if level > Level.DISABLED else ()
-        return cls(model, compiled, placements, *seen, tuple(nodes), tuple(passes), contradicts, open_ifs)
+        return cls(model, compiled, placements, *seen, tuple(nodes), tuple(passes), contradictions, open_ifs)
 
 
 def _open_ifs(graph: ir.Graph, inference: Inference) -> tuple[str, ...]:

@@ -77,9 +77,9 @@ def symbols_of(values: Sequence[Declared]) -> set[str]:
 
 def report_contradictions(
     declared: Mapping[ir.Value, Declared], facts: Mapping[ir.Value, Fact], strict: bool, logger: log.Logger
-) -> bool:
-    """Warn where declared and inferred shapes contradict each other, `Fail` where `strict`; whether some did."""
-    contradicts = False
+) -> tuple[str, ...]:
+    """Warn where declared and inferred shapes contradict each other, `Fail` where `strict`; the lines of the log."""
+    lines = []
     for value, said in declared.items():
         fact = facts.get(value)
         if fact is None or fact.shape is None or said.dims is None:
@@ -96,14 +96,13 @@ def report_contradictions(
                 f"Node:{producer.name if producer else ''} Output:{said.name} [ShapeInferenceError] "
                 + _contradiction(source, target, wrong[0] if same_rank else None)
             )
-        contradicts = True
         shown = [",".join(map(str, dims)) for dims in (source, target)]
-        logger.warning(
+        lines.append(
             f"Error merging shape info for output. '{said.name}' source:{{{shown[0]}}} target:{{{shown[1]}}}. "
-            "Falling back to lenient merge.",
-            "inference",
+            "Falling back to lenient merge."
         )
-    return contradicts
+        logger.warning(lines[-1], "inference")
+    return tuple(lines)
 
 
 def _contradiction(source: Sequence[int], target: Sequence[int], axis: int | None) -> str:

@@ -105,7 +105,8 @@ def build(request: SessionRequest) -> Built:
         providers,
         lambda: compiled,
         files=loaded.files,
-        warned=bool(loaded.warnings) or compiled.contradicts,
+        warnings=[(line, "model") for line in loaded.warnings]
+        + [(line, "inference") for line in compiled.contradictions],
         open_ifs=compiled.open_ifs,
     )
 

@@ -108,7 +108,8 @@ class Keeper:
                 plans[key] = program.segments[key.segment].plan_of(key)
         if keys and not plans:
             raise NotStorableError("there is no plan for its sizes")
-        return engine_parts(self._built, program, plans, self._files)
+        content, sections = engine_parts(self._built, program, plans, self._files)
+        return {**content, "warnings": self._built.warnings}, sections
 
 
 def program_of(built: Built) -> StoredProgram:
