@@ -13,6 +13,10 @@ def remove_unused(context: Context) -> int:
     """Remove nodes without effect and initializers without readers; inputs and outputs of the model stay."""
     before = _size(context.model.graph)
     RemoveUnusedNodesPass()(context.model)
+    for graph in graphs_of(context.model.graph):  # onnx-ir's pass looks at those of the main graph alone
+        for name, value in list(graph.initializers.items()):
+            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+                del graph.initializers[name]
     return before - _size(context.model.graph)
 
 

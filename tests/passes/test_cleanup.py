@@ -57,6 +57,29 @@ def test_a_branch_may_hand_out_an_outer_value() -> None:
     assert_same_meaning(model, after, {"x": X})
 
 
+def test_constants_of_branches_without_readers_go() -> None:
+    """What a constant in a branch is computed of is of no use once that is done."""
+
+    def branch(name: str, number: float) -> object:
+        nodes = [
+            helper.make_node("Constant", [], [f"{name}_number"], value_float=number),
+            helper.make_node("Exp", [f"{name}_number"], [f"{name}_scale"]),
+            helper.make_node("Mul", ["x", f"{name}_scale"], [name]),
+        ]
+        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
+
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["top"], keepdims=0),
+        helper.make_node("Cast", ["top"], ["flag"], to=TensorProto.BOOL),
+        helper.make_node("If", ["flag"], ["y"], then_branch=branch("a", 1.0), else_branch=branch("b", 2.0)),
+    ]
+    model = make_model(nodes, {"x": [2, 3]}, ["y"])
+    after, _ = rewritten(model)
+    branches = [attribute.g for attribute in after.graph.node[-1].attribute]
+    assert sorted(tensor.name for graph in branches for tensor in graph.initializer) == ["a_scale", "b_scale"]
+    assert_same_meaning(model, after, {"x": X})
+
+
 def test_nodes_and_constants_without_readers_go() -> None:
     nodes = [helper.make_node("Exp", ["x"], ["unread"]), helper.make_node("Neg", ["x"], ["y"])]
     model = make_model(nodes, {"x": [2, 3]}, ["y"], {"spare": np.ones(3, np.float32)})
