@@ -131,9 +131,9 @@ def build(request: SessionRequest) -> Built:
 
     given = engine_source.find(request.source, request.options)
     if given is not None:
-        from sardonyx.api.engines.compiled_engine import of_model_in
+        from sardonyx.api.engines.compiled_engine import of_session
 
-        request = of_model_in(given, request)
+        request = of_session(given, request)
     return session_build.build(request)
 
 

@@ -13,6 +13,8 @@ from onnx import parser
 
 import sardonyx as ort
 from sardonyx import errors
+from sardonyx.api.engines import compiled_engine, engine_source, shape_profiles
+from sardonyx.api.engines.engine_compiler import compile_engine
 from sardonyx.api.explaining.explanation import OpenIfs, explain
 from sardonyx.api.running import settled_plans
 from sardonyx.tuning import ceilings
@@ -163,6 +165,44 @@ def test_a_file_that_changed_is_not_compiled_again(tmp_path: Path) -> None:
     for _ in range(3):
         check(made, (4, 1), True)
     assert settled(made).plans == []
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The engine file of the model, for products in bfloat16."""
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("sardonyx.cpu.precision", "bfloat16")
+    compile_engine(model(), tmp_path / "model.engine", options, [shape_profiles.parse("x:6x1;c:")])
+    return tmp_path / "model.engine"
+
+
+@pytest.mark.usefixtures("rates")
+def test_sessions_of_engine_files_compile_the_model_inside(engine: Path) -> None:
+    made = session(str(engine))
+    core = made._session()
+    assert core._is_stored
+    for _ in range(4):
+        check(made, (6, 1), True)
+        check(made, (3, 4), False)
+    assert [sum(step.op_type == "If" for step in plan.steps) for plan in settled(made).plans] == [1, 1]
+    assert explain(made).open_ifs == OpenIfs(("flat",), ("flat",), is_shown=True)
+    given = engine_source.find(str(engine), core.session_options)
+    assert given is not None
+    asked = compiled_engine.of_session(given, core._request)
+    assert asked.options._config["sardonyx.cpu.precision"] == "bfloat16"
+
+
+def test_sessions_that_may_not_compile_settle_nothing(engine: Path) -> None:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_model_compile", "1")
+    made = ort.InferenceSession(str(engine), options, providers=["CPUExecutionProvider"])
+    assert made._session()._is_stored
+    for _ in range(3):
+        check(made, (6, 1), True)
+    assert made._session()._settled is None
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sardonyx import errors, log
@@ -80,7 +80,8 @@ def open_engine(given: EngineSource, request: SessionRequest) -> Built:
         if found is not None:
             _warn_of_changes(given, logger)
             logger.info(f"the session is that of {given.name}", "engine")
-            return found[0]
+            may_compile = not is_on(options._config, _NO_COMPILE)
+            return found[0] if may_compile else replace(found[0], open_ifs=())
         problem = "the code of its kernels cannot be loaded"
     if is_on(options._config, _NO_COMPILE):
         raise errors.ModelRequiresCompilation(
@@ -90,6 +91,13 @@ def open_engine(given: EngineSource, request: SessionRequest) -> Built:
         raise errors.Fail(f"{given.name} cannot be used as it is, and '{_NO_OTHER}' makes that an error: {problem}")
     logger.warning(f"{given.name} cannot be used as it is, and the model in it is compiled: {problem}", "engine")
     return _build(given, request)
+
+
+def of_session(given: EngineSource, request: SessionRequest) -> SessionRequest:
+    """What a session of an engine, which was made with this request, asks of the model in it."""
+    if _vouchers().may_run(given.sealed, is_on(request.options._config, TRUST)):
+        request = request._replace(options=_with_defaults(request.options, given))
+    return of_model_in(given, request)
 
 
 def of_model_in(given: EngineSource, request: SessionRequest) -> SessionRequest:

@@ -128,7 +128,12 @@ def engine_parts(
     assert isinstance(provider, CPUExecutionProvider)
     runtime = library(provider.settings.kernels, "runtime")
     stored = stored_plans(plans, provider.library, runtime, files, program.constants)
-    content = {"signature": signature_content(built.signature), "program": program.content, **stored.content}
+    content = {
+        "signature": signature_content(built.signature),
+        "program": program.content,
+        "open_ifs": list(built.open_ifs),
+        **stored.content,
+    }
     return content, {
         "tables": stored.tables,
         "image": stored.image,

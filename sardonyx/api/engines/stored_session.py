@@ -113,6 +113,7 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         providers=[provider],
         compiled=lambda: later.built().compiled(),
         is_stored=True,
+        open_ifs=content.get("open_ifs", ()),
     )
     return built, later
 
