@@ -265,11 +265,16 @@ class DequantizeLinear(Operator):
         return ((values.astype(wide) * factor).astype(target),)
 
 
+def range_parameters(low: Expr, high: Expr) -> tuple[Expr, Expr]:
+    """Scale and zero point, as a real number, of uint8 over a range widened to hold 0."""
+    low, high = k.minimum(low, 0), k.maximum(high, 0)
+    scale = k.where(high.equals(low), 1, (high - low) / 255)
+    return scale, k.minimum(k.maximum(k.rint(-low / scale), 0), 255)
+
+
 def dynamically_quantized(x: Expr) -> list[Expr]:
     """uint8 over the range of all of `x` widened to hold 0, the scale, and the zero point."""
-    low, high = k.minimum(k.reduce("minimum", x), 0), k.maximum(k.reduce("maximum", x), 0)
-    scale = k.where(high.equals(low), 1, (high - low) / 255)
-    zero_point = k.minimum(k.maximum(k.rint(-low / scale), 0), 255)
+    scale, zero_point = range_parameters(k.reduce("minimum", x), k.reduce("maximum", x))
     byte = np.dtype(np.uint8)
     return [quantized(x / scale, zero_point, byte), scale, zero_point.cast(byte)]
 

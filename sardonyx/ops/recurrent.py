@@ -5,7 +5,7 @@ The input's part of the gates is one matrix product over the whole sequence; the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +31,7 @@ class Recurrent(Operator):
     """What the three layers share: directions, sequence lengths, layouts, the loop over time.
 
     `gates` counts the rows of W and R in units of the hidden size, `states` what lives on from step to step;
-    `default_activations` are those of one direction.
+    `default_activations` are those of one direction; `template` is the native kernel.
     """
 
     activation_alpha: tuple[float, ...] | None = None
@@ -45,6 +45,7 @@ class Recurrent(Operator):
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
     default_activations: ClassVar[tuple[str, ...]] = ("Tanh",)
+    template: ClassVar[str] = "recurrent"
 
     def cell(self, functions: Sequence[Activation], dtype: np.dtype[Any], has_peepholes: bool) -> Cell:
         """What a time step does, for values of a dtype."""
@@ -82,7 +83,7 @@ class Recurrent(Operator):
             "hidden_size": self.hidden_size,
             "outputs": tuple(self.has_output(index) for index in range(1 + self.states)),
         }
-        return Template("recurrent", parameters, self.run)
+        return Template(self.template, parameters, self.run)
 
     def run(self, *inputs: Value) -> Sequence[Value]:
         """Y and the last states, from X, W, R, B, the lengths, the initial states and the peepholes."""
@@ -106,11 +107,11 @@ class Recurrent(Operator):
                 for state in (*rest[: self.states], *[None] * (cell.planes - self.states))
             ]
             projected = sequence @ w[index].astype(wide, copy=False).T + both[: self.gates * hidden]
-            back, own = r[index].astype(wide, copy=False), both[self.gates * hidden :]
+            product = recurrent_product(r[index].astype(wide, copy=False), both[self.gates * hidden :])
             peepholes = [] if rest[2] is None else np.split(rest[2][index].astype(wide, copy=False), 3)
             # A backward direction meets the padding of a short sequence first and leaves its state alone there.
             for time in reversed(range(steps)) if backwards else range(steps):
-                new = time_step(cell, projected[time], planes, back, own, peepholes)
+                new = time_step(cell, projected[time], planes, product, peepholes)
                 active = (time < ends)[:, None]
                 planes = [np.where(active, after, before) for after, before in zip(new, planes, strict=True)]
                 outputs[time, index] = np.where(active, planes[0], 0)
@@ -183,16 +184,25 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+# The recurrent part of some gates, from a plane and the rows of R that belong to them.
+Recurrence = Callable[[Array, slice], Array]
+
+
+def recurrent_product(r: Array, bias: Array) -> Recurrence:
+    """A plane times rows of R, plus their biases."""
+    return lambda plane, rows: np.asarray(plane @ r[rows].T + bias[rows])
+
+
 def time_step(
-    cell: Cell, x: Array, planes: Sequence[Array], r: Array, bias: Array, peepholes: Sequence[Array]
+    cell: Cell, x: Array, planes: Sequence[Array], product: Recurrence, peepholes: Sequence[Array]
 ) -> list[Array]:
     """The planes after one step; `x` is the input's part of the gates (batch, gates * hidden)."""
     new = list(planes)
-    hidden = r.shape[1]
+    hidden = planes[0].shape[1]
     inputs = np.split(x, cell.gates, axis=1)
     for stage in cell.stages:
         rows = slice(stage.first * hidden, (stage.first + stage.count) * hidden)
-        products = np.split(new[stage.source] @ r[rows].T + bias[rows], stage.count, axis=1)
+        products = np.split(product(new[stage.source], rows), stage.count, axis=1)
         values = [*inputs[stage.first : stage.first + stage.count], *products, *new, *peepholes]
         program = Pointwise(tuple(value.dtype for value in values), stage.outputs.roots)
         for target, value in zip(stage.targets, evaluate(program, values), strict=True):

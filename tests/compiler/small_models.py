@@ -385,6 +385,20 @@ SMALL_MODELS: dict[str, SmallModel] = {
         special={"lengths": lambda sizes: np.array([sizes["n"], 1], np.int32)},
         tolerance=1e-5,
     ),
+    "recurrent layer of bytes": SmallModel(
+        """recurrent (float[n, 2, 9] x, int32[2] lengths, float[2, 2, 21] h, float[2, 2, 21] c)
+            => (float[n, 2, 2, 21] y, float[2, 2, 21] yh, float[2, 2, 21] yc)
+        { s = Constant<value_floats = [0.005, 0.004]>() z = Constant<value = int8[2] {0, 3}>()
+          one = Constant<value_float = 0.005>() flat = Constant<value = int8 {0}>()
+          wq = QuantizeLinear(w, one, flat) rq = QuantizeLinear(r, one, flat)
+          y, yh, yc = com.microsoft.DynamicQuantizeLSTM<hidden_size = 21, direction = "bidirectional">
+              (x, wq, rq, b, lengths, h, c, p, s, z, s, z) }""",
+        sizes=({"n": 1}, {"n": 6}),
+        constants={"w": (2, 9, 84), "r": (2, 21, 84), "b": (2, 168), "p": (2, 63)},
+        special={"lengths": lambda sizes: np.array([sizes["n"], 1], np.int32)},
+        tolerance=1e-2,
+        float32_alone=True,
+    ),
     "winograd": SmallModel(
         """winograd (float[2, 24, n, 13] x) => (float[2, 24, n, 13] y, float[2, 24, m, 7] z)
         { c = Conv<pads = [1, 1, 1, 1]>(x, w, b) s = Add(c, x) y = Relu(s)

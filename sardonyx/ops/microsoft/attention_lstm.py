@@ -12,7 +12,7 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, wide
-from sardonyx.ops.recurrent import LSTM, time_step
+from sardonyx.ops.recurrent import LSTM, recurrent_product, time_step
 from sardonyx.ops.recurrent_cells import Cell
 
 if TYPE_CHECKING:
@@ -131,13 +131,14 @@ class AttnLSTM(LSTM):
             raise ValueError(f"input 'W' must have {size} + {attention.width} columns for 'X' and M, not {w.shape[1]}")
         entries = np.arange(batch)
         projected = x @ w[:, :size].T + bias[: len(w)]
+        product = recurrent_product(r, bias[len(w) :])
         attended = np.zeros((batch, attention.width), x.dtype)
         y = np.zeros((steps, batch, r.shape[1]), x.dtype)
         for step in range(int(lengths.max(initial=0))):
             alive = (step < lengths)[:, None]
             times = np.where(alive[:, 0], lengths - 1 - step if backwards else step, 0)
             entering = projected[times, entries] + attended @ w[:, size:].T
-            new = time_step(cell, entering, state, r, bias[len(w) :], own)
+            new = time_step(cell, entering, state, product, own)
             state = [np.where(alive, after, before) for after, before in zip(new, state, strict=True)]
             y[times[alive[:, 0]], entries[alive[:, 0]]] = state[0][alive[:, 0]]
             attended = attention.attend(np.where(alive, state[0], 0))

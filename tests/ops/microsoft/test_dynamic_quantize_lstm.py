@@ -74,5 +74,5 @@ def test_clip_and_coupled_gates() -> None:
 
 
 def test_an_unknown_direction_is_named() -> None:
-    with pytest.raises(Exception, match="'direction' must be forward"):
+    with pytest.raises(Exception, match="direction must be forward"):
         peer.run("DynamicQuantizeLSTM", inputs(np.int8, 1, False, False), [1], {"direction": "up", "hidden_size": 4})

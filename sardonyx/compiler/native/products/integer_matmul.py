@@ -19,7 +19,7 @@ from sardonyx.ops.framework.facts import Fact
 
 _I32 = np.dtype(np.int32)
 _U8, _I8 = np.dtype(np.uint8), np.dtype(np.int8)
-_OFFSET = 128  # between a byte read as signed and as unsigned
+OFFSET = 128  # between a byte read as signed and as unsigned
 
 # The result from the exact sums; operands that it needs are added to the list, `Input(i)` being the i-th from 1.
 Finished = Callable[[Expr, list[Tensor]], Expr]
@@ -38,10 +38,14 @@ class _Right:
     has_zero_in_sums: bool
 
 
+def signed(b: Array) -> Array:
+    """Bytes as signed ones: 128 is taken away from unsigned ones."""
+    return (b ^ np.uint8(OFFSET)).view(np.int8) if b.dtype == _U8 else b
+
+
 def _signed(b: Array, turned: bool) -> Array:
     """A constant right side as a matrix of signed bytes; `turned` reads it transposed."""
-    matrix = b.T if turned else b[:, None] if b.ndim == 1 else b
-    return (matrix ^ np.uint8(_OFFSET)).view(np.int8) if matrix.dtype == _U8 else matrix
+    return signed(b.T if turned else b[:, None] if b.ndim == 1 else b)
 
 
 def _constant(binder: Binder, b: Tensor, zero_point: Tensor | None, product: str, turned: bool) -> _Right:
@@ -51,7 +55,7 @@ def _constant(binder: Binder, b: Tensor, zero_point: Tensor | None, product: str
     if zero.ndim == 1:  # one for each column
         zero = zero.reshape(1, -1)
     if b.dtype == _U8:
-        zero = zero - _OFFSET
+        zero = zero - OFFSET
 
     def panels(array: Array) -> Array:
         return pack_b(binder.library, _signed(array, turned), product)
@@ -100,14 +104,17 @@ class IntegerProduct(NativeKernel):
         finished: Finished = lambda total, _: total,
         *,
         turned: bool = False,
+        into: Tensor | None = None,
     ) -> Sequence[Tensor]:
-        """Add the steps; with `turned`, B is a matrix that is read transposed."""
+        """Add the steps; with `turned`, B is a matrix that is read transposed. The result goes where `into` is, if that
+        is given and there is no epilogue.
+        """
         a_zero, b_zero = zeros
         right_b = b.reshaped(b.shape[::-1], b.strides[::-1]) if turned else b
         left, right = as_matrix(a, vector="row"), as_matrix(right_b, vector="column")
         shape = product_shape(a, right_b, left, right)
         for zero, count in ((a_zero, shape.rows), (b_zero, shape.columns)):
-            if zero is not None and zero.size not in (1, count):
+            if zero is not None and (1, *zero.shape)[-1] not in (1, count):
                 raise ValueError(f"zero points of the shape {zero.shape} are neither one nor {count}")
         product = "s8s8" if a.dtype == _I8 else "u8s8"
         if binder.target.has_amx:
@@ -122,7 +129,7 @@ class IntegerProduct(NativeKernel):
             operands.append(side.zero)
             q = Input(side.zero.dtype, len(operands)).cast(_I32)
             if b.dtype == _U8 and not known:
-                q = q - _OFFSET
+                q = q - OFFSET
             if not side.has_zero_in_sums:
                 sums = sums - q * left.shape[-1]
         p = self._zero_of_rows(a, a_zero, operands)
@@ -132,12 +139,15 @@ class IntegerProduct(NativeKernel):
             operands.append(_row_sums(binder, left, product))
             total = total - Input(_I32, len(operands)) * q
         result = finished(total, operands)
+        if into is not None:
+            multiply(binder, left, side.matrix, (result,), operands, [into], product)
+            return [into]
         return add_product(binder, shape, left, side.matrix, result, operands, epilogue, product)
 
     @staticmethod
     def _zero_of_rows(a: Tensor, zero_point: Tensor | None, operands: list[Tensor]) -> Expr | int | None:
         """A's zero point, 128 higher where A is signed; None for 0."""
-        offset = _OFFSET if a.dtype == _I8 else 0
+        offset = OFFSET if a.dtype == _I8 else 0
         if zero_point is None:
             return offset or None
         operands.append(zero_point.reshaped((zero_point.size, 1)))
@@ -149,7 +159,7 @@ def _runtime(binder: Binder, right: Tensor, zero_point: Tensor | None) -> _Right
     """A right side that is known in the run only: its bytes made signed, the sums of its columns by a row of ones."""
     zero = zero_point
     if right.dtype == _U8:
-        flipped = PointwiseKernel([bitwise_xor(Input(_U8, 0), _OFFSET)], [_U8]).bind(binder, [right])[0]
+        flipped = PointwiseKernel([bitwise_xor(Input(_U8, 0), OFFSET)], [_U8]).bind(binder, [right])[0]
         right = replace(flipped, dtype=_I8)
         zero = zero_point or binder.constant(np.zeros(1, np.uint8))
     ones = binder.constant(np.ones((1, right.shape[-2]), np.uint8))

@@ -46,6 +46,7 @@ class ScaledProduct(IntegerProduct):
         bias: Tensor | None,
         epilogue: Epilogue | None,
         result: np.dtype[Any] = _F32,
+        into: Tensor | None = None,
     ) -> Sequence[Tensor]:
         """The product times both scales, plus the bias."""
 
@@ -56,12 +57,14 @@ class ScaledProduct(IntegerProduct):
                 value = value + self._parameter(taken, bias).cast(_F32)
             return value.cast(result)
 
-        return self._bind(binder, *operands, zeros, epilogue, finished)
+        return self._bind(binder, *operands, zeros, epilogue, finished, into=into)
 
     @staticmethod
     def _parameter(taken: list[Tensor], parameter: Tensor) -> Expr:
-        """A number, or one for each column, as a further operand."""
-        taken.append(parameter.reshaped((parameter.size,), (parameter.strides or (1,))[-1:]))
+        """A number, or one for each column, of each matrix where there is a batch, as a further operand."""
+        if len(parameter.shape) < 3:
+            parameter = parameter.reshaped((parameter.size,), (parameter.strides or (1,))[-1:])
+        taken.append(parameter)
         return Input(parameter.dtype, len(taken))
 
     def _quantized(
@@ -107,7 +110,12 @@ class DynamicQuantizeMatMulKernel(ScaledProduct):
         return self._objection(b, b, None, b_zero) or _is_spread(b_scale) or _is_spread(bias)
 
     def bind(
-        self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None
+        self,
+        binder: Binder,
+        inputs: Sequence[Tensor | None],
+        *,
+        epilogue: Epilogue | None = None,
+        into: Tensor | None = None,
     ) -> Sequence[Tensor | None]:
         a, b, b_scale, b_zero, bias = (*inputs, None, None)[:5]
         assert a is not None
@@ -116,7 +124,7 @@ class DynamicQuantizeMatMulKernel(ScaledProduct):
         a = contiguous(binder, a)
         codes, scale, zero = self._quantizing.bind(binder, [a.reshaped((a.size,))], (0,))
         left = codes.reshaped(a.shape)
-        return self._scaled(binder, (left, b), (scale, b_scale), (zero, b_zero), bias, epilogue)
+        return self._scaled(binder, (left, b), (scale, b_scale), (zero, b_zero), bias, epilogue, into=into)
 
 
 @template("matmul_quantized")

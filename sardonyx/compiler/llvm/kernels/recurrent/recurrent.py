@@ -7,6 +7,9 @@ the new one, so that a turn only reads what the turns before it wrote.
 
 Sums run over the hidden units in order, in as many interleaved parts as hide the time of a multiply-add: a block
 computes the same whoever does it.
+
+Where the recurrent weights are bytes, each time step begins with a turn that quantises the hidden state
+(`quantized_states`).
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
+from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
+from sardonyx.compiler.llvm.kernels.recurrent.quantized_states import WORD, Quantization, quantize_state, real_sums
 from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_strands, take_turns
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, write_units
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I32, I64, U8, Type
+from sardonyx.compiler.llvm.types import F32, I32, I64, U8, Type
 from sardonyx.ops.recurrent_cells import Cell, Stage
 
 # Rows of the batch whose sums are in registers at once.
@@ -31,6 +36,7 @@ _NAMES = (
     *("seats", "blocks", "turns", "rounds", "steps", "batch", "hidden", "row", "unit_blocks", "directions", "group"),
     *("backwards", "projected_direction", "projected_time", "projected_batch"),
     *("result_direction", "result_time", "result_batch", "ahead", "fault"),
+    *("codes", "ranges", "column_sums", "column_zeros", "column_scales"),
 )
 
 
@@ -38,7 +44,7 @@ def argument_names() -> tuple[str, ...]:
     """The arguments of `emit_recurrent` in order.
 
     projected            the input's part of the gates, elements [gates, hidden] at places by direction, time and batch
-    panels0, panels1     R's panels for each stage
+    panels0, panels1     R's panels for each stage; in words of bytes where states are quantised
     planes               [2 + planes - 1, directions, batch, row]: hidden states twice, then the other planes
     biases, peepholes    [directions, gates, row] and [directions, peepholes, row]
     lengths              int32 [batch]
@@ -52,6 +58,9 @@ def argument_names() -> tuple[str, ...]:
     backwards            1 where the first direction runs backwards
     ahead                elements of the panels, ahead of those in use, that are asked for
     fault                where a length that is no number of time steps is noted
+    codes                bytes of the quantised states, [directions, batch, row]
+    ranges               [directions, 2 + batch] as `quantized_states` has them
+    column_sums, _zeros, _scales  of R's columns as signed bytes, [directions, gates, row]
     """
     return _NAMES
 
@@ -59,7 +68,8 @@ def argument_names() -> tuple[str, ...]:
 @dataclass(frozen=True)
 class RecurrentSpec:
     """`cells` has a time step for each direction, or one for all; `by_strands`: a chunk is a direction of a group of
-    rows of the batch, with all of its turns, instead of a seat; the rest says which arguments are there."""
+    rows of the batch, with all of its turns, instead of a seat; `quantization` is that of the state, if it is
+    multiplied in bytes; the rest says which arguments are there."""
 
     storage: Type
     working: Type
@@ -69,6 +79,12 @@ class RecurrentSpec:
     has_result: bool
     asks_ahead: bool
     by_strands: bool = False
+    quantization: Quantization | None = None
+
+    @property
+    def turns(self) -> int:
+        """The turns of a time step."""
+        return len(self.cells[0].stages) + (self.quantization is not None)
 
 
 def emit_recurrent(target: Target, spec: RecurrentSpec) -> str:
@@ -106,6 +122,13 @@ class _Arguments:
         row, batch, directions = self["row"], self["batch"], self["directions"]
         return self.numbers("planes").offset((directions * which + direction) * batch * row)
 
+    def codes(self, direction: Value) -> Pointer:
+        """The bytes of the first row of a direction."""
+        return self._k.pointer(self["codes"], U8).offset(direction * self["batch"] * self["row"])
+
+    def ranges(self, direction: Value) -> Pointer:
+        return self._k.pointer(self["ranges"], I32).offset(direction * (self["batch"] + 2))
+
 
 def _block(k: Function, words: Pointer, spec: RecurrentSpec, given: _Arguments, turn: Value, number: Value) -> None:
     unit_blocks, directions = given["unit_blocks"], given["directions"]
@@ -115,17 +138,30 @@ def _block(k: Function, words: Pointer, spec: RecurrentSpec, given: _Arguments, 
     direction = above - group * directions
     first = group * given["group"]
     end = k.smaller(first + given["group"], given["batch"])
-    stages, kinds = len(spec.cells[0].stages), len(spec.cells)
-    time = turn // stages if stages > 1 else turn
-    if stages * kinds == 1:
+    turns, kinds = spec.turns, len(spec.cells)
+    time = turn // turns if turns > 1 else turn
+    if turns * kinds == 1:
         _StageBlock(k, words, spec, spec.cells[0], 0).emit(time, direction, unit_block, first, end)
         return
-    selector = turn - time * stages
+    selector = turn - time * turns
+    before = turns - len(spec.cells[0].stages)
+    if before:
+        with k.when(selector.equals(0) & unit_block.equals(0)):
+            _quantize(k, spec, given, time, direction)
+        selector = selector - 1
     if kinds > 1:
         selector = selector * kinds + direction
-    for case in k.choose(selector, range(stages * kinds)):
+    for case in k.choose(selector, range((turns - before) * kinds)):
         stage, kind = divmod(case, kinds)
         _StageBlock(k, words, spec, spec.cells[kind], stage).emit(time, direction, unit_block, first, end)
+
+
+def _quantize(k: Function, spec: RecurrentSpec, given: _Arguments, time: Value, direction: Value) -> None:
+    """Quantise the hidden state of a direction, all rows of the batch at once."""
+    assert spec.quantization is not None
+    sizes = given["batch"], given["hidden"], given["row"]
+    state = given.plane(time & 1, direction)
+    quantize_state(k, spec.quantization, sizes, state, given.codes(direction), given.ranges(direction))
 
 
 class _StageBlock:
@@ -143,7 +179,9 @@ class _StageBlock:
         self.sums = k.target.registers * 3 // 4
         narrow = 1 if self.stage.count > 2 else BLOCK_VECTORS
         self.most_rows = min(_MOST_ROWS, self.sums // (self.stage.count * narrow))
-        self.room = k.stack(spec.working, self.most_rows * self.stage.count * self.units)
+        self.quantizes = spec.quantization is not None
+        self.summed = I32 if self.quantizes else spec.working
+        self.room = k.stack(self.summed, self.most_rows * self.stage.count * self.units)
 
     def emit(self, time: Value, direction: Value, unit_block: Value, first: Value, end: Value) -> None:
         """Rows `first` to `end` of the batch, as many at once as registers hold."""
@@ -161,11 +199,15 @@ class _StageBlock:
     def _products(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
         """The recurrent parts of the gates of `rows` rows into `room`, [rows, gates, units]."""
         given = self.given
-        hidden, step = given["hidden"], given["row"]
-        panel = given.numbers(f"panels{self.number}").offset(
-            (direction * given["unit_blocks"] + unit_block) * hidden * (self.stage.count * self.units)
+        step = given["row"]
+        panel = self.k.pointer(given[f"panels{self.number}"], self.summed).offset(
+            (direction * given["unit_blocks"] + unit_block) * self._depth() * (self.stage.count * self.units)
         )
-        read = given.plane(self._slot(time, self.stage.source), direction).offset(row * step)
+        if self.quantizes:
+            step = step // WORD
+            read = given.codes(direction).cast(I32).offset(row * step)
+        else:
+            read = given.plane(self._slot(time, self.stage.source), direction).offset(row * step)
         sources = [read.offset(step * index) for index in range(rows)]
         every = range(self.stage.count * BLOCK_VECTORS)
         if rows * len(every) <= self.sums:
@@ -174,13 +216,18 @@ class _StageBlock:
             for part in range(BLOCK_VECTORS):
                 self._sums(direction, unit_block, panel, sources, every[part::BLOCK_VECTORS])
 
+    def _depth(self) -> Value:
+        """The elements that a row is multiplied by: hidden units, or words of them."""
+        hidden = self.given["hidden"]
+        return (hidden + (WORD - 1)) // WORD if self.quantizes else hidden
+
     def _sums(
         self, direction: Value, unit_block: Value, panel: Pointer, sources: Sequence[Pointer], vectors: Sequence[int]
     ) -> None:
         """The sums of some vectors of a panel over all hidden units, for every row."""
-        k, hidden = self.k, self.given["hidden"]
+        k, depth = self.k, self._depth()
         parts = max(1, k.target.registers // 2 // (len(sources) * len(vectors)))
-        wide = self.spec.working.vector(self.lanes)
+        wide = self.summed.vector(self.lanes)
         sums = [[[k.variable(wide) for _ in vectors] for _ in sources] for _ in range(parts)]
         for part, row_sums in enumerate(sums):
             for place, vector in enumerate(vectors):
@@ -188,12 +235,12 @@ class _StageBlock:
                 for one in row_sums:
                     one[place].set(start)
         ahead = self.given["ahead"] if self.spec.asks_ahead and len(sources) == 1 else None
-        whole = hidden // parts * parts
+        whole = depth // parts * parts
         with k.loop(0, whole, parts) as unit:
             for part, row_sums in enumerate(sums):
                 self._multiply_add(panel, sources, unit + part if part else unit, row_sums, vectors, ahead)
         if parts > 1:
-            with k.loop(whole, hidden) as unit:
+            with k.loop(whole, depth) as unit:
                 self._multiply_add(panel, sources, unit, sums[0], vectors, None)
         for row in range(len(sources)):
             for place, vector in enumerate(vectors):
@@ -206,7 +253,7 @@ class _StageBlock:
         """Where the sums of a vector begin: the biases of its units."""
         k, given, spec = self.k, self.given, self.spec
         if not spec.has_biases:
-            return k.constant(spec.working.vector(self.lanes), 0)
+            return k.constant(self.summed.vector(self.lanes), 0)
         gate, part = divmod(vector, BLOCK_VECTORS)
         row = direction * self.cell.gates + (self.stage.first + gate)
         place = row * given["row"] + unit_block * self.units + part * self.lanes
@@ -221,7 +268,7 @@ class _StageBlock:
         vectors: Sequence[int],
         ahead: Value | None,
     ) -> None:
-        """Add what one hidden unit gives to the sums of all rows."""
+        """Add what one hidden unit, or word of them, gives to the sums of all rows."""
         k = self.k
         line = panel.offset(unit * (self.stage.count * self.units))
         if ahead is not None:
@@ -231,7 +278,10 @@ class _StageBlock:
         for place, vector in enumerate(vectors):
             weights = line.load(vector * self.lanes, self.lanes)
             for factor, row_sums in zip(factors, sums, strict=True):
-                row_sums[place].set(k.fma(weights, factor, row_sums[place].get()))
+                before = row_sums[place].get()
+                row_sums[place].set(
+                    multiply_bytes(k, factor, weights, before) if self.quantizes else k.fma(weights, factor, before)
+                )
 
     def _slot(self, time: Value, plane: int, later: int = 0) -> Value:
         """Where a plane lies: the hidden state before (or after) a time step, or another plane."""
@@ -240,49 +290,75 @@ class _StageBlock:
     def _gates(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: Value) -> None:
         """The expressions of the stage for `rows` rows, from the sums in `room`."""
         k, given, spec, lanes = self.k, self.given, self.spec, self.lanes
-        backwards = (given["backwards"] + direction).differs(0)
-        moment = k.select(backwards, given["steps"] - 1 - time, time)
+        backwards = self._runs_backwards(direction)
         hidden, step = given["hidden"], given["row"]
         before = [given.plane(self._slot(time, plane), direction) for plane in range(self.cell.planes)]
         after = {plane: given.plane(self._slot(time, plane, later=1), direction) for plane in self.stage.targets}
-        projected = given.numbers("projected").offset(
-            direction * given["projected_direction"] + moment * given["projected_time"]
-        )
-        result = k.pointer(given["result"], spec.storage).offset(
-            direction * given["result_direction"] + moment * given["result_time"]
-        )
+        result = k.pointer(given["result"], spec.storage).offset(direction * given["result_direction"])
         peepholes = given.numbers("peepholes").offset(direction * self.cell.peepholes * step)
-        if spec.has_lengths:
-            with k.loop(0, rows) as index:
-                length = k.pointer(given["lengths"], I32).load(row + index).to(I64)
-                with k.when((length < 0) | (length > given["steps"])):
-                    note(k, k.pointer(given["fault"], U8), length)
-        with k.loop(0, rows) as index, k.loop(0, BLOCK_VECTORS) as vector:
-            unit = unit_block * self.units + vector * lanes
-            left = hidden - unit
+        with k.loop(0, rows) as index:
             batch = row + index
-            with k.when(left > 0):
-                gates = range(self.stage.count)
-                entering = projected.offset(batch * given["projected_batch"] + unit)
-                room = self.room.offset(index * (self.stage.count * self.units) + vector * lanes)
-                place = batch * step + unit
-                inputs = [entering.load(hidden * (self.stage.first + gate), lanes) for gate in gates]
-                inputs += [room.load(gate * self.units, lanes) for gate in gates]
-                inputs += [plane.load(place, lanes) for plane in before]
-                inputs += [peepholes.load(step * number + unit, lanes) for number in range(self.cell.peepholes)]
-                values = [k.splat(one, lanes) for one in emit_working(k, self.stage.outputs.roots, inputs)]
-                active = None
-                if spec.has_lengths:
-                    active = moment < k.pointer(given["lengths"], I32).load(batch).to(I64)
-                first_plane = 2 * self.stage.count
-                for target, value in zip(self.stage.targets, values, strict=True):
-                    if target == 0 and spec.has_result:
-                        shown = value if active is None else k.select(active, value, 0.0)
-                        to = result.offset(batch * given["result_batch"] + unit)
-                        self._show(to, shown, left)
-                    if active is not None:
-                        value = k.select(active, value, inputs[first_plane + target])
-                    after[target].store(value, place)
+            moment, active = self._moment(time, backwards, batch)
+            entering_row = self._entering(direction, moment, batch)
+            shown_row = result.offset(moment * given["result_time"] + batch * given["result_batch"])
+            with k.loop(0, BLOCK_VECTORS) as vector:
+                unit = unit_block * self.units + vector * lanes
+                left = hidden - unit
+                with k.when(left > 0):
+                    gates = range(self.stage.count)
+                    entering = entering_row.offset(unit)
+                    place = batch * step + unit
+                    inputs = [entering.load(hidden * (self.stage.first + gate), lanes) for gate in gates]
+                    inputs += self._recurrent(direction, index, batch, vector, unit)
+                    inputs += [plane.load(place, lanes) for plane in before]
+                    inputs += [peepholes.load(step * number + unit, lanes) for number in range(self.cell.peepholes)]
+                    values = [k.splat(one, lanes) for one in emit_working(k, self.stage.outputs.roots, inputs)]
+                    first_plane = 2 * self.stage.count
+                    for target, value in zip(self.stage.targets, values, strict=True):
+                        if target == 0 and spec.has_result:
+                            shown = value if active is None else k.select(active, value, 0.0)
+                            self._show(shown_row.offset(unit), shown, left)
+                        if active is not None:
+                            value = k.select(active, value, inputs[first_plane + target])
+                        after[target].store(value, place)
+
+    def _runs_backwards(self, direction: Value) -> Value:
+        return (self.given["backwards"] + direction).differs(0)
+
+    def _entering(self, direction: Value, moment: Value, batch: Value) -> Pointer:
+        """The input's part of the gates at a place in the sequence of a row."""
+        given = self.given
+        place = direction * given["projected_direction"] + moment * given["projected_time"]
+        return given.numbers("projected").offset(place + batch * given["projected_batch"])
+
+    def _moment(self, time: Value, backwards: Value, batch: Value) -> tuple[Value, Value | None]:
+        """The place in the sequence of a row's time step, and whether it has one (None: each has). Backwards the first
+        one is the last of the row's own."""
+        k, given = self.k, self.given
+        steps = given["steps"]
+        if not self.spec.has_lengths:
+            return k.select(backwards, steps - 1 - time, time), None
+        length = k.pointer(given["lengths"], I32).load(batch).to(I64)
+        with k.when((length < 0) | (length > steps)):
+            note(k, k.pointer(given["fault"], U8), length)
+        length = k.smaller(length, steps)
+        active = time < length
+        return k.select(backwards & active, length - 1 - time, time), active
+
+    def _recurrent(self, direction: Value, index: Value, batch: Value, vector: Value, unit: Value) -> list[Value]:
+        """The recurrent parts of the gates for a vector of units, from the sums of a row."""
+        given, lanes = self.given, self.lanes
+        room = self.room.offset(index * (self.stage.count * self.units) + vector * lanes)
+        sums = [room.load(gate * self.units, lanes) for gate in range(self.stage.count)]
+        if not self.quantizes:
+            return sums
+        first = direction * self.cell.gates + self.stage.first
+        places = [(first + gate) * given["row"] + unit for gate in range(self.stage.count)]
+        columns = [
+            self.k.pointer(given[name], type_)
+            for name, type_ in (("column_sums", I32), ("column_zeros", I32), ("column_scales", F32))
+        ]
+        return real_sums(given.ranges(direction), batch, sums, columns, places)
 
     def _show(self, to: Pointer, value: Value, left: Value) -> None:
         """Store a vector of the result, of which `left` units are there."""
