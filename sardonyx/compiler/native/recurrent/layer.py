@@ -280,6 +280,7 @@ class Layer:
             has_result=self._outputs[0],
             asks_ahead=shares.asks_ahead,
             by_strands=shares.by_strands,
+            asks_for_input=asks_ahead(binder.target) and gates.projected.nbytes > binder.target.caches.l2,
             quantization=None if gates.quantized is None else gates.quantized.quantization,
         )
         values = {

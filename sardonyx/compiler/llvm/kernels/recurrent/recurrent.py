@@ -68,8 +68,8 @@ def argument_names() -> tuple[str, ...]:
 @dataclass(frozen=True)
 class RecurrentSpec:
     """`cells` has a time step for each direction, or one for all; `by_strands`: a chunk is a direction of a group of
-    rows of the batch, with all of its turns, instead of a seat; `quantization` is that of the state, if it is
-    multiplied in bytes; the rest says which arguments are there."""
+    rows of the batch, with all of its turns, instead of a seat; `asks_for_input`: the projected input comes from far
+    away; `quantization` is that of the state, if it is multiplied in bytes; the rest says which arguments are there."""
 
     storage: Type
     working: Type
@@ -79,6 +79,7 @@ class RecurrentSpec:
     has_result: bool
     asks_ahead: bool
     by_strands: bool = False
+    asks_for_input: bool = False
     quantization: Quantization | None = None
 
     @property
@@ -190,11 +191,25 @@ class _StageBlock:
         with k.loop_while(lambda: row.get() < end):
             now = row.get()
             count = k.smaller(end - now, self.most_rows)
+            if self.spec.asks_for_input:
+                self._ask_for_input(time, direction, unit_block, now, count)
             for rows in k.choose(count, range(1, self.most_rows + 1)):
                 self._products(time, direction, unit_block, now, rows)
             with k.apart():
                 self._gates(time, direction, unit_block, now, count)
             row.set(now + count)
+
+    def _ask_for_input(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: Value) -> None:
+        """Ask for the input's part of the gates, which is there when the products are."""
+        k, given = self.k, self.given
+        backwards = self._runs_backwards(direction)
+        with k.loop(0, rows) as index:
+            moment, _ = self._moment(time, backwards, row + index)
+            entering = self._entering(direction, moment, row + index).offset(unit_block * self.units)
+            for gate in range(self.stage.count):
+                line = entering.offset(given["hidden"] * (self.stage.first + gate))
+                for part in range(BLOCK_VECTORS):
+                    line.prefetch(part * self.lanes)
 
     def _products(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: int) -> None:
         """The recurrent parts of the gates of `rows` rows into `room`, [rows, gates, units]."""
