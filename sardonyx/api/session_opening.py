@@ -103,7 +103,9 @@ def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> B
     if found is None:
         return None
     built, later = found
-    built = replace(built, keep=Observer(store, later, request.logger), warnings=content["warnings"])
+    again = functools.partial(_build_again, files=files)
+    observer = Observer(store, later, request.logger)
+    built = replace(built, keep=observer, warnings=content["warnings"], again=again)
     return live_models.offered(store, built, segment_of(built.plan), content["files"])
 
 
@@ -127,13 +129,13 @@ def _build_again(request: SessionRequest, files: HeldFiles) -> Built:
 
 def build(request: SessionRequest) -> Built:
     """`session_build.build`, imported when it is needed; of an engine, from the model in it."""
-    from sardonyx.api.building import session_build
-
     given = engine_source.find(request.source, request.options)
     if given is not None:
-        from sardonyx.api.engines.compiled_engine import of_session
+        from sardonyx.api.engines.compiled_engine import build_again
 
-        request = of_session(given, request)
+        return build_again(given, request)
+    from sardonyx.api.building import session_build
+
     return session_build.build(request)
 
 

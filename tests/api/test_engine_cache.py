@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import sardonyx as ort
 from sardonyx import errors
@@ -405,6 +405,27 @@ def test_a_link_that_leads_to_other_weights_is_noticed(tmp_path: Path) -> None:
     assert not is_stored(again)
     run_all(again, constants[1], 7)
     run_all(made, constants[0], 7, 9)
+
+
+def test_a_session_of_an_engine_compiles_the_model_that_it_began_with(tmp_path: Path) -> None:
+    """Sizes that contradict a name make a session compile its model again."""
+
+    def write(kind: str) -> None:
+        text = f"g (float[n] a, float[n] b) => (float[m] y) {{ y = {kind} (a, b) }}"
+        text = f'<ir_version: 9, opset_import: ["" : 17]> {text}'
+        onnx.save(parser.parse_model(text), tmp_path / "new.onnx")
+        (tmp_path / "new.onnx").replace(tmp_path / "model.onnx")
+
+    one, five = np.full(1, 2, np.float32), np.full(5, 3, np.float32)
+    write("Add")
+    session(tmp_path / "model.onnx").run(None, {"a": five, "b": five})
+    wait()
+    made, other = session(tmp_path / "model.onnx"), session(tmp_path / "model.onnx")
+    assert is_stored(made)
+    np.testing.assert_array_equal(other.run(None, {"a": one, "b": five})[0], one + five)
+    write("Mul")
+    np.testing.assert_array_equal(made.run(None, {"a": five, "b": five})[0], five + five)
+    np.testing.assert_array_equal(made.run(None, {"a": one, "b": five})[0], one + five)
 
 
 def write_warned(path: Path) -> dict[str, np.ndarray]:

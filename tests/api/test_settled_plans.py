@@ -13,10 +13,11 @@ from onnx import parser
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.api.engines import compiled_engine, engine_source, shape_profiles
+from sardonyx.api.engines import shape_profiles
 from sardonyx.api.engines.engine_compiler import compile_engine
 from sardonyx.api.explaining.explanation import OpenIfs, explain
 from sardonyx.api.running import settled_plans
+from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.tuning import ceilings
 from sardonyx.tuning.ceilings import Ceilings
 
@@ -188,10 +189,22 @@ def test_sessions_of_engine_files_compile_the_model_inside(engine: Path) -> None
         check(made, (3, 4), False)
     assert [sum(step.op_type == "If" for step in plan.steps) for plan in settled(made).plans] == [1, 1]
     assert explain(made).open_ifs == OpenIfs(("flat",), ("flat",), is_shown=True)
-    given = engine_source.find(str(engine), core.session_options)
-    assert given is not None
-    asked = compiled_engine.of_session(given, core._request)
-    assert asked.options._config["sardonyx.cpu.precision"] == "bfloat16"
+    again = core._build(core._request._replace(sizes={"x": (6, 1), "c": ()}))
+    (provider,) = again.providers
+    assert isinstance(provider, CPUExecutionProvider)
+    assert provider.settings.precision == "bfloat16"
+
+
+def test_an_engine_file_that_was_replaced_is_not_compiled(engine: Path, tmp_path: Path) -> None:
+    made = session(str(engine))
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    other = parser.parse_model(MODEL.replace("Exp (flat)", "Abs (flat)")).SerializeToString()
+    compile_engine(other, tmp_path / "other.engine", options, [shape_profiles.parse("x:6x1;c:")])
+    (tmp_path / "other.engine").replace(engine)
+    for _ in range(3):
+        check(made, (6, 1), True)
+    assert len(settled(made).plans) == 1
 
 
 def test_sessions_that_may_not_compile_settle_nothing(engine: Path) -> None:

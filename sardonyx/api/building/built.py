@@ -11,6 +11,7 @@ from sardonyx.runtime.plan import Plan
 
 if TYPE_CHECKING:
     from sardonyx.api.building.compiled_model import CompiledModel
+    from sardonyx.api.building.session_request import SessionRequest
     from sardonyx.providers.base import ExecutionProvider
 
 
@@ -20,7 +21,8 @@ class Built:
     initializers by name. `compiled` gives what else there is to know of the model, which lies in `files`; `warnings`
     are the log's lines on it, each with its origin. `open_ifs` are the names of Ifs that leave ranks open which sizes
     of its inputs may tell. `keep`, called with the inputs of a run, keeps an engine; it tells whether to call it again.
-    `live` is held as long as the session; with `borrows`, the plans are those of another one."""
+    `live` is held as long as the session; with `borrows`, the plans are those of another one. `again` builds the same
+    model for another request, whatever its files are by now; without it they must be as they were."""
 
     signature: Signature
     plan: Plan
@@ -34,3 +36,4 @@ class Built:
     keep: Callable[[Sequence[Any]], bool] | None = None
     live: object = None
     borrows: bool = False
+    again: Callable[[SessionRequest], Built] | None = None

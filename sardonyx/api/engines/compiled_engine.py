@@ -80,8 +80,8 @@ def open_engine(given: EngineSource, request: SessionRequest) -> Built:
         if found is not None:
             _warn_of_changes(given, logger)
             logger.info(f"the session is that of {given.name}", "engine")
-            may_compile = not is_on(options._config, _NO_COMPILE)
-            return found[0] if may_compile else replace(found[0], open_ifs=())
+            open_ifs = () if is_on(options._config, _NO_COMPILE) else found[0].open_ifs
+            return replace(found[0], open_ifs=open_ifs, again=functools.partial(build_again, given))
         problem = "the code of its kernels cannot be loaded"
     if is_on(options._config, _NO_COMPILE):
         raise errors.ModelRequiresCompilation(
@@ -93,14 +93,14 @@ def open_engine(given: EngineSource, request: SessionRequest) -> Built:
     return _build(given, request)
 
 
-def of_session(given: EngineSource, request: SessionRequest) -> SessionRequest:
-    """What a session of an engine, which was made with this request, asks of the model in it."""
+def build_again(given: EngineSource, request: SessionRequest) -> Built:
+    """What the model in an engine is made into for a session of it that asks for something else."""
     if _vouchers().may_run(given.sealed, is_on(request.options._config, TRUST)):
         request = request._replace(options=_with_defaults(request.options, given))
-    return of_model_in(given, request)
+    return _build(given, request)
 
 
-def of_model_in(given: EngineSource, request: SessionRequest) -> SessionRequest:
+def _of_model_in(given: EngineSource, request: SessionRequest) -> SessionRequest:
     """The same request of the model in an engine."""
     sections = given.sealed.engine.sections
     options = request.options._copy()
@@ -241,4 +241,4 @@ def _problem(given: EngineSource, settings: RunSettings, may_run: bool) -> str:
 def _build(given: EngineSource, request: SessionRequest) -> Built:
     from sardonyx.api.building.session_build import build
 
-    return build(of_model_in(given, request))
+    return build(_of_model_in(given, request))
