@@ -28,7 +28,8 @@ class RunSettings:
     `kernels` names an instruction set, or ``numpy`` for no native code; empty for the best of this machine. `precision`
     is ``float32``, or ``bfloat16`` where products of float32 matrices may be computed in bfloat16. `fast_products` lets
     large products of float32 matrices be computed by fewer multiplications, which rounds more coarsely, `winograd`
-    convolutions 3x3. `batch_items` of a batch go through a segment at a time where they are independent of each other
+    convolutions 3x3; `float32_tiles` lets products of float32 be computed in tiles of AMX, as exact as without.
+    `batch_items` of a batch go through a segment at a time where they are independent of each other
     (0: all of them; None: as many as caches suggest).
 
     How far plans go beyond one kernel for each node: with `fuses`, pointwise nodes join the kernels that make what they
@@ -52,6 +53,7 @@ class RunSettings:
     precision: str = "float32"
     fast_products: bool = True
     winograd: bool = True
+    float32_tiles: bool = True
     batch_items: int | None = None
     keeps_arena: bool = True
     shares_arena: bool = False

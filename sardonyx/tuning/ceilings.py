@@ -34,6 +34,8 @@ from sardonyx.compiler.llvm.kernels.engine.ceilings import (
     granule,
     operations_of_tiles,
 )
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import kept_products
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BRAIN, F32, F64, I8, I32
@@ -42,6 +44,8 @@ from sardonyx.runtime.memory.memory import available_bytes
 
 SECTION = "ceilings"
 PLACES = ("L2", "L3", "DRAM")
+# Arithmetic that consists of so many operations of another one.
+_COMPOSED = {"f32 tiles": ("bf16 tiles", len(kept_products(PRODUCTS["f32 tiles"].parts)))}
 
 Rates = dict[int, dict[str, float]]
 Kernel = Callable[[Sequence[int]], None]
@@ -71,11 +75,19 @@ class Ceilings:
 
     def flops(self, threads: int, arithmetic: str = "f32") -> float:
         """Operations a second; for numbers of threads that were not measured, in proportion to those that were."""
+        if arithmetic in _COMPOSED:
+            part, count = _COMPOSED[arithmetic]
+            return self.flops(threads, part) / count
         rates = {count: row[arithmetic] for count, row in self.compute.items() if arithmetic in row}
         if not rates:
             raise ValueError(f"the ceiling of '{arithmetic}' was not measured: {self.compute}")
         nearest = min(rates, key=lambda count: abs(count - threads))
         return rates[nearest] * threads / nearest * 1e9
+
+    def has(self, arithmetic: str) -> bool:
+        """Whether the ceiling of an arithmetic was measured."""
+        measured = _COMPOSED[arithmetic][0] if arithmetic in _COMPOSED else arithmetic
+        return any(measured in rates for rates in self.compute.values())
 
     def bandwidth(self, threads: int, nbytes: float) -> float:
         """Bytes a second from where `nbytes` that are read again and again stay: a cache or memory."""

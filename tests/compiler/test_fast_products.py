@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
-from sardonyx.compiler.binding import Tensor
+from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.strassen_choice import choose_cut, declined
@@ -26,13 +26,21 @@ from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.strassen_step import multiply_quarters
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf
-from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
+from tests.compiler import steps
+from tests.compiler.steps import VARIANTS, Array, Memory
 from tests.compiler.test_gemm import place
 
 F32 = np.dtype(np.float32)
 UNIT = 2.0**-24
 # Rows, K and columns that are worth it wherever memory is near.
 SHAPE = (150, 512, 512)
+
+
+def new_binder(variant: str = "") -> Binder:
+    """A binder of products by vectors, which quarters save some of."""
+    binder = steps.new_binder(variant)
+    binder.settings = replace(binder.settings, float32_tiles=False)
+    return binder
 
 
 @pytest.fixture(autouse=True)
@@ -257,7 +265,7 @@ def model(m: int, k: int, n: int) -> tuple[bytes, Array, Array]:
 def run(text: bytes, x: Array, threads: int, entries: Sequence[tuple[str, str]] = ()) -> Array:
     options = sx.SessionOptions()
     options.intra_op_num_threads = threads
-    for name, value in entries:
+    for name, value in (*entries, ("sardonyx.cpu.float32_tiles", "0")):
         options.add_session_config_entry(name, value)
     session = sx.InferenceSession(text, options, providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, {"x": x})[0])
@@ -296,6 +304,7 @@ def test_sums_of_one_run_are_not_taken_for_those_of_another() -> None:
     text, a, _ = model(201, 512, 512)
     options = sx.SessionOptions()
     options.intra_op_num_threads = 2
+    options.add_session_config_entry("sardonyx.cpu.float32_tiles", "0")
     session = sx.InferenceSession(text, options, providers=["CPUExecutionProvider"])
     for x in (a, a[::-1].copy(), a + 1, a):
         (found,) = session.run(None, {"x": x})

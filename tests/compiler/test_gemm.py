@@ -60,9 +60,11 @@ def multiply(
     constant: bool = True,
     parameters: dict[str, Any] | None = None,
     one_by_one: bool = False,
+    tiles: bool = True,
 ) -> Array:
     """A x B by the kernel; B is a constant (packed) or a value of the run."""
     binder, memory = new_binder(variant), Memory()
+    binder.settings = replace(binder.settings, float32_tiles=tiles)
     right = binder.constant(b) if constant else place(memory, b)
     (y,) = MatMulKernel(parameters or {}).bind(binder, [place(memory, a), right])
     assert y is not None
@@ -177,11 +179,14 @@ def test_bits_do_not_depend_on_chunks_or_rows(variant: str) -> None:
     rng = np.random.default_rng(6)
     a = rng.standard_normal((70, 900)).astype(np.float32)
     b = rng.standard_normal((900, 300)).astype(np.float32)
-    whole = multiply(a, b, variant)
-    assert np.array_equal(whole, multiply(a, b, variant, one_by_one=True))
+    whole = multiply(a, b, variant, tiles=False)
+    assert np.array_equal(whole, multiply(a, b, variant, one_by_one=True, tiles=False))
     assert np.array_equal(whole, multiply(a, b, variant, constant=False))
     for rows in (1, 2, 3, 7):
         assert np.array_equal(whole[20 : 20 + rows], multiply(a[20 : 20 + rows], b, variant))
+    whole = multiply(a, b, variant)
+    assert np.array_equal(whole, multiply(a, b, variant, one_by_one=True))
+    assert np.array_equal(whole[3:68], multiply(a[3:68], b, variant))
 
 
 def test_not_a_number_and_infinity_stay_where_they_belong() -> None:

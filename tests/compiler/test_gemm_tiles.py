@@ -18,6 +18,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, host_targets, x86_64_targets
+from sardonyx.compiler.native.products import gemm_step
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
@@ -170,6 +171,66 @@ def test_bfloat16_tiles(emulated: EmulatedLibrary, form: str) -> None:
         assert not emulated.tiles.configured
 
 
+def multiply_parts(library_: EmulatedLibrary, a: Array, b: Array) -> tuple[Array, str]:
+    """A x B in tiles of three parts, and A's layout."""
+    binder, memory = Binder(library_), Memory()
+    left = binder.external(0, a.dtype, a.shape)
+    memory.put(left, a)
+    right = Packed(binder.constant(pack_b(library_, b, "f32 tiles")), b.shape)
+    result: Tensor = binder.new(np.dtype(np.float32), (*a.shape[:-1], b.shape[-1]))
+    multiply(binder, left, right, (Input(np.dtype(np.float32), 0),), [], [result], "f32 tiles")
+    run(binder, memory)
+    detail = binder.steps[-1].detail
+    assert callable(detail)
+    return memory.read(result), detail().rpartition("A ")[2]
+
+
+@needs_avx512
+@pytest.mark.parametrize("large", [False, True])
+def test_float32_in_parts(emulated: EmulatedLibrary, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    """As exact as sums of float32 are, whether A's words are written before or while it is multiplied."""
+    monkeypatch.setattr(gemm_step, "copies_large_rows", lambda target, problem: large)
+    rng = np.random.default_rng(2)
+    for m, n, k in SIZES:
+        a = (rng.standard_normal((m, k)) * np.exp(rng.uniform(-20, 20, (m, 1)))).astype(np.float32)
+        b = (rng.standard_normal((k, n)) * np.exp(rng.uniform(-20, 20, (1, n)))).astype(np.float32)
+        found, layout = multiply_parts(emulated, a, b)
+        assert layout == ("rows copied, B packed" if large and 1 not in (m, n, k) else "tiles, B packed")
+        left, right = a.astype(np.float64), b.astype(np.float64)
+        scale = np.abs(left) @ np.abs(right) + 1e-30
+        assert (np.abs(found - left @ right) / scale).max(initial=0.0) < 3e-7
+
+
+@needs_avx512
+@pytest.mark.parametrize("large", [False, True])
+def test_parts_keep_infinities(emulated: EmulatedLibrary, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    monkeypatch.setattr(gemm_step, "copies_large_rows", lambda target, problem: large)
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((37, 75)).astype(np.float32)
+    b = rng.standard_normal((75, 45)).astype(np.float32)
+    a[0, 3], a[2, 74], a[4, 5], a[5, 0], b[0, :3], b[7, 44] = np.inf, -np.inf, np.nan, 3.4e38, 0.0, np.inf
+    a[33, 1], b[1, 2] = np.inf, 0.5  # of which the second and third part are zero
+    with np.errstate(all="ignore"):
+        wanted = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
+    found, _ = multiply_parts(emulated, a, b)
+    assert np.array_equal(np.isnan(found), np.isnan(wanted))
+    ends = np.isinf(wanted)
+    assert ends.sum() > 40
+    assert np.array_equal(found[ends], wanted[ends])
+    assert np.allclose(found[np.isfinite(wanted)], wanted[np.isfinite(wanted)], rtol=1e-4, atol=1e-4)
+
+
+@needs_avx512
+def test_parts_of_matrices_that_lie_apart(emulated: EmulatedLibrary) -> None:
+    """Rows of several matrices are those of one if they follow one another, and of several products if they do not."""
+    rng = np.random.default_rng(4)
+    b = rng.standard_normal((40, 33)).astype(np.float32)
+    for shape in ((3, 5, 40), (2, 2, 17, 40)):
+        a = rng.standard_normal(shape).astype(np.float32)
+        found, _ = multiply_parts(emulated, a, b)
+        assert np.allclose(found, a.astype(np.float64) @ b, atol=1e-5)
+
+
 @needs_avx512
 def test_byte_tiles(emulated: EmulatedLibrary) -> None:
     rng = np.random.default_rng(1)
@@ -185,7 +246,7 @@ def test_byte_tiles(emulated: EmulatedLibrary) -> None:
         assert np.array_equal(memory.read(result), a.astype(np.int64) @ b.astype(np.int64))
 
 
-@pytest.mark.parametrize("product", ["bf16 tiles", "u8s8 tiles"])
+@pytest.mark.parametrize("product", ["bf16 tiles", "f32 tiles", "u8s8 tiles"])
 def test_the_instructions_are_those_of_amx(product: str) -> None:
     every = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
     plain = (
@@ -193,7 +254,7 @@ def test_the_instructions_are_those_of_amx(product: str) -> None:
     )
     target = x86_64_targets(FEATURES | every | frozenset(plain.split()), Caches())["amx"]
     text = compile_assembly(emit_gemm(target, GemmSpec(product, "words", "packed", 16, 2)), target)
-    dot = "tdpbf16ps" if product == "bf16 tiles" else "tdpbusd"
+    dot = "tdpbusd" if product == "u8s8 tiles" else "tdpbf16ps"
     for instruction in ("ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored", dot):
         assert instruction in text
-    assert text.count(dot) == 2
+    assert text.count(dot) == (12 if product == "f32 tiles" else 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -35,6 +36,34 @@ FEW_ROWS = Case((1, 64, 1, 19), (40, 64, 1, 1), 1, (1, 1), (1, 1), (0, 0, 0, 0),
 @pytest.fixture(scope="module")
 def emulated() -> EmulatedLibrary:
     return EmulatedLibrary()
+
+
+@needs_avx512
+@pytest.mark.parametrize("algorithm", [RUN_PRODUCTS, WINDOW_COPIES], ids=lambda one: one.name)
+def test_convolutions_in_parts(emulated: EmulatedLibrary, monkeypatch: pytest.MonkeyPatch, algorithm: Any) -> None:
+    """Of float32, with all of its bits, and infinities where they belong."""
+    monkeypatch.setattr(convolution, "ALGORITHMS", ())
+    monkeypatch.setattr(convolution, "IN_PARTS", (algorithm,))
+    monkeypatch.setattr(convolution, "ROWS_OF_PARTS", 0)
+    rng = np.random.default_rng(6)
+    for case in (*CASES, *([] if algorithm is RUN_PRODUCTS else [FEW_ROWS])):
+        x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (case.x, case.w))
+        memory, binder = Memory(), Binder(emulated)
+        kernel = ConvolutionKernel({"group": 1, "attributes": lambda sizes, case=case: case.attributes()})
+        given = place(memory, x, case.channels_last)
+        (y,) = kernel.bind(binder, [given, binder.constant(w)])
+        assert y is not None
+        run(binder, memory)
+        plain = replace(case, follows="", has_bias=False)
+        wanted, scale = expected(x, w, None, None, plain)
+        assert (np.abs(memory.read(y) - wanted) <= 3e-7 * scale + 1e-30).all(), case
+        x[0, 0, 0, 0] = np.inf
+        memory.put(given, x)
+        run(binder, memory)
+        with np.errstate(invalid="ignore"):
+            wanted, _ = expected(x, w, None, None, plain)
+        assert np.array_equal(np.isfinite(memory.read(y)), np.isfinite(wanted))
+        assert np.array_equal(memory.read(y)[np.isinf(wanted)], wanted[np.isinf(wanted)])
 
 
 @needs_avx512

@@ -47,6 +47,7 @@ _OF_PLANS = (
     "precision",
     "fast_products",
     "winograd",
+    "float32_tiles",
     "batch_items",
     "flush_denormals",
     "fuses",

@@ -358,7 +358,7 @@ class _Footprint:
 
 def _arithmetic(step: BoundStep, ceilings: Ceilings) -> str:
     """The name of the ceiling of a step's arithmetic; that of multiply-adds where it was not measured."""
-    if any(step.arithmetic in rates for rates in ceilings.compute.values()):
+    if ceilings.has(step.arithmetic):
         return step.arithmetic
     return "f64" if any(tensor.dtype == np.float64 for tensor in step.writes) else "f32"
 

@@ -265,6 +265,7 @@ class _Knobs:
         for key, is_used, what in (
             (run_settings.FAST_PRODUCTS, lambda row: "strassen" in row.kernel, "products by quarters"),
             (run_settings.WINOGRAD, lambda row: "winograd" in row.kernel, "convolutions by minimal filtering"),
+            (run_settings.FLOAT32_TILES, lambda row: "f32 tiles" in row.detail, "products in tiles of AMX"),
         ):
             on = is_on(self.config, key)
             count = sum(map(is_used, self.found.rows))

@@ -339,6 +339,13 @@ _TABLE = (
         "works",
         "convolutions 3x3 with constant weights take fewer multiplications and round otherwise",
     ),
+    _on_off(
+        "sardonyx.cpu.float32_tiles",
+        "1",
+        "works",
+        "on machines with AMX, large products of float32 matrices with constants are computed in its tiles, each "
+        "number in three parts that hold all of its bits",
+    ),
     ConfigKey(
         "sardonyx.cpu.batch_items",
         "text",

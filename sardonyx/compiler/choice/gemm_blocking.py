@@ -27,3 +27,10 @@ def choose_blocking(target: Target, problem: Problem, tuning: Tuning | None = No
         return kept[0].of(one).blocking()
 
     return called(blocking, problem)
+
+
+def copies_large_rows(target: Target, problem: Problem) -> bool:
+    """Whether rows of A become tiles of AMX while they are multiplied: where one thread does that once, and A and its
+    tiles together are more than the second cache holds from one step to the next."""
+    nbytes = problem.m * problem.k * (4 + PRODUCTS[problem.product].parts * 2)
+    return problem.threads == 1 and nbytes > target.caches.l2 and choose_blocking(target, problem).groups == 1

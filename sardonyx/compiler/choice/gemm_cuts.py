@@ -106,9 +106,8 @@ class BlockingChoice:
         a_copy = self._a_copy(cut)
         a_bytes = _lines(a_copy * self._copied_lines(cut) * self.word)
         b_bytes = 0 if problem.b == "packed" else _lines(self.product.words(cut.k_block) * panel * self.word)
-        kept_rows = cut.row_block if cut.keeps_tiles else self.tile.rows
         tile_stride = self._tile_stride(cut)
-        tile_bytes = _lines(kept_rows * tile_stride * self.product.accumulator.nbytes)
+        tile_bytes = _lines(self._kept_rows(cut) * tile_stride * self.product.accumulator.nbytes)
         return Blocking(
             row_block=cut.row_block,
             strip=self._strip(cut),
@@ -151,6 +150,10 @@ class BlockingChoice:
     def _tile_stride(self, cut: Cut) -> int:
         """Elements from row to row of the sums that are kept, or of a tile that is stored in pieces."""
         return self.panel * (cut.group if cut.keeps_tiles else _MOST_PANELS)
+
+    def _kept_rows(self, cut: Cut) -> int:
+        """Rows of sums, `_tile_stride` apart, that scratch holds."""
+        return cut.row_block if cut.keeps_tiles else self.tile.rows
 
     def _copied_lines(self, cut: Cut) -> int:
         """Lines of the copy of A's block."""
@@ -289,7 +292,7 @@ class BlockingChoice:
     def _a_copy(self, cut: Cut) -> int:
         """The row stride in words of the copy of A's block; 0 where A is read as it lies."""
         problem, tuning = self.problem, self.tuning
-        if problem.a == "runs":
+        if problem.a in ("runs", "tiles"):
             return 0
         if problem.a == "words":
             return self._spread(self.product.words(cut.k_block)) if self.product.in_tiles and problem.m % SIDE else 0
@@ -299,6 +302,8 @@ class BlockingChoice:
         wanted = tuning.bad_stride and problem.a_stride_bytes % tuning.bad_stride == 0 and not cut.is_few
         if not (self.product.copies_a or wanted):
             return 0
+        if self.product.in_tiles:
+            return self.product.words(cut.k_block)
         across = -(-cut.k_block // self.product.depth) if problem.a == "rows" else cut.row_block
         return self._spread(across)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from sardonyx.compiler.choice.gemm_cuts import LEAST_PANELS_OF_WINDOWS, BlockingChoice, Cut, blocks_of
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import kept_products
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 
 
@@ -18,8 +19,12 @@ class BlockingInTiles(BlockingChoice):
     def _cut(self) -> Cut:
         problem, depth = self.problem, self.product.depth
         few = problem.m <= _FEW_TILES * SIDE
-        most_k = problem.k if few else int(_PANEL_L1 * self.caches.l1) * depth // (self.panel * self.word)
-        k_block, k_blocks = blocks_of(problem.k, most_k, max(depth * self.product.unit, problem.k_unit))
+        line, unit = self.panel * self.word * self.product.parts, depth * self.product.unit
+        share = _PANEL_L1 if self.product.parts == 1 else _PANEL_OF_PARTS_L1
+        most_k = problem.k if few else int(share * self.caches.l1) * depth // line
+        if self.product.parts > 1:
+            most_k = most_k // unit * unit
+        k_block, k_blocks = blocks_of(problem.k, most_k, max(unit, problem.k_unit))
         row_block, group = self._rows_and_panels(k_block, k_blocks)
         return Cut(k_block, row_block, group, k_blocks > 1, few, is_swept=False)
 
@@ -35,7 +40,10 @@ class BlockingInTiles(BlockingChoice):
         return SIDE
 
     def _tile_stride(self, cut: Cut) -> int:
-        return self.panel * cut.group + self.line if cut.keeps_tiles else self.panel
+        return self.panel
+
+    def _kept_rows(self, cut: Cut) -> int:
+        return cut.row_block * cut.group if cut.keeps_tiles else self.tile.rows
 
     def _copied_lines(self, cut: Cut) -> int:
         return SIDE if self.problem.a == "words" else cut.row_block
@@ -44,7 +52,7 @@ class BlockingInTiles(BlockingChoice):
         """Rows and panels of a chunk."""
         problem, l2 = self.problem, self.caches.l2
         across = self.panel * self.word  # bytes of a row of a tile of results
-        most_rows = int(_ROWS_L2 * l2) // max(1, k_block * self.word // self.product.depth)
+        most_rows = int(_ROWS_L2 * l2) // max(1, k_block * self.word * self.product.parts // self.product.depth)
         if k_blocks > 1:  # as many rows as columns read A and B the fewest times
             most_rows = min(most_rows, math.isqrt(int(_RESULTS_L2 * l2) // self.word))
         row_block, _ = blocks_of(problem.m, most_rows, SIDE)
@@ -54,7 +62,8 @@ class BlockingInTiles(BlockingChoice):
         enough = self.panels
         if problem.threads > 1:
             wished = problem.batch * self._flops(problem.m, self.columns) / _CHUNKS_IN_TILES
-            wished = min(_CHUNK_FLOPS_IN_TILES[1], max(_CHUNK_FLOPS_IN_TILES[0], wished))
+            least, most_flops = (flops / len(kept_products(self.product.parts)) for flops in _CHUNK_FLOPS_IN_TILES)
+            wished = min(most_flops, max(least, wished))
             enough = max(1, round(wished / self._flops(max(1, min(row_block, problem.m)), self.panel)))
             if problem.a == "windows":  # every group puts them together anew
                 enough = max(enough, LEAST_PANELS_OF_WINDOWS)
@@ -68,6 +77,7 @@ class BlockingInTiles(BlockingChoice):
 _FEW_TILES = 2
 _STRIP_TILES = 4
 _PANEL_L1 = 0.7
+_PANEL_OF_PARTS_L1 = 0.55
 _ROWS_L2 = 0.25
 _RESULTS_L2 = 0.35
 _CHUNKS_IN_TILES = 8

@@ -43,7 +43,9 @@ class Rates:
     def flops(self, target: Target, product: str = "f32") -> float:
         """Operations a nanosecond at most, with an inner product of vectors; of tiles what products get."""
         kind = PRODUCTS[product]
-        at_once = _TILES_OF_VECTORS if kind.in_tiles else 1.0
+        at_once = 1.0
+        if kind.in_tiles:
+            at_once = _TILES_OF_VECTORS if kind.parts == 1 else _TILES_OF_PARTS
         return 4.0 * at_once * target.lanes(kind.word) * kind.depth * self.ghz
 
     def bytes_of(self, target: Target, nbytes: float) -> float:
@@ -56,17 +58,29 @@ class Rates:
 # An inner product of tiles does the work of so many vectors of its words in the time of one, loads and stores counted:
 # half of what the instruction alone does.
 _TILES_OF_VECTORS = 4.0
+_TILES_OF_PARTS = 0.9  # of float32, with two elements in a word: nearly twice what its vectors do
 
-# Rows become words in a stream, line by line: in so much of the time that scattered copies of as many bytes take.
+# Rows become words in a stream, line by line: in so much of the time that scattered copies of as many bytes take. To
+# take numbers apart takes longer than to bring them.
 _WORDS_SHARE = 0.6
+_PARTS_SHARE = 2.5
 
 
 def words_ns(target: Target, product: str, nbytes: float) -> float:
     """Nanoseconds until so many bytes of a left-hand side are words, where the product has several elements in one."""
-    if PRODUCTS[product].depth == 1:
+    kind = PRODUCTS[product]
+    if kind.depth == 1:
         return 0.0
-    return _WORDS_SHARE * nbytes / rates().bytes_of(target, nbytes)
+    share = _WORDS_SHARE if kind.parts == 1 else _PARTS_SHARE
+    return share * nbytes / rates().bytes_of(target, nbytes)
 
+
+def tiles_ns(product: str, results: int) -> float:
+    """Nanoseconds for so many results in tiles of parts beside their products: they come and go once more."""
+    return _PARTS_OF_RESULTS * 4.0 * results / rates().l2 if PRODUCTS[product].parts > 1 else 0.0
+
+
+_PARTS_OF_RESULTS = 3.0
 
 # The part of the time for reading weights from far memory that products do not hide.
 _EXPOSED = 0.5

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.choice.gemm_choice import ROWS_OF_PARTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution import bands, scaled_product
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
@@ -33,6 +34,7 @@ from sardonyx.compiler.native.template import Epilogue, JointKernel, NativeKerne
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
+from sardonyx.runtime.threads.processors import team_size
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     WINDOW_COPIES,
@@ -45,6 +47,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     DEPTHWISE,
 )
 # Those that take an input that is rounded to what a session's coarser products multiply.
+IN_PARTS: tuple[Algorithm, ...] = (WINDOW_COPIES, RUN_PRODUCTS)
 OF_WORDS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, RUN_PRODUCTS, DEPTHWISE)
 
 
@@ -215,17 +218,34 @@ def choose(binder: Binder, call: ConvolutionCall) -> tuple[float, Algorithm, Con
     """The algorithm that is predicted to be the fastest, with its nanoseconds and the call as it takes it.
 
     Where the session allows coarser products than those of the input's type, both are compared: fewer exact products
-    may take less time than more coarse ones.
+    may take less time than more coarse ones. So are products of float32 by vectors and in tiles of AMX.
     """
-    calls, algorithms = [call], ALGORITHMS
-    exact = product_of(call.x.dtype)
     if call.x.dtype != call.w.dtype:
-        algorithms = OF_WORDS
-    elif exact is not None and exact != call.product:
-        calls.append(replace(call, product=exact))
-    predicted = [(algorithm.predict(binder, one), algorithm, one) for one in calls for algorithm in algorithms]
+        tried = [(call, OF_WORDS)]
+    else:
+        tried = [(call, ALGORITHMS)]
+        exact = product_of(call.x.dtype)
+        if exact is not None and exact != call.product:
+            tried.append((replace(call, product=exact), ALGORITHMS))
+        if call.product == "f32" and _may_take_parts(binder, call):
+            tried.append((replace(call, product="f32 tiles"), IN_PARTS))
+    predicted = [
+        (algorithm.predict(binder, one), algorithm, one) for one, algorithms in tried for algorithm in algorithms
+    ]
     able = [(time, algorithm, one) for time, algorithm, one in predicted if time is not None]
     return min(able, key=lambda candidate: candidate[0])
+
+
+def _may_take_parts(binder: Binder, call: ConvolutionCall) -> bool:
+    """Whether the products may be in tiles of AMX, three parts for each number."""
+    allowed = binder.target.has_amx and binder.settings.float32_tiles
+    if not allowed or call.group > 1 or not call.has_constant_weights or call.batch * call.places < ROWS_OF_PARTS:
+        return False
+    return team_size(binder.settings.threads) == 1 or call.flops >= _WORTH_WAITING
+
+
+# Operations of a convolution whose input several threads first write as words, and wait for each other.
+_WORTH_WAITING = 8e7
 
 
 def _with_rank(tensor: Tensor, rank: int) -> Tensor:

@@ -16,7 +16,7 @@ from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import panel_columns
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
-from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
+from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, tiles_ns, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.window_products import contiguous_places, panels_by_taps
 from sardonyx.compiler.native.movement.copy import contiguous
@@ -39,13 +39,14 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     if call.taps == 1 or call.places == 1 or not call.has_constant_weights or 0 in call.result_shape:
         return None
     rate, panel = rates(), panel_columns(binder.target, call.product, call.filters)
-    channels = product.words(call.channels) * product.depth
+    channels = product.elements(product.words(call.channels))
     rows = -(-_rows(call) // SIDE) * SIDE
     flops = 2.0 * call.batch * rows * call.taps * channels * -(-call.filters // panel) * panel
-    nbytes = call.batch * math.prod(windows.size) * channels * product.packed_a.nbytes
+    nbytes = call.batch * math.prod(windows.size) * channels * product.packed_a.nbytes * product.parts
     ns = flops / (_SHARE_OF_PEAK * rate.flops(binder.target, call.product)) + _FRAME_NS
     ns += 2 * nbytes / rate.bytes_of(binder.target, nbytes) + words_ns(binder.target, call.product, call.x.nbytes)
-    ns += weights_ns(binder.target, call.w.size * product.packed_b.nbytes)
+    ns += weights_ns(binder.target, call.w.size * product.packed_b.nbytes * product.parts)
+    ns += tiles_ns(call.product, call.batch * rows * call.filters)
     if not call.is_channels_last:
         ns += call.x.nbytes / rate.bytes_of(binder.target, call.x.nbytes)
     return ns
@@ -105,5 +106,5 @@ def _run_rows(binder: Binder, call: ConvolutionCall) -> RunRows:
     whole = contiguous(binder, framed(binder, x, Frame((none,) * len(added), added), "constant", None))
     geometry = RunGeometry(tuple(starts), run_words, pitch, windows.output[-1])
     steps = (whole.strides[0], 0, words)
-    shape = (call.batch, 1, call.places, call.taps * words * product.depth)
+    shape = (call.batch, 1, call.places, call.taps * product.elements(words))
     return RunRows(whole, geometry, rows, steps, shape)

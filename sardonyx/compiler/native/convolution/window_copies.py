@@ -17,7 +17,8 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import Problem, asks_ahead, panel_columns
 from sardonyx.compiler.choice.strassen_choice import declined, gain
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
+from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, tiles_ns, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
@@ -35,6 +36,7 @@ _RUN_NS = 1.5
 _SCATTERED_RUN_NS = 12.0
 # Tiles of AMX wait for what was copied: rows of large windows are read once more, far apart.
 _COPIES_FOR_TILES = 5.0
+_COPIES_FOR_PARTS = 2.0
 
 
 def predict(binder: Binder, call: ConvolutionCall) -> float:
@@ -44,6 +46,9 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     panel = panel_columns(target, call.product, filters)
     rows, k = call.batch * call.places, call.taps * call.w.shape[1]
     padded = -(-filters // panel) * panel / filters
+    kind = PRODUCTS[call.product]
+    if kind.parts > 1:
+        padded *= -(-rows // SIDE) * SIDE / rows
     product_ns = call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, call.product))
     if binder.settings.fast_products and call.has_constant_weights and call.group == 1:
         problem = Problem(m=rows, n=filters, k=k, product=call.product)
@@ -54,9 +59,9 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     run = call.w.shape[1] if by_channels else call.windows.kernel[-1]
     runs = copied / (max(1, run) * call.x.dtype.itemsize)
     order = 0 if call.is_channels_last or not by_channels else call.x.nbytes
-    turns = _COPIES_FOR_TILES if PRODUCTS[call.product].in_tiles else 1.0
+    turns = (_COPIES_FOR_TILES if kind.parts == 1 else _COPIES_FOR_PARTS) if kind.in_tiles else 1.0
     moved_ns = turns * copied / rate.bytes_of(target, copied) + order / rate.bytes_of(target, order)
-    moved_ns += words_ns(target, call.product, copied or call.x.nbytes)
+    moved_ns += words_ns(target, call.product, copied or call.x.nbytes) + tiles_ns(call.product, rows * filters)
     if call.taps > 1 and asks_ahead(target):  # of one tap every algorithm reads as many
         moved_ns += weights_ns(target, call.w.nbytes)
     return product_ns + moved_ns + runs * (_RUN_NS if by_channels else _SCATTERED_RUN_NS)

@@ -35,7 +35,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     few = call.w.shape[1] < target.lanes(product.word)
     if few or len(call.windows.size) > SPATIAL or not call.has_constant_weights or math.prod(call.result_shape) == 0:
         return None
-    if product.depth > 1 and call.group > 1:
+    if (product.depth > 1 and call.group > 1) or product.parts > 1:
         return None
     rate, filters = rates(), call.filters // call.group
     panel = panel_columns(target, call.product, filters)

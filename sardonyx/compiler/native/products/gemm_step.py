@@ -14,21 +14,29 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
-from sardonyx.compiler.choice.gemm_blocking import choose_blocking
+from sardonyx.compiler.choice.gemm_blocking import choose_blocking, copies_large_rows
 from sardonyx.compiler.choice.gemm_choice import (
+    ROWS_OF_PARTS,
     Blocking,
     Problem,
     asks_ahead,
     asks_for_results,
     bf16_product,
     packed_words,
+    suits_parts,
     tile_shape,
 )
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
-from sardonyx.compiler.llvm.kernels.products.gemm_packing import WordsSpec, emit_words
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import (
+    WordsInTilesSpec,
+    WordsSpec,
+    emit_words,
+    emit_words_in_tiles,
+)
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout, argument_names
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import type_of
@@ -136,10 +144,10 @@ def multiply(
     if found is None:
         found = _terms(binder, a, b, operands, results, product)
     if isinstance(a, RunRows):
-        unit = a.geometry.run_words * PRODUCTS[product].depth
+        unit = PRODUCTS[product].elements(a.geometry.run_words)
         found.problem = replace(found.problem, m=a.rows, k_unit=unit)
     problem, rows, epilogue = found.problem, found.row_steps, TileEpilogue(found.kinds, outputs)
-    if problem.a == "rows":
+    if problem.a == "rows" and PRODUCTS[product].parts == 1:
         left = found.a.reshaped((problem.m, problem.k), (rows[0], 1))
         others = list(zip((*found.operands, *results), rows[2:], strict=True))
         sides = others[: len(operands)], others[len(operands) :]
@@ -155,6 +163,8 @@ def multiply(
     spec = GemmSpec(
         product, problem.a, problem.b, tile.rows, tile.vectors, tile.unroll, asks_ahead(binder.target), epilogue
     )
+    if binder.rehearses and problem.b == "packed":
+        _make_ready(binder, spec, problem)
     written = sum([tensor.nbytes for tensor in results])
     in_memory = sum([tensor.nbytes for tensor in found.operands]) + written
     known = _Known(
@@ -173,6 +183,25 @@ def multiply(
         geometry=a.geometry if isinstance(a, WindowRows | RunRows) else None,
     )
     _add_steps(binder, known, problem, found.batch, len(results))
+
+
+def _make_ready(binder: Binder, spec: GemmSpec, problem: Problem) -> None:
+    """The kernels for other numbers of rows than those that are guessed, by vectors and in tiles of parts."""
+    if spec.product not in _BY_ROWS or spec.a not in ("rows", "tiles") or not binder.settings.float32_tiles:
+        return
+    if not suits_parts(binder.target, ROWS_OF_PARTS, problem.n, problem.k):
+        return
+    forms: tuple[tuple[str, Layout], ...] = (("f32", "rows"), ("f32 tiles", "rows"), ("f32 tiles", "tiles"))
+    for product, layout in forms:
+        tile = tile_shape(binder.target, product, problem.n)
+        other = GemmSpec(
+            product, layout, "packed", tile.rows, tile.vectors, tile.unroll, spec.few_prefetch, spec.epilogue
+        )
+        binder.library.address(emit_gemm, other)
+    binder.library.address(emit_words_in_tiles, WordsInTilesSpec("f32 tiles"))
+
+
+_BY_ROWS = ("f32", "f32 tiles")
 
 
 def _worth_rounding(product: str, a: Tensor, b: Tensor, result: Tensor) -> str:
@@ -214,8 +243,11 @@ def _matrix_terms(
     and operands that are rows or have the shape of the results; None for others."""
     shape = results[0].shape
     size_m, size_n = math.prod(shape[:-1]), shape[-1]
-    is_one = isinstance(a, Tensor) and isinstance(b, Packed) and len(b.shape) == 2 and PRODUCTS[product].depth == 1
-    if not is_one or size_m == 1 or size_n == 1:
+    kind = PRODUCTS[product]
+    is_one = isinstance(a, Tensor) and isinstance(b, Packed)
+    if is_one and len(b.shape) > 2:
+        is_one = kind.parts > 1 and math.prod(b.shape[:-2]) == 1
+    if not is_one or (kind.depth > 1 and kind.parts == 1) or size_m == 1 or size_n == 1:
         return None
     assert isinstance(a, Tensor)
     assert isinstance(b, Packed)
@@ -233,11 +265,15 @@ def _matrix_terms(
     problem = Problem(
         m=size_m,
         n=size_n,
-        k=a.shape[-1],
+        k=b.shape[-2],
         product=product,
         a_stride_bytes=step * a.dtype.itemsize,  # type: ignore[operator]
         threads=team_size(binder.settings.threads),
     )
+    if kind.parts > 1 and not copies_large_rows(binder.target, problem):
+        a = as_tiles(binder, a.reshaped((size_m, a.shape[-1]), (step, 1)), product)  # type: ignore[arg-type]
+        steps[0] = a.strides[-2]
+        problem = replace(problem, a="tiles")
     return _Terms(problem, a, b.words, 0, operands, tuple(kinds), tuple(steps), ())  # type: ignore[arg-type]
 
 
@@ -321,7 +357,11 @@ def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[
 
 
 # The names of inner products where they are other than multiply-adds of the results' type.
-_ARITHMETIC = {"bf16": "bf16", "bf16 tiles": "bf16 tiles", "u8s8": "int8", "u8s8 tiles": "int8 tiles"}
+_ARITHMETIC = {
+    **{name: name for name in ("bf16", "bf16 tiles", "f32 tiles")},
+    "u8s8": "int8",
+    "u8s8 tiles": "int8 tiles",
+}
 
 
 def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking) -> str:
@@ -379,6 +419,8 @@ def _left(binder: Binder, a: Left, product: str) -> tuple[Tensor, Layout]:
         return a.tensor.reshaped(a.shape, (*a.steps, 1)), "runs"
     if isinstance(a, OverlappingRows):
         return a.tensor.reshaped(a.shape, (*a.steps, 1)), "words" if PRODUCTS[product].depth > 1 else "rows"
+    if PRODUCTS[product].parts > 1:
+        return as_tiles(binder, a, product), "tiles"
     if PRODUCTS[product].depth > 1:
         return as_words(binder, a, product), "words"
     return _laid_out(binder, a)
@@ -399,7 +441,7 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
         strides = [stride // kind.depth for stride in matrix.strides[:-1]]
         return Tensor(_WORDS, (*outer, size_k // kind.depth), (*strides, 1), matrix.buffer, matrix.offset)
     lanes = binder.target.lanes(kind.word)
-    row = max(1, -(-size_k // (kind.depth * lanes))) * lanes
+    row = max(1, -(-size_k // (kind.depth * lanes))) * lanes * kind.parts
     count = math.prod(outer)
     stride = _row_step(matrix)
     if stride is None:
@@ -416,10 +458,30 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
     return words
 
 
+def as_tiles(binder: Binder, matrix: Tensor, product: str) -> Tensor:
+    """A's rows as tiles of words, which follow one another; each matrix has whole ones."""
+    kind = PRODUCTS[product]
+    *outer, count, size_k = matrix.shape
+    step = _row_step(matrix.reshaped((*outer, size_k), (*matrix.strides[:-2], matrix.strides[-1])))
+    if step is None:
+        matrix, step = contiguous(binder, matrix), count * size_k
+    row, tiles = kind.words(max(1, size_k)), -(-count // SIDE)
+    whole = binder.new(_WORDS, (*outer, tiles * SIDE, row))
+    binder.step(
+        emit_words_in_tiles,
+        WordsInTilesSpec(product),
+        [matrix, matrix.strides[-2], count, size_k, whole, row, tiles, step],
+        reads=(matrix,),
+        writes=(whole,),
+        chunks=math.prod(outer) * tiles,
+    )
+    return whole.reshaped((*outer, count, row), whole.strides)
+
+
 def _are_words(matrix: Tensor, product: str) -> bool:
     """Whether the rows hold what the product multiplies already, and whole words of it as they lie."""
     kind = PRODUCTS[product]
-    if type_of(matrix.dtype) != kind.packed_a or matrix.strides[-1] != 1:
+    if type_of(matrix.dtype) != kind.packed_a or matrix.strides[-1] != 1 or kind.parts > 1:
         return False
     # What comes together is read together: words behind the last one would be those of the next row.
     together = kind.depth * kind.unit
@@ -470,7 +532,7 @@ def _joined(axes: Sequence[Axis], a_layout: Layout) -> list[Axis]:
     """The axes with neighbours joined that lie together in every matrix; the last one is the rows."""
     *outer, rows = axes
     kept = [axis for axis in outer if axis.size != 1]
-    if rows.size == 1 and kept and a_layout != "columns" and kept[-1].steps[1] == 0:
+    if rows.size == 1 and kept and a_layout not in ("columns", "tiles") and kept[-1].steps[1] == 0:
         rows = kept.pop()  # one row per batch of one B: they are the rows of one product
     joined = [rows]
     for axis in reversed(kept):

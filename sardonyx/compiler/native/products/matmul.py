@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.choice.gemm_choice import suits_parts
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import in_lines, line_step, pack_b
@@ -61,6 +63,9 @@ class ProductKernel(NativeKernel):
         operands = [widened(tensor, shape) for _, tensor in addends]
         product = product_of(b.dtype, binder.target, binder.settings.precision)
         assert product is not None
+        if product == "f32" and _is_packed(b) and len(right.shape) == 2 and binder.settings.float32_tiles:
+            rows = math.prod(shape.batch) * shape.rows
+            product = "f32 tiles" if suits_parts(binder.target, rows, *right.shape[::-1]) else product
         second = self._right(binder, b, right, for_b, product)
         return add_product(binder, shape, left, second, result, operands, epilogue, product)
 
@@ -84,7 +89,7 @@ class ProductKernel(NativeKernel):
         self, binder: Binder, given: Tensor, right: Tensor, orientation: tuple[bool, bool], product: str
     ) -> Tensor | Packed:
         """The right-hand side if it is constant in panels, or of few columns one after the other."""
-        if not given.is_known or given.buffer.kind != "constant" or given.size == 0 or 0 in given.strides:
+        if not _is_packed(given):
             return right
         if len(right.shape) == 2 and suits_dots(binder.target, product, *right.shape):
 
@@ -100,6 +105,11 @@ class ProductKernel(NativeKernel):
             return pack_b(binder.library, view[:, None] if view.ndim == 1 else view, product)
 
         return Packed(binder.derived(given, ("panels", orientation, product), panels), right.shape)
+
+
+def _is_packed(given: Tensor) -> bool:
+    """Whether a right-hand side is constant, so that it is packed once."""
+    return given.is_known and given.buffer.kind == "constant" and given.size > 0 and 0 not in given.strides
 
 
 @template("matmul")

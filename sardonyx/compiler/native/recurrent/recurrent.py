@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.choice.gemm_choice import suits_parts
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import contiguous
@@ -75,6 +76,8 @@ def _projected(layer: Layer, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         operands.append(first.reshaped((sizes.directions, 1, columns), (across, along, along)))
     product = product_of(x.dtype, binder.target, binder.settings.precision)
     assert product is not None
+    if product == "f32" and is_constant(w) and binder.settings.float32_tiles:
+        product = "f32 tiles" if suits_parts(binder.target, left.shape[0], columns, sizes.width) else product
     multiply(binder, left, _weights(binder, w, product), (value,), operands, [result], product)
     return result
 

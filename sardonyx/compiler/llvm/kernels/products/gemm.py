@@ -33,10 +33,16 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import (
     multiply_tile,
     store_tile,
 )
-from sardonyx.compiler.llvm.kernels.products.gemm_packing import copy_columns, copy_rows, pack_columns, pack_rows
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import (
+    copy_columns,
+    copy_rows,
+    copy_tiles,
+    pack_columns,
+    pack_rows,
+)
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, argument_names
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import Runs, configure, release
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, Runs, configure, release
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowCopy
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, BOOL, F32, I64, PTR
@@ -51,7 +57,7 @@ def emit_gemm(target: Target, spec: GemmSpec) -> str:
 
 
 # Layouts of A that hold words.
-_OF_WORDS = ("words", "runs")
+_OF_WORDS = ("words", "tiles", "runs")
 
 # Numbers of heights of tiles are below this; with several panels at once, or one vector, multiples of it are added.
 _PANEL_CASE = 100
@@ -174,12 +180,7 @@ class _Gemm:
 
     def _words(self, elements: Value) -> Value:
         """How many words hold so many elements along K."""
-        return self._whole_words(self.product.padded(elements))
-
-    def _whole_words(self, elements: Value) -> Value:
-        """The same for a multiple of the depth."""
-        depth = self.product.depth
-        return elements if depth == 1 else elements // depth
+        return self.product.words_before(self.product.padded(elements))
 
     def _block(self, chunk: _Chunk, k_start: Value) -> _Block:
         """The block of K from `k_start` on, with A's part copied to scratch where that is asked for."""
@@ -187,15 +188,20 @@ class _Gemm:
         elements = minimum(k, given["k"] - k_start, given["k_block"])
         words, final = self._words(elements), given["k"] <= k_start + given["k_block"]
         if self.spec.a == "words":
-            rows = Rows(chunk.a.offset(self._whole_words(k_start)), given["a_stride"], True)
+            rows = Rows(chunk.a.offset(self.product.words_before(k_start)), given["a_stride"], True)
             if product.in_tiles:
                 self.in_tiles.copy_rest(RowsInTiles(rows, chunk.rows, words, None, True))
             return _Block(k_start, elements, words, rows, k_start.equals(0), final)
+        if self.spec.a == "tiles":
+            start = chunk.a.offset(self.product.words_before(k_start) * SIDE)
+            return _Block(
+                k_start, elements, words, Rows(start, given["a_stride"], True, SIDE), k_start.equals(0), final
+            )
         if self.spec.a == "runs":
-            rows, runs = Rows(chunk.a, given["a_stride"], True), self.in_tiles.runs(self._whole_words(k_start))
+            rows, runs = Rows(chunk.a, given["a_stride"], True), self.in_tiles.runs(self.product.words_before(k_start))
             return _Block(k_start, elements, words, rows, k_start.equals(0), final, runs)
         if self.spec.a == "windows":
-            first, stride = self._whole_words(k_start), given["a_copy"]
+            first, stride = self.product.words_before(k_start), given["a_copy"]
             self.windows.copy(chunk.a, chunk.row_start, chunk.rows, first, words, self.scratch, stride)
             return _Block(k_start, elements, words, Rows(self.scratch, stride, True), k_start.equals(0), final)
         along_k = self.spec.a == "rows"
@@ -203,14 +209,16 @@ class _Gemm:
         scratch, stride = self.scratch, given["a_copy"]
 
         def copy() -> None:
-            if along_k:
+            if product.parts > 1:
+                copy_tiles(k, product, source, given["a_stride"], chunk.rows, elements, scratch, stride)
+            elif along_k:
                 copy_rows(k, product, source, given["a_stride"], chunk.rows, elements, scratch, stride)
             else:
                 copy_columns(k, product, source, given["a_stride"], elements, chunk.rows, scratch, stride)
 
         if product.copies_a:
             copy()
-            rows = Rows(scratch, stride, along_k)
+            rows = Rows(scratch, stride, along_k, SIDE if product.parts > 1 else 1)
         else:
             wanted = stride.differs(0)
             with k.when(wanted):
@@ -337,7 +345,7 @@ class _Gemm:
         """The tile of some rows, of a whole panel and the vector behind it."""
         k, spec = self.k, self.spec
         apart = self._words(self.given["k"]) * self.panel
-        start = chunk.b.offset(panel * apart).offset(self._whole_words(block.k_start) * self.panel)
+        start = chunk.b.offset(panel * apart).offset(self.product.words_before(block.k_start) * self.panel)
         starts = (*(start.offset(vector * self.lanes) for vector in range(spec.vectors)), start.offset(apart))
         b = Panels(starts, 1, (None,), self.panel, requests=requests, halved=halved)
         return multiply_tile(k, self.product, rows, b, self.joined_rows, block.words, 1, tile, block.fresh)
@@ -365,7 +373,11 @@ class _Gemm:
     def _kept(self, chunk: _Chunk, panel: Value, row: Value) -> Tile:
         """Where the tile of a panel and the rows from `row` on lies in scratch."""
         k, given = self.k, self.given
-        kept = (panel - chunk.first_panel) * self.panel + row * given["tile_stride"]
+        before = panel - chunk.first_panel
+        if self.product.in_tiles:  # each tile in one piece
+            kept = (before * given["row_block"] + row) * self.panel
+        else:
+            kept = before * self.panel + row * given["tile_stride"]
         base = k.pointer(k.advance(k["scratch"], given["tile_scratch"], 1), self.product.accumulator)
         return Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
 
@@ -408,7 +420,7 @@ class _Gemm:
         k, given, product, spec = self.k, self.given, self.product, self.spec
         if spec.b == "packed":
             start = chunk.b.offset(panel * self._words(given["k"]) * self.panel)
-            start = start.offset(self._whole_words(block.k_start) * self.panel)
+            start = start.offset(self.product.words_before(block.k_start) * self.panel)
             return Panels((start,), spec.vectors, (None,) * spec.vectors, self.panel, given["prefetch"])
         copied = k.pointer(k.advance(k["scratch"], given["b_scratch"], 1), product.word)
         column, stride = panel * self.panel, given["b_stride"]
@@ -507,10 +519,21 @@ class _Gemm:
             rows = RowsInTiles(block.a, chunk.rows, block.words, block.runs, self.spec.a == "words")
             self.in_tiles.multiply(rows, at.row, b, tile, block.fresh)
             pending = block.final
+            if product.parts > 1:
+                with k.when(pending):
+                    self._mend(chunk, at, tile)
         else:
             pending = self._multiply(chunk, block, a, b, at, tile)
         with k.when(pending), k.loop(0, at.width) as which:
             self._epilogue(chunk, at, which, tile)
+
+    def _mend(self, chunk: _Chunk, at: _Place, tile: Tile) -> None:
+        """What infinities need of a tile of all K."""
+        words = self._words(self.given["k"])
+        a = Rows(chunk.a, self.given["a_stride"], True, SIDE if self.spec.a == "tiles" else 1)
+        runs = self.in_tiles.runs(self.k.constant(I64, 0)) if self.spec.a == "runs" else None
+        rows = RowsInTiles(a, chunk.rows, words, runs, False)
+        self.in_tiles.mend(rows, at.row, chunk.b.offset(at.panel * words * self.panel), tile)
 
     def _multiply(self, chunk: _Chunk, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
         """The tile's sums, to scratch or finished: whether the epilogue is still to come."""

@@ -8,15 +8,25 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import elements_of_a, mend_rows, words_of_a
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import PARTS_AHEAD, SIDE, Ahead, Runs, multiply_in_tiles
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import (
+    PARTS_AHEAD,
+    SIDE,
+    TILES_ACROSS,
+    Ahead,
+    Runs,
+    multiply_in_tiles,
+    walk_along,
+)
 from sardonyx.compiler.llvm.types import I64
 
 
 @dataclass(frozen=True)
 class RowsInTiles:
     """A's rows in a block of K: from the chunk's first one on, the chunk's number of them, the words of K in the block,
-    where they lie if they are runs, and whether those that fill no tile lie in scratch."""
+    where they lie if they are runs, and whether those that fill no tile lie in scratch. Rows that lie in tiles are
+    `a.stride` words apart as if each were in one piece."""
 
     a: Rows
     count: Value
@@ -54,6 +64,18 @@ class GemmInTiles:
         a, ahead = self._rows_of_tile(rows, first), self._parts_ahead(rows.count, b, first)
         multiply_in_tiles(self.k, self.product, a, b.starts[0], rows.words, tile, fresh, ahead, rows.runs)
 
+    def mend(self, rows: RowsInTiles, first: Value, b: Pointer, tile: Tile) -> None:
+        """What infinities need of a finished tile of the rows from `first` on and the panel `b`, both of all K."""
+        k = self.k
+        count = minimum(k, rows.count - first, k.constant(I64, SIDE))
+        walk = walk_along(k, self.product, rows.words, rows.runs)
+        if rows.a.start.scalar == self.product.word:
+            left = words_of_a(self.product, self._rows_of_tile(rows, first))
+        else:
+            line = Rows(rows.a.start.offset(first * rows.a.stride), rows.a.stride, True)
+            left = elements_of_a(k, self.product, line, self.given["k"])
+        mend_rows(k, self.product, left, b, tile, count, SIDE * TILES_ACROSS, walk)
+
     def _parts_ahead(self, rows: Value, b: Panels, row: Value) -> Ahead:
         """What a tile from this row on asks for: all tiles of the rows together ask for the next panel once."""
         k = self.k
@@ -69,6 +91,8 @@ class GemmInTiles:
         """Sixteen rows from this one on, all of which can be read."""
         k, a = self.k, rows.a
         start = a.start.offset(row * a.stride)
+        if a.spread > 1:
+            return Rows(start, k.constant(I64, SIDE), True, a.spread)
         if not rows.has_rest:
             return Rows(start, a.stride, True)
         there = row + SIDE <= rows.count

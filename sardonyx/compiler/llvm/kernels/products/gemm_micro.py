@@ -29,11 +29,16 @@ _ROWS_OF_A_POINTER = 3
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of A: where word 0 of row 0 is, and the stride in words that is not 1: between rows if `along_k`."""
+    """Rows of A: where word 0 of row 0 is, and the stride in words that is not 1: between rows if `along_k`.
+
+    `spread` is how many rows have a part of their words between two parts of one row's: those of a tile of AMX, where
+    A lies in such tiles.
+    """
 
     start: Pointer
     stride: Value
     along_k: bool
+    spread: int = 1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.narrow_floats import narrowed, rounded_quickly, widened
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I64, PTR, U8, U32, Type
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I64, PTR, U8, U16, U32, Type
 
 
 def converted(k: Function, values: Value, packed: Type) -> Value:
@@ -26,29 +26,53 @@ def converted(k: Function, values: Value, packed: Type) -> Value:
     return widened(values, packed) if packed in (F32, F64) else narrowed(k, values, packed)
 
 
-def words_along(k: Function, product: Product, packed: Type, source: Pointer, count: Value, lanes: int) -> Value:
-    """`lanes` words whose elements follow one another in memory; of the elements only the first `count` exist."""
+def parts_of(k: Function, product: Product, packed: Type, values: Value) -> list[Value]:
+    """Elements as a tensor holds them as those of words, one vector for each of the product's parts.
+
+    Three parts of bfloat16 are a float32: its upper half, what is missing then, rounded, and what is missing still,
+    which has no more bits. Infinities are in the first part alone, as differences from them would be NaN.
+    """
+    if product.parts == 1:
+        return [converted(k, values, packed)]
+    upper = (values.bits_as(U32) & _UPPER_HALF).bits_as(F32)
+    rest = k.select(values.equals(upper), 0.0, values - upper)
+    middle = converted(k, rest, packed)
+    return [
+        (values.bits_as(U32) >> 16).to(U16).bits_as(packed),
+        middle,
+        converted(k, rest - widened(middle, F32), packed),
+    ]
+
+
+_UPPER_HALF = 0xFFFF0000
+
+
+def words_along(k: Function, product: Product, packed: Type, source: Pointer, count: Value, lanes: int) -> list[Value]:
+    """`lanes` words, of every part, whose elements follow one another in memory; only the first `count` of these
+    exist."""
     elements = lanes * product.depth
     values = source.load(0, elements, k.lanes_below(count, elements))
-    values = converted(k, values, packed)
-    return values if product.depth == 1 else values.bits_as(product.word)
+    parts = parts_of(k, product, packed, values)
+    return parts if product.depth == 1 else [part.bits_as(product.word) for part in parts]
 
 
 def words_across(
     k: Function, product: Product, packed: Type, source: Pointer, stride: Value, count: Value, mask: Value
-) -> Value:
-    """A vector of words whose elements lie `stride` apart, `count` of them there; lanes outside `mask` are zero."""
+) -> list[Value]:
+    """A vector of words, of every part, whose elements lie `stride` apart, `count` of them there; lanes outside `mask`
+    are zero."""
     lanes = mask.type.lanes
     if product.depth == 1:
-        return converted(k, source.load(0, lanes, mask), packed)
+        return parts_of(k, product, packed, source.load(0, lanes, mask))
     bits = 32 // product.depth
     narrow = Type("u", bits)
-    total = k.constant(U32.vector(lanes), 0)
+    totals = [k.constant(U32.vector(lanes), 0)] * product.parts
     for step in range(product.depth):
         there = k.splat(count > step, lanes) & mask
-        element = converted(k, source.offset(stride * step).load(0, lanes, there), packed)
-        total = total | (element.bits_as(narrow).to(U32) << (bits * step))
-    return total.bits_as(product.word)
+        parts = parts_of(k, product, packed, source.offset(stride * step).load(0, lanes, there))
+        shifted = [part.bits_as(narrow).to(U32) << (bits * step) for part in parts]
+        totals = [total | part for total, part in zip(totals, shifted, strict=True)]
+    return [total.bits_as(product.word) for total in totals]
 
 
 def copy_rows(
@@ -68,7 +92,30 @@ def copy_rows(
         place = target.offset(row * target_stride)
         with k.loop(0, elements, lanes * product.depth) as column:
             words = words_along(k, product, product.packed_a, line.offset(column), elements - column, lanes)
-            place.store(words, column // product.depth if product.depth > 1 else column)
+            for part, vector in enumerate(words):
+                place.store(vector, product.words_before(column) + part * lanes)
+
+
+def copy_tiles(
+    k: Function,
+    product: Product,
+    source: Pointer,
+    stride: Value,
+    rows: Value,
+    elements: Value,
+    target: Pointer,
+    target_stride: Value,
+) -> None:
+    """Copy `rows` rows of `elements` along K to tiles of AMX: sixteen rows of a unit of words of each part, one unit
+    after the other, zeros where there are no rows. A tile's rows take sixteen times `target_stride` words."""
+    unit = product.unit
+    with k.loop(0, rows, unit) as first, k.loop(0, elements, unit * product.depth) as element:
+        place = target.offset(first * target_stride + product.words_before(element) * unit)
+        with k.loop(0, unit) as row:
+            line = source.offset((first + row) * stride).offset(element)
+            count = k.select(first + row < rows, elements - element, 0)
+            for part, vector in enumerate(words_along(k, product, product.packed_a, line, count, unit)):
+                place.offset(row * unit).store(vector, part * unit * unit)
 
 
 def copy_columns(
@@ -85,11 +132,12 @@ def copy_columns(
     lanes = k.target.lanes(product.word)
     with k.loop(0, elements, product.depth) as step:
         line = source.offset(step * stride)
-        place = target.offset((step // product.depth if product.depth > 1 else step) * target_stride)
+        place = target.offset(product.place(step) * target_stride)
         with k.loop(0, columns, lanes) as column:
             mask = k.lanes_below(columns - column, lanes)
             words = words_across(k, product, product.packed_a, line.offset(column), stride, elements - step, mask)
-            place.store(words, column)
+            for part, vector in enumerate(words):
+                place.offset(part * product.unit * target_stride).store(vector, column)
 
 
 def pack_rows(
@@ -105,12 +153,14 @@ def pack_rows(
     lanes = masks[0].type.lanes
     with k.loop(0, product.padded(elements), product.depth) as step:
         line = source.offset(step * stride)
-        place = target.offset((step // product.depth if product.depth > 1 else step) * (len(masks) * lanes))
+        panel = len(masks) * lanes
+        place = target.offset(product.place(step) * panel)
         for number, mask in enumerate(masks):
             words = words_across(
                 k, product, product.packed_b, line.offset(number * lanes), stride, elements - step, mask
             )
-            place.store(words, number * lanes)
+            for part, vector in enumerate(words):
+                place.store(vector, part * product.unit * panel + number * lanes)
 
 
 def pack_columns(
@@ -135,21 +185,29 @@ def pack_columns(
     with k.loop(0, words, lanes) as word:
         element = word * product.depth
         for number in range(vectors):
-            square = []
+            squares: list[list[Value]] = [[] for _ in range(product.parts)]
             for lane in range(lanes):
                 column = number * lanes + lane
                 there = k.select(columns > column, elements - element, 0)
                 line = source.offset(stride * column).offset(element)
-                square.append(words_along(k, product, product.packed_b, line, there, lanes))
-            turned = transpose(k, square)
-            whole = words - word >= lanes
-            with k.when(whole):
-                for lane, vector in enumerate(turned):
-                    target.offset(word * panel).store(vector, lane * panel + number * lanes)
-            with k.otherwise(whole):
-                for lane, vector in enumerate(turned):
-                    with k.when(words - word > lane):
-                        target.offset(word * panel).store(vector, lane * panel + number * lanes)
+                found = words_along(k, product, product.packed_b, line, there, lanes)
+                for square, vector in zip(squares, found, strict=True):
+                    square.append(vector)
+            for part, square in enumerate(squares):
+                place = target.offset((word * product.parts + part * lanes) * panel)
+                _store_lines(k, transpose(k, square), place, panel, number * lanes, words - word)
+
+
+def _store_lines(k: Function, lines: Sequence[Value], target: Pointer, stride: int, first: int, count: Value) -> None:
+    """Store the first `count` of these vectors as lines `stride` apart, `first` words behind where each begins."""
+    whole = count >= len(lines)
+    with k.when(whole):
+        for line, vector in enumerate(lines):
+            target.store(vector, line * stride + first)
+    with k.otherwise(whole):
+        for line, vector in enumerate(lines):
+            with k.when(count > line):
+                target.store(vector, line * stride + first)
 
 
 def transpose(k: Function, square: Sequence[Value]) -> list[Value]:
@@ -194,8 +252,7 @@ def emit_pack(target: Target, spec: PackSpec) -> str:
     panel = lanes * spec.vectors
     panels = (given["n"] + (panel - 1)) // panel
     groups = (panels + given["group"] - 1) // given["group"]
-    padded = product.padded(given["k"])
-    depth_words = padded // product.depth if product.depth > 1 else padded
+    depth_words = product.words_before(product.padded(given["k"]))
     with k.loop(k["begin"], k["end"]) as chunk:
         k_start = (chunk % given["k_blocks"]) * given["k_block"]
         rest = chunk // given["k_blocks"]
@@ -203,7 +260,7 @@ def emit_pack(target: Target, spec: PackSpec) -> str:
         batch = rest // groups
         elements = minimum(k, given["k"] - k_start, given["k_block"])
         from_here = source.offset(batch * given["source_batch"])
-        to_here = packed.offset(batch * given["target_batch"] + k_start // product.depth * panel)
+        to_here = packed.offset(batch * given["target_batch"] + product.words_before(k_start) * panel)
         last = minimum(k, first + given["group"], panels)
         if spec.b == "rows":
             _pack_lines(
@@ -236,7 +293,7 @@ def _pack_lines(
     panel = lanes * vectors
     with k.loop(0, product.padded(elements), product.depth) as step:
         line = source.offset((k_start + step) * given["stride"])
-        place = target.offset((step // product.depth if product.depth > 1 else step) * panel)
+        place = target.offset(product.place(step) * panel)
         with k.loop(first, last) as number:
             column = number * panel
             for vector in range(vectors):
@@ -250,7 +307,9 @@ def _pack_lines(
                     elements - step,
                     mask,
                 )
-                place.offset(number * panel * depth_words).store(words, vector * lanes)
+                for part, found in enumerate(words):
+                    line_of_part = place.offset(number * panel * depth_words + part * product.unit * panel)
+                    line_of_part.store(found, vector * lanes)
 
 
 @dataclass(frozen=True)
@@ -276,4 +335,31 @@ def emit_words(target: Target, spec: WordsSpec) -> str:
         place = k.pointer(given["target"], product.word).offset(first * given["target_stride"])
         rows = minimum(k, given["rows"] - first, given["block"])
         copy_rows(k, product, source, given["stride"], rows, given["k"], place, given["target_stride"])
+    return k.finish()
+
+
+@dataclass(frozen=True)
+class WordsInTilesSpec:
+    """A kernel that writes rows of elements as tiles of AMX: sixteen rows of sixteen words, one unit of K of all parts
+    after the other."""
+
+    product: str
+
+    ARGUMENTS = ("source", "stride", "rows", "k", "target", "target_stride", "tiles", "batch_stride")
+
+
+def emit_words_in_tiles(target: Target, spec: WordsInTilesSpec) -> str:
+    """The kernel of `spec`: a chunk is sixteen rows of one of the matrices, which have so many `tiles` each, with zeros
+    where there are no rows. A row has `target_stride` words."""
+    product = PRODUCTS[spec.product]
+    k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+    words = k.pointer("arguments", I64)
+    given = {name: words.load(index) for index, name in enumerate(spec.ARGUMENTS)}
+    source, tiles = k.pointer(given["source"], product.stored_a), k.pointer(given["target"], product.word)
+    with k.loop(k["begin"], k["end"]) as chunk:
+        first = chunk % given["tiles"] * product.unit
+        line = source.offset(chunk // given["tiles"] * given["batch_stride"] + first * given["stride"])
+        rows = minimum(k, given["rows"] - first, k.constant(I64, product.unit))
+        place = tiles.offset(chunk * product.unit * given["target_stride"])
+        copy_tiles(k, product, line, given["stride"], rows, given["k"], place, given["target_stride"])
     return k.finish()

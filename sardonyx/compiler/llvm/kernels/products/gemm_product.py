@@ -18,7 +18,8 @@ class Product:
 
     "f16" and "bfloat16" are matrices of these types computed in float32; "bf16" rounds float32 matrices to bfloat16.
     "u8s8" multiplies unsigned by signed bytes; of "s8s8" the left ones are signed, and 128 is added to them. Those
-    "in tiles" are for AMX.
+    "in tiles" are for AMX: "f32 tiles" keeps all bits of float32 in three `parts` of bfloat16, whose words come one
+    unit after the other.
     """
 
     name: str
@@ -31,11 +32,29 @@ class Product:
     packed_b: Type
     unit: int = 1  # words along K come in multiples of so many, padded with zeros
     in_tiles: bool = False  # multiplied by AMX, tile by tile
+    parts: int = 1  # words that hold an element between them
 
     def words(self, elements: int) -> int:
         """How many words hold so many elements along K."""
         whole = self.depth * self.unit
-        return -(-elements // whole) * self.unit
+        return -(-elements // whole) * self.unit * self.parts
+
+    def elements(self, words: int) -> int:
+        """How many elements so many words hold."""
+        return words // self.parts * self.depth
+
+    def words_before(self, element: Value) -> Value:
+        """The words before this element along K, a multiple of those that come together."""
+        words = element if self.depth == 1 else element // self.depth
+        return words if self.parts == 1 else words * self.parts
+
+    def place(self, element: Value) -> Value:
+        """Where the word of this element, a multiple of the depth, lies along K: the first of its parts; each of the
+        others is `unit` words further on."""
+        if self.parts == 1:
+            return self.words_before(element)
+        whole = self.depth * self.unit
+        return element // whole * (self.unit * self.parts) + element % whole // self.depth
 
     @property
     def copies_a(self) -> bool:
@@ -106,6 +125,7 @@ PRODUCTS: dict[str, Product] = {
         Product("bfloat16", 1, F32, F32, BF16, BF16, F32, F32),
         Product("bf16", 2, I32, F32, F32, F32, BF16, BF16),
         Product("bf16 tiles", 2, I32, F32, F32, F32, BF16, BF16, 16, True),
+        Product("f32 tiles", 2, I32, F32, F32, F32, BF16, BF16, 16, True, 3),
         Product("u8s8 tiles", 4, I32, I32, U8, I8, U8, I8, 16, True),
         Product("s8s8 tiles", 4, I32, I32, I8, I8, U8, I8, 16, True),
         Product("u8s8", 4, I32, I32, U8, I8, U8, I8),

@@ -9,7 +9,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_batches import BATCH_NAMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import NAMES as WINDOW_NAMES
 
-Layout = Literal["packed", "rows", "columns", "words", "windows", "runs"]
+Layout = Literal["packed", "rows", "columns", "words", "tiles", "windows", "runs"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class GemmSpec:
     """The structure of a kernel; its ``repr`` identifies the compiled code.
 
     `a` tells along which axis A lies contiguously: "rows" (stride 1 along K) or "columns" (stride 1 along M); "words"
-    are rows of the product's words, as `emit_words` writes them; "windows" are put together from a convolution's input
+    are rows of the product's words, as `emit_words` writes them; "tiles" are those of sixteen rows after the other, as
+    `emit_words_in_tiles` does; "windows" are put together from a convolution's input
     (`gemm_windows`), which holds words where the product has several elements in one; "runs" are rows in tiles of AMX
     that consist of several runs of such words and share most of them with their neighbours: windows of a padded input.
     `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector

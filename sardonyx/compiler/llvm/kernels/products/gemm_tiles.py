@@ -9,10 +9,12 @@ Reference Manual", chapter 20).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import Walk, kept_products
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
 from sardonyx.compiler.llvm.types import I8, I64, PTR, VOID
 
@@ -47,6 +49,26 @@ class Runs:
 
     starts: Pointer
     words: Value
+
+
+def walk_along(k: Function, product: Product, words: Value, runs: Runs | None) -> Walk:
+    """The way along so many words of K, in steps of a tile's of each part."""
+    unit = SIDE * product.parts
+
+    def walk(step: Callable[[Value, Value], None]) -> None:
+        if runs is None:
+            with k.loop(0, words, unit) as word:
+                step(word, word)
+            return
+        entry = k.variable(PTR, runs.starts.address)
+        with k.loop(0, words, runs.words) as first:
+            start = k.pointer(entry.get(), I64)
+            shift = start.load()
+            with k.loop(0, runs.words, unit) as word:
+                step(word + shift, word + first)
+            entry.set(start.offset(1).address)
+
+    return walk
 
 
 @dataclass(frozen=True)
@@ -94,32 +116,28 @@ def multiply_in_tiles(
     panel = SIDE * TILES_ACROSS
     b_stride = k.constant(I64, panel * product.word.nbytes)
     instruction = "llvm.x86.tdpbf16ps" if product.accumulator.is_float else "llvm.x86.tdpbusd"
-    part_words = _LINES_AHEAD * _LINE // product.word.nbytes
+    lines_ahead = _LINES_AHEAD * product.parts
+    part_words = lines_ahead * _LINE // product.word.nbytes
     left, right = k.constant(I8, _A), k.constant(I8, _B)
 
     def step(along_a: Value, along_b: Value) -> None:
-        k.call("llvm.x86.tileloadd64", VOID, left, a.start.offset(along_a).address, a_stride)
-        here = b.offset(along_b * panel)
-        for column, (register, _) in enumerate(results):
-            k.call("llvm.x86.tileloadd64", VOID, right, here.offset(column * SIDE).address, b_stride)
-            k.call(instruction, VOID, register, left, right)
+        here, loaded = b.offset(along_b * panel), -1
+        for of_a, of_b in kept_products(product.parts):
+            if of_a != loaded:
+                place = a.start.offset(along_a * a.spread).offset(of_a * SIDE * a.spread)
+                k.call("llvm.x86.tileloadd64", VOID, left, place.address, a_stride)
+                loaded = of_a
+            for column, (register, _) in enumerate(results):
+                place = here.offset(of_b * SIDE * panel + column * SIDE)
+                k.call("llvm.x86.tileloadd64", VOID, right, place.address, b_stride)
+                k.call(instruction, VOID, register, left, right)
         if ahead is None:
             return
         asked = here.offset(ahead.words)
         with k.loop(ahead.first_part, ahead.last_part) as part:
-            for line in range(_LINES_AHEAD):
+            for line in range(lines_ahead):
                 asked.offset(part * part_words).prefetch(line * _LINE // product.word.nbytes, level=2)
 
-    if runs is None:
-        with k.loop(0, words, SIDE) as word:
-            step(word, word)
-    else:
-        entry = k.variable(PTR, runs.starts.address)
-        with k.loop(0, words, runs.words) as first:
-            start = k.pointer(entry.get(), I64)
-            shift = start.load()
-            with k.loop(0, runs.words, SIDE) as word:
-                step(word + shift, word + first)
-            entry.set(start.offset(1).address)
+    walk_along(k, product, words, runs)(step)
     for register, place in results:
         k.call("llvm.x86.tilestored64", VOID, register, place.address, stride)

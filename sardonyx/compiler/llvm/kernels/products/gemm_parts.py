@@ -1,0 +1,98 @@
+"""Products of float32 in tiles of AMX: each number is three of bfloat16, which hold all of its bits between them.
+
+Of the nine products of parts the three smallest are below the last bit of float32 and left out; what is left are six
+products of tiles for one, each several times as fast as vectors are (G. Henry, P. T. P. Tang, A. Heinecke, "Leveraging
+the bfloat16 artificial intelligence datatype for higher-precision computations", ARITH 2019). A part times infinity
+may be NaN, or infinity of the other sign: rows of sums that are not finite are computed again by vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
+from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
+from sardonyx.compiler.llvm.mathematics import any_lane
+from sardonyx.compiler.llvm.types import F32, U32
+
+# Visits the units of words along K of one row: words from A's start of the row, and words of B's panel before them.
+Walk = Callable[[Callable[[Value, Value], None]], None]
+
+_UPPER_HALF = 0xFFFF0000
+
+
+def kept_products(parts: int) -> list[tuple[int, int]]:
+    """Which parts of A and of B are multiplied: those whose product reaches the bits of the result."""
+    return [(left, right) for left in range(parts) for right in range(parts - left)]
+
+
+# Gives the elements of the word `along` and `word` words further on, of a row.
+Left = Callable[[Value, Value, Value], list[Value]]
+
+
+def words_of_a(product: Product, a: Rows) -> Left:
+    """Those of rows of words."""
+
+    def left(row: Value, along: Value, word: Value) -> list[Value]:
+        start = a.start.offset(row * a.stride).offset(along * a.spread + word)
+        return _halves(product, start, product.unit * a.spread, 1)
+
+    return left
+
+
+def elements_of_a(k: Function, product: Product, a: Rows, count: Value) -> Left:
+    """Those of rows of so many float32."""
+
+    def left(row: Value, along: Value, word: Value) -> list[Value]:
+        line, first = a.start.offset(row * a.stride), along // product.parts * product.depth + word * product.depth
+        found = []
+        for element in range(product.depth):
+            place = minimum(k, first + element, count - 1)
+            found.append(k.select(first + element < count, line.load(place), 0.0))
+        return found
+
+    return left
+
+
+def mend_rows(
+    k: Function, product: Product, left: Left, b: Pointer, tile: Tile, rows: Value, across: int, walk: Walk
+) -> None:
+    """Those of the first `rows` rows of a tile whose sums are not finite again, by vectors.
+
+    The tile has `across` columns, and the panel `b` as many; `walk` goes along all of K.
+    """
+    lanes = k.target.lanes(F32)
+    vectors = range(across // lanes)
+    with k.loop(0, rows) as row:
+        place = tile.start.offset(row * tile.stride)
+        zero = place.load(0, lanes) * 0.0
+        for vector in vectors[1:]:
+            zero = k.fma(place.load(vector * lanes, lanes), k.constant(zero.type, 0.0), zero)
+        with k.when(any_lane(k, zero.differs(zero))):
+            sums = [k.variable(zero.type, 0.0) for _ in vectors]
+
+            def add(along_a: Value, along_b: Value) -> None:
+                with k.loop(0, product.unit) as word:
+                    lefts = left(row, along_a, word)
+                    for vector, total in zip(vectors, sums, strict=True):
+                        start = b.offset((along_b + word) * across + vector * lanes)
+                        rights = _halves(product, start, product.unit * across, lanes)
+                        for one, right in zip(lefts, rights, strict=True):
+                            total.set(k.fma(k.splat(one, lanes), right, total.get()))
+
+            walk(add)
+            for vector, total in zip(vectors, sums, strict=True):
+                place.store(total.get(), vector * lanes)
+
+
+def _halves(product: Product, start: Pointer, apart: int, lanes: int) -> list[Value]:
+    """The two float32 of each word, whose parts lie so many words apart."""
+    words = [start.load(part * apart, lanes).bits_as(U32) for part in range(product.parts)]
+    found = []
+    for shift in (16, 0):
+        first, *others = [((word << shift) & _UPPER_HALF).bits_as(F32) for word in words]
+        for other in others:
+            first = first + other
+        found.append(first)
+    return found
