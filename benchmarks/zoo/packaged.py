@@ -49,7 +49,7 @@ def _image(name: str, *shape: int) -> Tensor:
 
 
 def _ids(name: str, *shape: int, low: int = 0, limit: int, dtype: str = "int64") -> Tensor:
-    return Tensor(name, shape, dtype, "ids", low, limit)
+    return Tensor(name, shape, dtype, "ids", limit, low)
 
 
 def _state(name: str, *shape: int) -> Tensor:

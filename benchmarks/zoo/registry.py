@@ -27,8 +27,8 @@ class Tensor:
     shape: tuple[int | str, ...]
     dtype: str = "float32"
     fill: Fill = "normal"  # how `inputs.make_inputs` draws the values
-    low: float = 0.0  # lower bound of "uniform" and "ids"
     limit: float = 0.0  # upper bound of "uniform", exclusive one of "ids"
+    low: float = 0.0  # lower bound of both
 
     def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape with every symbolic dimension replaced."""
