@@ -11,6 +11,7 @@ import pytest
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.target import host_target, host_targets
+from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
 from sardonyx.compiler.native.convolution.line_products import LINE_PRODUCTS
 from sardonyx.compiler.native.convolution.line_sums import LINE_SUMS
@@ -49,6 +50,20 @@ def sweep(algorithm: Algorithm | None, variant: str, seed: int, count: int, dtyp
 @pytest.mark.parametrize("algorithm", EXACT, ids=lambda one: one.name)
 def test_an_algorithm_is_right_for_any_attributes(algorithm: Algorithm, variant: str) -> None:
     assert sweep(algorithm, variant, 11, 25 if variant == "neon" else 100) > 3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("strides", "dilations"), [((1, 1), (1, 1)), ((2, 3), (2, 1))], ids=str)
+def test_lines_of_few_channels_may_have_many_taps(
+    variant: str, strides: tuple[int, ...], dilations: tuple[int, ...]
+) -> None:
+    case = Case((2, 5, 9, 31), (19, 5, 3, 7), 1, strides, dilations, (1, 3, 1, 3), has_bias=True, follows="relu")
+    binder = new_binder(variant)
+    arrays = arrays_of(case, np.random.default_rng(18))
+    found = run(binder, LINE_PRODUCTS, case, *arrays)
+    assert (found is None) == (binder.target.lanes(F32) <= 5)  # otherwise the channels of a place fill vectors
+    if found is not None:
+        check(found, *expected(*arrays, case), case)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=str)

@@ -20,7 +20,7 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.convolution.window_copies import columns
 from sardonyx.compiler.native.products.gemm_step import Packed, product_of
 
-# The code is written out for each tap of a line, so there may not be too many of them.
+# The code is written out for each tap of a line, or for those of all channels at one place: not for too many of them.
 _MOST_TAPS = 24
 # Places of a chunk at most, so that its lines stay in the nearest cache.
 _MOST_PLACES = 480
@@ -35,13 +35,21 @@ _LINE = 64
 
 @dataclass(frozen=True)
 class _Lines:
-    """How the input is read: elements of a place along a line, taps and strides counted in elements."""
+    """How the input is read: elements of a place along a line, taps and strides counted in elements.
+
+    The taps of a line are those of `parts` parts.
+    """
 
     unit: int
-    taps: int
+    part_taps: int
     stride: int
     dilation: int
     channels_first: bool  # lines of one channel
+    parts: int = 1
+
+    @property
+    def taps(self) -> int:
+        return self.part_taps * self.parts
 
 
 def predict(binder: Binder, call: ConvolutionCall) -> float | None:
@@ -55,6 +63,8 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     if _line_count(call, lines) * min(length, _MOST_PLACES * lines.stride) * product.word.nbytes > target.caches.l2 / 2:
         return None
     rate, lanes = rates(), target.lanes(product.word)
+    if lines.parts > 1 and call.channels >= lanes:  # the channels of a place fill vectors: see `window_products`
+        return None
     panel = panel_columns(target, product.name, call.filters)
     padded = -(-call.filters // panel) * panel / call.filters
     vectors = copied / lanes + call.batch * call.places * -(-call.filters // lanes)
@@ -71,7 +81,17 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     tile, product = tile_shape(binder.target, name, call.filters), PRODUCTS[name]
     kinds = tuple(Operand(_addressing(tensor), tensor.dtype) for tensor in finish.operands)
     epilogue, flushes = TileEpilogue(kinds, finish.outputs), binder.settings.precision == "bfloat16"
-    spec = LinesSpec(name, lines.taps, lines.stride, lines.dilation, tile.rows, tile.vectors, epilogue, flushes)
+    spec = LinesSpec(
+        name,
+        lines.part_taps,
+        lines.stride,
+        lines.dilation,
+        tile.rows,
+        tile.vectors,
+        epilogue,
+        flushes,
+        lines.parts,
+    )
     weights = columns(binder, call, not lines.channels_first, name)
     assert isinstance(weights, Packed)
     values = _geometry(call, lines, binder.target, product) | _matrices(finish, results)
@@ -112,10 +132,11 @@ def _lines_of(call: ConvolutionCall) -> _Lines | None:
     if x.strides[-1] == 1 and not call.is_channels_last:
         found = _Lines(1, taps, stride, dilation, True)
     elif x.strides[1] == 1 and x.strides[-1] == call.channels and dilation == 1:
-        found = _Lines(call.channels, taps * call.channels, stride * call.channels, 1, False)
+        parts = 1 if taps * call.channels <= _MOST_TAPS else taps
+        found = _Lines(call.channels, taps // parts * call.channels, stride * call.channels, 1, False, parts)
     else:
         return None
-    return found if found.taps <= _MOST_TAPS else None
+    return found if found.part_taps <= _MOST_TAPS else None
 
 
 def _taps_outside(call: ConvolutionCall) -> list[tuple[int, ...]]:

@@ -27,6 +27,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+from sardonyx.compiler.llvm.values import Variable
 
 # Spatial dimensions of the output outside of its lines.
 OUTER = 2
@@ -37,6 +38,8 @@ _LINE = 1 + OUTER
 @dataclass(frozen=True)
 class LinesSpec:
     """The structure of a kernel: taps of a line, from place to place `stride` elements, from tap to tap `dilation`.
+
+    The code is written out for `taps` of them, and goes over these `parts` times.
 
     A tile has up to `rows` places of `vectors` vectors of filters; `product` takes one element a word. `flushes`:
     results in bfloat16 lose denormal numbers.
@@ -50,11 +53,12 @@ class LinesSpec:
     vectors: int
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
     flushes: bool = False
+    parts: int = 1
 
     @property
     def reach(self) -> int:
         """Elements that a place needs of a line."""
-        return (self.taps - 1) * self.dilation + 1
+        return (self.taps * self.parts - 1) * self.dilation + 1
 
 
 def argument_names(spec: LinesSpec) -> tuple[str, ...]:
@@ -175,7 +179,9 @@ class _Lines:
         least, more = places // count, places % count
         left = self.given["filters"] - filters
         narrow = left <= self.lanes
-        panel = k.pointer(self.given["b"], self.product.word).offset(filters * (self.given["lines"] * spec.taps))
+        panel = k.pointer(self.given["b"], self.product.word).offset(
+            filters * (self.given["lines"] * (spec.taps * spec.parts))
+        )
         room = k.pointer(k.advance(k["scratch"], self.given["tile_scratch"], 1), self.product.accumulator)
         in_registers = k.constant(BOOL, fits_registers(spec.epilogue))
         finished = in_registers & ((left >= self.panel) | left.equals(self.lanes))
@@ -207,17 +213,25 @@ class _Lines:
         weights = k.variable(PTR, panel.address)
         with k.loop(0, self.given["lines"]) as number:
             here = line.offset(self.order.load(number))
-            filters = k.pointer(weights.get(), self.product.word)
-            for tap in range(spec.taps):
-                k.keep_order()  # neighbouring places read the same elements at other taps: none of these shall wait
-                factors = [filters.load(tap * self.panel + vector * lanes, lanes) for vector in range(vectors)]
-                for row in range(rows):
-                    word = here.load(row * spec.stride + tap * spec.dilation)
-                    for vector in range(vectors):
-                        total = sums[row][vector]
-                        total.set(self.product.multiply(k, word, factors[vector], total.get()))
-            weights.set(filters.offset(spec.taps * self.panel).address)
+            if spec.parts == 1:
+                self._add_taps(sums, here, weights)
+            else:
+                with k.loop(0, spec.parts) as part:
+                    self._add_taps(sums, here.offset(part * (spec.taps * spec.dilation)), weights)
         return [[total.get() for total in row] for row in sums]
+
+    def _add_taps(self, sums: list[list[Variable]], here: Pointer, weights: Variable) -> None:
+        """Add the products of neighbouring places with the next weights."""
+        k, spec, lanes = self.k, self.spec, self.lanes
+        filters = k.pointer(weights.get(), self.product.word)
+        for tap in range(spec.taps):
+            k.keep_order()  # neighbouring places read the same elements at other taps: none of these shall wait
+            factors = [filters.load(tap * self.panel + vector * lanes, lanes) for vector in range(len(sums[0]))]
+            for row, totals in enumerate(sums):
+                word = here.load(row * spec.stride + tap * spec.dilation)
+                for total, factor in zip(totals, factors, strict=True):
+                    total.set(self.product.multiply(k, word, factor, total.get()))
+        weights.set(filters.offset(spec.taps * self.panel).address)
 
     def _keep(self, room: Pointer, tile: list[list[Value]]) -> None:
         for number, line in enumerate(tile):
