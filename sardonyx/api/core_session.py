@@ -97,7 +97,7 @@ class CoreSession:
         self._providers = built.providers
         self._memory_owners = [*built.providers]
         self._compiled = built.compiled
-        self._build = built.again or session_opening.build
+        self._build = built.again
         self._is_stored, self._keep = built.is_stored, built.keep
         self.model_meta: ModelMetadata = built.signature.metadata
         self._set_signature(built)
@@ -320,7 +320,8 @@ class CoreSession:
         """What a session of the same model would be with these options and changes of the request; none is saved."""
         options = options._copy()
         options.optimized_model_filepath = ""
-        return self._build(self._request._replace(options=options, **changes))
+        build = self._build or session_opening.build
+        return build(self._request._replace(options=options, **changes))
 
     def _same_built_again(self, **changes: Any) -> Built:
         """The same for this session's own runs; InvalidArgument where the model is another one by now."""

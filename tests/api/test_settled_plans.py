@@ -189,7 +189,7 @@ def test_sessions_of_engine_files_compile_the_model_inside(engine: Path) -> None
         check(made, (3, 4), False)
     assert [sum(step.op_type == "If" for step in plan.steps) for plan in settled(made).plans] == [1, 1]
     assert explain(made).open_ifs == OpenIfs(("flat",), ("flat",), is_shown=True)
-    again = core._build(core._request._replace(sizes={"x": (6, 1), "c": ()}))
+    again = core._built_again(core._request.options, sizes={"x": (6, 1), "c": ()})
     (provider,) = again.providers
     assert isinstance(provider, CPUExecutionProvider)
     assert provider.settings.precision == "bfloat16"
