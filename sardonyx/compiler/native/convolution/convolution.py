@@ -46,8 +46,9 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     WINOGRAD,
     DEPTHWISE,
 )
+# Those whose products may be in tiles of AMX, three parts for each number.
+IN_PARTS: tuple[Algorithm, ...] = (WINDOW_COPIES, RUN_PRODUCTS, WINOGRAD)
 # Those that take an input that is rounded to what a session's coarser products multiply.
-IN_PARTS: tuple[Algorithm, ...] = (WINDOW_COPIES, RUN_PRODUCTS)
 OF_WORDS: tuple[Algorithm, ...] = (WINDOW_COPIES, WINDOW_PRODUCTS, RUN_PRODUCTS, DEPTHWISE)
 
 

@@ -15,12 +15,14 @@ from sardonyx.compiler.llvm.kernels.convolution.winograd import WinogradSpec, ar
 from sardonyx.compiler.llvm.kernels.convolution.winograd_filters import FiltersSpec, emit_winograd_filters
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_strassen import emit_stamp
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.winograd_choice import Cut, Sizes, choose
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.kernel.expr import Expr
 from sardonyx.runtime.memory.constant_memory import constant_empty
 
@@ -31,7 +33,7 @@ _FILTER_BLOCK = 64
 # Fewer bytes than this are made by one thread.
 _SMALL = 1 << 20
 
-_STORED = frozenset({"f32", "f16", "bfloat16"})
+_PRODUCTS = frozenset({"f32", "f32 tiles", "f16", "bfloat16"})
 
 
 def declined(binder: Binder, call: ConvolutionCall) -> str | None:
@@ -43,7 +45,7 @@ def declined(binder: Binder, call: ConvolutionCall) -> str | None:
         return "the windows are not 3x3 over all channels"
     if windows.strides not in ((1, 1), (2, 2)) or windows.dilations != (1, 1):
         return f"the windows are {windows.strides} apart, their pixels {windows.dilations}"
-    if call.product not in _STORED:
+    if call.product not in _PRODUCTS:
         return f"products are {call.product}"
     if not call.has_constant_weights:
         return "the weights are no constant"
@@ -56,14 +58,14 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     """The kernel's time, and that of a copy where the channels of a pixel do not lie together."""
     if declined(binder, call) is not None:
         return None
-    _, _, time = choose(binder.target, sizes_of(call))
+    _, _, time = choose(binder.target, sizes_of(call), call.product)
     copied = 0 if call.is_channels_last else call.x.nbytes
     return time + 2 * copied / rates().bytes_of(binder.target, copied)
 
 
 def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     """Add the steps, for the tiles and the cut that are predicted to be the fastest."""
-    scheme, cut, _ = choose(binder.target, sizes_of(call))
+    scheme, cut, _ = choose(binder.target, sizes_of(call), call.product)
     return bind_cut(binder, call, scheme, cut)
 
 
@@ -84,7 +86,7 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
     x = call.channels_last
     if x.strides[-1] != 1:
         x = contiguous(binder, x)
-    tile = tile_shape(binder.target)
+    tile = tile_shape(binder.target, call.product)
     spec = WinogradSpec(
         scheme.stride,
         scheme.outputs,
@@ -98,8 +100,8 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
     )
     packed = binder.derived(
         call.w,
-        ("Winograd's filters", scheme.stride, scheme.outputs, cut.from_taps),
-        lambda array: packed_filters(binder.library, array, scheme, cut.from_taps),
+        ("Winograd's filters", scheme.stride, scheme.outputs, call.product, cut.from_taps),
+        lambda array: packed_filters(binder.library, array, scheme, call.product, as_taps=cut.from_taps),
     )
     weights = call.w
     if not weights.is_contiguous:
@@ -141,7 +143,9 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
     return call.handed_on(results)
 
 
-def packed_filters(library: KernelLibrary, array: Array, scheme: Scheme, as_taps: bool = False) -> Array:
+def packed_filters(
+    library: KernelLibrary, array: Array, scheme: Scheme, product: str = "f32", *, as_taps: bool = False
+) -> Array:
     """Filters [filters, channels, 3, 3] as `emit_winograd` reads them: transformed in float64, rounded once, or as they
     are."""
     filters, channels = array.shape[:2]
@@ -157,6 +161,8 @@ def packed_filters(library: KernelLibrary, array: Array, scheme: Scheme, as_taps
     words = (source, packed, filters, channels, _FILTER_BLOCK, blocks)
     threads = min(os.cpu_count() or 1, panels * blocks) if packed.nbytes > _SMALL else 1
     library.run(emit_winograd_filters, spec, words, panels * blocks, threads)
+    if PRODUCTS[product].in_tiles:
+        return pack_b(library, packed.reshape(panels * numbers, channels, panel), product)
     return packed
 
 
@@ -195,6 +201,6 @@ def _detail(call: ConvolutionCall, scheme: Scheme, cut: Cut) -> str:
     return (
         f"tiles of {scheme.outputs}x{scheme.outputs}, stride {scheme.stride}, {sizes}, {cut.all_tiles} tiles, "
         f"{cut.tile_block} tiles and {cut.group} panels a chunk, "
-        + ("filters from taps" if cut.from_taps else f"tile {cut.tile_rows} rows")
+        + ("filters from taps" if cut.from_taps else f"tile {cut.tile_rows} rows" + " of AMX" * cut.in_tiles)
         + f", k {cut.k_block}"
     )

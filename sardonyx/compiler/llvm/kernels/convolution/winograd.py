@@ -28,14 +28,16 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Requests
 from sardonyx.compiler.llvm.kernels.convolution.winograd_input import Pixels, place_of
 from sardonyx.compiler.llvm.kernels.convolution.winograd_output import OutputWriter, Sums, products_of_tile
+from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import TilesOfParts
 from sardonyx.compiler.llvm.kernels.convolution.winograd_taps import TapProducts
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Request, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import configure, release
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, I64, PTR, Type
+from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, Type
 
 # Elements of the filters between those in use and those that are asked for, at least.
 _LEAST_AHEAD = 4096
@@ -49,10 +51,11 @@ class WinogradSpec:
 
     `stride` is the distance of windows along both dimensions, 1 or 2, and tiles have `outputs` x `outputs` outputs: a
     scheme of `winograd_transforms.SCHEMES`. `stored` names the product whose types image and filters have in memory;
-    all is computed in float32. The micro-kernel has `rows` x `vectors` registers. With `shares_requests` it takes
-    several turns for the tiles of a block, which share in asking for filters ahead of time. With `from_taps` filters
-    come as they are, and up to `TILES_AT_ONCE` tiles of a block are multiplied by `winograd_taps`. With
-    `asks_for_tiles` the place of a transformed tile is asked for while the one before it is written.
+    all is computed in float32, and multiplied by vectors unless that product is in tiles (`winograd_parts`). The
+    micro-kernel has `rows` x `vectors` registers. With `shares_requests` it takes several turns for the tiles of a
+    block, which share in asking for filters ahead of time. With `from_taps` filters come as they are, and up to
+    `TILES_AT_ONCE` tiles of a block are multiplied by `winograd_taps`. With `asks_for_tiles` the place of a transformed
+    tile is asked for while the one before it is written.
     """
 
     stride: int = 1
@@ -79,7 +82,8 @@ def argument_names(spec: WinogradSpec) -> tuple[str, ...]:
     all_tiles, tiles, tiles_across    tiles of all images, of an image, of a line
     tile_block, group, groups     tiles and panels of a chunk, and how many groups there are
     tile_rows, k_block            tiles and channels that the micro-kernel takes at once
-    v_stride, v_apart             elements between transformed tiles, and between those of a point and of the next
+    v_stride, v_apart             elements between transformed tiles, and between those of a point and of the next; in
+                                  tiles of AMX these are words, and sixteen tiles come together
     o_apart, run                  elements between two lines of outputs, and tiles of a line whose outputs are made at
                                   once
     v_scratch, m_scratch, o_scratch, mark_scratch
@@ -112,6 +116,7 @@ class _Winograd:
         k = self.k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
         self.panel = target.lanes(F32) * spec.vectors
         self.tile_products = products_of_tile(self.scheme, self.panel)
+        self.in_tiles = PRODUCTS[spec.stored].in_tiles
         words = k.pointer("arguments", I64)
         self.given = given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         stored = PRODUCTS[spec.stored].stored_a
@@ -120,6 +125,7 @@ class _Winograd:
         self.writer = OutputWriter(k, self.scheme, given, spec.epilogue, self.pixels)
         self.filter_numbers = k.table(I64, self.scheme.filter_numbers)
         self.transformed = self._scratch("v_scratch", F32)
+        self.parts = TilesOfParts(k, given, self._scratch("v_scratch", I32))
         self.products = self._scratch("m_scratch", F32)
         self.outputs = self._scratch("o_scratch", F32)
         self.mark = self._scratch("mark_scratch", I64)
@@ -130,6 +136,8 @@ class _Winograd:
     def text(self) -> str:
         k, given, spec = self.k, self.given, self.spec
         panels = (given["filters"] + (self.panel - 1)) // self.panel
+        if self.in_tiles:
+            configure(k)
         from_taps = TapProducts(k, given, self.transformed, self.products, self.tile_products, self.panel)
         with k.loop(k["begin"], k["end"]) as number:
             block, first_panel = number // given["groups"], number % given["groups"] * given["group"]
@@ -161,6 +169,8 @@ class _Winograd:
                         panel * self.panel,
                     )
                 )
+        if self.in_tiles:
+            release(k)
         return k.finish()
 
     def _transform_tiles(self, block: Value, first_tile: Value, tiles: Value) -> None:
@@ -171,7 +181,10 @@ class _Winograd:
             self.pixels.clear_zeros()
             with k.loop(0, tiles) as tile:
                 self.pixels.enter(place_of(self.scheme, given, first_tile + tile))
-                self.pixels.transform(self.transformed.offset(tile * given["v_stride"]), given["v_apart"])
+                if self.in_tiles:
+                    self.pixels.transform_to_parts(self.parts, tile)
+                else:
+                    self.pixels.transform(self.transformed.offset(tile * given["v_stride"]), given["v_apart"])
             self.mark.store(stamp, 0)
             self.mark.store(block, 1)
 
@@ -179,29 +192,38 @@ class _Winograd:
         """The products of the block's tiles with a panel of filters, at every point; meanwhile some requests."""
         k, given = self.k, self.given
         channels, scheme = given["channels"], self.scheme
-        apart = k.constant(I64, self.tile_products)
-        stream = k.pointer(given["packed"], F32).offset(panel * channels * (scheme.filters * self.panel))
+        product = PRODUCTS["f32 tiles" if self.in_tiles else "f32"]
+        of_filter = product.words_before(product.padded(channels)) * self.panel
+        stream = k.pointer(given["packed"], product.word).offset(panel * of_filter * scheme.filters)
         with k.loop(0, scheme.points) as point:
             inputs.ask(given["x_ahead"])
             for requests in results:
                 requests.ask(given["y_ahead"])
             number = point if scheme.filters == scheme.points else self.filter_numbers.load(point)
-            filters = stream.offset(number * channels * self.panel)
-            rows, products = self.transformed.offset(point * given["v_apart"]), self.products.offset(point * self.panel)
-            with k.loop(0, channels, given["k_block"]) as channel:
-                elements = minimum(k, channels - channel, given["k_block"])
-                b = filters.offset(channel * self.panel)
-                with k.loop(0, tiles, given["tile_rows"]) as row:
-                    a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
-                    ahead = (self._request(b, elements, row, tiles),)
-                    panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, requests=ahead)
-                    place = Tile(products.offset(row * apart), apart, self.panel)
-                    height = minimum(k, tiles - row, given["tile_rows"])
-                    for case in k.choose(height, range(1, self.spec.rows + 1)):
-                        values = multiply_tile(
-                            k, PRODUCTS["f32"], a, panels, case, elements, 1, place, channel.equals(0)
-                        )
-                        store_tile(place, values)
+            filters = stream.offset(number * of_filter)
+            products = self.products.offset(point * self.panel)
+            if self.in_tiles:
+                self.parts.multiply(point, filters, tiles, products, self.tile_products, self.panel)
+            else:
+                self._multiply_point(point, filters, tiles, products)
+
+    def _multiply_point(self, point: Value, filters: Pointer, tiles: Value, products: Pointer) -> None:
+        """The products of the tiles with a panel of filters at a point, by vectors."""
+        k, given = self.k, self.given
+        channels, apart = given["channels"], k.constant(I64, self.tile_products)
+        rows = self.transformed.offset(point * given["v_apart"])
+        with k.loop(0, channels, given["k_block"]) as channel:
+            elements = minimum(k, channels - channel, given["k_block"])
+            b = filters.offset(channel * self.panel)
+            with k.loop(0, tiles, given["tile_rows"]) as row:
+                a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
+                ahead = (self._request(b, elements, row, tiles),)
+                panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, requests=ahead)
+                place = Tile(products.offset(row * apart), apart, self.panel)
+                height = minimum(k, tiles - row, given["tile_rows"])
+                for case in k.choose(height, range(1, self.spec.rows + 1)):
+                    values = multiply_tile(k, PRODUCTS["f32"], a, panels, case, elements, 1, place, channel.equals(0))
+                    store_tile(place, values)
 
     def _request(self, b: Pointer, elements: Value, row: Value, tiles: Value) -> Request:
         """What is asked for while the tiles from `row` on are multiplied: the filters behind those in use.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
+from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import CHANNELS, TilesOfParts
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import Scheme
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
@@ -113,14 +114,44 @@ class Pixels:
         the line is asked for; with `asks_for_tiles` also where that will be written.
         """
         k, channels, lanes = self.k, self.given["channels"], self.k.target.lanes(F32)
+
+        def write(channel: Value, mask: Value | None) -> None:
+            place = target.offset(channel)
+            for value in self._transformed(channel, mask):
+                place.store(value)
+                if self.asks_for_tiles:
+                    place.prefetch(self.given["v_stride"])
+                place = place.offset(apart)
+
         whole = channels - channels % lanes
         with k.loop(0, whole, lanes) as channel:
-            self._transform_vector(channel, None, target, apart)
+            write(channel, None)
         with k.when(whole < channels):
-            self._transform_vector(whole, k.lanes_below(channels - whole, lanes), target, apart)
+            write(whole, k.lanes_below(channels - whole, lanes))
 
-    def _transform_vector(self, channel: Value, mask: Value | None, target: Pointer, apart: Value) -> None:
-        k, size, lanes = self.k, self.scheme.size, self.k.target.lanes(F32)
+    def transform_to_parts(self, tiles: TilesOfParts, number: Value) -> None:
+        """The same for the tile of this number in tiles of AMX, with zeros up to the last one's end."""
+        k, channels, lanes = self.k, self.given["channels"], self.k.target.lanes(F32)
+        row = tiles.row(number)
+
+        def write(channel: Value, *, masked: bool) -> None:
+            place, vectors = tiles.place(row, channel), []
+            for first in range(0, CHANNELS, lanes):
+                mask = k.lanes_below(channels - channel - first, lanes) if masked else None
+                vectors.append(self._transformed(channel + first, mask))
+            for values in zip(*vectors, strict=True):
+                tiles.store(place, values)
+                place = place.offset(self.given["v_apart"])
+
+        whole = channels - channels % CHANNELS
+        with k.loop(0, whole, CHANNELS) as channel:
+            write(channel, masked=False)
+        with k.when(whole < channels):
+            write(whole, masked=True)
+
+    def _transformed(self, channel: Value, mask: Value | None) -> Iterator[Value]:
+        """A vector of channels at the points; asks for the next tile's."""
+        size, lanes = self.scheme.size, self.k.target.lanes(F32)
         following = channel + self.given["x_column"] * self.across
 
         def pixel(i: int, j: int) -> Value:
@@ -129,12 +160,7 @@ class Pixels:
                 place.prefetch(following)
             return widened(place.load(channel, lanes, mask), F32)
 
-        place = target.offset(channel)
-        for value in self.scheme.of_inputs(k, pixel):
-            place.store(value)
-            if self.asks_for_tiles:
-                place.prefetch(self.given["v_stride"])
-            place = place.offset(apart)
+        return self.scheme.of_inputs(self.k, pixel)
 
 
 def _word(k: Function, pointer: Pointer) -> Value:
