@@ -47,15 +47,17 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     rows, k = call.batch * call.places, call.taps * call.w.shape[1]
     padded = -(-filters // panel) * panel / filters
     kind = PRODUCTS[call.product]
-    if kind.parts > 1:
-        padded *= -(-rows // SIDE) * SIDE / rows
+    by_channels = _is_by_channels(call)
+    if kind.parts > 1 and rows:
+        # Windows that overlap are read where they lie: items that lie apart are products of their own.
+        items = call.batch if by_channels and call.taps > 1 and _is_one_run(call) else 1
+        padded *= -(-rows // items // SIDE) * SIDE * items / rows
     product_ns = call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, call.product))
     if binder.settings.fast_products and call.has_constant_weights and call.group == 1:
         problem = Problem(m=rows, n=filters, k=k, product=call.product)
         if declined(target, problem) is None:
             product_ns *= 1 - gain(rows, k, filters)
     copied = 0 if _is_one_run(call) else rows * call.group * k * call.x.dtype.itemsize
-    by_channels = _is_by_channels(call)
     run = call.w.shape[1] if by_channels else call.windows.kernel[-1]
     runs = copied / (max(1, run) * call.x.dtype.itemsize)
     order = 0 if call.is_channels_last or not by_channels else call.x.nbytes
