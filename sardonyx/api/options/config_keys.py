@@ -343,8 +343,8 @@ _TABLE = (
         "sardonyx.cpu.float32_tiles",
         "1",
         "works",
-        "on machines with AMX, large products of float32 matrices with constants are computed in its tiles, each "
-        "number in three parts that hold all of its bits",
+        "on machines with AMX, large products of float32 matrices with constants, and attention of many positions, are "
+        "computed in its tiles, each number in three parts that hold all of its bits",
     ),
     ConfigKey(
         "sardonyx.cpu.batch_items",

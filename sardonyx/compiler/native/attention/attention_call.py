@@ -18,6 +18,7 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
     round_up,
     scratch_layout,
 )
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.types import F32, F64
 from sardonyx.compiler.native.products.gemm_step import product_of
 from sardonyx.compiler.traced import larger
@@ -36,6 +37,13 @@ _ROWS_KEPT = 768
 # Packing values costs more than it saves up to so many rows of a key head, and for values in so few pages.
 _ROWS_WITHOUT_PACKING = 48
 _PAGES_WITHOUT_PACKING = 1024
+
+# Picoseconds that tell whether tiles of AMX are faster: of a multiply-add of vectors and of the parts in tiles, of a
+# weight's way into parts, and of that of an element of queries, keys and values and of what adds to the results.
+_VECTORS_PS, _TILES_PS, _WEIGHT_PS, _PARTS_PS = 14, 8, 144, 500
+
+# What parts of keys and values may take of the second cache, from which every few rows read them.
+_PART_OF_L2 = 0.75
 
 # What a core does in a nanosecond, roughly: chunks that take no time are claimed several at once.
 _FLOPS_PER_NS = 100.0
@@ -160,6 +168,7 @@ class Attention:
         rows = few_rows(binder, self.rows_of_a_key_head, storage, max(self.query.size, self.value.size))
         product = "" if rows else product_of(storage, binder.target, binder.settings.precision)
         pairs = product in ("bf16", "bf16 tiles")
+        tiles = product == "bf16 tiles" or (product == "f32" and not rows and self._suits_parts(binder))
         lanes = binder.target.lanes(F64 if storage.itemsize == 8 else F32)
         is_whole = storage.itemsize >= 4 and self.value.size % lanes == 0
         return AttentionSpec(
@@ -169,7 +178,7 @@ class Attention:
             few_rows=rows,
             biases=tuple([_name(bias.tensor.dtype) for bias in self.biases]),
             folded=not rows and self._shares_biases,
-            reads_values=is_whole and not rows and not pairs and not self._packs_values,
+            reads_values=is_whole and not rows and not pairs and not tiles and not self._packs_values,
             left=self.left is not None,
             right=self.right is not None,
             lengths="" if lengths is None else _name(lengths.dtype),
@@ -177,9 +186,21 @@ class Attention:
             sink=self.sink is not None,
             appends=self.append is not None,
             pairs=pairs,
-            tiles=product == "bf16 tiles",
+            tiles=tiles,
             result="" if made == storage else _name(made),
         )
+
+    def _suits_parts(self, binder: Binder) -> bool:
+        """Whether products of float32 take less time in tiles of AMX, of three parts for each number."""
+        if not (binder.target.has_amx and binder.settings.float32_tiles):
+            return False
+        sizes, words = (self.query.size, self.value.size), PRODUCTS["f32 tiles"].words
+        rows, keys, channels = self.rows_of_a_key_head, self.key.rows, sum(sizes)
+        unit = PRODUCTS["f32 tiles"].elements(words(1))
+        if min(keys, KEYS) * sum(map(words, sizes)) * 4 > _PART_OF_L2 * binder.target.caches.l2:
+            return False
+        saved = _VECTORS_PS * channels - _TILES_PS * sum(round_up(size, unit) for size in sizes) - _WEIGHT_PS
+        return rows * keys * saved > _PARTS_PS * channels * (rows + keys)
 
     @property
     def _packs_values(self) -> bool:
@@ -270,7 +291,7 @@ class Attention:
             flops=flops,
             nbytes=nbytes,
             detail=lambda: self._detail(spec, group_rows),
-            arithmetic="bf16 tiles" if spec.tiles else "bf16" if spec.pairs else "",
+            arithmetic=spec.product.name if spec.tiles or spec.pairs else "",
         )
 
     def _nbytes(self) -> float:
@@ -288,6 +309,7 @@ class Attention:
         form = f"form for {spec.few_rows} rows" if spec.few_rows else f"{group_rows} rows a chunk"
         heads = f"{query.heads}" if query.heads == key.heads else f"{query.heads} over {key.heads}"
         words = [f"{query.batch} x {heads} heads, {query.rows} x {key.rows} x {query.size} {spec.storage}", form]
+        words += [spec.product.name] if spec.product.parts > 1 else []
         words += ["causal"] if self.right == 0 else []
         words += ["masked"] if self.biases else []
         words += ["appending to a copy of the past"] if self.append is not None else []

@@ -20,7 +20,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.attention.attention_decode import FewRows
 from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable, Source
 from sardonyx.compiler.llvm.kernels.attention.attention_products import Blocks
-from sardonyx.compiler.llvm.kernels.attention.attention_softmax import finish_row, softmax_row
+from sardonyx.compiler.llvm.kernels.attention.attention_softmax import finish_row, softmax_row, start_row
 from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
     APPEND_ARGUMENTS,
     ARGUMENTS,
@@ -177,6 +177,7 @@ class _Kernel:
         kept = (row - begin) * given["keep"]
         table = RowTable(frame, kept)
         lowest, highest = k.variable(I64, 1 << 40), k.variable(I64, 0)
+        frame.watch_anew("queries")
         with k.loop(0, self.form.padded(count)) as index:
             place = minimum(k, row + index, end - 1)
             query = place % given["queries"]
@@ -193,7 +194,7 @@ class _Kernel:
         high = minimum(k, highest.get() - here.start, here.count)
         self.form.scores(here, count, low, high)
         with k.loop(0, count) as index:
-            softmax_row(frame, table, here, index, low, high)
+            (start_row if self.spec.tiles else softmax_row)(frame, table, here, index, low, high)
         self.form.values(here, table, count, low, high)
         with k.when(here.last), k.loop(0, count) as index:
             finish_row(frame, table, index)
@@ -215,11 +216,11 @@ class _Kernel:
         source = self.k.pointer(given["query"], frame.storage).offset(
             batch * given["query_batch"] + query * given["query_row"] + head * given["query_head"]
         )
-        place = frame.queries.offset(index * frame.query_stride)
         depth = frame.product.depth
         for at, mask in frame.pieces(self.spec.head_size, depth):
             values = widened(source.load(at, frame.lanes * depth, mask), frame.compute) * self.scale
-            place.store(frame.words(values), at // depth)
+            frame.watch("queries", [values])
+            frame.store_words(frame.queries, frame.query_stride, index, at, frame.words(values))
 
     def _row_words(self, batch: Value, query: Value, head: Value, low: Value, high: Value) -> Mapping[str, Value]:
         """What the later passes need to know of a row."""

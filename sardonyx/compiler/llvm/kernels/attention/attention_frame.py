@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -13,8 +14,14 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
     AttentionSpec,
     fixed_layout,
 )
-from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
-from sardonyx.compiler.llvm.types import I64, Type
+from sardonyx.compiler.llvm.kernels.products.gemm_packing import parts_of
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import paired_parts
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
+from sardonyx.compiler.llvm.mathematics import any_lane
+from sardonyx.compiler.llvm.types import I64, U32, Type
+
+_WITHOUT_SIGN = 0x7FFFFFFF
+_LARGE = (56 + 127) << 23  # the bits of 2^56, sums of whose squares are far from infinity
 
 
 class Frame:
@@ -26,11 +33,18 @@ class Frame:
         layout = fixed_layout(k.target, spec)
         self.rows, self.lanes = layout.rows, layout.lanes
         self.panel = 2 * self.lanes  # keys, or value columns, of a packed panel
+        self.apart = self.lanes if self.product.parts > 1 else 1  # of the keys whose weights are one word
         self.query_stride, self.accumulator_stride = layout.query_stride, layout.accumulator_stride
         self.table = k.pointer("scratch", I64)
         self.queries = self.scratch(k.constant(I64, layout.queries_at), self.product.word)
         self.scores = self.scratch(k.constant(I64, layout.scores_at))
         self.maxima = self.scratch(k.constant(I64, layout.maxima_at))
+        self.weights = self.scratch(k.constant(I64, layout.weights_at), self.product.word)
+        # The largest bits of each operand, where products of parts need to know of large numbers.
+        self.bits = {
+            operand: k.variable(U32.vector(self.lanes), 0)
+            for operand in (("queries", "keys", "values") if self.product.parts > 1 else ())
+        }
         # Whether the product itself gives the maxima, because nothing happens to its scores later.
         self.is_fused = not (spec.few_rows or spec.limited or spec.softcap or (spec.biases and not spec.folded))
 
@@ -38,10 +52,59 @@ class Frame:
         """A place in scratch, `at` bytes from its start, as elements of the type that is computed in, or of another."""
         return self.k.pointer(self.k.advance(self.k["scratch"], at, 1), scalar or self.compute)
 
-    def words(self, values: Value) -> Value:
-        """Numbers that follow one another in memory as words of the product."""
-        packed = converted(self.k, values, self.product.packed_a)
-        return packed if self.product.depth == 1 else packed.bits_as(self.product.word)
+    def words(self, values: Value) -> list[Value]:
+        """Numbers of one row that follow one another as words of the product, of each part."""
+        packed = parts_of(self.k, self.product, self.product.packed_a, values)
+        return packed if self.product.depth == 1 else [part.bits_as(self.product.word) for part in packed]
+
+    def weight_words(self, first: Value, second: Value) -> list[Value]:
+        """Weights of two vectors of keys as words, of each part."""
+        if self.apart > 1:
+            return paired_parts(self.k, first, second, True)
+        return self.words(self.k.shuffle(first, second, list(range(2 * self.lanes))))
+
+    def value_words(self, first: Value, second: Value) -> list[Value]:
+        """Values of the two keys of a word as words, of each part."""
+        if self.apart > 1:
+            return paired_parts(self.k, first, second, False)
+        return self.words(
+            self.k.shuffle(first, second, [lane // 2 + lane % 2 * self.lanes for lane in range(2 * self.lanes)])
+        )
+
+    def store_words(self, rows: Pointer, stride: int, index: Value, at: Value | int, words: Sequence[Value]) -> None:
+        """The words of a row from its number `at` on: rows lie `stride` words apart, or in tiles of as many."""
+        product, spread = self.product, SIDE if self.product.in_tiles else 1
+        row = index * stride if spread == 1 else index // spread * (spread * stride) + index % spread * SIDE
+        place = rows.offset(row).offset(at // product.depth * (product.parts * spread))
+        for part, vector in enumerate(words):
+            place.store(vector, part * product.unit * spread)
+
+    def watch_anew(self, *operands: str) -> None:
+        """Forget what was watched of these operands."""
+        for operand in operands:
+            if operand in self.bits:
+                self.bits[operand].set(self.k.constant(U32.vector(self.lanes), 0))
+
+    def watch(self, operand: str, numbers: Iterable[Value]) -> None:
+        """Remember how large these numbers of an operand are."""
+        if operand not in self.bits:
+            return
+        largest = self.bits[operand]
+        for vector in numbers:
+            for first in range(0, vector.type.lanes, self.lanes):
+                part = self.k.shuffle(vector, None, list(range(first, first + self.lanes)))
+                bits = part.bits_as(U32) & _WITHOUT_SIGN
+                largest.set(self.k.select(bits > largest.get(), bits, largest.get()))
+
+    def is_large(self, *operands: str) -> Value:
+        """Whether some numbers of these operands are so large that products of their parts may not be finite; infinity
+        and what is no number are."""
+        return any_lane(
+            self.k,
+            functools.reduce(
+                lambda one, other: one | other, [self.bits[operand].get() >= _LARGE for operand in operands]
+            ),
+        )
 
     def score_row(self, index: Value | int) -> Pointer:
         return self.scores.offset(index * SCORES_STRIDE)

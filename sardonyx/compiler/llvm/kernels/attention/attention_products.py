@@ -10,7 +10,7 @@ from __future__ import annotations
 from sardonyx.compiler.llvm.builder import Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.kernels.attention.attention_softmax import Bias
-from sardonyx.compiler.llvm.kernels.attention.attention_spec import SCORES_STRIDE, round_up, tile_rows
+from sardonyx.compiler.llvm.kernels.attention.attention_spec import SCORES_STRIDE, key_words, round_up, tile_rows
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import transpose
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import I64
@@ -30,11 +30,12 @@ class Blocks:
         self.key_panels = frame.scratch(self.given["keys_at"], frame.product.word)
         self.value_panels = frame.scratch(self.given["values_at"], frame.product.word)
         self.columns = frame.scratch(self.given["columns_at"])
-        self.padded_head = round_up(frame.spec.head_size, frame.lanes)
+        self.key_words = key_words(frame.spec, frame.lanes)
         self.value_vectors = round_up(frame.spec.value_size, frame.lanes) // frame.lanes
 
     def prepare(self, here: Block) -> None:
         """Pack a block of keys and values, and the biases that all rows share."""
+        self.frame.watch_anew("keys", "values")
         self._pack_keys(here)
         if not self.frame.spec.reads_values:
             self._pack_values(here)
@@ -64,7 +65,7 @@ class Blocks:
     # Packing
 
     def _pack_keys(self, here: Block) -> None:
-        k, frame, lanes, depth = self.k, self.frame, self.frame.lanes, self.depth
+        k, frame, lanes, depth, product = self.k, self.frame, self.frame.lanes, self.depth, self.frame.product
         size, elements = frame.spec.head_size, self.frame.lanes * self.depth
         with k.loop(0, here.count, lanes) as at:
             panel = at // frame.panel
@@ -72,7 +73,7 @@ class Blocks:
             step = k.select(wide, k.constant(I64, frame.panel), k.constant(I64, lanes))
             if self.is_whole:
                 step = k.constant(I64, frame.panel)
-            place = self.key_panels.offset(panel * (self.padded_head * frame.panel) + at % frame.panel)
+            place = self.key_panels.offset(panel * (self.key_words * frame.panel) + at % frame.panel)
             rows = [
                 here.keys.offset(minimum(k, at + lane, here.count - 1) * self.given["key_row"]) for lane in range(lanes)
             ]
@@ -80,10 +81,12 @@ class Blocks:
             def square(column: Value | int, mask: Value | None, place: Pointer = place, step: Value = step,
                        rows: list[Pointer] = rows) -> None:  # fmt: skip
                 found = [row.offset(column).load(0, elements, mask) for row in rows]
-                vectors = [frame.words(widened(values, frame.compute)) for values in found]
-                line = place.offset(step * (column // depth if depth > 1 else column))
-                for lane, vector in enumerate(transpose(k, vectors)):
-                    line.offset(step * lane).store(vector)
+                frame.watch("keys", found)
+                parts = zip(*[frame.words(widened(values, frame.compute)) for values in found], strict=True)
+                line = place.offset(step * (column // depth * product.parts if depth > 1 else column))
+                for part, vectors in enumerate(parts):
+                    for lane, vector in enumerate(transpose(k, vectors)):
+                        line.offset(step * (part * product.unit + lane)).store(vector)
 
             whole = size - size % elements
             with k.loop(0, whole, elements) as column:
@@ -92,25 +95,40 @@ class Blocks:
                 square(whole, k.lanes_below(k.constant(I64, size - whole), elements))
 
     def _pack_values(self, here: Block) -> None:
-        k, frame, lanes, depth = self.k, self.frame, self.frame.lanes, self.depth
-        with k.loop(0, here.count, depth) as at:
-            rows = [here.values.offset((at + step) * self.given["value_row"]) for step in range(depth)]
+        k, frame, lanes, depth, product = self.k, self.frame, self.frame.lanes, self.depth, self.frame.product
+        together = depth * product.unit  # keys that words come with
+
+        def pack(at: Value, is_whole: bool) -> None:
+            word = at // depth if depth > 1 else at
+            first = word // frame.apart * (depth * frame.apart) + word % frame.apart if frame.apart > 1 else at
+            keys = [first + step * frame.apart for step in range(depth)]
             for number, (column, mask) in enumerate(frame.pieces(frame.spec.value_size)):
                 panel, vector = divmod(number, 2)
                 width = self._value_width(panel)
-                place = self._value_panel(panel).offset((at // depth if depth > 1 else at) * width)
-                first = widened(rows[0].load(column, lanes, mask), frame.compute)
-                if depth == 1:
-                    place.store(first, vector * lanes)
-                    continue
-                there = k.splat(at + 1 < here.count, lanes)
-                second = widened(rows[1].load(column, lanes, there if mask is None else there & mask), frame.compute)
-                in_turns = [half + lane for lane in range(lanes) for half in (0, lanes)]
-                place.store(frame.words(k.shuffle(first, second, in_turns)), vector * lanes)
+                found = []
+                for key in keys:
+                    there = mask
+                    if not is_whole:
+                        there = k.splat(key < here.count, lanes)
+                        there = there if mask is None else there & mask
+                    values = here.values.offset(key * self.given["value_row"]).load(column, lanes, there)
+                    found.append(widened(values, frame.compute))
+                frame.watch("values", found)
+                place = self._value_panel(panel).offset(product.place(at) * width)
+                for part, line in enumerate(found if depth == 1 else frame.value_words(*found)):
+                    place.store(line, part * product.unit * width + vector * lanes)
+
+        whole = here.count // together * together if depth > 1 else here.count
+        with k.loop(0, whole, depth) as at:
+            pack(at, True)
+        if depth > 1:
+            with k.loop(whole, product.padded(here.count), depth) as at:
+                pack(at, False)
 
     def _value_panel(self, panel: Value | int) -> Pointer:
-        return self.value_panels.offset(self.given["room"] * (self.frame.panel * panel) if isinstance(panel, int)
-                                        else self.given["room"] * panel * self.frame.panel)  # fmt: skip
+        words = self.frame.product.words_before(self.given["room"])
+        return self.value_panels.offset(words * (self.frame.panel * panel) if isinstance(panel, int)
+                                        else words * panel * self.frame.panel)  # fmt: skip
 
     def _value_width(self, panel: int) -> int:
         return self.frame.lanes * min(2, self.value_vectors - 2 * panel)
@@ -125,7 +143,7 @@ class Blocks:
                 frame.maximum(row).store(k.constant(frame.compute.vector(frame.lanes), float("-inf")))
         first, end = low // frame.panel, (high + (frame.panel - 1)) // frame.panel
         with k.loop(first, end) as panel:
-            keys = self.key_panels.offset(panel * (self.padded_head * frame.panel))
+            keys = self.key_panels.offset(panel * (self.key_words * frame.panel))
             scores = frame.scores.offset(panel * frame.panel)
             columns = self.columns.offset(panel * frame.panel)
             wide = here.count - panel * frame.panel > frame.lanes

@@ -63,22 +63,14 @@ def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: V
     """
     k, lanes = frame.k, frame.lanes
     row = frame.score_row(index)
-    tops = frame.maximum(index).load(0, lanes) if frame.is_fused else _add_biases(frame, table, here, index, low, high)
-    top = widest(k, "max", tops).lane(0)
-    before = table.tops.load(index)
-    now = k.faster_larger(before, top)
-    table.tops.store(now, index)
-    shift = k.select(now.equals(float("-inf")), 0.0, now)  # a row without any key yet: exp(-inf - 0) is 0
-    shifts = k.splat(shift, lanes)
+    change = _settle_top(frame, table, here, index, low, high)
+    shifts = _shifts(frame, table, index)
     sums = k.variable(frame.compute.vector(lanes), 0.0)
     # Weights as words take less room than the scores that they come from: none is overwritten before it is read.
     weights = k.pointer(row.address, frame.product.packed_a)
-    powers = _COARSE_EXP2 if frame.product.packed_a == BF16 else _EXP2
 
     def weigh(at: Value, mask: Value | None) -> None:
-        weight = exponential(k, row.load(at, lanes) - shifts, powers)
-        if mask is not None:
-            weight = k.select(mask, weight, 0.0)
+        weight = _weight(frame, row, at, shifts, mask)
         weights.store(converted(k, weight, frame.product.packed_a), at)
         sums.set(sums.get() + weight)
 
@@ -87,11 +79,76 @@ def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: V
         weigh(at, None)
     with k.when(whole < high):
         weigh(whole, k.lanes_below(high - whole, lanes))
-    if frame.spec.tiles:  # they are read in tiles of two vectors
-        end = (high + (lanes - 1)) // lanes * (lanes // 2)
-        k.pointer(row.address, frame.product.word).store(k.constant(frame.product.word.vector(lanes // 2), 0), end)
     total = widest(k, "add", sums.get()).lane(0)
-    _bring_along(frame, table, here, index, before - shift, total)
+    _bring_along(frame, table, here, index, change, total)
+
+
+def start_row(frame: Frame, table: RowTable, here: Block, index: Value, low: Value, high: Value) -> None:
+    """What `softmax_row` does of a row whose weights are made by `weigh_row`, some keys at a time.
+
+    Their sums, lane by lane, take the place of the maxima.
+    """
+    change = _settle_top(frame, table, here, index, low, high)
+    zero = frame.k.constant(frame.compute.vector(frame.lanes), 0.0)
+    frame.maximum(index).store(zero)
+    _bring_along(frame, table, here, index, change, zero.lane(0))
+
+
+def weigh_row(frame: Frame, table: RowTable, index: Value, low: Value, high: Value) -> None:
+    """The exponentials of the scores [low, high) of a row as words in tiles, with 0 behind them."""
+    k, lanes = frame.k, frame.lanes
+    row, shifts = frame.score_row(index), _shifts(frame, table, index)
+    stride = frame.product.words(frame.spec.keys_in_tiles)
+    sums = k.variable(frame.compute.vector(lanes), frame.maximum(index).load(0, lanes))
+
+    def weigh(at: Value, left: Value | None) -> None:
+        pair = []
+        for first in (0, lanes):
+            mask = None if left is None else k.lanes_below(left - first, lanes)
+            pair.append(_weight(frame, row, at + first, shifts, mask))
+            sums.set(sums.get() + pair[-1])
+        frame.store_words(frame.weights, stride, index, at - low, frame.weight_words(*pair))
+
+    whole = low + ((high - low) & -frame.panel)
+    with k.loop(low, whole, frame.panel) as at:
+        weigh(at, None)
+    with k.when(whole < high):
+        weigh(whole, high - whole)
+    frame.maximum(index).store(sums.get())
+
+
+def add_sum(frame: Frame, table: RowTable, index: Value) -> None:
+    """Add the weights that `weigh_row` made of a row to its sum."""
+    total = widest(frame.k, "add", frame.maximum(index).load(0, frame.lanes)).lane(0)
+    table.sums.store(table.sums.load(index) + total, index)
+
+
+def _settle_top(frame: Frame, table: RowTable, here: Block, index: Value, low: Value, high: Value) -> Value:
+    """Bring the maximum of a row along; the logarithm of what it changes of what was summed before."""
+    k, lanes = frame.k, frame.lanes
+    tops = frame.maximum(index).load(0, lanes) if frame.is_fused else _add_biases(frame, table, here, index, low, high)
+    top = widest(k, "max", tops).lane(0)
+    before = table.tops.load(index)
+    now = k.faster_larger(before, top)
+    table.tops.store(now, index)
+    return before - _finite(frame, now)
+
+
+def _shifts(frame: Frame, table: RowTable, index: Value) -> Value:
+    """What is taken from the scores of a row, in all lanes."""
+    return frame.k.splat(_finite(frame, table.tops.load(index)), frame.lanes)
+
+
+def _finite(frame: Frame, top: Value) -> Value:
+    return frame.k.select(top.equals(float("-inf")), 0.0, top)  # a row without any key yet: exp(-inf - 0) is 0
+
+
+def _weight(frame: Frame, row: Pointer, at: Value, shifts: Value, mask: Value | None) -> Value:
+    """The exponentials of a vector of scores; 0 outside of `mask`."""
+    is_coarse = frame.product.packed_a == BF16 and frame.product.parts == 1
+    difference = row.load(at, frame.lanes) - shifts
+    weight = exponential(frame.k, difference, _COARSE_EXP2 if is_coarse else _EXP2)
+    return weight if mask is None else frame.k.select(mask, weight, 0.0)
 
 
 def whole_end(frame: Frame, low: Value, high: Value) -> Value:

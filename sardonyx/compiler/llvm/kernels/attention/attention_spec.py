@@ -17,6 +17,9 @@ KEYS = 2048
 # Rows of scores have this many elements more than a block has keys: strides of 4096 bytes conflict in the first cache.
 SCORES_STRIDE = KEYS + 32
 
+# Keys whose weights in parts lie in tiles of AMX at a time, beside their values in the nearest cache.
+_KEYS_OF_PARTS = 128
+
 # The words of the arguments. Strides count elements; `*_at` are byte offsets into the scratch. `left` and `right` say
 # how many keys before and after its own position a query sees; `keep` is 1 where every row keeps its own state.
 ARGUMENTS = (
@@ -64,7 +67,7 @@ class AttentionSpec:
     - `sink`: one logit for each head that takes part in the denominator alone.
     - `pairs`: whether float32 operands of both products are rounded to bfloat16 and multiplied two by two; not in the
       form for few rows, and with values that are packed.
-    - `tiles`: whether pairs are multiplied in tiles of AMX.
+    - `tiles`: whether operands are multiplied in tiles of AMX: pairs, or, without `pairs`, float32 in three parts.
     - `result`: dtype of the output, where it is not `storage`.
     """
 
@@ -89,8 +92,13 @@ class AttentionSpec:
     def product(self) -> Product:
         """The inner product of queries and keys, and of weights and values."""
         if self.tiles:
-            return PRODUCTS["bf16 tiles"]
+            return PRODUCTS["bf16 tiles" if self.pairs else "f32 tiles"]
         return PRODUCTS["bf16" if self.pairs else "f64" if self.compute_type == F64 else "f32"]
+
+    @property
+    def keys_in_tiles(self) -> int:
+        """Keys whose weights lie in tiles at a time."""
+        return KEYS if self.product.parts == 1 else _KEYS_OF_PARTS
 
     @property
     def limited(self) -> bool:
@@ -134,6 +142,11 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
+def key_words(spec: AttentionSpec, lanes: int) -> int:
+    """Words of one packed key."""
+    return spec.product.words(spec.head_size) if spec.tiles else round_up(spec.head_size, lanes)
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where things lie in scratch, in bytes; strides count elements. What follows `end` depends on the sizes."""
@@ -145,6 +158,7 @@ class Layout:
     queries_at: int
     scores_at: int
     maxima_at: int
+    weights_at: int
     end: int
 
 
@@ -153,13 +167,14 @@ def fixed_layout(target: Target, spec: AttentionSpec) -> Layout:
     compute = spec.compute_type
     lanes = target.lanes(compute)
     rows = spec.few_rows or tile_rows(target, spec).block
-    query_stride = round_up(spec.head_size, lanes) + 16
+    query_stride = spec.product.words(spec.head_size) if spec.tiles else round_up(spec.head_size, lanes) + 16
     accumulator_stride = round_up(spec.value_size, lanes) + 16
     queries_at = rows * ROW_BYTES
     scores_at = round_up(queries_at + rows * query_stride * compute.nbytes, 64)
     maxima_at = round_up(scores_at + rows * SCORES_STRIDE * compute.nbytes, 64)
-    end = maxima_at + rows * lanes * compute.nbytes
-    return Layout(rows, lanes, query_stride, accumulator_stride, queries_at, scores_at, maxima_at, end)
+    weights_at = maxima_at + rows * lanes * compute.nbytes
+    end = weights_at + (rows * spec.product.words(spec.keys_in_tiles) * compute.nbytes if spec.tiles else 0)
+    return Layout(rows, lanes, query_stride, accumulator_stride, queries_at, scores_at, maxima_at, weights_at, end)
 
 
 @dataclass(frozen=True)
@@ -185,6 +200,7 @@ def scratch_layout(target: Target, spec: AttentionSpec, keys: int, group_rows: i
     keys_at = round_up(accumulators_at + kept * fixed.accumulator_stride * nbytes, 64)
     if spec.few_rows:
         return Scratch(room, fixed.end, accumulators_at, keys_at, keys_at, keys_at, keys_at)
-    values_at = keys_at + room * round_up(spec.head_size, fixed.lanes) * nbytes
-    columns_at = values_at + room * round_up(spec.value_size, fixed.lanes) * nbytes
+    values_at = keys_at + room * key_words(spec, fixed.lanes) * nbytes
+    columns = round_up(spec.value_size, (2 if spec.tiles else 1) * fixed.lanes)
+    columns_at = values_at + spec.product.words(room) * columns * nbytes
     return Scratch(room, fixed.end, accumulators_at, keys_at, values_at, columns_at, columns_at + room * nbytes)

@@ -6,11 +6,13 @@ key are zeros as far as a tile goes.
 
 from __future__ import annotations
 
-from sardonyx.compiler.llvm.builder import Pointer, Value
+from sardonyx.compiler.llvm.builder import Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.kernels.attention.attention_products import Blocks
+from sardonyx.compiler.llvm.kernels.attention.attention_softmax import add_sum, weigh_row
 from sardonyx.compiler.llvm.kernels.attention.attention_spec import SCORES_STRIDE
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import multiply_by_vectors
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, multiply_in_tiles
 from sardonyx.compiler.llvm.types import I64
 
@@ -21,17 +23,6 @@ class TileBlocks(Blocks):
     def __init__(self, frame: Frame) -> None:
         super().__init__(frame)
         self.is_whole = True
-
-    def prepare(self, here: Block) -> None:
-        """As `Blocks` does, with zeros behind the last values."""
-        super().prepare(here)
-        k, frame = self.k, self.frame
-        begin = (here.count + (self.depth - 1)) // self.depth
-        zeros = k.constant(frame.product.word.vector(frame.lanes), 0)
-        with k.loop(begin, (begin + (SIDE - 1)) & -SIDE) as word:
-            for vector in range(self.value_vectors):
-                panel, place = divmod(vector, 2)
-                self._value_panel(panel).offset(word * frame.panel).store(zeros, place * frame.lanes)
 
     def padded(self, count: Value) -> Value:
         """Rows that the tiles for `count` rows touch."""
@@ -44,13 +35,14 @@ class TileBlocks(Blocks):
             with k.loop(0, self.padded(count)) as row:
                 frame.maximum(row).store(k.constant(frame.compute.vector(frame.lanes), float("-inf")))
         words = k.constant(I64, frame.product.words(frame.spec.head_size))
+        is_large = frame.is_large("queries", "keys") if frame.product.parts > 1 else None
         with k.loop(low // frame.panel, (high + (frame.panel - 1)) // frame.panel) as panel:
-            keys = self.key_panels.offset(panel * (self.padded_head * frame.panel))
+            keys = self.key_panels.offset(panel * (self.key_words * frame.panel))
             with k.loop(0, count, SIDE) as row:
-                queries = Rows(frame.queries.offset(row * frame.query_stride), self._constant(frame.query_stride), True)
+                queries = frame.queries.offset(row * frame.query_stride)
                 scores = frame.score_row(row).offset(panel * frame.panel)
                 tile = Tile(scores, self._constant(SCORES_STRIDE), frame.panel)
-                multiply_in_tiles(k, frame.product, queries, keys, words, tile, True)
+                self._multiply_tile(is_large, queries, keys, words, tile, True)
                 if frame.is_fused:
                     self._finish(here, scores, panel, row)
 
@@ -80,18 +72,37 @@ class TileBlocks(Blocks):
             rows(1)
 
     def values(self, here: Block, table: RowTable, count: Value, low: Value, high: Value) -> None:
-        """Add the products of the weights of the keys [low, high) and their values to what the rows have."""
-        k, frame = self.k, self.frame
-        first = low // self.depth
-        words = (k.larger(high - low, 0) + (self.depth * SIDE - 1)) // (self.depth * SIDE) * SIDE
-        with k.loop(0, -(-self.value_vectors // 2)) as panel:
-            values = self._value_panel(panel).offset(first * frame.panel)
-            with k.loop(0, count, SIDE) as row:
-                left = k.pointer(frame.score_row(row).address, frame.product.word).offset(first)
+        """Add the products of the weights of the keys [low, high), some at a time, and their values to what the rows
+        have."""
+        k, frame, product = self.k, self.frame, self.frame.product
+        row_words = product.words(frame.spec.keys_in_tiles)
+        is_large = frame.is_large("values") if product.parts > 1 else None
+        with k.loop(low, high, frame.spec.keys_in_tiles) as first:
+            end = minimum(k, high, first + frame.spec.keys_in_tiles)
+            with k.loop(0, count) as row:
+                weigh_row(frame, table, row, first, end)
+            words = product.words_before(product.padded(end - first))
+            with k.loop(0, -(-self.value_vectors // 2)) as panel, k.loop(0, count, SIDE) as row:
+                values = self._value_panel(panel).offset(product.words_before(first) * frame.panel)
                 result = table.accumulator(row).offset(panel * frame.panel)
                 tile = Tile(result, self._constant(frame.accumulator_stride), frame.panel)
-                weights = Rows(left, self._constant(SCORES_STRIDE), True)
-                multiply_in_tiles(k, frame.product, weights, values, words, tile, False)
+                self._multiply_tile(is_large, frame.weights.offset(row * row_words), values, words, tile, False)
+        with k.loop(0, count) as row:
+            add_sum(frame, table, row)
+
+    def _multiply_tile(
+        self, is_large: Value | None, left: Pointer, right: Pointer, words: Value, tile: Tile, is_fresh: bool
+    ) -> None:
+        """The product of rows in tiles and a panel, by vectors where numbers are large."""
+        k, product = self.k, self.frame.product
+        rows = Rows(left, self._constant(SIDE), True, SIDE)
+        if is_large is None:
+            multiply_in_tiles(k, product, rows, right, words, tile, is_fresh)
+            return
+        with k.when(is_large):
+            multiply_by_vectors(k, product, rows, right, words, tile, self.frame.panel, is_fresh)
+        with k.otherwise(is_large):
+            multiply_in_tiles(k, product, rows, right, words, tile, is_fresh)
 
     def _value_width(self, panel: int) -> int:
         return self.frame.panel

@@ -14,17 +14,42 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
 from sardonyx.compiler.llvm.mathematics import any_lane
-from sardonyx.compiler.llvm.types import F32, U32
+from sardonyx.compiler.llvm.types import F32, I32, U32
 
 # Visits the units of words along K of one row: words from A's start of the row, and words of B's panel before them.
 Walk = Callable[[Callable[[Value, Value], None]], None]
 
 _UPPER_HALF = 0xFFFF0000
+_HALF_OF_LAST = 0x8000
 
 
 def kept_products(parts: int) -> list[tuple[int, int]]:
     """Which parts of A and of B are multiplied: those whose product reaches the bits of the result."""
     return [(left, right) for left in range(parts) for right in range(parts - left)]
+
+
+def paired_parts(k: Function, first: Value, second: Value, is_finite: bool) -> list[Value]:
+    """Words of each part of two vectors of float32, lane by lane: those of `first` in the lower halves.
+
+    They are `parts_of`, but rounded half up; `is_finite` says that no number is infinite.
+    """
+
+    def without_upper(number: Value, upper: Value) -> Value:
+        rest = number - upper
+        return rest if is_finite else k.select(number.equals(upper), 0.0, rest)
+
+    def upper_half(bits: Value) -> Value:
+        return (bits & _UPPER_HALF).bits_as(F32)
+
+    def joined(one: Value, other: Value) -> Value:
+        return ((one >> 16) | (other & _UPPER_HALF)).bits_as(I32)
+
+    numbers = (first, second)
+    bits = [number.bits_as(U32) for number in numbers]
+    rests = [without_upper(number, upper_half(its)) for number, its in zip(numbers, bits, strict=True)]
+    rounded = [rest.bits_as(U32) + _HALF_OF_LAST for rest in rests]
+    last = [(rest - upper_half(its)).bits_as(U32) for rest, its in zip(rests, rounded, strict=True)]
+    return [joined(*bits), joined(*rounded), joined(*last)]
 
 
 # Gives the elements of the word `along` and `word` words further on, of a row.
@@ -70,20 +95,51 @@ def mend_rows(
         for vector in vectors[1:]:
             zero = k.fma(place.load(vector * lanes, lanes), k.constant(zero.type, 0.0), zero)
         with k.when(any_lane(k, zero.differs(zero))):
-            sums = [k.variable(zero.type, 0.0) for _ in vectors]
+            _row_by_vectors(k, product, left, row, b, place, across, walk, True)
 
-            def add(along_a: Value, along_b: Value) -> None:
-                with k.loop(0, product.unit) as word:
-                    lefts = left(row, along_a, word)
-                    for vector, total in zip(vectors, sums, strict=True):
-                        start = b.offset((along_b + word) * across + vector * lanes)
-                        rights = _halves(product, start, product.unit * across, lanes)
-                        for one, right in zip(lefts, rights, strict=True):
-                            total.set(k.fma(k.splat(one, lanes), right, total.get()))
 
-            walk(add)
-            for vector, total in zip(vectors, sums, strict=True):
-                place.store(total.get(), vector * lanes)
+def multiply_by_vectors(
+    k: Function, product: Product, a: Rows, b: Pointer, words: Value, tile: Tile, across: int, is_fresh: bool
+) -> None:
+    """As `multiply_in_tiles` with the same words, in float32: for numbers whose products of parts may not be finite."""
+
+    def walk(step: Callable[[Value, Value], None]) -> None:
+        with k.loop(0, words, product.unit * product.parts) as word:
+            step(word, word)
+
+    left = words_of_a(product, a)
+    with k.loop(0, product.unit) as row:
+        _row_by_vectors(k, product, left, row, b, tile.start.offset(row * tile.stride), across, walk, is_fresh)
+
+
+def _row_by_vectors(
+    k: Function,
+    product: Product,
+    left: Left,
+    row: Value,
+    b: Pointer,
+    place: Pointer,
+    across: int,
+    walk: Walk,
+    is_fresh: bool,
+) -> None:
+    """One row of a tile at `place`: its sums, or what is there and these."""
+    lanes = k.target.lanes(F32)
+    places = range(0, across, lanes)
+    sums = [k.variable(F32.vector(lanes), 0.0 if is_fresh else place.load(at, lanes)) for at in places]
+
+    def add(along_a: Value, along_b: Value) -> None:
+        with k.loop(0, product.unit) as word:
+            lefts = left(row, along_a, word)
+            for at, total in zip(places, sums, strict=True):
+                start = b.offset((along_b + word) * across + at)
+                rights = _halves(product, start, product.unit * across, lanes)
+                for one, right in zip(lefts, rights, strict=True):
+                    total.set(k.fma(k.splat(one, lanes), right, total.get()))
+
+    walk(add)
+    for at, total in zip(places, sums, strict=True):
+        place.store(total.get(), at)
 
 
 def _halves(product: Product, start: Pointer, apart: int, lanes: int) -> list[Value]:
