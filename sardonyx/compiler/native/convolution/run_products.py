@@ -21,7 +21,8 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.convolution.window_products import contiguous_places, panels_by_taps
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
-from sardonyx.compiler.native.products.gemm_step import RunGeometry, RunRows, as_words, multiply
+from sardonyx.compiler.native.products.gemm_step import RunGeometry, RunRows, multiply
+from sardonyx.compiler.native.products.words import as_words
 
 # Spatial dimensions of an input.
 _DIMENSIONS = 2

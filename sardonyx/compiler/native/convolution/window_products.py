@@ -18,8 +18,9 @@ from sardonyx.compiler.llvm.kernels.products.gemm_windows import SPATIAL, Window
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.products.gemm_step import Packed, WindowRows, as_words, multiply
+from sardonyx.compiler.native.products.gemm_step import Packed, WindowRows, multiply
 from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.words import as_words
 
 # The share of the peak that products reach.
 _SHARE_OF_PEAK = 0.96

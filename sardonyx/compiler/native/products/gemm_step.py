@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,21 +29,18 @@ from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import (
     WordsInTilesSpec,
-    WordsSpec,
-    emit_words,
     emit_words_in_tiles,
 )
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout, argument_names
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
 from sardonyx.compiler.native.products.plain_product import Axis, PlainProduct, batch_arguments
 from sardonyx.compiler.native.products.shallow_step import takes_shallow
 from sardonyx.compiler.native.products.strassen_step import takes_quarters
+from sardonyx.compiler.native.products.words import as_tiles, as_words, row_step
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.framework.facts import Fact
@@ -251,15 +247,15 @@ def _matrix_terms(
         return None
     assert isinstance(a, Tensor)
     assert isinstance(b, Packed)
-    step = _row_step(a)
+    step = row_step(a)
     steps, kinds = [step, 0], []
     for tensor in operands:
         is_row = tensor.shape[-1:] == (size_n,) == (tensor.size,)
         if not (is_row and tensor.strides[-1] == 1) and tensor.shape != shape:
             return None
-        steps.append(0 if is_row else _row_step(tensor))
+        steps.append(0 if is_row else row_step(tensor))
         kinds.append(Operand("full" if steps[-1] else "row", tensor.dtype))
-    steps += map(_row_step, results)
+    steps += map(row_step, results)
     if a.shape[-1] == 1 or None in steps:
         return None
     problem = Problem(
@@ -426,78 +422,6 @@ def _left(binder: Binder, a: Left, product: str) -> tuple[Tensor, Layout]:
     return _laid_out(binder, a)
 
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_WORDS = np.dtype(np.int32)
-
-# Rows that one chunk writes as words.
-_ROWS_OF_WORDS = 16
-
-
-def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
-    """A's rows as rows of words. Rows that are none yet are written as such, with room for whole vectors."""
-    kind = PRODUCTS[product]
-    *outer, size_k = matrix.shape
-    if _are_words(matrix, product):
-        strides = [stride // kind.depth for stride in matrix.strides[:-1]]
-        return Tensor(_WORDS, (*outer, size_k // kind.depth), (*strides, 1), matrix.buffer, matrix.offset)
-    lanes = binder.target.lanes(kind.word)
-    row = max(1, -(-size_k // (kind.depth * lanes))) * lanes * kind.parts
-    count = math.prod(outer)
-    stride = _row_step(matrix)
-    if stride is None:
-        matrix, stride = contiguous(binder, matrix), size_k
-    words = binder.new(_WORDS, (*outer, row))
-    binder.step(
-        emit_words,
-        WordsSpec(product, matrix.dtype == _BFLOAT16),
-        [matrix, stride, count, size_k, words, row, _ROWS_OF_WORDS],
-        reads=(matrix,),
-        writes=(words,),
-        chunks=-(-count // _ROWS_OF_WORDS),
-    )
-    return words
-
-
-def as_tiles(binder: Binder, matrix: Tensor, product: str) -> Tensor:
-    """A's rows as tiles of words, which follow one another; each matrix has whole ones."""
-    kind = PRODUCTS[product]
-    *outer, count, size_k = matrix.shape
-    step = _row_step(matrix.reshaped((*outer, size_k), (*matrix.strides[:-2], matrix.strides[-1])))
-    if step is None:
-        matrix, step = contiguous(binder, matrix), count * size_k
-    row, tiles = kind.words(max(1, size_k)), -(-count // SIDE)
-    whole = binder.new(_WORDS, (*outer, tiles * SIDE, row))
-    binder.step(
-        emit_words_in_tiles,
-        WordsInTilesSpec(product),
-        [matrix, matrix.strides[-2], count, size_k, whole, row, tiles, step],
-        reads=(matrix,),
-        writes=(whole,),
-        chunks=math.prod(outer) * tiles,
-    )
-    return whole.reshaped((*outer, count, row), whole.strides)
-
-
-def _are_words(matrix: Tensor, product: str) -> bool:
-    """Whether the rows hold what the product multiplies already, and whole words of it as they lie."""
-    kind = PRODUCTS[product]
-    if type_of(matrix.dtype) != kind.packed_a or matrix.strides[-1] != 1 or kind.parts > 1:
-        return False
-    # What comes together is read together: words behind the last one would be those of the next row.
-    together = kind.depth * kind.unit
-    return matrix.shape[-1] % together == 0 and not any(step % kind.depth for step in matrix.strides[:-1])
-
-
-def _row_step(matrix: Tensor) -> int | None:
-    """The distance of all rows of all batches; None where it differs, or the elements of a row do not lie together."""
-    if matrix.strides[-1] != 1 and matrix.shape[-1] != 1:
-        return None
-    axes = [(size, step) for size, step in zip(matrix.shape[:-1], matrix.strides[:-1], strict=True) if size != 1]
-    if any(step != size * below for (_, step), (size, below) in itertools.pairwise(axes)):
-        return None
-    return axes[-1][1] if axes else 0
-
-
 def _laid_out(binder: Binder, matrix: Tensor) -> tuple[Tensor, Layout]:
     """The matrix with one of its last two strides equal to 1 (copied where it has none), and which."""
     rows, columns = matrix.strides[-2:]
@@ -545,13 +469,14 @@ def _joined(axes: Sequence[Axis], a_layout: Layout) -> list[Axis]:
     return joined
 
 
-def _addressing(row_step: int, column_step: int) -> Addressing:
-    if column_step == 0:
-        return "column" if row_step else "scalar"
-    return "full" if row_step else "row"
+def _addressing(down: int, along: int) -> Addressing:
+    if along == 0:
+        return "column" if down else "scalar"
+    return "full" if down else "row"
 
 
 _FLOAT32 = np.dtype(np.float32)
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _PRODUCTS_OF: dict[np.dtype[Any], str] = {
     _FLOAT32: "f32",
     np.dtype(np.float64): "f64",
