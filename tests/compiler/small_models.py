@@ -105,9 +105,9 @@ SMALL_MODELS: dict[str, SmallModel] = {
         constants={"w1": (70, 130), "b1": (130,), "w2": (130, 45), "b2": (45,)},
     ),
     "product of many rows": SmallModel(
-        """rows (float[n, 230] x) => (float[n, 260] y) { h = MatMul(x, w) y = Add(h, b) }""",
+        """rows (float[n, 400] x) => (float[n, 420] y) { h = MatMul(x, w) y = Add(h, b) }""",
         sizes=({"n": 70}, {"n": 1200}),
-        constants={"w": (230, 260), "b": (260,)},
+        constants={"w": (400, 420), "b": (420,)},
     ),
     "products of activations": SmallModel(
         """products (float[2, 3, n, 17] a, float[2, 3, 17, m] b, double[n, 8] c, double[8, m] d)

@@ -12,7 +12,6 @@ from onnx import numpy_helper, parser
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native_steps import BoundSegment
 from sardonyx.compiler.new_sizes import formulas
 from sardonyx.compiler.new_sizes.formulas import Formulas
@@ -249,7 +248,7 @@ def test_one_outline_serves_steps_of_one_chunk_and_of_many(model: bytes, routed:
     assert len(patterns) > 1
     assert routed.count(False) <= 2
     assert segment._outlines is not None
-    assert len(segment._outlines._known) == 1 + host_target().has_amx  # whose tiles take products of many rows
+    assert len(segment._outlines._known) == 1
 
 
 def test_results_have_the_same_bits(model: bytes) -> None:

@@ -80,14 +80,18 @@ def bf16_product(target: Target) -> str | None:
 
 def suits_parts(target: Target, m: int, n: int, k: int) -> bool:
     """Whether a product of float32 by a constant takes less time in tiles of AMX, of three parts for each number, than
-    by vectors: where it has many rows, and so many multiplications that its factors' way into tiles is little."""
+    by vectors: where it has many rows, and so many multiplications that its factors' way into tiles is little.
+
+    That holds for several threads: the number of them must not change bits, so nothing here depends on it.
+    """
     return target.has_amx and m >= ROWS_OF_PARTS and n * k > _MADDS_OF_WORD * k + _MADDS_OF_RESULT * n
 
 
 # Fewer rows wait for the parts of B, half as many bytes again. What writing an element of A as words and a result from
-# tiles costs, in multiply-adds of vectors, over what tiles save of each.
+# tiles costs, in multiply-adds of vectors, over what tiles save of each; half of it is that what one thread has written
+# comes to the other from afar.
 ROWS_OF_PARTS = 64
-_MADDS_OF_WORD, _MADDS_OF_RESULT = 70, 40
+_MADDS_OF_WORD, _MADDS_OF_RESULT = 160, 125
 
 NEAR_L3 = 64 << 20
 

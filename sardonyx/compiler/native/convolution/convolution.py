@@ -34,7 +34,6 @@ from sardonyx.compiler.native.template import Epilogue, JointKernel, NativeKerne
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes
-from sardonyx.runtime.threads.processors import team_size
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     WINDOW_COPIES,
@@ -242,10 +241,11 @@ def _may_take_parts(binder: Binder, call: ConvolutionCall) -> bool:
     allowed = binder.target.has_amx and binder.settings.float32_tiles
     if not allowed or call.group > 1 or not call.has_constant_weights or call.batch * call.places < ROWS_OF_PARTS:
         return False
-    return team_size(binder.settings.threads) == 1 or call.flops >= _WORTH_WAITING
+    return call.flops >= _WORTH_WAITING
 
 
-# Operations of a convolution whose input several threads first write as words, and wait for each other.
+# Operations of a convolution whose input threads first write as words, and wait for each other. With one thread fewer
+# would do, but bits must not depend on the number of threads.
 _WORTH_WAITING = 8e7
 
 
