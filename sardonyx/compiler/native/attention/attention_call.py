@@ -20,7 +20,7 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
 )
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.types import F32, F64
-from sardonyx.compiler.native.products.gemm_step import product_of
+from sardonyx.compiler.native.products.gemm_step import allows_parts, product_of
 from sardonyx.compiler.traced import larger
 
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
@@ -192,7 +192,7 @@ class Attention:
 
     def _suits_parts(self, binder: Binder) -> bool:
         """Whether products of float32 take less time in tiles of AMX, of three parts for each number."""
-        if not (binder.target.has_amx and binder.settings.float32_tiles):
+        if not allows_parts(binder):
             return False
         sizes, words = (self.query.size, self.value.size), PRODUCTS["f32 tiles"].words
         rows, keys, channels = self.rows_of_a_key_head, self.key.rows, sum(sizes)

@@ -29,7 +29,7 @@ from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
 from sardonyx.compiler.native.convolution.winograd import WINOGRAD
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.products.gemm_step import product_of, products_reason
+from sardonyx.compiler.native.products.gemm_step import allows_parts, product_of, products_reason
 from sardonyx.compiler.native.template import Epilogue, JointKernel, NativeKernel, Part, template
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
@@ -238,10 +238,9 @@ def choose(binder: Binder, call: ConvolutionCall) -> tuple[float, Algorithm, Con
 
 def _may_take_parts(binder: Binder, call: ConvolutionCall) -> bool:
     """Whether the products may be in tiles of AMX, three parts for each number."""
-    allowed = binder.target.has_amx and binder.settings.float32_tiles
-    if not allowed or call.group > 1 or not call.has_constant_weights or call.batch * call.places < ROWS_OF_PARTS:
+    if not allows_parts(binder) or call.group > 1 or not call.has_constant_weights:
         return False
-    return call.flops >= _WORTH_WAITING
+    return call.batch * call.places >= ROWS_OF_PARTS and call.flops >= _WORTH_WAITING
 
 
 # Operations of a convolution whose input threads first write as words, and wait for each other. With one thread fewer

@@ -183,9 +183,9 @@ def multiply(
 
 def _make_ready(binder: Binder, spec: GemmSpec, problem: Problem) -> None:
     """The kernels for other numbers of rows than those that are guessed, by vectors and in tiles of parts."""
-    if spec.product not in _BY_ROWS or spec.a not in ("rows", "tiles") or not binder.settings.float32_tiles:
+    if spec.product not in _BY_ROWS or spec.a not in ("rows", "tiles"):
         return
-    if not suits_parts(binder.target, ROWS_OF_PARTS, problem.n, problem.k):
+    if by_constant(binder, "f32", ROWS_OF_PARTS, problem.n, problem.k) == "f32":
         return
     forms: tuple[tuple[str, Layout], ...] = (("f32", "rows"), ("f32 tiles", "rows"), ("f32 tiles", "tiles"))
     for product, layout in forms:
@@ -495,6 +495,17 @@ def product_of(dtype: np.dtype[np.generic], target: Target | None = None, precis
         if faster is not None:
             return faster
     return _PRODUCTS_OF.get(dtype)
+
+
+def allows_parts(binder: Binder) -> bool:
+    """Whether products of float32 may be in tiles of AMX, three parts for each number."""
+    return binder.target.has_amx and binder.settings.float32_tiles
+
+
+def by_constant(binder: Binder, product: str, m: int, n: int, k: int) -> str:
+    """The inner product for m x k by a constant k x n: in tiles of parts where float32 takes less time so."""
+    in_parts = product == "f32" and allows_parts(binder) and suits_parts(binder.target, m, n, k)
+    return "f32 tiles" if in_parts else product
 
 
 def products_reason(operands: Sequence[Fact | None]) -> str | None:

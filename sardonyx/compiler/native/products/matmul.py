@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.choice.gemm_choice import suits_parts
 from sardonyx.compiler.native.products.dots_step import suits_dots
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of, products_reason
+from sardonyx.compiler.native.products.gemm_step import Packed, by_constant, multiply, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import in_lines, line_step, pack_b
 from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
@@ -63,9 +62,8 @@ class ProductKernel(NativeKernel):
         operands = [widened(tensor, shape) for _, tensor in addends]
         product = product_of(b.dtype, binder.target, binder.settings.precision)
         assert product is not None
-        if product == "f32" and _is_packed(b) and len(right.shape) == 2 and binder.settings.float32_tiles:
-            rows = math.prod(shape.batch) * shape.rows
-            product = "f32 tiles" if suits_parts(binder.target, rows, *right.shape[::-1]) else product
+        if _is_packed(b) and len(right.shape) == 2:
+            product = by_constant(binder, product, math.prod(shape.batch) * shape.rows, *right.shape[::-1])
         second = self._right(binder, b, right, for_b, product)
         return add_product(binder, shape, left, second, result, operands, epilogue, product)
 

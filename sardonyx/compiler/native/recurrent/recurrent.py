@@ -9,11 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.choice.gemm_choice import suits_parts
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
+from sardonyx.compiler.native.products.gemm_step import Packed, by_constant, multiply, product_of
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.recurrent.layer import Gates, Layer, element_type, is_constant
 from sardonyx.compiler.native.template import NativeKernel, template
@@ -76,8 +75,8 @@ def _projected(layer: Layer, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
         operands.append(first.reshaped((sizes.directions, 1, columns), (across, along, along)))
     product = product_of(x.dtype, binder.target, binder.settings.precision)
     assert product is not None
-    if product == "f32" and is_constant(w) and binder.settings.float32_tiles:
-        product = "f32 tiles" if suits_parts(binder.target, left.shape[0], columns, sizes.width) else product
+    if is_constant(w):
+        product = by_constant(binder, product, rows, columns, sizes.width)
     multiply(binder, left, _weights(binder, w, product), (value,), operands, [result], product)
     return result
 
