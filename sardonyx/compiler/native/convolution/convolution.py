@@ -240,12 +240,12 @@ def _may_take_parts(binder: Binder, call: ConvolutionCall) -> bool:
     """Whether the products may be in tiles of AMX, three parts for each number."""
     if not allows_parts(binder) or call.group > 1 or not call.has_constant_weights:
         return False
-    return call.batch * call.places >= ROWS_OF_PARTS and call.flops >= _WORTH_WAITING
+    return call.batch * call.places >= ROWS_OF_PARTS and call.flops >= OPERATIONS_OF_PARTS
 
 
 # Operations of a convolution whose input threads first write as words, and wait for each other. With one thread fewer
 # would do, but bits must not depend on the number of threads.
-_WORTH_WAITING = 8e7
+OPERATIONS_OF_PARTS = 8e7
 
 
 def _with_rank(tensor: Tensor, rank: int) -> Tensor:
