@@ -150,3 +150,73 @@ def test_orders_that_do_not_cancel_stay(
     assert operators(after).count("Transpose") == (3 if second else 2)
     assert any(reason in text for text in reports["TransposeOptimizer"].declined)
     assert_agrees(model, after, {name: RNG.standard_normal((3, 3, 3)).astype(np.float32) for name in inputs})
+
+
+W = {"w": RNG.standard_normal((3, 3, 1, 1)).astype(np.float32), "six": np.array(6, np.float32)}
+MAP: dict[str, list[int | str]] = {"x": ["n", 3, "h", "v"]}
+LAST = [0, 2, 3, 1]
+
+
+def _feeds() -> dict[str, np.ndarray]:
+    return {"x": RNG.standard_normal((2, 3, 4, 5)).astype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        [N("Relu", ["t"], ["y"])],
+        [N("Clip", ["t", "", "six"], ["y"])],
+        [N("Sub", ["six", "t"], ["y"])],
+        [N("Neg", ["t"], ["s"]), N("Sigmoid", ["s"], ["y"])],
+    ],
+)
+def test_what_follows_a_convolution_elementwise_is_transposed_after_it(middle: list[onnx.NodeProto]) -> None:
+    nodes = [N("Conv", ["x", "w"], ["c"]), N("Transpose", ["c"], ["t"], perm=LAST), *middle]
+    model = make_model(nodes, MAP, ["y"], W)
+    after, reports = rewritten(model)
+    assert operators(after) == ["Conv", *(node.op_type for node in middle), "Transpose"]
+    assert reports["TransposeDelay"].changes == len(middle)
+    assert_agrees(model, after, _feeds())
+
+
+@pytest.mark.parametrize("kind", ["Add", "Sub"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_residuals_that_others_read_lose_their_transposes(kind: str, turned: bool) -> None:
+    """As exports for channels-last layouts have them: every convolution between two transposes."""
+    one, two = ["t", "u"][:: -1 if turned else 1], ["a", "v"][:: -1 if turned else 1]
+    nodes = [
+        N("Conv", ["x", "w"], ["c"]),
+        N("Transpose", ["c"], ["t"], perm=LAST),
+        N("Conv", ["c", "w"], ["d"]),
+        N("Transpose", ["d"], ["u"], perm=LAST),
+        N(kind, one, ["a"]),
+        N("Transpose", ["a"], ["e"], perm=[0, 3, 1, 2]),
+        N("Conv", ["e", "w"], ["f"]),
+        N("Transpose", ["f"], ["v"], perm=LAST),
+        N(kind, two, ["b"]),
+        N("Transpose", ["b"], ["g"], perm=[0, 3, 1, 2]),
+        N("Relu", ["g"], ["y"]),
+    ]
+    model = make_model(nodes, MAP, ["y"], W)
+    after, _ = rewritten(model)
+    assert operators(after) == ["Conv", "Conv", kind, "Conv", kind, "Relu"]
+    assert_agrees(model, after, _feeds())
+
+
+def test_transposes_stay_before_what_no_convolution_makes_or_lies_otherwise() -> None:
+    plain = make_model([N("Transpose", ["x"], ["t"], perm=LAST), N("Relu", ["t"], ["y"])], MAP, ["y"])
+    assert operators(rewritten(plain)[0]) == ["Transpose", "Relu"]
+    nodes = [
+        N("Conv", ["x", "w"], ["c"]),
+        N("Transpose", ["c"], ["t"], perm=LAST),
+        N("Transpose", ["z"], ["u"], perm=[1, 2, 3, 0]),
+        N("Add", ["t", "u"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": [3, 3, 3, 3], "z": [3, 3, 3, 3]}, ["y"], W)
+    after, reports = rewritten(model)
+    assert operators(after) == [node.op_type for node in nodes]
+    assert any("transposed differently" in text for text in reports["TransposeDelay"].declined)
+    constant = make_model([*nodes[:2], N("Mul", ["t", "k"], ["y"])], MAP, ["y"], {**W, "k": np.ones(3, np.float32)})
+    after, reports = rewritten(constant)
+    assert operators(after) == ["Conv", "Transpose", "Mul"]
+    assert any("not one number" in text for text in reports["TransposeDelay"].declined)

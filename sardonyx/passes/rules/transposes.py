@@ -1,4 +1,4 @@
-"""Transpose: without effect, one after another, around a reshape, or around an elementwise operator."""
+"""Transpose: without effect, one after another, around a reshape, around an elementwise operator, or before one."""
 
 from __future__ import annotations
 
@@ -116,27 +116,91 @@ class SinkTranspose(Rule):
         assert order is not None
         if tuple(order[axis] for axis in outer) != tuple(range(len(order))):
             return "the two orders of axes do not cancel"
-        constant = m.constant("c")
-        if constant is not None and constant.size != 1:
-            return "its constant is not one number"
-        if constant is not None and constant.ndim > len(order):
-            return "the constant may give the result more dimensions"
         if len(inner) == 2 and m.fact("b").rank != rank:
             return "the operands differ in rank"
-        return None
+        return _constant_problem(m, len(order))
 
     def rewrite(self, m: Match) -> Replacement:
         node = m.root.inputs[0].producer() if m.root.inputs[0] is not None else None
         assert node is not None
-        plain = [self._untransposed(value, m) for value in node.inputs]
+        plain = [_untransposed(value, m) for value in node.inputs]
         moved = ir.node(node.op_type, plain, domain=node.domain, version=node.version, name=node.name)
         moved.attributes.update(node.attributes)
         return Replacement((moved,), {m.root.outputs[0]: moved.outputs[0]})
 
-    @staticmethod
-    def _untransposed(value: ir.Value | None, m: Match) -> ir.Value | None:
-        producer = None if value is None else value.producer()
-        return producer.inputs[0] if producer is not None and producer in m.nodes else value
+
+class DelayTranspose(Rule):
+    """f(Transpose(a)) of an elementwise f is Transpose(f(a)) where a convolution makes a, with whose results f is then
+    computed; so for a second input that is transposed alike, which others may read, too."""
+
+    name = "TransposeDelay"
+    level = Level.BASIC
+    patterns = (
+        OpPattern(UNARY, (op.Transpose("a"),)),
+        op.Clip(op.Transpose("a"), "low?", "high?"),
+        OpPattern(BINARY, (op.Transpose("a"), op.Transpose("b", shared=True))),
+        OpPattern(BINARY, (op.Transpose("b", shared=True), op.Transpose("a"))),
+        OpPattern(BINARY, (op.Transpose("a"), "c!")),
+        OpPattern(BINARY, ("c!", op.Transpose("a"))),
+    )
+
+    def check(self, m: Match) -> str | None:
+        if not _is_convolved(m.value("a")):
+            return ""
+        rank = m.fact("a").rank
+        orders = {permutation(node, rank) for node in m.nodes[1:]}
+        if rank is None or len(orders) > 1:
+            return "the operands are transposed differently"
+        if m.optional("b") is not None and m.fact("b").rank != rank:
+            return "the operands differ in rank"
+        return _constant_problem(m, rank)
+
+    def rewrite(self, m: Match) -> Replacement:
+        node = m.root
+        plain = [_untransposed(value, m) for value in node.inputs]
+        kept = {name: attribute.value for name, attribute in node.attributes.items()}
+        early = m.new_node(node.op_type, plain, kept, version=node.version)
+        transpose = m.nodes[1]
+        perm = permutation(transpose, m.fact("a").rank)
+        late = m.new_node("Transpose", early.outputs, {"perm": perm}, version=transpose.version)
+        return Replacement((early, late), {node.outputs[0]: late.outputs[0]})
 
 
-RULES: tuple[Rule, ...] = (UnfoldBatchedTranspose(), SinkTranspose(), MergeTransposes(), EliminateTranspose())
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_ELEMENTWISE = frozenset({*UNARY.split("|"), *BINARY.split("|"), "Clip"})
+
+
+def _is_convolved(value: ir.Value) -> bool:
+    """Whether a convolution makes a value, with or without elementwise operators behind it."""
+    node = value.producer()
+    while node is not None and node.op_type in _ELEMENTWISE:
+        makers = [maker for maker in (one.producer() for one in node.inputs if one is not None) if maker is not None]
+        if any(maker.op_type in _CONVOLUTIONS for maker in makers):
+            return True
+        node = next((maker for maker in makers if maker.op_type in _ELEMENTWISE), None)
+    return node is not None and node.op_type in _CONVOLUTIONS
+
+
+def _constant_problem(m: Match, rank: int) -> str | None:
+    """Why the constant `c` of a match cannot be an operand in another order of axes, if it cannot."""
+    constant = m.constant("c")
+    if constant is not None and constant.size != 1:
+        return "its constant is not one number"
+    if constant is not None and constant.ndim > rank:
+        return "the constant may give the result more dimensions"
+    return None
+
+
+def _untransposed(value: ir.Value | None, m: Match) -> ir.Value | None:
+    """An operand before the covered Transpose that made it, or the operand itself."""
+    producer = None if value is None else value.producer()
+    return producer.inputs[0] if producer is not None and producer in m.nodes else value
+
+
+RULES: tuple[Rule, ...] = (
+    UnfoldBatchedTranspose(),
+    SinkTranspose(),
+    DelayTranspose(),
+    MergeTransposes(),
+    EliminateTranspose(),
+)
