@@ -46,6 +46,7 @@ def test_convolutions_in_parts(emulated: EmulatedLibrary, monkeypatch: pytest.Mo
     monkeypatch.setattr(convolution, "IN_PARTS", (algorithm,))
     monkeypatch.setattr(convolution, "ROWS_OF_PARTS", 0)
     monkeypatch.setattr(convolution, "OPERATIONS_OF_PARTS", 0)
+    monkeypatch.setattr(convolution, "OPERATIONS_OF_ANY", 0)
     rng = np.random.default_rng(6)
     for case in (*CASES, *([] if algorithm is RUN_PRODUCTS else [FEW_ROWS])):
         x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (case.x, case.w))

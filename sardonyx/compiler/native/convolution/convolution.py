@@ -240,12 +240,18 @@ def _may_take_parts(binder: Binder, call: ConvolutionCall) -> bool:
     """Whether the products may be in tiles of AMX, three parts for each number."""
     if not allows_parts(binder) or call.group > 1 or not call.has_constant_weights:
         return False
-    return call.batch * call.places >= ROWS_OF_PARTS and call.flops >= OPERATIONS_OF_PARTS
+    if call.batch * call.places < ROWS_OF_PARTS or call.flops < OPERATIONS_OF_PARTS:
+        return False
+    k, n = call.taps * call.channels, call.filters
+    return call.flops >= OPERATIONS_OF_ANY or n * k > _MADDS_OF_WORD * k + _MADDS_OF_RESULT * n
 
 
-# Operations of a convolution whose input threads first write as words, and wait for each other. With one thread fewer
+# Operations of a convolution whose input threads first write as words, and wait for each other: from the first number
+# on where an element of the input is multiplied so often that it repays its way into tiles and a result its own (in
+# multiply-adds; see `suits_parts`), from the other on wherever tiles are predicted to be faster. With one thread fewer
 # would do, but bits must not depend on the number of threads.
-OPERATIONS_OF_PARTS = 8e7
+OPERATIONS_OF_PARTS, OPERATIONS_OF_ANY = 3e7, 8e7
+_MADDS_OF_WORD, _MADDS_OF_RESULT = 80, 50
 
 
 def _with_rank(tensor: Tensor, rank: int) -> Tensor:
