@@ -23,8 +23,8 @@ from sardonyx.compiler.llvm.kernels.engine.executor import executor_code
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
 from sardonyx.compiler.native.rows.rows import Rates
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, apply

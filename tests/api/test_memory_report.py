@@ -52,9 +52,9 @@ def layers(seed: int = 0) -> onnx.ModelProto:
 WEIGHT_BYTES = 2 * LAYERS * WIDTH * INNER * 4
 
 
-def packed_bytes(product: str = "f32") -> int:
+def packed_bytes() -> int:
     target = host_target("")
-    return LAYERS * 4 * (packed_words(target, product, WIDTH, INNER) + packed_words(target, product, INNER, WIDTH))
+    return LAYERS * 4 * (packed_words(target, "f32", WIDTH, INNER) + packed_words(target, "f32", INNER, WIDTH))
 
 
 def session(model: Any, entries: dict[str, str] | None = None, **properties: Any) -> ort.InferenceSession:
@@ -73,30 +73,21 @@ def run(made: ort.InferenceSession, rows: int, options: ort.RunOptions | None = 
     return result
 
 
-def test_weights_are_counted_once_each() -> None:
-    made = session(layers().SerializeToString(), {"sardonyx.cpu.float32_tiles": "0"})
+@pytest.mark.parametrize("tiles", ["0", "1"])
+def test_weights_are_counted_once_each(monkeypatch: pytest.MonkeyPatch, tiles: str) -> None:
+    """And packed once, for inputs of few rows and, where a machine has tiles for them, of many."""
+    monkeypatch.setattr(gemm_choice, "_MADDS_OF_WORD", 0)
+    monkeypatch.setattr(gemm_choice, "_MADDS_OF_RESULT", 0)
+    made = session(layers().SerializeToString(), {"sardonyx.cpu.float32_tiles": tiles})
     weights = made.memory_report().weights
     assert (weights.mapped, weights.resident) == (0, 0)
     assert weights.held == WEIGHT_BYTES
     assert weights.packed == packed_bytes()
     assert weights.shared == 0
-    run(made, 5)
-    run(made, 70)
-    after = made.memory_report().weights
-    assert (after.held, after.packed) == (weights.held, weights.packed)
-
-
-@pytest.mark.skipif(not host_target("").has_amx, reason="products of float32 go by vectors here")
-def test_weights_in_parts_are_counted_when_long_inputs_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_choice, "_MADDS_OF_WORD", 0)
-    monkeypatch.setattr(gemm_choice, "_MADDS_OF_RESULT", 0)
-    made = session(layers().SerializeToString())
-    run(made, 5)
-    weights = made.memory_report().weights
-    assert weights.packed == packed_bytes()
-    for _ in range(2):
-        run(made, 70)
-        assert made.memory_report().weights.packed == packed_bytes() + packed_bytes("f32 tiles")
+    for rows in (5, 70, 5, 70):
+        run(made, rows)
+        after = made.memory_report().weights
+        assert (after.held, after.packed) == (weights.held, weights.packed)
 
 
 def test_weights_in_files_are_mapped(tmp_path: Path) -> None:

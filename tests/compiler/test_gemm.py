@@ -15,10 +15,9 @@ from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.llvm.types import F32 as F32_TYPE
-from sardonyx.compiler.native.products.gemm_step import Packed
 from sardonyx.compiler.native.products.gemm_step import multiply as multiply_matrices
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder

@@ -15,13 +15,13 @@ import pytest
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.codegen import Loader, compile_assembly, compile_object
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
-from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec
+from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, host_targets, x86_64_targets
 from sardonyx.compiler.native.products import gemm_step
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply
+from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.matmul import MatMulKernel
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
 from sardonyx.kernel.expr import Input
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.settings import RunSettings
@@ -101,9 +101,10 @@ class Tiles:
 class EmulatedLibrary(KernelLibrary):
     """The library of this machine as if it had AMX."""
 
-    def __init__(self) -> None:
+    def __init__(self, l3: int = 0) -> None:
         host = library("avx512").target
-        super().__init__(replace(host, has_amx=True), KernelCache(None))
+        caches = replace(host.caches, l3=l3 or host.caches.l3)
+        super().__init__(replace(host, has_amx=True, caches=caches), KernelCache(None))
         self.tiles = Tiles()
         self._host = host
         self._found: dict[str, int] = {}
@@ -171,12 +172,18 @@ def test_bfloat16_tiles(emulated: EmulatedLibrary, form: str) -> None:
         assert not emulated.tiles.configured
 
 
+@pytest.fixture(scope="module", params=[32 << 20, 128 << 20], ids=["near", "far"])
+def of_parts(request: pytest.FixtureRequest) -> EmulatedLibrary:
+    """With a last cache of either size: panels have two vectors, or three."""
+    return EmulatedLibrary(request.param)
+
+
 def multiply_parts(library_: EmulatedLibrary, a: Array, b: Array) -> tuple[Array, str]:
     """A x B in tiles of three parts, and A's layout."""
     binder, memory = Binder(library_), Memory()
     left = binder.external(0, a.dtype, a.shape)
     memory.put(left, a)
-    right = Packed(binder.constant(pack_b(library_, b, "f32 tiles")), b.shape)
+    right = Packed(binder.constant(pack_b(library_, b, "f32")), b.shape)
     result: Tensor = binder.new(np.dtype(np.float32), (*a.shape[:-1], b.shape[-1]))
     multiply(binder, left, right, (Input(np.dtype(np.float32), 0),), [], [result], "f32 tiles")
     run(binder, memory)
@@ -187,15 +194,15 @@ def multiply_parts(library_: EmulatedLibrary, a: Array, b: Array) -> tuple[Array
 
 @needs_avx512
 @pytest.mark.parametrize("large", [False, True])
-def test_float32_in_parts(emulated: EmulatedLibrary, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+def test_float32_in_parts(of_parts: EmulatedLibrary, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     """As exact as sums of float32 are, whether A's words are written before or while it is multiplied."""
     monkeypatch.setattr(gemm_step, "copies_large_rows", lambda target, problem: large)
     rng = np.random.default_rng(2)
     for m, n, k in SIZES:
         a = (rng.standard_normal((m, k)) * np.exp(rng.uniform(-20, 20, (m, 1)))).astype(np.float32)
         b = (rng.standard_normal((k, n)) * np.exp(rng.uniform(-20, 20, (1, n)))).astype(np.float32)
-        found, layout = multiply_parts(emulated, a, b)
-        assert layout == ("rows copied, B packed" if large and 1 not in (m, n, k) else "tiles, B packed")
+        found, layout = multiply_parts(of_parts, a, b)
+        assert layout == ("rows copied" if large and 1 not in (m, n, k) else "tiles") + ", B panels copied"
         left, right = a.astype(np.float64), b.astype(np.float64)
         scale = np.abs(left) @ np.abs(right) + 1e-30
         assert (np.abs(found - left @ right) / scale).max(initial=0.0) < 3e-7
@@ -203,7 +210,7 @@ def test_float32_in_parts(emulated: EmulatedLibrary, monkeypatch: pytest.MonkeyP
 
 @needs_avx512
 @pytest.mark.parametrize("large", [False, True])
-def test_parts_keep_infinities(emulated: EmulatedLibrary, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+def test_parts_keep_infinities(of_parts: EmulatedLibrary, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
     monkeypatch.setattr(gemm_step, "copies_large_rows", lambda target, problem: large)
     rng = np.random.default_rng(3)
     a = rng.standard_normal((37, 75)).astype(np.float32)
@@ -212,7 +219,7 @@ def test_parts_keep_infinities(emulated: EmulatedLibrary, monkeypatch: pytest.Mo
     a[33, 1], b[1, 2] = np.inf, 0.5  # of which the second and third part are zero
     with np.errstate(all="ignore"):
         wanted = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
-    found, _ = multiply_parts(emulated, a, b)
+    found, _ = multiply_parts(of_parts, a, b)
     assert np.array_equal(np.isnan(found), np.isnan(wanted))
     ends = np.isinf(wanted)
     assert ends.sum() > 40
@@ -221,13 +228,13 @@ def test_parts_keep_infinities(emulated: EmulatedLibrary, monkeypatch: pytest.Mo
 
 
 @needs_avx512
-def test_parts_of_matrices_that_lie_apart(emulated: EmulatedLibrary) -> None:
+def test_parts_of_matrices_that_lie_apart(of_parts: EmulatedLibrary) -> None:
     """Rows of several matrices are those of one if they follow one another, and of several products if they do not."""
     rng = np.random.default_rng(4)
     b = rng.standard_normal((40, 33)).astype(np.float32)
     for shape in ((3, 5, 40), (2, 2, 17, 40)):
         a = rng.standard_normal(shape).astype(np.float32)
-        found, _ = multiply_parts(emulated, a, b)
+        found, _ = multiply_parts(of_parts, a, b)
         assert np.allclose(found, a.astype(np.float64) @ b, atol=1e-5)
 
 
@@ -252,8 +259,9 @@ def test_the_instructions_are_those_of_amx(product: str) -> None:
     plain = (
         "sse sse2 cx8 fxsr mmx x87 sse3 ssse3 sse4.1 sse4.2 popcnt cx16 avx avx2 fma f16c bmi bmi2 lzcnt movbe xsave"
     )
+    b: Layout = "panels" if product == "f32 tiles" else "packed"
     target = x86_64_targets(FEATURES | every | frozenset(plain.split()), Caches())["amx"]
-    text = compile_assembly(emit_gemm(target, GemmSpec(product, "words", "packed", 16, 2)), target)
+    text = compile_assembly(emit_gemm(target, GemmSpec(product, "words", b, 16, 2)), target)
     dot = "tdpbusd" if product == "u8s8 tiles" else "tdpbf16ps"
     for instruction in ("ldtilecfg", "tilerelease", "tilezero", "tileloadd", "tilestored", dot):
         assert instruction in text

@@ -87,7 +87,7 @@ def suits_parts(target: Target, m: int, n: int, k: int) -> bool:
     return target.has_amx and m >= ROWS_OF_PARTS and n * k > _MADDS_OF_WORD * k + _MADDS_OF_RESULT * n
 
 
-# Fewer rows wait for the parts of B, half as many bytes again. What writing an element of A as words and a result from
+# Of fewer rows taking B apart is too much of the work. What writing an element of A as words and a result from
 # tiles costs, in multiply-adds of vectors, over what tiles save of each; half of it is that what one thread has written
 # comes to the other from afar.
 ROWS_OF_PARTS = 64

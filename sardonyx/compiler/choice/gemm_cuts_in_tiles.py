@@ -34,7 +34,7 @@ class BlockingInTiles(BlockingChoice):
         return cut.row_block if whole else min(cut.row_block, _STRIP_TILES * SIDE)
 
     def _copies_b(self) -> bool:
-        return self.problem.b == "rows"
+        return self.problem.b in ("rows", "panels")
 
     def _tile_rows(self) -> int:
         return SIDE

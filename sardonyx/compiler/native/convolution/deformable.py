@@ -15,8 +15,8 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.gemm_step import multiply, product_of
+from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
@@ -110,12 +110,12 @@ class DeformableConvolution(NativeKernel):
         dtype = _working(call.w.dtype)
         shape = (group, taps * own, filters)
 
-        def panels(array: Array) -> Array:
+        def matrices(array: Array) -> Array:
             by_taps = array.astype(dtype).reshape(group, filters, own, taps).transpose(0, 1, 3, 2)
-            return pack_b(binder.library, by_taps.reshape(group, filters, taps * own).transpose(0, 2, 1), call.product)
+            return by_taps.reshape(group, filters, taps * own).transpose(0, 2, 1)
 
         if call.has_constant_weights:
-            return Packed(binder.derived(call.w, ("panels of moved taps", group, call.product), panels), shape)
+            return in_panels(binder, call.w, ("moved taps", group), matrices, call.product, shape)
         w = contiguous(binder, call.w)
         if w.dtype != dtype:
             (w,) = PointwiseKernel((Input(w.dtype, 0).cast(dtype),), (w.dtype,)).bind(binder, [w])

@@ -22,6 +22,7 @@ from sardonyx.compiler.native.convolution.window_products import contiguous_plac
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
 from sardonyx.compiler.native.products.gemm_step import RunGeometry, RunRows, multiply
+from sardonyx.compiler.native.products.packed_constants import panels_product
 from sardonyx.compiler.native.products.words import as_words
 
 # Spatial dimensions of an input.
@@ -46,7 +47,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     nbytes = call.batch * math.prod(windows.size) * channels * product.packed_a.nbytes * product.parts
     ns = flops / (_SHARE_OF_PEAK * rate.flops(binder.target, call.product)) + _FRAME_NS
     ns += 2 * nbytes / rate.bytes_of(binder.target, nbytes) + words_ns(binder.target, call.product, call.x.nbytes)
-    ns += weights_ns(binder.target, call.w.size * product.packed_b.nbytes * product.parts)
+    ns += weights_ns(binder.target, call.w.size * PRODUCTS[panels_product(call.product)].packed_b.nbytes)
     ns += tiles_ns(call.product, call.batch * rows * call.filters)
     if not call.is_channels_last:
         ns += call.x.nbytes / rate.bytes_of(binder.target, call.x.nbytes)

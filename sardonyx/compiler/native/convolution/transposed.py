@@ -29,8 +29,8 @@ from sardonyx.compiler.native.convolution.overlaps import (
 )
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply, product_of, products_reason
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.gemm_step import multiply, product_of, products_reason
+from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.convolution import cut_too_much
@@ -171,12 +171,12 @@ class TransposedConvolution(NativeKernel):
         across = w.shape[-1]
         shape = (rows, 1, 1, channels, across * filters)
 
-        def panels(array: Array) -> Array:
+        def matrices(array: Array) -> Array:
             by_rows = array.reshape(channels, filters, rows, across).transpose(2, 0, 3, 1)
-            return pack_b(binder.library, by_rows.reshape(rows, channels, across * filters), product)
+            return by_rows.reshape(rows, channels, across * filters)
 
         if w.is_known and w.buffer.kind == "constant":
-            return Packed(binder.derived(w, ("panels of rows of taps", product), panels), shape)
+            return in_panels(binder, w, "rows of taps", matrices, product, shape)
         by_rows = transposed(contiguous(binder, w).reshaped((channels, filters, rows, across)), (2, 0, 3, 1))
         return contiguous(binder, by_rows).reshaped(shape)
 
@@ -215,16 +215,17 @@ class TransposedConvolution(NativeKernel):
         channels, filters = w.shape[:2]
         taps, own = math.prod(w.shape[2:]), channels // self.group
 
-        def panels(array: Array) -> Array:
+        shape = (1, self.group, own, taps * filters)
+
+        def matrices(array: Array) -> Array:
             by_taps = array.reshape(self.group, own, filters, taps).swapaxes(2, 3)
-            return pack_b(binder.library, by_taps.reshape(self.group, own, taps * filters), product)
+            return by_taps.reshape(shape[1:])
 
         if w.is_known and w.buffer.kind == "constant":
-            packed = binder.derived(w, ("panels of taps", self.group, product), panels)
-            return Packed(packed, (1, self.group, own, taps * filters))
+            return in_panels(binder, w, ("taps", self.group), matrices, product, shape)
         w = contiguous(binder, w)
         by_taps = w.reshaped((channels, taps, filters), (filters * taps, 1, taps))
-        return contiguous(binder, by_taps).reshaped((1, self.group, own, taps * filters))
+        return contiguous(binder, by_taps).reshaped(shape)
 
     def _gather_scaled(
         self,

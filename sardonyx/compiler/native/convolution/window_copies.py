@@ -22,8 +22,8 @@ from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, til
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.ops.windows import Windows
 
 # With fewer channels than this a window is copied from ONNX's order, whose runs go along the last dimension.
@@ -114,15 +114,13 @@ def columns(binder: Binder, call: ConvolutionCall, by_channels: bool, product: s
             w = contiguous(binder, w)
         return w.reshaped(shape, (taps * channels * filters, 1, taps * channels))
 
-    def panels(array: Array) -> Array:
+    def matrices(array: Array) -> Array:
         matrix: Array = array.reshape(group, filters, channels, taps)
         if by_channels:
             matrix = np.ascontiguousarray(matrix.transpose(0, 1, 3, 2))
-        matrix = matrix.reshape(group, filters, taps * channels).transpose(0, 2, 1)
-        return pack_b(binder.library, matrix, product)
+        return matrix.reshape(group, filters, taps * channels).transpose(0, 2, 1)
 
-    packed = binder.derived(w, ("panels of filters", group, by_channels, product), panels)
-    return Packed(packed, shape)
+    return in_panels(binder, w, ("filters", group, by_channels), matrices, product, shape)
 
 
 def _is_by_channels(call: ConvolutionCall) -> bool:

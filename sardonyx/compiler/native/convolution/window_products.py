@@ -18,8 +18,8 @@ from sardonyx.compiler.llvm.kernels.products.gemm_windows import SPATIAL, Window
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.products.gemm_step import Packed, WindowRows, multiply
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.gemm_step import WindowRows, multiply
+from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.products.words import as_words
 
 # The share of the peak that products reach.
@@ -124,12 +124,11 @@ def panels_by_taps(binder: Binder, call: ConvolutionCall, channels: int) -> Pack
     """The weights as panels [group, K, filters], K by taps and then channels, of which there are `channels`."""
     group, taps, filters, own = call.group, call.taps, call.filters // call.group, call.w.shape[1]
 
-    def panels(array: Array) -> Array:
+    def matrices(array: Array) -> Array:
         matrix: Array = array.reshape(group, filters, own, taps).transpose(0, 1, 3, 2)
         if channels != own:
             matrix = np.concatenate([matrix, np.zeros((*matrix.shape[:-1], channels - own), matrix.dtype)], axis=-1)
-        matrix = np.ascontiguousarray(matrix).reshape(group, filters, taps * channels).transpose(0, 2, 1)
-        return pack_b(binder.library, matrix, call.product)
+        return np.ascontiguousarray(matrix).reshape(group, filters, taps * channels).transpose(0, 2, 1)
 
-    packed = binder.derived(call.w, ("panels of filters", group, channels, call.product), panels)
-    return Packed(packed, (group, taps * channels, filters))
+    shape = (group, taps * channels, filters)
+    return in_panels(binder, call.w, ("filters by taps", group, channels), matrices, call.product, shape)

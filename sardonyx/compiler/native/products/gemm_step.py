@@ -22,6 +22,7 @@ from sardonyx.compiler.choice.gemm_choice import (
     asks_for_results,
     bf16_product,
     packed_words,
+    panel_columns,
     suits_parts,
     tile_shape,
 )
@@ -37,6 +38,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
+from sardonyx.compiler.native.products.packed_constants import Packed, panels_product
 from sardonyx.compiler.native.products.plain_product import Axis, PlainProduct, batch_arguments
 from sardonyx.compiler.native.products.shallow_step import takes_shallow
 from sardonyx.compiler.native.products.strassen_step import takes_quarters
@@ -45,14 +47,6 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.runtime.threads.processors import team_size
-
-
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """A constant in panels: the vector of words, and its shape [..., K, N] before packing."""
-
-    words: Tensor
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +153,7 @@ def multiply(
     spec = GemmSpec(
         product, problem.a, problem.b, tile.rows, tile.vectors, tile.unroll, asks_ahead(binder.target), epilogue
     )
-    if binder.rehearses and problem.b == "packed":
+    if binder.rehearses and problem.b in ("packed", "panels"):
         _make_ready(binder, spec, problem)
     written = sum([tensor.nbytes for tensor in results])
     in_memory = sum([tensor.nbytes for tensor in found.operands]) + written
@@ -187,12 +181,14 @@ def _make_ready(binder: Binder, spec: GemmSpec, problem: Problem) -> None:
         return
     if by_constant(binder, "f32", ROWS_OF_PARTS, problem.n, problem.k) == "f32":
         return
-    forms: tuple[tuple[str, Layout], ...] = (("f32", "rows"), ("f32 tiles", "rows"), ("f32 tiles", "tiles"))
-    for product, layout in forms:
+    forms: tuple[tuple[str, Layout, Layout], ...] = (
+        ("f32", "rows", "packed"),
+        ("f32 tiles", "rows", "panels"),
+        ("f32 tiles", "tiles", "panels"),
+    )
+    for product, left, right in forms:
         tile = tile_shape(binder.target, product, problem.n)
-        other = GemmSpec(
-            product, layout, "packed", tile.rows, tile.vectors, tile.unroll, spec.few_prefetch, spec.epilogue
-        )
+        other = GemmSpec(product, left, right, tile.rows, tile.vectors, tile.unroll, spec.few_prefetch, spec.epilogue)
         binder.library.address(emit_gemm, other)
     binder.library.address(emit_words_in_tiles, WordsInTilesSpec("f32 tiles"))
 
@@ -263,6 +259,7 @@ def _matrix_terms(
         n=size_n,
         k=b.shape[-2],
         product=product,
+        b="panels" if kind.parts > 1 else "packed",
         a_stride_bytes=step * a.dtype.itemsize,  # type: ignore[operator]
         threads=team_size(binder.settings.threads),
     )
@@ -270,7 +267,8 @@ def _matrix_terms(
         a = as_tiles(binder, a.reshaped((size_m, a.shape[-1]), (step, 1)), product)  # type: ignore[arg-type]
         steps[0] = a.strides[-2]
         problem = replace(problem, a="tiles")
-    return _Terms(problem, a, b.words, 0, operands, tuple(kinds), tuple(steps), ())  # type: ignore[arg-type]
+    stride = _width(binder.target, product, size_n)
+    return _Terms(problem, a, b.words, stride, operands, tuple(kinds), tuple(steps), ())  # type: ignore[arg-type]
 
 
 def _terms(
@@ -291,8 +289,9 @@ def _terms(
         b_tensor, b_steps = b, _steps(b.shape[:-2], b.strides[:-2], shape[:-2])
         b_stride = b.strides[-2] if b_layout == "rows" else b.strides[-1]
     else:
-        b_layout, b_tensor, b_stride = "packed", b.words, 0
-        words = packed_words(binder.target, product, size_k, size_n)
+        b_layout = "panels" if PRODUCTS[product].parts > 1 else "packed"
+        b_tensor, b_stride = b.words, _width(binder.target, product, size_n)
+        words = packed_words(binder.target, panels_product(product), size_k, size_n)
         strides = [words * math.prod(b.shape[axis + 1 : -2]) for axis in range(len(b.shape) - 2)]
         b_steps = _steps(b.shape[:-2], strides, shape[:-2])
     operands = [_readable(binder, operand) for operand in operands]
@@ -506,6 +505,11 @@ def by_constant(binder: Binder, product: str, m: int, n: int, k: int) -> str:
     """The inner product for m x k by a constant k x n: in tiles of parts where float32 takes less time so."""
     in_parts = product == "f32" and allows_parts(binder) and suits_parts(binder.target, m, n, k)
     return "f32 tiles" if in_parts else product
+
+
+def _width(target: Target, product: str, columns: int) -> int:
+    """The columns of panels of numbers for a product of parts, 0 for others."""
+    return panel_columns(target, panels_product(product), columns) if PRODUCTS[product].parts > 1 else 0
 
 
 def products_reason(operands: Sequence[Fact | None]) -> str | None:

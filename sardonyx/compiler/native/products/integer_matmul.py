@@ -9,9 +9,9 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.products.gemm_step import Packed, multiply
+from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.matmul import add_product, as_matrix, product_shape
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.packed_constants import Packed, in_panels, pack_b
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input, bitwise_xor
@@ -57,16 +57,13 @@ def _constant(binder: Binder, b: Tensor, zero_point: Tensor | None, product: str
     if b.dtype == _U8:
         zero = zero - OFFSET
 
-    def panels(array: Array) -> Array:
-        return pack_b(binder.library, _signed(array, turned), product)
-
     def sums(array: Array) -> Array:
         matrix = _signed(array, turned)
         total = matrix.sum(axis=-2, keepdims=True, dtype=np.int64) - matrix.shape[-2] * zero
         return np.asarray(total.astype(np.int32))
 
     shape = b.shape[::-1] if turned else (*b.shape, 1) if len(b.shape) == 1 else b.shape
-    packed = Packed(binder.derived(b, ("panels of bytes", turned, product), panels), shape)
+    packed = in_panels(binder, b, ("signed bytes", turned), lambda array: _signed(array, turned), product, shape)
     columns = binder.derived(b, ("sums of columns", turned, zero.shape, zero.tobytes()), sums)
     points = None if not zero.any() else np.broadcast_to(zero, columns.shape).astype(np.int32)
     return _Right(packed, columns, None if points is None else binder.constant(points), True)

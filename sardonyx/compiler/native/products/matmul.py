@@ -12,8 +12,13 @@ import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.native.products.dots_step import suits_dots
-from sardonyx.compiler.native.products.gemm_step import Packed, by_constant, multiply, product_of, products_reason
-from sardonyx.compiler.native.products.packed_constants import in_lines, line_step, pack_b
+from sardonyx.compiler.native.products.gemm_step import (
+    by_constant,
+    multiply,
+    product_of,
+    products_reason,
+)
+from sardonyx.compiler.native.products.packed_constants import Packed, in_lines, in_panels, line_step
 from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, substitute
@@ -98,11 +103,11 @@ class ProductKernel(NativeKernel):
             lines = binder.derived(given, ("columns", orientation), columns)
             return lines.reshaped(right.shape, (1, line_step(right.shape[0], given.dtype)))
 
-        def panels(array: Array) -> Array:
+        def matrices(array: Array) -> Array:
             view = oriented_array(array, *orientation)
-            return pack_b(binder.library, view[:, None] if view.ndim == 1 else view, product)
+            return view[:, None] if view.ndim == 1 else view
 
-        return Packed(binder.derived(given, ("panels", orientation, product), panels), right.shape)
+        return in_panels(binder, given, orientation, matrices, product, right.shape)
 
 
 def _is_packed(given: Tensor) -> bool:

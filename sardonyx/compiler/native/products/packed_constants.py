@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.compiler.binding import Array
+from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import PackSpec, emit_pack
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -20,6 +22,39 @@ _K_BLOCK = 64
 _GROUP = 16
 # Fewer bytes than this are packed by one thread.
 _SMALL = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A constant in panels: the vector of words, and its shape [..., K, N] before packing.
+
+    For products of parts they are panels of float32, so that products by vectors read the same ones.
+    """
+
+    words: Tensor
+    shape: tuple[int, ...]
+
+
+def in_panels(
+    binder: Binder,
+    given: Tensor,
+    key: Hashable,
+    as_matrices: Callable[[Array], Array],
+    product: str,
+    shape: tuple[int, ...],
+) -> Packed:
+    """The constant `given` in panels for a product; `as_matrices`, which `key` names, makes [..., K, N] of it."""
+    packed = panels_product(product)
+
+    def panels(array: Array) -> Array:
+        return pack_b(binder.library, as_matrices(array), packed)
+
+    return Packed(binder.derived(given, ("panels", key, packed), panels), shape)
+
+
+def panels_product(product: str) -> str:
+    """The product whose words panels hold: those that are split into parts while they are multiplied are float32."""
+    return "f32" if PRODUCTS[product].parts > 1 else product
 
 
 def pack_b(library: KernelLibrary, array: Array, product: str, panel: int = 0) -> Array:

@@ -12,8 +12,12 @@ from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.products.gemm_step import Packed, by_constant, multiply, product_of
-from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.gemm_step import (
+    by_constant,
+    multiply,
+    product_of,
+)
+from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.recurrent.layer import Gates, Layer, element_type, is_constant
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
@@ -88,10 +92,10 @@ def _weights(binder: Binder, w: Tensor, product: str) -> Tensor | Packed:
     if not is_constant(w):
         return w.reshaped(shape, strides)
 
-    def panels(array: Array) -> Array:
-        return pack_b(binder.library, array.swapaxes(1, 2), product)
+    def matrices(array: Array) -> Array:
+        return array.swapaxes(1, 2)
 
-    return Packed(binder.derived(w, ("columns in panels", product), panels), shape)
+    return in_panels(binder, w, "gates in columns", matrices, product, shape)
 
 
 def _input_biases(layer: Layer, bias: Tensor) -> Tensor:

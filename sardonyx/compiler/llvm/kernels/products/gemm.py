@@ -38,8 +38,10 @@ from sardonyx.compiler.llvm.kernels.products.gemm_packing import (
     copy_rows,
     copy_tiles,
     pack_columns,
+    pack_numbers,
     pack_rows,
 )
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import elements_of_b
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, argument_names
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, Runs, configure, release
@@ -407,7 +409,7 @@ class _Gemm:
         """The least and the most panels, more than one, that are multiplied at once for so many rows; 1 for none."""
         k = self.k
         least, most = k.constant(I64, 1), k.constant(I64, 1)
-        if self.spec.b == "columns" or (self.spec.b == "rows" and self.product.copies_b):  # copied one by one
+        if self.spec.b in ("columns", "panels") or (self.spec.b == "rows" and self.product.copies_b):  # one by one
             return least, most
         for height, counts in self.wide.items():
             is_height = rows.equals(height)
@@ -421,9 +423,17 @@ class _Gemm:
         if spec.b == "packed":
             start = chunk.b.offset(panel * self._words(given["k"]) * self.panel)
             start = start.offset(self.product.words_before(block.k_start) * self.panel)
-            return Panels((start,), spec.vectors, (None,) * spec.vectors, self.panel, given["prefetch"])
+            b = Panels((start,), spec.vectors, (None,) * spec.vectors, self.panel, given["prefetch"])
+            return replace(b, requests=(self.in_tiles.panel_ahead(b),)) if product.in_tiles else b
         copied = k.pointer(k.advance(k["scratch"], given["b_scratch"], 1), product.word)
         column, stride = panel * self.panel, given["b_stride"]
+        if spec.b == "panels":
+            pack_numbers(k, product, self._numbers(chunk, panel, block.k_start), stride, block.elements, copied)
+            is_last = panel + 1 >= chunk.last_panel
+            following = k.select(is_last, chunk.first_panel, panel + 1)
+            k_start = k.select(is_last, block.k_start + given["k_block"], block.k_start)
+            ahead = self.in_tiles.panels_ahead(self._numbers(chunk, following, k_start), stride)
+            return Panels((copied,), spec.vectors, (None,) * spec.vectors, self.panel, requests=ahead)
         if spec.b == "columns":
             source = chunk.b.offset(column * stride).offset(block.k_start)
             pack_columns(k, product, source, stride, block.elements, left, spec.vectors, copied)
@@ -441,6 +451,16 @@ class _Gemm:
         loads = tuple(masks) if k.target.has_masks and not product.copies_b else (None,) * spec.vectors
         return Panels((start,), spec.vectors, loads, k.select(wanted, self.panel, stride))
 
+    def _numbers(self, chunk: _Chunk, panel: Value, k_start: Value) -> list[Pointer]:
+        """Where the vectors of a panel begin in the panels of numbers that B lies in, which may be of other widths."""
+        k, given = self.k, self.given
+        width, starts = given["b_stride"], []
+        for vector in range(self.spec.vectors):
+            column = minimum(k, panel * self.panel + vector * self.lanes, (given["n"] - 1) // self.lanes * self.lanes)
+            start = chunk.b.offset(column // width * width * given["k"] + column % width)
+            starts.append(start.offset(k_start * width))
+        return starts
+
     def _rows_from(self, block: _Block, row: Value) -> Rows:
         """A's rows within the block from this one on."""
         a = block.a
@@ -453,7 +473,7 @@ class _Gemm:
         """
         k, height, word = self.k, self.given["tile_rows"], self.product.word
         if b.prefetch is None or self.product.in_tiles:
-            return ()
+            return b.requests
         turns = (rows + (height - 1)) // height
         apart = (turns + (self.panel * word.nbytes - 1)) // turns
         start = b.starts[0].offset(b.prefetch)
@@ -533,7 +553,9 @@ class _Gemm:
         a = Rows(chunk.a, self.given["a_stride"], True, SIDE if self.spec.a == "tiles" else 1)
         runs = self.in_tiles.runs(self.k.constant(I64, 0)) if self.spec.a == "runs" else None
         rows = RowsInTiles(a, chunk.rows, words, runs, False)
-        self.in_tiles.mend(rows, at.row, chunk.b.offset(at.panel * words * self.panel), tile)
+        starts = self._numbers(chunk, at.panel, self.k.constant(I64, 0))
+        right = elements_of_b(self.k, self.product, starts, self.given["b_stride"], self.given["k"])
+        self.in_tiles.mend(rows, at.row, right, tile)
 
     def _multiply(self, chunk: _Chunk, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
         """The tile's sums, to scratch or finished: whether the epilogue is still to come."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile
-from sardonyx.compiler.llvm.kernels.products.gemm_parts import elements_of_a, mend_rows, words_of_a
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Request, Rows, Tile
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import Right, elements_of_a, mend_rows, words_of_a
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import (
+    LINE,
     PARTS_AHEAD,
     SIDE,
     TILES_ACROSS,
@@ -64,8 +65,8 @@ class GemmInTiles:
         a, ahead = self._rows_of_tile(rows, first), self._parts_ahead(rows.count, b, first)
         multiply_in_tiles(self.k, self.product, a, b.starts[0], rows.words, tile, fresh, ahead, rows.runs)
 
-    def mend(self, rows: RowsInTiles, first: Value, b: Pointer, tile: Tile) -> None:
-        """What infinities need of a finished tile of the rows from `first` on and the panel `b`, both of all K."""
+    def mend(self, rows: RowsInTiles, first: Value, right: Right, tile: Tile) -> None:
+        """What infinities need of a finished tile of the rows from `first` on and of a panel, both of all K."""
         k = self.k
         count = minimum(k, rows.count - first, k.constant(I64, SIDE))
         walk = walk_along(k, self.product, rows.words, rows.runs)
@@ -74,18 +75,27 @@ class GemmInTiles:
         else:
             line = Rows(rows.a.start.offset(first * rows.a.stride), rows.a.stride, True)
             left = elements_of_a(k, self.product, line, self.given["k"])
-        mend_rows(k, self.product, left, b, tile, count, SIDE * TILES_ACROSS, walk)
+        mend_rows(k, self.product, left, right, tile, count, SIDE * TILES_ACROSS, walk)
 
-    def _parts_ahead(self, rows: Value, b: Panels, row: Value) -> Ahead:
-        """What a tile from this row on asks for: all tiles of the rows together ask for the next panel once."""
+    def panel_ahead(self, b: Panels) -> Request:
+        """The packed panel that lies `b.prefetch` words behind this one."""
+        assert b.prefetch is not None
+        lines = SIDE * SIDE * TILES_ACROSS * self.product.parts * self.product.word.nbytes // LINE
+        return Request(b.starts[0].offset(b.prefetch), lines, LINE)
+
+    def panels_ahead(self, starts: Sequence[Pointer], width: Value) -> tuple[Request, ...]:
+        """The vectors of lines of a panel of numbers, each of which begins at its start."""
+        return tuple(Request(start, SIDE * self.product.depth, width * start.scalar.nbytes) for start in starts)
+
+    def _parts_ahead(self, rows: Value, b: Panels, row: Value) -> Ahead | None:
+        """What a tile from this row on asks for: all tiles of the rows together ask for everything once."""
         k = self.k
-        if b.prefetch is None:
-            none = k.constant(I64, 0)
-            return Ahead(none, none, none)
+        if not b.requests:
+            return None
         turns = (rows + (SIDE - 1)) // SIDE
         each = (turns + (PARTS_AHEAD - 1)) // turns
         first = minimum(k, row // SIDE * each, k.constant(I64, PARTS_AHEAD))
-        return Ahead(b.prefetch, first, minimum(k, first + each, k.constant(I64, PARTS_AHEAD)))
+        return Ahead(b.requests, first, minimum(k, first + each, k.constant(I64, PARTS_AHEAD)))
 
     def _rows_of_tile(self, rows: RowsInTiles, row: Value) -> Rows:
         """Sixteen rows from this one on, all of which can be read."""

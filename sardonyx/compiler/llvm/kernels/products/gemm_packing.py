@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_parts import paired_parts
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.narrow_floats import narrowed, rounded_quickly, widened
 from sardonyx.compiler.llvm.target import Target
@@ -161,6 +162,32 @@ def pack_rows(
             )
             for part, vector in enumerate(words):
                 place.store(vector, part * product.unit * panel + number * lanes)
+
+
+def pack_numbers(
+    k: Function, product: Product, starts: Sequence[Pointer], width: Value, elements: Value, target: Pointer
+) -> None:
+    """Pack one panel of a B that lies in panels of float32: a vector of each line from each start on, the lines `width`
+    apart. Infinities become NaN."""
+    lanes = k.target.lanes(product.word)
+    panel, unit = len(starts) * lanes, product.unit * product.depth
+    with k.loop(0, elements, unit) as first:
+        place = target.offset(product.words_before(first) * panel)
+        with k.loop(0, minimum(k, (elements - first) // 2, k.constant(I64, product.unit))) as pair:
+            line = (first + pair * 2) * width
+            for number, start in enumerate(starts):
+                source = start.offset(line)
+                words = paired_parts(k, source.load(0, lanes), source.offset(width).load(0, lanes), True)
+                for part, vector in enumerate(words):
+                    place.offset(pair * panel).store(vector, part * product.unit * panel + number * lanes)
+        with k.loop(minimum(k, (elements - first) // 2, k.constant(I64, product.unit)), product.unit) as pair:
+            there = k.splat(first + pair * 2 < elements, lanes)
+            line = minimum(k, first + pair * 2, elements - 1) * width
+            for number, start in enumerate(starts):
+                last = k.select(there, start.offset(line).load(0, lanes), 0.0)
+                words = paired_parts(k, last, k.constant(last.type, 0.0), True)
+                for part, vector in enumerate(words):
+                    place.offset(pair * panel).store(vector, part * product.unit * panel + number * lanes)
 
 
 def pack_columns(

@@ -8,7 +8,7 @@ may be NaN, or infinity of the other sign: rows of sums that are not finite are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
@@ -80,12 +80,43 @@ def elements_of_a(k: Function, product: Product, a: Rows, count: Value) -> Left:
     return left
 
 
+# Gives the vectors of the elements of the word `along` and `word` words further on, of the columns from `at` on.
+Right = Callable[[Value, Value, int], list[Value]]
+
+
+def words_of_b(k: Function, product: Product, b: Pointer, across: int) -> Right:
+    """Those of a panel of words of so many columns."""
+
+    def right(along: Value, word: Value, at: int) -> list[Value]:
+        start = b.offset((along + word) * across + at)
+        return _halves(product, start, product.unit * across, k.target.lanes(F32))
+
+    return right
+
+
+def elements_of_b(k: Function, product: Product, starts: Sequence[Pointer], width: Value, count: Value) -> Right:
+    """Those of columns of so many float32, `width` of which lie beside each other; a vector of them begins at each
+    start."""
+    lanes = k.target.lanes(F32)
+
+    def right(along: Value, word: Value, at: int) -> list[Value]:
+        first = along // product.parts * product.depth + word * product.depth
+        found = []
+        for element in range(product.depth):
+            place = minimum(k, first + element, count - 1)
+            values = starts[at // lanes].offset(place * width).load(0, lanes)
+            found.append(k.select(k.splat(first + element < count, lanes), values, 0.0))
+        return found
+
+    return right
+
+
 def mend_rows(
-    k: Function, product: Product, left: Left, b: Pointer, tile: Tile, rows: Value, across: int, walk: Walk
+    k: Function, product: Product, left: Left, right: Right, tile: Tile, rows: Value, across: int, walk: Walk
 ) -> None:
     """Those of the first `rows` rows of a tile whose sums are not finite again, by vectors.
 
-    The tile has `across` columns, and the panel `b` as many; `walk` goes along all of K.
+    The tile has `across` columns; `walk` goes along all of K.
     """
     lanes = k.target.lanes(F32)
     vectors = range(across // lanes)
@@ -95,7 +126,7 @@ def mend_rows(
         for vector in vectors[1:]:
             zero = k.fma(place.load(vector * lanes, lanes), k.constant(zero.type, 0.0), zero)
         with k.when(any_lane(k, zero.differs(zero))):
-            _row_by_vectors(k, product, left, row, b, place, across, walk, True)
+            _row_by_vectors(k, product, left, row, right, place, across, walk, True)
 
 
 def multiply_by_vectors(
@@ -107,9 +138,9 @@ def multiply_by_vectors(
         with k.loop(0, words, product.unit * product.parts) as word:
             step(word, word)
 
-    left = words_of_a(product, a)
+    left, right = words_of_a(product, a), words_of_b(k, product, b, across)
     with k.loop(0, product.unit) as row:
-        _row_by_vectors(k, product, left, row, b, tile.start.offset(row * tile.stride), across, walk, is_fresh)
+        _row_by_vectors(k, product, left, row, right, tile.start.offset(row * tile.stride), across, walk, is_fresh)
 
 
 def _row_by_vectors(
@@ -117,7 +148,7 @@ def _row_by_vectors(
     product: Product,
     left: Left,
     row: Value,
-    b: Pointer,
+    right: Right,
     place: Pointer,
     across: int,
     walk: Walk,
@@ -132,10 +163,8 @@ def _row_by_vectors(
         with k.loop(0, product.unit) as word:
             lefts = left(row, along_a, word)
             for at, total in zip(places, sums, strict=True):
-                start = b.offset((along_b + word) * across + at)
-                rights = _halves(product, start, product.unit * across, lanes)
-                for one, right in zip(lefts, rights, strict=True):
-                    total.set(k.fma(k.splat(one, lanes), right, total.get()))
+                for one, other in zip(lefts, right(along_b, word, at), strict=True):
+                    total.set(k.fma(k.splat(one, lanes), other, total.get()))
 
     walk(add)
     for at, total in zip(places, sums, strict=True):

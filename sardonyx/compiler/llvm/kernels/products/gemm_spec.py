@@ -9,7 +9,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_batches import BATCH_NAMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import NAMES as WINDOW_NAMES
 
-Layout = Literal["packed", "rows", "columns", "words", "tiles", "windows", "runs"]
+Layout = Literal["packed", "panels", "rows", "columns", "words", "tiles", "windows", "runs"]
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,10 @@ class GemmSpec:
     `emit_words_in_tiles` does; "windows" are put together from a convolution's input
     (`gemm_windows`), which holds words where the product has several elements in one; "runs" are rows in tiles of AMX
     that consist of several runs of such words and share most of them with their neighbours: windows of a padded input.
-    `b` is "packed", "rows" (stride 1 along N) or "columns" (stride 1 along K). A tile has `rows` x `vectors` vector
-    registers. `few_prefetch`: B is asked for ahead of time also for so few rows that several panels are read at once.
+    `b` is "packed", "rows" (stride 1 along N), "columns" (stride 1 along K), or "panels": packed for products by
+    vectors, in panels of numbers that become words of tiles while they are multiplied. A tile has `rows` x `vectors`
+    vector registers. `few_prefetch`: B is asked for ahead of time also for so few rows that several panels are read at
+    once.
     """
 
     product: str = "f32"
@@ -44,7 +46,8 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     a, b                          addresses
     m, n, k                       sizes
     a_stride                      A's other stride (between rows, or between columns)
-    b_stride                      B's other stride (unused for packed panels, which follow one another)
+    b_stride                      B's other stride (unused for packed panels, which follow one another), or how many
+                                  columns its panels of numbers have
     a_batch*, b_batch*            strides of the batch axes
     batch1, batch2                sizes of the two inner batch axes
     row_block, k_block, group     rows, elements of K (a multiple of the product's depth) and panels of a chunk

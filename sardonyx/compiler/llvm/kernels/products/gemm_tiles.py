@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Request, Rows, Tile
 from sardonyx.compiler.llvm.kernels.products.gemm_parts import Walk, kept_products
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
 from sardonyx.compiler.llvm.types import I8, I64, PTR, VOID
@@ -23,15 +23,14 @@ TILES_ACROSS = 2  # tiles of a panel
 
 _REGISTERS = 8
 _A, _B = 2, 3  # the registers of A and of B; results come before
-_LINE = 64
-# Cache lines of the next panel that a part of them is, for each step of K.
-_LINES_AHEAD = 4
+LINE = 64
+# Parts in which what a step of K asks for is shared among the tiles of the rows.
 PARTS_AHEAD = 8
 
 
 def configure(k: Function) -> None:
     """Give all tile registers sixteen rows of 64 bytes."""
-    widths = [_LINE, 0] * _REGISTERS + [0] * 16
+    widths = [LINE, 0] * _REGISTERS + [0] * 16
     heights = [SIDE] * _REGISTERS + [0] * 8
     table = k.table(I8, [1, *[0] * 15, *widths, *heights])
     k.call("llvm.x86.ldtilecfg", VOID, Value(k, table.address.name, PTR))
@@ -73,9 +72,9 @@ def walk_along(k: Function, product: Product, words: Value, runs: Runs | None) -
 
 @dataclass(frozen=True)
 class Ahead:
-    """What is asked for of packed panels: how many words ahead, and which of the `PARTS_AHEAD` parts of each step."""
+    """What is asked for ahead of its use, whose lines are a multiple of `PARTS_AHEAD`, and which of these parts."""
 
-    words: Value
+    requests: tuple[Request, ...]
     first_part: Value
     last_part: Value
 
@@ -113,11 +112,9 @@ def multiply_in_tiles(
         with k.otherwise(fresh):
             begin(False)
     a_stride = a.stride * product.word.nbytes
-    panel = SIDE * TILES_ACROSS
+    panel, unit = SIDE * TILES_ACROSS, SIDE * product.parts
     b_stride = k.constant(I64, panel * product.word.nbytes)
     instruction = "llvm.x86.tdpbf16ps" if product.accumulator.is_float else "llvm.x86.tdpbusd"
-    lines_ahead = _LINES_AHEAD * product.parts
-    part_words = lines_ahead * _LINE // product.word.nbytes
     left, right = k.constant(I8, _A), k.constant(I8, _B)
 
     def step(along_a: Value, along_b: Value) -> None:
@@ -133,10 +130,13 @@ def multiply_in_tiles(
                 k.call(instruction, VOID, register, left, right)
         if ahead is None:
             return
-        asked = here.offset(ahead.words)
-        with k.loop(ahead.first_part, ahead.last_part) as part:
-            for line in range(lines_ahead):
-                asked.offset(part * part_words).prefetch(line * _LINE // product.word.nbytes, level=2)
+        for request in ahead.requests:
+            each = request.lines // PARTS_AHEAD
+            start = k.advance(request.start.address, along_b // unit * request.apart, request.lines)
+            with k.loop(ahead.first_part, ahead.last_part) as part:
+                asked = k.advance(start, part * request.apart, each)
+                for line in range(each):
+                    k.pointer(k.advance(asked, k.constant(I64, line) * request.apart, 1), I8).prefetch(level=2)
 
     walk_along(k, product, words, runs)(step)
     for register, place in results:
