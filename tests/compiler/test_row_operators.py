@@ -67,6 +67,7 @@ def check(op_type, arrays, attributes=None, *, version=23, outputs=1, domain="",
                 memory.read(result).astype(float), wanted.astype(float), rtol=rtol, atol=atol, err_msg=f"output {index}"
             )
     _check_evaluator(native, arrays, expected, rtol, atol)
+    return binder.steps
 
 
 def _check_evaluator(native, arrays, expected, rtol, atol):
@@ -224,6 +225,17 @@ def test_maps_as_a_whole():
     for op_type in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"):
         check(op_type, [x])
         check(op_type, [x[:, :, :, 0]])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_large_maps_of_few_channels_are_averaged_line_by_line(variant):
+    for channels, steps in ((4, 2), (11, 2), (80, 1)):
+        x = random((2, 65, 64, channels), 1).transpose(0, 3, 1, 2)
+        assert len(check("GlobalAveragePool", [x], variant=variant)) == steps
+        assert len(check("ReduceMean", [x, np.array([2, 3])], {"keepdims": 0}, variant=variant)) == steps
+    for other in (x[:, :4, :63], np.ascontiguousarray(x[:, :4]), x[:, :4, :1]):
+        assert len(check("GlobalAveragePool", [other], variant=variant)) == 1
+    assert len(check("GlobalMaxPool", [x[:, :4]], variant=variant)) == 1
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

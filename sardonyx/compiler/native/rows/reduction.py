@@ -18,6 +18,7 @@ from sardonyx.compiler.llvm.kernels.rows.reduction import ReductionSpec, emit_re
 from sardonyx.compiler.llvm.kernels.rows.row_access import Access, lanes_for, types_within
 from sardonyx.compiler.llvm.kernels.rows.row_passes import RowPasses
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.view import reshaped_strides
 from sardonyx.compiler.native.pointwise import PointwiseKernel
@@ -102,7 +103,9 @@ class ReductionTemplate(NativeKernel):
         if epilogue is not None and self._takes_in(arrangement, epilogue):
             dtypes = (*dtypes, *(tensor.dtype for tensor in epilogue.operands))
             return self._run(binder, [*read, *epilogue.operands], arrangement.axes, self._with(epilogue), dtypes)
-        made = self._run(binder, read, arrangement.axes, self._rounded if rounded else roots, dtypes)
+        made = self._means_by_lines(binder, read[0], arrangement) if self.averages else None
+        if made is None:
+            made = self._run(binder, read, arrangement.axes, self._rounded if rounded else roots, dtypes)
         results: list[Tensor | None] = [None] * (max(self.positions) + 1)
         for position, tensor, shape in zip(self.positions, made, arrangement.outputs, strict=True):
             _check_elements(position, tensor, shape)
@@ -120,11 +123,27 @@ class ReductionTemplate(NativeKernel):
         Only for a kernel that `averages`. None where it averages something else than the maps.
         """
         arrangement = self.arrange((shape,), (None,))
-        if tuple(arrangement.axes) != tuple(range(2, len(shape))) or arrangement.inputs != (shape,):
+        if not _is_of_maps(arrangement) or arrangement.inputs != (shape,):
             return None
-        share = binder.constant(np.full((1, 1, 1), 1 / math.prod(shape[2:]), np.float32))
-        (means,) = _MEANS_OF_SUMS.bind(binder, [sums, share], (2,))
-        return read_as(binder, means, arrangement.outputs[0])
+        return read_as(binder, _means_of_sums(binder, sums, shape), arrangement.outputs[0])
+
+    @staticmethod
+    def _means_by_lines(binder: Binder, x: Tensor, arrangement: Arrangement) -> list[Tensor] | None:
+        """The means of large maps of few channels, which lie last, from the sums of their lines; None for others.
+
+        A thread that takes one vector of channels through all of such a map would be the only one, or one of few.
+        """
+        if not _is_of_maps(arrangement) or len(x.shape) != _MAP_RANK or x.strides[1] != 1:
+            return None
+        batch, channels, lines, _ = x.shape
+        vectors = -(-channels // binder.target.lanes(F32))
+        if math.prod(x.shape[2:]) < _LARGE_MAP or lines == 1 or vectors > _FEW_VECTORS:
+            return None
+        sums = binder.new(_FLOAT32, (batch, lines, channels))
+        of_lines = sums.reshaped((batch, channels, lines, 1), (lines * channels, 1, channels, 1))
+        _SUMS.bind_into(binder, [x], [of_lines], (3,))
+        means = _means_of_sums(binder, of_lines.reshaped(of_lines.shape[:3], of_lines.strides[:3]), x.shape)
+        return [means.reshaped((batch, channels, 1, 1))]
 
     @functools.cached_property
     def _rounded(self) -> tuple[Expr, ...]:
@@ -168,6 +187,18 @@ class ReductionTemplate(NativeKernel):
         if isinstance(kernel, PointwiseKernel):
             return kernel.bind(binder, inputs)
         return kernel.bind(binder, inputs, axes)
+
+
+def _is_of_maps(arrangement: Arrangement) -> bool:
+    """Whether rows are maps [batch, channels, *sizes], all axes but the first two."""
+    return tuple(arrangement.axes) == tuple(range(2, len(arrangement.inputs[0])))
+
+
+def _means_of_sums(binder: Binder, sums: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The means [batch, channels, 1] of maps of this shape from sums of their parts, [batch, channels, parts]."""
+    share = binder.constant(np.full((1, 1, 1), 1 / math.prod(shape[2:]), np.float32))
+    (means,) = _MEANS_OF_SUMS.bind(binder, [sums, share], (2,))
+    return means
 
 
 def _check_elements(position: int, made: Tensor, shape: tuple[int, ...]) -> None:
@@ -339,6 +370,9 @@ _FLOAT32 = np.dtype(np.float32)
 # What averages do, and how means are made of sums: each is multiplied by a share.
 _MEAN = canonical([mean(Input(_FLOAT32, 0))])
 _MEANS_OF_SUMS = ReductionKernel([reduce("sum", Input(_FLOAT32, 0) * Input(_FLOAT32, 1))], [_FLOAT32, _FLOAT32])
+_SUMS = ReductionKernel([reduce("sum", Input(_FLOAT32, 0))], [_FLOAT32])
+# Batch, channels, lines and columns of maps; places of a large one; vectors of channels that give too few chunks.
+_MAP_RANK, _LARGE_MAP, _FEW_VECTORS = 4, 4096, 4
 
 
 @dataclass(frozen=True)
