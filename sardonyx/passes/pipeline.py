@@ -19,6 +19,7 @@ from sardonyx.passes.denormal_weights import NAME as DENORMALS
 from sardonyx.passes.denormal_weights import flush_denormal_weights
 from sardonyx.passes.function_bodies import NAME as BODIES
 from sardonyx.passes.function_bodies import expand_function_bodies
+from sardonyx.passes.loops import INVARIANTS, PRODUCTS, hoist_products, read_invariants
 from sardonyx.passes.rule import Rule
 from sardonyx.passes.rules import (
     activations,
@@ -53,6 +54,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         # Before other weights are computed from them.
         Pass(DENORMALS, Level.EXTENDED, flush_denormal_weights),
         *_simplifications(),
+        Pass(PRODUCTS, Level.EXTENDED, hoist_products),
         # What is quantised on both sides, as integers.
         *_each(quantization_pairs.RULES),
         *quantization.PASSES,
@@ -98,6 +100,7 @@ def _foldings() -> tuple[Pass, ...]:
     return (
         # Shapes and constants first: the rules below look for constants.
         Pass("EliminateIdentity", Level.BASIC, eliminate_identity),
+        Pass(INVARIANTS, Level.BASIC, read_invariants),
         Pass("ConstantFolding", Level.BASIC, fold_constants),
         # Equal constants make equal nodes.
         Pass("ConstantSharing", Level.BASIC, share_constants),
