@@ -12,6 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from sardonyx.graph.constants import Array, array_of, is_constant, nodes_of, tensor_of
 from sardonyx.passes.base import Context
+from sardonyx.runtime.memory.mapped_pages import release_pages
 
 NAME = "DenormalWeightElimination"
 
@@ -56,7 +57,9 @@ def _is_weight_alone(value: ir.Value) -> bool:
 def _flush(context: Context, node: ir.Node, value: ir.Value) -> bool:
     """Set the denormal elements of a constant to zero; whether there were any."""
     weights = array_of(value)
-    if not _denormal(_some(weights)).any():
+    has_some = _denormal(_some(weights)).any()
+    release_pages(weights)
+    if not has_some:
         return False
     if np.abs(weights).max() < np.finfo(weights.dtype).tiny * 2.0 ** (np.finfo(weights.dtype).nmant + 2):
         context.decline(node, f"denormal numbers among the weights {value.name} matter beside the others")

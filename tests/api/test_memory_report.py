@@ -101,6 +101,25 @@ def test_weights_in_files_are_mapped(tmp_path: Path) -> None:
     assert 0 <= weights.resident <= WEIGHT_BYTES + (64 << 10)  # with the pages around them that were mapped as well
 
 
+def test_a_second_session_lets_go_what_it_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sardonyx.runtime.memory.mapped_pages._SETTLED_SECONDS", -3600.0)
+    size, path = 1024, tmp_path / "model.onnx"
+    weights = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", size])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save_model(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    made = [session(str(path), {"sardonyx.engine_cache": "0"}) for _ in range(2)]
+    found = made[1].memory_report().weights
+    assert found.shared == found.packed >= weights.nbytes
+    assert found.resident <= weights.nbytes // 4  # pages around what was looked at last
+
+
 def test_the_arena_is_that_of_the_largest_run() -> None:
     made = session(layers().SerializeToString())
     assert made.memory_report().lanes == ()
