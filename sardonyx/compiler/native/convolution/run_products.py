@@ -19,11 +19,9 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, tiles_ns, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.window_products import contiguous_places, panels_by_taps
-from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.movement.pad import Frame, framed
 from sardonyx.compiler.native.products.gemm_step import RunGeometry, RunRows, multiply
 from sardonyx.compiler.native.products.packed_constants import panels_product
-from sardonyx.compiler.native.products.words import as_words
+from sardonyx.compiler.native.products.words import as_framed_words, row_words
 
 # Spatial dimensions of an input.
 _DIMENSIONS = 2
@@ -90,8 +88,8 @@ def _rows(call: ConvolutionCall) -> int:
 def _run_rows(binder: Binder, call: ConvolutionCall) -> RunRows:
     """The windows of the input, which is brought into a frame of zeros."""
     windows, product = call.windows, PRODUCTS[call.product]
-    x = as_words(binder, contiguous_places(binder, call.channels_last), call.product)
-    words, pitch, rows = x.shape[-1], _pitch(call), _rows(call)
+    x = contiguous_places(binder, call.channels_last)
+    words, pitch, rows = row_words(binder, x, call.product), _pitch(call), _rows(call)
     taps = [range(0, size * apart, apart) for size, apart in zip(windows.kernel, windows.dilations, strict=True)]
     if windows.dilations[-1] == 1:
         starts, run_words = [tap * pitch * words for tap in taps[0]], windows.kernel[-1] * words
@@ -103,9 +101,8 @@ def _run_rows(binder: Binder, call: ConvolutionCall) -> RunRows:
     lines = max(windows.begin[0] + windows.size[0] + windows.read_behind()[0], -(-read // (pitch * words)))
     below = lines - windows.begin[0] - windows.size[0]
     behind = pitch - windows.begin[1] - windows.size[1]
-    none = (0, 0)
-    added = (none, (windows.begin[0], below), (windows.begin[1], behind), none)
-    whole = contiguous(binder, framed(binder, x, Frame((none,) * len(added), added), "constant", None))
+    added = ((windows.begin[0], below), (windows.begin[1], behind))
+    whole = as_framed_words(binder, x, call.product, added)
     geometry = RunGeometry(tuple(starts), run_words, pitch, windows.output[-1])
     steps = (whole.strides[0], 0, words)
     shape = (call.batch, 1, call.places, call.taps * product.elements(words))

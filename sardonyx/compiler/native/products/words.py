@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.llvm.kernels.products.framed_words import FramedWordsSpec, emit_framed_words
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import (
     WordsInTilesSpec,
     WordsSpec,
@@ -19,6 +21,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.movement.pad import Frame, framed
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _WORDS = np.dtype(np.int32)
@@ -34,9 +37,7 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
     if _are_words(matrix, product):
         strides = [stride // kind.depth for stride in matrix.strides[:-1]]
         return Tensor(_WORDS, (*outer, size_k // kind.depth), (*strides, 1), matrix.buffer, matrix.offset)
-    lanes = binder.target.lanes(kind.word)
-    row = max(1, -(-size_k // (kind.depth * lanes))) * lanes * kind.parts
-    count = math.prod(outer)
+    row, count = row_words(binder, matrix, product), math.prod(outer)
     stride = row_step(matrix)
     if stride is None:
         matrix, stride = contiguous(binder, matrix), size_k
@@ -50,6 +51,38 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
         chunks=-(-count // _ROWS_OF_WORDS),
     )
     return words
+
+
+def row_words(binder: Binder, matrix: Tensor, product: str) -> int:
+    """Words of a row of A as `as_words` gives them."""
+    kind, size_k = PRODUCTS[product], matrix.shape[-1]
+    if _are_words(matrix, product):
+        return size_k // kind.depth
+    lanes = binder.target.lanes(kind.word)
+    return max(1, -(-size_k // (kind.depth * lanes))) * lanes * kind.parts
+
+
+def as_framed_words(binder: Binder, image: Tensor, product: str, added: Sequence[tuple[int, int]]) -> Tensor:
+    """Images, [batch, lines, places, channels] with their channels together, as rows of words for each place, with so
+    many lines and places of zeros added before and after."""
+    if _are_words(image, product):
+        none = (0, 0)
+        frame = Frame((none,) * len(image.shape), (none, *added, none))
+        return contiguous(binder, framed(binder, as_words(binder, image, product), frame, "constant", None))
+    batch, lines, places, channels = image.shape
+    row = row_words(binder, image, product)
+    (above, below), (before, behind) = added
+    whole = binder.new(_WORDS, (batch, above + lines + below, before + places + behind, row))
+    _, frame_lines, pitch, _ = whole.shape
+    binder.step(
+        emit_framed_words,
+        FramedWordsSpec(product, image.dtype == _BFLOAT16),
+        [image, *image.strides[:-1], lines, places, channels, whole, row, frame_lines, pitch, above, before],
+        reads=(image,),
+        writes=(whole,),
+        chunks=batch * frame_lines,
+    )
+    return whole
 
 
 def as_tiles(binder: Binder, matrix: Tensor, product: str) -> Tensor:
