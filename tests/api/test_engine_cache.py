@@ -19,7 +19,7 @@ from sardonyx import errors
 from sardonyx.api.engines import engine_store
 from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.runtime.files import engine_file
+from sardonyx.runtime.files import engine_file, vouchers
 from sardonyx.runtime.files.machine_file import machine_key, write_section
 from tests.api.engine_models import IDS, ROWS, expected, is_stored, keeps_every_engine, wait, write_model
 
@@ -259,11 +259,42 @@ def test_new_files_have_no_engine(tmp_path: Path, folder: Path, monkeypatch: pyt
     assert not folder.exists()
 
 
+def note_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a session read the engine of a model and note that it is whole, however new it is."""
+    monkeypatch.setattr(vouchers, "SETTLED_SECONDS", -3600.0)
+    assert is_stored(session(path))
+
+
+def test_whole_engines_are_mapped(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    keep(tmp_path / "model.onnx")
+    note_whole(tmp_path / "model.onnx", monkeypatch)
+    (path,) = folder.glob("*.engine")
+    status = path.stat()
+    with monkeypatch.context() as patch:  # used again so soon it stays as it is
+        patch.setattr(engine_file, "_section", None)  # nothing is read
+        made = session(tmp_path / "model.onnx")
+        assert is_stored(made)
+        (y,) = made.run(["y"], {"ids": IDS[:7]})
+    np.testing.assert_allclose(y, expected(constants, IDS[:7]), rtol=1e-4, atol=1e-4)
+    assert (path.stat().st_mtime_ns, path.stat().st_ctime_ns) == (status.st_mtime_ns, status.st_ctime_ns)
+    hour = 3600 * 10**9
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - 2 * hour))
+    assert is_stored(session(tmp_path / "model.onnx"))
+    assert path.stat().st_mtime_ns > status.st_mtime_ns - hour
+
+
 @pytest.mark.parametrize("where", [0, 20, 60, 400, "tables", "constants", "short", "long key", "shared"])
-def test_damaged_engines_count_as_absent(tmp_path: Path, folder: Path, where: int | str) -> None:
+@pytest.mark.parametrize("noted", [False, True])
+def test_damaged_engines_count_as_absent(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, where: int | str, noted: bool
+) -> None:
+    """Also those of which it was noted that they are whole."""
     constants = write_model(tmp_path / "model.onnx")
     keep(tmp_path / "model.onnx")
     (path,) = folder.glob("*.engine")
+    if noted:
+        note_whole(tmp_path / "model.onnx", monkeypatch)
     content = bytearray(path.read_bytes())
     if where == "short":
         del content[-100:]

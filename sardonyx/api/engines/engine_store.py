@@ -44,6 +44,7 @@ from sardonyx.runtime.files.engine_file import (
     write_engine,
 )
 from sardonyx.runtime.files.kernel_cache import default_folder
+from sardonyx.runtime.files.vouchers import Vouchers
 from sardonyx.runtime.memory.mapped_pages import named_path
 from sardonyx.runtime.native.native_segment import PlanKey
 from sardonyx.runtime.settings import RunSettings
@@ -89,9 +90,10 @@ class EngineStore:
     """The place of one model's engine for one set of options."""
 
     def __init__(self, folder: Path, key: str, model: str, settings: RunSettings) -> None:
-        """`settings` are those of the session's native execution, which are a part of the key."""
+        """`folder` is the user's; `settings` are those of the session's native execution, a part of the key."""
         self._key, self._model, self.settings = key, model, settings
-        self._path = folder / (hashlib.sha256(key.encode()).hexdigest()[:40] + SUFFIX)
+        self._whole = Vouchers(folder)
+        self._path = folder / "engines" / (hashlib.sha256(key.encode()).hexdigest()[:40] + SUFFIX)
         self._began = time.time()
 
     @property
@@ -124,14 +126,14 @@ class EngineStore:
             package_state(),
             np.__version__,
         )
-        return EngineStore(folder / "engines", json.dumps(parts), parts[0], settings)
+        return EngineStore(folder, json.dumps(parts), parts[0], settings)
 
     def find(self) -> Engine | None:
         """The engine, if it can be trusted and every file of the model is as it was."""
         if self._is_given_up():
             return None
         try:
-            return read_engine(self._path, self._is_current)
+            return read_engine(self._path, self._is_current, self._whole)
         except DamagedError:  # the next one takes its place
             with contextlib.suppress(OSError):
                 self._path.unlink()

@@ -2,9 +2,9 @@
 
 A file begins with a head, which a digest covers; behind it lie the sections. What tells torn, truncated and damaged
 contents is in the head: of engines that are *kept* for the user, two sums of the words of each mebibyte, which are
-checked while it is read; of *sealed* ones, which are passed on, cryptographic digests, so that whoever knows the head
-knows every byte. A file is replaced in one step. The folder of kept ones is the user's alone and bounded, as that of
-the kernels is.
+checked while it is read, until the file was found whole as it is; of *sealed* ones, which are passed on, cryptographic
+digests, so that whoever knows the head knows every byte. A file is replaced in one step. The folder of kept ones is the
+user's alone and bounded, as that of the kernels is.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import json
 import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,8 @@ _BLOCK = 1 << 20  # what two sums are of
 _STRIPE = 4 << 20  # what a thread reads at a time
 _SEALED_BLOCK = 16 << 20  # what a digest is of
 _READERS = 4
+# A file that was used again so soon is not noted as used: its times say that it is as it was.
+_USED_SECONDS = 3600.0
 
 
 class DamagedError(Exception):
@@ -115,22 +118,43 @@ def read_content(path: Path) -> Mapping[str, Any] | None:
     return None
 
 
-def read_engine(path: Path, is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True) -> Engine | None:
+class WholeFiles(Protocol):
+    """What remembers which files were found whole: by the digest of their heads and their states (`state_of`)."""
+
+    def was_whole(self, digest: str, state: Sequence[int]) -> bool: ...
+
+    def note_whole(self, digest: str, state: Sequence[int]) -> None: ...
+
+
+def read_engine(
+    path: Path,
+    is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+    known: WholeFiles | None = None,
+) -> Engine | None:
     """The engine that is kept in a file, if its description is that of a wanted one; None where there is none.
 
-    DamagedError for a file that cannot be trusted, down to its last byte.
+    A file that is known to be whole is mapped; others are read. DamagedError for one that cannot be trusted, down to
+    its last byte.
     """
     try:
         with path.open("rb") as file:
-            if not is_private(os.fstat(file.fileno())):
+            status = os.fstat(file.fileno())
+            if not is_private(status):
                 raise DamagedError("others may have written it")
             head = _head(file)
             if not is_wanted(head.content):
                 return None
-            sections = {
-                name: _section(file.fileno(), place, size, sums) for name, (place, size, sums) in head.sections.items()
-            }
-            os.utime(file.fileno())  # the folder forgets first what was used longest ago
+            if known is not None and known.was_whole(head.digest, state_of(status)):
+                sections = _mapped(file, path, head)
+            else:
+                sections = {
+                    name: _section(file.fileno(), place, size, sums)
+                    for name, (place, size, sums) in head.sections.items()
+                }
+                if known is not None:
+                    known.note_whole(head.digest, state_of(status))
+            if time.time() - status.st_mtime > _USED_SECONDS:
+                os.utime(file.fileno())  # the folder forgets first what was used longest ago
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -183,9 +207,8 @@ def map_sealed(path: str) -> SealedEngine:
         status = os.fstat(file.fileno())
         if not status.st_size:
             raise DamagedError("it is empty")
-        mapped = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    mapped.path = os.path.realpath(path)
-    return sealed_engine(memoryview(mapped), status)
+        mapped = map_whole(file.fileno(), path)
+    return sealed_engine(mapped, status)
 
 
 def sealed_engine(data: memoryview, status: os.stat_result | None) -> SealedEngine:
@@ -257,6 +280,8 @@ def _write(
                 for part in parts:
                     file.write(part.data)
             file.truncate()
+            file.flush()
+            os.fsync(file.fileno())  # what is found whole in memory is so on the disk
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -297,6 +322,23 @@ def _parsed(start: bytes, read: Callable[[int], bytes]) -> _Head:
 
 def _aligned(place: int) -> int:
     return -(-place // _PAGE) * _PAGE
+
+
+def _mapped(file: BinaryIO, path: Path, head: _Head) -> dict[str, Bytes]:
+    """The sections of a file, mapped."""
+    whole = np.frombuffer(map_whole(file.fileno(), str(path)), np.uint8)
+    sections = {name: whole[place : place + size] for name, (place, size, _) in head.sections.items()}
+    for name, (_, size, _) in head.sections.items():
+        if sections[name].size != size:
+            raise DamagedError("it ends too early")
+    return sections
+
+
+def map_whole(handle: int, path: str) -> memoryview:
+    """All of a file that is open, mapped."""
+    mapped = FileMap(handle, 0, access=mmap.ACCESS_READ)
+    mapped.path = os.path.realpath(path)
+    return memoryview(mapped)
 
 
 def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:

@@ -5,9 +5,9 @@ leaves a voucher in the user's own folder: the digest of the engine's head, whic
 without one are models, and nothing more, unless the caller answers for them.
 
 To read all of an engine each time would take longer than to load it. So a voucher also says which file was found
-whole, by its size, times, inode and device. Writing to a file sets the time of its last change, which programs cannot
-set back; a file that differs, as a copy does, is read once more. Files that changed less than `SETTLED_SECONDS` before
-they were noted are, too: a second change might show the same times.
+whole, of engines that are kept for the user as well, by its size, times, inode and device. Writing to a file sets the
+time of its last change, which programs cannot set back; a file that differs, as a copy does, is read once more. Files
+that changed less than `SETTLED_SECONDS` before they were noted are, too: a second change might show the same times.
 """
 
 from __future__ import annotations
@@ -53,15 +53,23 @@ class Vouchers:
 
         DamagedError where it is not what was written, which is found out unless this file was whole before.
         """
-        voucher = self.find(sealed.digest)
-        may = (voucher.made and sealed.is_private) or caller_answers
-        if may and sealed.state is not None and list(sealed.state) in map(list, voucher.states):
+        may = (self.find(sealed.digest).made and sealed.is_private) or caller_answers
+        if may and sealed.state is not None and self.was_whole(sealed.digest, sealed.state):
             return True
         sealed.verify()
-        if may and sealed.state is not None and _is_settled(sealed.state):
-            states = [sealed.state, *voucher.states][:_STATES]
-            self._write(sealed.digest, Voucher(voucher.made, states))
+        if may and sealed.state is not None:
+            self.note_whole(sealed.digest, sealed.state)
         return may
+
+    def was_whole(self, digest: str, state: Sequence[int]) -> bool:
+        """Whether a file of this state was found to be the whole engine."""
+        return list(state) in map(list, self.find(digest).states)
+
+    def note_whole(self, digest: str, state: Sequence[int]) -> None:
+        """A file of this state was found to be the whole engine."""
+        if _is_settled(state):
+            voucher = self.find(digest)
+            self._write(digest, Voucher(voucher.made, [state, *voucher.states][:_STATES]))
 
     def find(self, digest: str) -> Voucher:
         """The voucher of an engine; an empty one where there is none that can be trusted."""
