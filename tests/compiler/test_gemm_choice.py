@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sardonyx.compiler.choice.gemm_blocking import choose_blocking
+from sardonyx.compiler.choice.gemm_blocking import choose_blocking, copies_large_rows
 from sardonyx.compiler.choice.gemm_choice import (
     Problem,
     asks_ahead,
@@ -185,3 +185,18 @@ def test_kernels_stay_inside_their_scratch(variant: str, a_layout: Layout, b_lay
         assert (c == k).all()
         assert (scratch[blocking.scratch :] == 0xA5).all(), "a kernel wrote behind its scratch"
     assert packed_words(target, product, 5, 1) == 5 * panel_columns(target, product)
+
+
+@pytest.mark.skipif("avx512" not in host_targets(), reason="tiles of AMX lie beside vectors of 512 bits")
+def test_threads_share_rows_of_parts_where_each_has_many() -> None:
+    caches = Caches(l1=48 << 10, l2=2 << 20, l3=105 << 20)
+    target = dataclasses.replace(host_targets()["avx512"], caches=caches)
+    for m, threads, blocks in ((784, 2, 4), (400, 2, 2), (1600, 2, 8), (784, 4, 4), (784, 3, 3)):
+        problem = Problem(m, 128, 512, product="f32 tiles", b="panels", threads=threads)
+        found = choose_blocking(target, problem)
+        assert (found.row_blocks, found.groups) == (blocks, 1)
+        assert copies_large_rows(target, problem) == (m * 512 * 10 > caches.l2)
+    for m, threads in ((196, 2), (784, 8)):  # too few rows for each: columns are shared as well
+        problem = Problem(m, 512, 512, product="f32 tiles", b="panels", threads=threads)
+        assert choose_blocking(target, problem).groups > 1
+        assert not copies_large_rows(target, problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.compiler.choice.gemm_choice import Blocking, Problem
 from sardonyx.compiler.choice.gemm_cuts import BlockingChoice, Tuning
-from sardonyx.compiler.choice.gemm_cuts_in_tiles import BlockingInTiles
+from sardonyx.compiler.choice.gemm_cuts_in_tiles import BlockingInTiles, shares_rows
 from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
@@ -33,4 +33,5 @@ def copies_large_rows(target: Target, problem: Problem) -> bool:
     """Whether rows of A become tiles of AMX while they are multiplied: where one thread does that once, and A and its
     tiles together are more than the second cache holds from one step to the next."""
     nbytes = problem.m * problem.k * (4 + PRODUCTS[problem.product].parts * 2)
-    return problem.threads == 1 and nbytes > target.caches.l2 and choose_blocking(target, problem).groups == 1
+    once = problem.threads == 1 or shares_rows(problem)
+    return once and nbytes > target.caches.l2 and choose_blocking(target, problem).groups == 1

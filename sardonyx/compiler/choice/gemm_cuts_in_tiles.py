@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from sardonyx.compiler.choice.gemm_choice import Problem
 from sardonyx.compiler.choice.gemm_cuts import LEAST_PANELS_OF_WINDOWS, BlockingChoice, Cut, blocks_of
 from sardonyx.compiler.llvm.kernels.products.gemm_parts import kept_products
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 
 
@@ -55,12 +57,15 @@ class BlockingInTiles(BlockingChoice):
         most_rows = int(_ROWS_L2 * l2) // max(1, k_block * self.word * self.product.parts // self.product.depth)
         if k_blocks > 1:  # as many rows as columns read A and B the fewest times
             most_rows = min(most_rows, math.isqrt(int(_RESULTS_L2 * l2) // self.word))
-        row_block, _ = blocks_of(problem.m, most_rows, SIDE)
+        row_block, row_blocks = blocks_of(problem.m, most_rows, SIDE)
+        by_rows = shares_rows(problem)
+        if by_rows:
+            row_block, _ = blocks_of(problem.m, -(-problem.m // _blocks_to_share(problem, row_blocks)), SIDE)
         most = self.panels
         if k_blocks > 1:
             most = max(1, int(_RESULTS_L2 * l2) // (row_block * across))
         enough = self.panels
-        if problem.threads > 1:
+        if problem.threads > 1 and not by_rows:
             wished = problem.batch * self._flops(problem.m, self.columns) / _CHUNKS_IN_TILES
             least, most_flops = (flops / len(kept_products(self.product.parts)) for flops in _CHUNK_FLOPS_IN_TILES)
             wished = min(most_flops, max(least, wished))
@@ -71,6 +76,21 @@ class BlockingInTiles(BlockingChoice):
         return row_block, -(-self.panels // count)
 
 
+def shares_rows(problem: Problem) -> bool:
+    """Whether threads share the rows of A alone, and chunks multiply them by all columns: where numbers are taken in
+    parts, so that A's way into tiles is long, and each thread has rows enough to take B apart for them."""
+    by_parts = PRODUCTS[problem.product].parts > 1
+    return by_parts and problem.threads > 1 and problem.batch == 1 and problem.m >= problem.threads * _ROWS_OF_PARTS
+
+
+def _blocks_to_share(problem: Problem, fewest: int) -> int:
+    """Blocks of rows, at least so many, of which each thread gets the same number."""
+    wished = min(_CHUNKS_IN_TILES, problem.m // _ROWS_OF_PARTS)
+    return problem.threads * max(1, wished // problem.threads, -(-fewest // problem.threads))
+
+
+# Rows for which a chunk takes B apart, at least, where there are others.
+_ROWS_OF_PARTS = 192
 # Rows up to which all of K is multiplied at once, in tiles, and those that meet all panels before the next; the shares
 # of the caches that a block of K of a panel, A's rows and the results of a chunk take; chunks wished for by several
 # threads, and their least and most work.
