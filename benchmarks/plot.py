@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,8 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
         _panel(panel, [row for row in rows if row["threads"] == count])
         panel.set_title(f"{count} thread{'s' if count > 1 else ''}", loc="left", fontsize=10)
     panels[0, 0].legend(ncols=len(COLOURS), fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1, 1.14))
-    figure.suptitle(f"Speed-up over onnxruntime, medians, batch 1 · {machine.line(data['machine'])}", fontsize=8)
+    measured_on = textwrap.fill(machine.line(data["machine"]), 160)
+    figure.suptitle(f"Speed-up over onnxruntime, medians, batch 1\n{measured_on}", fontsize=8)
     figure.savefig(path, dpi=120, metadata={"Software": None})
     pyplot.close(figure)
 
