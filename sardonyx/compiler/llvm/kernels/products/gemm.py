@@ -1,8 +1,9 @@
 """Matrix multiplication with an epilogue: C = epilogue(A x B), for any sizes, strides and batches.
 
 One kernel serves every form. A is read with one of its two strides equal to 1; B comes as packed panels of
-`panel` columns (`gemm_packing`), or as it lies in memory, row-major or transposed. The grid is cut into chunks of a
-batch, a block of rows and a group of panels; within a chunk the loops are
+`panel` columns (`gemm_packing`), as panels of float32 that are taken into parts in their turn, or as it lies in memory,
+row-major or transposed. The grid is cut into chunks of a batch, a block of rows and a group of panels; within a chunk
+the loops are
 
     for a block of K:                      A's block is copied beside the other scratch where its strides are bad
         for a panel of B:                  it stays in the nearest caches, while
