@@ -116,8 +116,8 @@ def packed_words(target: Target, product: str, k: int, n: int) -> int:
 class Problem:
     """Sizes and layout of one multiplication; `a_stride_bytes` is A's stride other than 1.
 
-    Blocks of K are multiples of `k_unit`. Of `threads` it counts only whether there are several, but
-    where these share rows of parts.
+    Blocks of K are multiples of `k_unit`. Of `threads` it counts only whether there are several, but where
+    these share rows of parts.
     """
 
     m: int

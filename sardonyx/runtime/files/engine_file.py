@@ -207,7 +207,7 @@ def map_sealed(path: str) -> SealedEngine:
         status = os.fstat(file.fileno())
         if not status.st_size:
             raise DamagedError("it is empty")
-        mapped = map_whole(file.fileno(), path)
+        mapped = _map_whole(file.fileno(), path)
     return sealed_engine(mapped, status)
 
 
@@ -326,7 +326,7 @@ def _aligned(place: int) -> int:
 
 def _mapped(file: BinaryIO, path: Path, head: _Head) -> dict[str, Bytes]:
     """The sections of a file, mapped."""
-    whole = np.frombuffer(map_whole(file.fileno(), str(path)), np.uint8)
+    whole = np.frombuffer(_map_whole(file.fileno(), str(path)), np.uint8)
     sections = {name: whole[place : place + size] for name, (place, size, _) in head.sections.items()}
     for name, (_, size, _) in head.sections.items():
         if sections[name].size != size:
@@ -334,7 +334,7 @@ def _mapped(file: BinaryIO, path: Path, head: _Head) -> dict[str, Bytes]:
     return sections
 
 
-def map_whole(handle: int, path: str) -> memoryview:
+def _map_whole(handle: int, path: str) -> memoryview:
     """All of a file that is open, mapped."""
     mapped = FileMap(handle, 0, access=mmap.ACCESS_READ)
     mapped.path = os.path.realpath(path)

@@ -37,6 +37,10 @@ class Voucher:
     made: bool = False
     states: Sequence[Sequence[int]] = ()
 
+    def names(self, state: Sequence[int]) -> bool:
+        """Whether a file of this state was found whole."""
+        return list(state) in map(list, self.states)
+
 
 class Vouchers:
     """Those in a folder; without one, nothing is known and nothing kept."""
@@ -53,8 +57,9 @@ class Vouchers:
 
         DamagedError where it is not what was written, which is found out unless this file was whole before.
         """
-        may = (self.find(sealed.digest).made and sealed.is_private) or caller_answers
-        if may and sealed.state is not None and self.was_whole(sealed.digest, sealed.state):
+        voucher = self.find(sealed.digest)
+        may = (voucher.made and sealed.is_private) or caller_answers
+        if may and sealed.state is not None and voucher.names(sealed.state):
             return True
         sealed.verify()
         if may and sealed.state is not None:
@@ -63,7 +68,7 @@ class Vouchers:
 
     def was_whole(self, digest: str, state: Sequence[int]) -> bool:
         """Whether a file of this state was found to be the whole engine."""
-        return list(state) in map(list, self.find(digest).states)
+        return self.find(digest).names(state)
 
     def note_whole(self, digest: str, state: Sequence[int]) -> None:
         """A file of this state was found to be the whole engine."""

@@ -173,21 +173,23 @@ def pack_numbers(
     panel, unit = len(starts) * lanes, product.unit * product.depth
     with k.loop(0, elements, unit) as first:
         place = target.offset(product.words_before(first) * panel)
-        with k.loop(0, minimum(k, (elements - first) // 2, k.constant(I64, product.unit))) as pair:
+        whole = minimum(k, (elements - first) // 2, k.constant(I64, product.unit))
+
+        def store(pair: Value, number: int, upper: Value, lower: Value) -> None:
+            for part, vector in enumerate(paired_parts(k, upper, lower, True)):
+                place.offset(pair * panel).store(vector, part * product.unit * panel + number * lanes)
+
+        with k.loop(0, whole) as pair:
             line = (first + pair * 2) * width
             for number, start in enumerate(starts):
                 source = start.offset(line)
-                words = paired_parts(k, source.load(0, lanes), source.offset(width).load(0, lanes), True)
-                for part, vector in enumerate(words):
-                    place.offset(pair * panel).store(vector, part * product.unit * panel + number * lanes)
-        with k.loop(minimum(k, (elements - first) // 2, k.constant(I64, product.unit)), product.unit) as pair:
+                store(pair, number, source.load(0, lanes), source.offset(width).load(0, lanes))
+        with k.loop(whole, product.unit) as pair:  # the last element of an odd number, and zeros
             there = k.splat(first + pair * 2 < elements, lanes)
             line = minimum(k, first + pair * 2, elements - 1) * width
             for number, start in enumerate(starts):
                 last = k.select(there, start.offset(line).load(0, lanes), 0.0)
-                words = paired_parts(k, last, k.constant(last.type, 0.0), True)
-                for part, vector in enumerate(words):
-                    place.offset(pair * panel).store(vector, part * product.unit * panel + number * lanes)
+                store(pair, number, last, k.constant(last.type, 0.0))
 
 
 def pack_columns(
