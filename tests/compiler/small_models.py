@@ -390,6 +390,17 @@ SMALL_MODELS: dict[str, SmallModel] = {
         special={"lengths": lambda sizes: np.array([sizes["n"], 1], np.int32)},
         tolerance=1e-5,
     ),
+    "recurrent layers of bfloat16": SmallModel(
+        """recurrent (float[n, 2, 9] x)
+            => (bfloat16[n, 2, 2, 21] y, bfloat16[n, 1, 2, 10] z)
+        { xb = Cast<to = 16>(x) wb = Cast<to = 16>(w) rb = Cast<to = 16>(r)
+          wh = Cast<to = 16>(wg) rh = Cast<to = 16>(rg)
+          y = LSTM<hidden_size = 21, direction = "bidirectional">(xb, wb, rb)
+          z = GRU<hidden_size = 10, direction = "reverse">(xb, wh, rh) }""",
+        sizes=({"n": 1}, {"n": 6}),
+        constants={"w": (2, 84, 9), "r": (2, 84, 21), "wg": (1, 30, 9), "rg": (1, 30, 10)},
+        tolerance=2e-2,
+    ),
     "recurrent layer of bytes": SmallModel(
         """recurrent (float[n, 2, 9] x, int32[2] lengths, float[2, 2, 21] h, float[2, 2, 21] c)
             => (float[n, 2, 2, 21] y, float[2, 2, 21] yh, float[2, 2, 21] yc)

@@ -112,9 +112,10 @@ def bind(
     *,
     known: Collection[int] = (),
     threads: int = 0,
+    binder: Binder | None = None,
 ) -> tuple[Binder, Memory, Sequence[Tensor | None]]:
     """A kernel bound to arrays as inputs of a plan; those at the places `known` are constants."""
-    binder, memory = new_binder(variant, threads), Memory()
+    binder, memory = new_binder(variant, threads) if binder is None else binder, Memory()
     tensors: list[Tensor | None] = []
     for index, array in enumerate(arrays):
         if array is None:
@@ -136,9 +137,10 @@ def outputs_of(
     known: Collection[int] = (),
     one_by_one: bool = False,
     threads: int = 0,
+    binder: Binder | None = None,
 ) -> list[Array]:
     """What a kernel computes that is bound for so many threads; AssertionError where it notes a fault."""
-    binder, memory, results = bind(kernel, arrays, variant, known=known, threads=threads)
+    binder, memory, results = bind(kernel, arrays, variant, known=known, threads=threads, binder=binder)
     faults = memory.run(binder, one_by_one=one_by_one)
     assert not faults, faults
     return [memory.read(result).copy() for result in results if result is not None]

@@ -15,11 +15,12 @@ from onnx import parser
 import sardonyx as ort
 from sardonyx import errors
 from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.choice.gemm_choice import bf16_product
 from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.recurrent.recurrent import RecurrentSpec, emit_recurrent
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import block_units
 from sardonyx.compiler.llvm.library import KernelLibrary, library
-from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, x86_64_targets
+from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets, x86_64_targets
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.recurrent.recurrent import RecurrentKernel
@@ -28,7 +29,7 @@ from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of
 from sardonyx.runtime.settings import RunSettings
-from tests.compiler.steps import VARIANTS, bind, outputs_of, run_plan
+from tests.compiler.steps import VARIANTS, bind, new_binder, outputs_of, run_plan
 
 Array = np.ndarray[Any, Any]
 
@@ -191,6 +192,25 @@ def test_other_types(dtype: Any, tolerance: float, variant: str) -> None:
         for mine, right in zip(found, expected, strict=True):
             assert mine.dtype == dtype
             np.testing.assert_allclose(mine.astype(np.float64), right, atol=tolerance)
+
+
+@pytest.mark.parametrize("known", [[], [1, 2, 3, 7]], ids=["given", "constant"])
+@pytest.mark.parametrize("variant", [name for name, target in host_targets().items() if bf16_product(target)])
+@pytest.mark.parametrize("kind", GATES)
+def test_weights_kept_as_bfloat16(kind: str, variant: str, known: Sequence[int]) -> None:
+    """Only R is rounded here: X and W are numbers of bfloat16 already."""
+    rng = np.random.default_rng(21)
+    for batch, hidden in ((1, 40), (9, 33), (3, 1)):
+        inputs = _inputs(rng, kind, (4, batch, 6, hidden), 2)
+        rounded = [array.astype(ml_dtypes.bfloat16).astype(np.float32) for array in inputs[:3] if array is not None]
+        inputs[:2] = rounded[:2]
+        attributes = {"direction": "bidirectional"}
+        operator, wide = _operator(kind, inputs, attributes), _wide([*rounded, *inputs[3:]])
+        binder = Binder(new_binder(variant).library, RunSettings(precision="bfloat16"))
+        found = outputs_of(_kernel(operator, inputs), inputs, known=known, binder=binder)
+        for mine, right in zip(found, _operator(kind, wide, attributes).run(*wide), strict=True):
+            np.testing.assert_allclose(mine, right, atol=3e-6)
+        assert any("kept as bfloat16" in step.detail() for step in binder.steps if callable(step.detail))
 
 
 @pytest.mark.parametrize("name", EVERY_ACTIVATION)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Argument, Array, Binder, Buffer, Tensor, row_major
@@ -22,6 +23,7 @@ from sardonyx.ops.recurrent_cells import Cell
 from sardonyx.runtime.memory.constant_memory import constant_empty
 from sardonyx.runtime.threads.processors import team_size
 
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Rows of the batch in a block: the panel of a block is read once for them from a far cache.
 _GROUP_ROWS = 48
 # What a turn of the loop must take on one thread for each seat beyond the first, in nanoseconds: threads that wait for
@@ -89,6 +91,11 @@ class Gates:
     panels: Sequence[Tensor]
     biases: Tensor | None = None
     quantized: Quantized | None = None
+
+    @property
+    def halves(self) -> bool:
+        """Whether R is kept as bfloat16."""
+        return bool(self.panels[0].dtype == _BFLOAT16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +288,7 @@ class Layer:
             asks_ahead=shares.asks_ahead,
             by_strands=shares.by_strands,
             asks_for_input=asks_ahead(binder.target) and gates.projected.nbytes > binder.target.caches.l2,
+            halves=gates.halves,
             quantization=None if gates.quantized is None else gates.quantized.quantization,
         )
         values = {
@@ -309,7 +317,7 @@ class Layer:
             nbytes=1.0 * (sizes.steps * panel_bytes + gates.projected.nbytes + loop.result.nbytes),
             detail=lambda: (
                 f"{sizes.steps} steps of {sizes.directions}x{sizes.batch}x{sizes.hidden} with "
-                f"{sizes.gates} gates, {shares}"
+                f"{sizes.gates} gates, {shares}" + (", weights kept as bfloat16" if gates.halves else "")
             ),
             arithmetic="" if gates.quantized is None else "int8",
         )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.llvm.types import BF16
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.gemm_step import (
     by_constant,
@@ -27,6 +30,8 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.recurrent import check_shapes, every_input
 from sardonyx.ops.recurrent_cells import Cell, Stage
 from sardonyx.runtime.memory.constant_memory import constant_empty
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @template("recurrent")
@@ -54,10 +59,12 @@ class RecurrentKernel(NativeKernel):
         check_shapes(len(cells), cells[0].gates, self.parameters["hidden_size"], x.shape, w.shape, r.shape)
         layer = Layer(binder, self.parameters, x.shape, r.shape[2], working_dtype(x.dtype))
 
+        halves = _keeps_halves(binder, x.dtype)
+
         def gates() -> Gates:
             return Gates(
                 _projected(layer, x, w, bias),
-                [_panels(layer, r, stage) for stage in cells[0].stages],
+                [_panels(layer, r, stage, halves) for stage in cells[0].stages],
                 None if bias is None else layer.wide_rows(*layer.half(bias, 1), layer.sizes.row),
             )
 
@@ -106,17 +113,24 @@ def _input_biases(layer: Layer, bias: Tensor) -> Tensor:
     return layer.wide_rows(given, shape, strides, offset, shape[2])
 
 
-def _panels(layer: Layer, r: Tensor, stage: Stage) -> Tensor:
+def _keeps_halves(binder: Binder, dtype: np.dtype[np.generic]) -> bool:
+    """Whether R is kept as bfloat16: it is given so, or products of float32 are computed from that."""
+    product = product_of(dtype, binder.target, binder.settings.precision)
+    return dtype == _BFLOAT16 or (product is not None and PRODUCTS[product].packed_b == BF16)
+
+
+def _panels(layer: Layer, r: Tensor, stage: Stage, halves: bool) -> Tensor:
     """The rows of R for the gates of a stage, in panels; packed once where R is constant."""
     binder, sizes = layer.binder, layer.sizes
     panel = sizes.hidden * stage.count * layer.block_units
     count = sizes.directions * sizes.unit_blocks
-    spec = PanelsSpec(element_type(r.dtype), element_type(layer.working))
+    spec = PanelsSpec(element_type(r.dtype), element_type(layer.working), halves)
+    kept = _BFLOAT16 if halves else layer.working
     numbers = [sizes.unit_blocks, sizes.hidden, sizes.gates, stage.first, stage.count, panel]
     if is_constant(r):
-        make = partial(_packed, binder.library, spec, numbers, count, layer.working)
+        make = partial(_packed, binder.library, spec, numbers, count, kept)
         return binder.derived(r, ("recurrent panels", stage.first, stage.count, spec), make)
-    source, result = contiguous(binder, r), binder.new(layer.working, (count, panel))
+    source, result = contiguous(binder, r), binder.new(kept, (count, panel))
     binder.step(
         emit_recurrent_panels, spec, [source, result, *numbers], reads=(source,), writes=(result,), chunks=count
     )
@@ -128,10 +142,10 @@ def _packed(
     spec: PanelsSpec,
     numbers: Sequence[int],
     count: int,
-    working: np.dtype[np.generic],
+    kept: np.dtype[np.generic],
     array: Array,
 ) -> Array:
     """The panels of a constant R."""
-    panels = constant_empty(count * numbers[-1], working)
+    panels = constant_empty(count * numbers[-1], kept)
     library.run(emit_recurrent_panels, spec, (np.ascontiguousarray(array), panels, *numbers), count)
     return panels

@@ -8,6 +8,8 @@ the new one, so that a turn only reads what the turns before it wrote.
 Sums run over the hidden units in order, in as many interleaved parts as hide the time of a multiply-add: a block
 computes the same whoever does it.
 
+Recurrent weights may be kept as bfloat16: they are multiplied in float32 all the same, and half as much is read.
+
 Where the recurrent weights are bytes, each time step begins with a turn that quantises the hidden state
 (`quantized_states`).
 """
@@ -23,9 +25,9 @@ from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
 from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
 from sardonyx.compiler.llvm.kernels.recurrent.quantized_states import WORD, Quantization, quantize_state, real_sums
 from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_strands, take_turns
-from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, write_units
+from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, half_of, write_units
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import F32, I32, I64, U8, Type
+from sardonyx.compiler.llvm.types import F32, I32, I64, U8, U16, U32, Type
 from sardonyx.ops.recurrent_cells import Cell, Stage
 
 # Rows of the batch whose sums are in registers at once.
@@ -44,7 +46,7 @@ def argument_names() -> tuple[str, ...]:
     """The arguments of `emit_recurrent` in order.
 
     projected            the input's part of the gates, elements [gates, hidden] at places by direction, time and batch
-    panels0, panels1     R's panels for each stage; in words of bytes where states are quantised
+    panels0, panels1     R's panels for each stage; of bfloat16 with `halves`, in words of bytes for quantised states
     planes               [2 + planes - 1, directions, batch, row]: hidden states twice, then the other planes
     biases, peepholes    [directions, gates, row] and [directions, peepholes, row]
     lengths              int32 [batch]
@@ -69,7 +71,8 @@ def argument_names() -> tuple[str, ...]:
 class RecurrentSpec:
     """`cells` has a time step for each direction, or one for all; `by_strands`: a chunk is a direction of a group of
     rows of the batch, with all of its turns, instead of a seat; `asks_for_input`: the projected input comes from far
-    away; `quantization` is that of the state, if it is multiplied in bytes; the rest says which arguments are there."""
+    away; `halves`: R's panels are of bfloat16; `quantization` is that of the state, if it is multiplied in bytes; the
+    rest says which arguments are there."""
 
     storage: Type
     working: Type
@@ -80,6 +83,7 @@ class RecurrentSpec:
     asks_ahead: bool
     by_strands: bool = False
     asks_for_input: bool = False
+    halves: bool = False
     quantization: Quantization | None = None
 
     @property
@@ -182,6 +186,7 @@ class _StageBlock:
         self.most_rows = min(_MOST_ROWS, self.sums // (self.stage.count * narrow))
         self.quantizes = spec.quantization is not None
         self.summed = I32 if self.quantizes else spec.working
+        self.kept = U16 if spec.halves else self.summed
         self.room = k.stack(self.summed, self.most_rows * self.stage.count * self.units)
 
     def emit(self, time: Value, direction: Value, unit_block: Value, first: Value, end: Value) -> None:
@@ -215,7 +220,7 @@ class _StageBlock:
         """The recurrent parts of the gates of `rows` rows into `room`, [rows, gates, units]."""
         given = self.given
         step = given["row"]
-        panel = self.k.pointer(given[f"panels{self.number}"], self.summed).offset(
+        panel = self.k.pointer(given[f"panels{self.number}"], self.kept).offset(
             (direction * given["unit_blocks"] + unit_block) * self._depth() * (self.stage.count * self.units)
         )
         if self.quantizes:
@@ -287,16 +292,23 @@ class _StageBlock:
         k = self.k
         line = panel.offset(unit * (self.stage.count * self.units))
         if ahead is not None:
-            for start in range(0, self.stage.count * self.units, 64 // self.spec.working.nbytes):
+            for start in range(0, self.stage.count * self.units, 64 // self.kept.nbytes):
                 line.prefetch(ahead + start, level=2)
         factors = [k.splat(source.load(unit), self.lanes) for source in sources]
         for place, vector in enumerate(vectors):
-            weights = line.load(vector * self.lanes, self.lanes)
+            weights = self._weights(line, vector)
             for factor, row_sums in zip(factors, sums, strict=True):
                 before = row_sums[place].get()
                 row_sums[place].set(
                     multiply_bytes(k, factor, weights, before) if self.quantizes else k.fma(weights, factor, before)
                 )
+
+    def _weights(self, line: Pointer, vector: int) -> Value:
+        """A vector of what one hidden unit, or word of them, is multiplied by."""
+        if not self.spec.halves:
+            return line.load(vector * self.lanes, self.lanes)
+        gate, part = divmod(vector, BLOCK_VECTORS)
+        return half_of(line.cast(U32).load(gate * self.lanes, self.lanes), part)
 
     def _slot(self, time: Value, plane: int, later: int = 0) -> Value:
         """Where a plane lies: the hidden state before (or after) a time step, or another plane."""

@@ -73,10 +73,11 @@ def _working(spec: RowsSpec) -> Type:
 
 @dataclass(frozen=True)
 class PanelsSpec:
-    """R of `storage` numbers into panels of `working` ones."""
+    """R of `storage` numbers into panels of `working` ones, or of bfloat16 (`halves`)."""
 
     storage: Type
     working: Type
+    halves: bool = False
 
 
 def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
@@ -84,12 +85,14 @@ def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
 
     Arguments: R [directions, gates, hidden, hidden], panels, blocks of units, hidden size, gates, the first gate and
     how many, elements of a panel. The panels are [directions, blocks, hidden, gates taken, units of a block]; units
-    behind the last are zeros. A chunk is a panel.
+    behind the last are zeros. Of bfloat16, the units of a block's two vectors take turns: a word of 32 bits has one of
+    each (`half_of`). A chunk is a panel.
     """
     k, words = kernel_frame(target)
-    source, panels = k.pointer(words.load(0), spec.storage), k.pointer(words.load(1), spec.working)
+    source = k.pointer(words.load(0), spec.storage)
+    panels = k.pointer(words.load(1), BF16 if spec.halves else spec.working)
     blocks, hidden, gates, first_gate, taken, panel = (words.load(at) for at in range(2, 8))
-    units = block_units(target, spec.working)
+    lanes, units = target.lanes(spec.working), block_units(target, spec.working)
     with k.loop(k["begin"], k["end"]) as chunk:
         direction = chunk // blocks
         first = (chunk - direction * blocks) * units
@@ -101,12 +104,18 @@ def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
             end = k.smaller(begin + stretch, hidden)
             with k.loop(0, taken) as gate, k.loop(0, units) as unit:
                 row = (direction * gates + first_gate + gate) * hidden + first + unit
-                column = to.offset(gate * units + unit)
+                place = unit % lanes * BLOCK_VECTORS + unit // lanes if spec.halves else unit
+                column = to.offset(gate * units + place)
                 there = first + unit < hidden
                 with k.when(there):
                     read = source.offset(row * hidden)
                     with k.loop(begin, end) as at:
-                        column.store(read_units(read, at, 1, spec.working), at * step)
+                        write_units(column, read_units(read, at, 1, spec.working), at * step)
                 with k.otherwise(there), k.loop(begin, end) as at:
-                    column.store(0.0, at * step)
+                    write_units(column, k.constant(spec.working, 0), at * step)
     return k.finish()
+
+
+def half_of(word: Value, which: int) -> Value:
+    """The F32 values of the first or second half of words, each two numbers of bfloat16."""
+    return (word & 0xFFFF0000 if which else word << 16).bits_as(F32)
