@@ -188,6 +188,17 @@ def test_kernels_stay_inside_their_scratch(variant: str, a_layout: Layout, b_lay
 
 
 @pytest.mark.skipif("avx512" not in host_targets(), reason="tiles of AMX lie beside vectors of 512 bits")
+@pytest.mark.parametrize("rows", [1, 16])
+def test_threads_share_what_few_rows_read(rows: int) -> None:
+    target = host_targets()["avx512"]
+    for threads, least in ((1, 1), (2, 4)):
+        problem = Problem(rows, 2304, 768, product="bf16 tiles", a="words", threads=threads)
+        found = choose_blocking(target, problem)
+        assert found.chunks >= least
+        assert (found.chunks == 1) == (threads == 1)
+
+
+@pytest.mark.skipif("avx512" not in host_targets(), reason="tiles of AMX lie beside vectors of 512 bits")
 def test_threads_share_rows_of_parts_where_each_has_many() -> None:
     caches = Caches(l1=48 << 10, l2=2 << 20, l3=105 << 20)
     target = dataclasses.replace(host_targets()["avx512"], caches=caches)

@@ -17,7 +17,7 @@ from sardonyx.compiler.llvm.codegen import Loader, compile_assembly, compile_obj
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary, library
-from sardonyx.compiler.llvm.target import Caches, host_targets, x86_64_targets
+from sardonyx.compiler.llvm.target import Caches, host_target, host_targets, x86_64_targets
 from sardonyx.compiler.native.products import gemm_step
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.matmul import MatMulKernel
@@ -99,10 +99,10 @@ class Tiles:
 
 
 class EmulatedLibrary(KernelLibrary):
-    """The library of this machine as if it had AMX."""
+    """The library of this machine as if it had AMX beside the instructions of a variant."""
 
-    def __init__(self, l3: int = 0) -> None:
-        host = library("avx512").target
+    def __init__(self, l3: int = 0, variant: str = "avx512") -> None:
+        host = library(variant).target
         caches = replace(host.caches, l3=l3 or host.caches.l3)
         super().__init__(replace(host, has_amx=True, caches=caches), KernelCache(None))
         self.tiles = Tiles()
@@ -171,6 +171,29 @@ def test_bfloat16_tiles(emulated: EmulatedLibrary, form: str) -> None:
         scale = np.matmul(np.abs(exact[0]), np.abs(exact[1])) + 1e-30
         assert (np.abs(memory.read(y) - np.matmul(*exact)) / scale).max(initial=0.0) < 1e-5
         assert not emulated.tiles.configured
+
+
+@pytest.mark.skipif(not host_target().has_bf16_dot, reason="this machine has no dot products of bfloat16")
+def test_few_rows_are_multiplied_by_vectors() -> None:
+    """By the same panels, where rows end with words that come together."""
+    emulated, rng = EmulatedLibrary(variant="avx512vnni"), np.random.default_rng(2)
+    for m, n, k, product in [
+        (1, 1, 32, "bf16"), (1, 830, 64, "bf16"), (2, 70, 320, "bf16"), (3, 129, 2080, "bf16"),
+        (4, 70, 64, "bf16 tiles"), (2, 70, 40, "bf16 tiles"),
+    ]:  # fmt: skip
+        a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+        binder, memory = Binder(emulated, settings=RunSettings(precision="bfloat16")), Memory()
+        left = binder.external(0, a.dtype, a.shape)
+        memory.put(left, a)
+        (y,) = MatMulKernel({}).bind(binder, [left, binder.constant(b)])
+        assert y is not None
+        run(binder, memory)
+        detail = binder.steps[-1].detail
+        assert callable(detail)
+        assert f" {product}," in detail()
+        exact = [one.astype(ml_dtypes.bfloat16).astype(np.float64) for one in (a, b)]
+        scale = np.matmul(np.abs(exact[0]), np.abs(exact[1])) + 1e-30
+        assert (np.abs(memory.read(y) - np.matmul(*exact)) / scale).max() < 1e-5
 
 
 @pytest.fixture(scope="module", params=[32 << 20, 128 << 20], ids=["near", "far"])

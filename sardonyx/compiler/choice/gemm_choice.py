@@ -35,6 +35,8 @@ def tile_shape(target: Target, product: str = "f32", columns: int = 0) -> Shape:
     if kind.in_tiles:
         return Shape(SIDE, TILES_ACROSS, 1)
     lanes = target.lanes(kind.accumulator)
+    if product == "bf16" and target.has_amx:  # the panels are those of tiles
+        return Shape(_MOST_ROWS, TILES_ACROSS, 1)
     fits = columns >= _VECTORS_OF_MANY * lanes or (columns > 0 and columns % (_THREE.vectors * lanes) == 0)
     if fits and target.registers >= _REGISTERS_OF_THREE and asks_ahead(target):
         return _THREE
@@ -84,7 +86,13 @@ def suits_parts(target: Target, m: int, n: int, k: int) -> bool:
 
     That holds for several threads: the number of them must not change bits, so nothing here depends on it.
     """
-    return target.has_amx and m >= ROWS_OF_PARTS and n * k > _MADDS_OF_WORD * k + _MADDS_OF_RESULT * n
+    return target.has_amx and m >= ROWS_OF_PARTS and repays_tiles(n, k, _MADDS_OF_WORD, _MADDS_OF_RESULT)
+
+
+def repays_tiles(n: int, k: int, of_word: int, of_result: int) -> bool:
+    """Whether what tiles save of n x k multiply-adds for each row repays A's way into them and the results' own, which
+    cost so many multiply-adds for an element."""
+    return n * k > of_word * k + of_result * n
 
 
 # Of fewer rows taking B apart is too much of the work. What writing an element of A as words and a result from

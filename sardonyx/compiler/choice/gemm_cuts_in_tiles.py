@@ -66,10 +66,11 @@ class BlockingInTiles(BlockingChoice):
             most = max(1, int(_RESULTS_L2 * l2) // (row_block * across))
         enough = self.panels
         if problem.threads > 1 and not by_rows:
-            wished = problem.batch * self._flops(problem.m, self.columns) / _CHUNKS_IN_TILES
+            wished = problem.batch * self._flops(max(problem.m, _ROWS_OF_READING), self.columns) / _CHUNKS_IN_TILES
             least, most_flops = (flops / len(kept_products(self.product.parts)) for flops in _CHUNK_FLOPS_IN_TILES)
             wished = min(most_flops, max(least, wished))
-            enough = max(1, round(wished / self._flops(max(1, min(row_block, problem.m)), self.panel)))
+            rows = max(_ROWS_OF_READING, min(row_block, problem.m))
+            enough = max(1, round(wished / self._flops(rows, self.panel)))
             if problem.a == "windows":  # every group puts them together anew
                 enough = max(enough, LEAST_PANELS_OF_WINDOWS)
         count = -(-self.panels // min(most, enough))
@@ -102,3 +103,5 @@ _ROWS_L2 = 0.25
 _RESULTS_L2 = 0.35
 _CHUNKS_IN_TILES = 8
 _CHUNK_FLOPS_IN_TILES = (8e6, 160e6)
+# Rows that are multiplied by B in the time in which it comes from memory.
+_ROWS_OF_READING = 32

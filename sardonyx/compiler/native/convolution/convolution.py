@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.choice.gemm_choice import ROWS_OF_PARTS
+from sardonyx.compiler.choice.gemm_choice import ROWS_OF_PARTS, repays_tiles
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution import bands, scaled_product
 from sardonyx.compiler.native.convolution.algorithm import Algorithm
@@ -242,13 +242,13 @@ def _may_take_parts(binder: Binder, call: ConvolutionCall) -> bool:
         return False
     if call.batch * call.places < ROWS_OF_PARTS or call.flops < OPERATIONS_OF_PARTS:
         return False
-    k, n = call.taps * call.channels, call.filters
-    return call.flops >= OPERATIONS_OF_ANY or n * k > _MADDS_OF_WORD * k + _MADDS_OF_RESULT * n
+    repays = repays_tiles(call.filters, call.taps * call.channels, _MADDS_OF_WORD, _MADDS_OF_RESULT)
+    return repays or call.flops >= OPERATIONS_OF_ANY
 
 
 # Operations of a convolution whose input threads first write as words, and wait for each other: from the first number
 # on where an element of the input is multiplied so often that it repays its way into tiles and a result its own (in
-# multiply-adds; see `suits_parts`), from the other on wherever tiles are predicted to be faster. With one thread fewer
+# multiply-adds), from the other on wherever tiles are predicted to be faster. With one thread fewer
 # would do, but bits must not depend on the number of threads.
 OPERATIONS_OF_PARTS, OPERATIONS_OF_ANY = 3e7, 8e7
 _MADDS_OF_WORD, _MADDS_OF_RESULT = 80, 50

@@ -136,6 +136,9 @@ def multiply(
     if isinstance(a, RunRows):
         unit = PRODUCTS[product].elements(a.geometry.run_words)
         found.problem = replace(found.problem, m=a.rows, k_unit=unit)
+    if _takes_pairs(binder.target, found.problem):
+        product = "bf16"
+        found.problem = replace(found.problem, product=product)
     problem, rows, epilogue = found.problem, found.row_steps, TileEpilogue(found.kinds, outputs)
     if problem.a == "rows" and PRODUCTS[product].parts == 1:
         left = found.a.reshaped((problem.m, problem.k), (rows[0], 1))
@@ -194,6 +197,17 @@ def _make_ready(binder: Binder, spec: GemmSpec, problem: Problem) -> None:
 
 
 _BY_ROWS = ("f32", "f32 tiles")
+
+
+def _takes_pairs(target: Target, problem: Problem) -> bool:
+    """Whether so few rows of pairs are multiplied by vectors, in the panels that tiles take: they would fill a small
+    part of a tile, and vectors read weights from memory faster."""
+    kind = PRODUCTS[problem.product]
+    is_few = problem.product == "bf16 tiles" and problem.m <= _FEW_ROWS_OF_TILES and target.has_bf16_dot
+    return is_few and problem.a == "words" and problem.b == "packed" and problem.k % kind.elements(kind.unit) == 0
+
+
+_FEW_ROWS_OF_TILES = 3
 
 
 def _worth_rounding(product: str, a: Tensor, b: Tensor, result: Tensor) -> str:
