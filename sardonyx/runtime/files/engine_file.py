@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import mmap
 import os
 import threading
 import time
@@ -27,7 +26,7 @@ from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.constant_memory import constant_empty
-from sardonyx.runtime.memory.mapped_pages import FileMap
+from sardonyx.runtime.memory.mapped_pages import map_open_file
 
 Bytes = NDArray[np.uint8]
 Sections = Mapping[str, Sequence[Bytes]]
@@ -207,7 +206,7 @@ def map_sealed(path: str) -> SealedEngine:
         status = os.fstat(file.fileno())
         if not status.st_size:
             raise DamagedError("it is empty")
-        mapped = _map_whole(file.fileno(), path)
+        mapped = map_open_file(file.fileno(), path)
     return sealed_engine(mapped, status)
 
 
@@ -326,19 +325,12 @@ def _aligned(place: int) -> int:
 
 def _mapped(file: BinaryIO, path: Path, head: _Head) -> dict[str, Bytes]:
     """The sections of a file, mapped."""
-    whole = np.frombuffer(_map_whole(file.fileno(), str(path)), np.uint8)
+    whole = np.frombuffer(map_open_file(file.fileno(), path), np.uint8)
     sections = {name: whole[place : place + size] for name, (place, size, _) in head.sections.items()}
     for name, (_, size, _) in head.sections.items():
         if sections[name].size != size:
             raise DamagedError("it ends too early")
     return sections
-
-
-def _map_whole(handle: int, path: str) -> memoryview:
-    """All of a file that is open, mapped."""
-    mapped = FileMap(handle, 0, access=mmap.ACCESS_READ)
-    mapped.path = os.path.realpath(path)
-    return memoryview(mapped)
 
 
 def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:

@@ -57,11 +57,16 @@ class FileContents(np.ndarray[Any, Any]):
 def map_file(path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a regular file, mapped read-only; OSError where it cannot be opened."""
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            return memoryview(b"")
-        mapped = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        mapped.path, mapped.state = os.path.realpath(path), _state(file.fileno())
-        return memoryview(mapped)
+        return map_open_file(file.fileno(), path)
+
+
+def map_open_file(handle: int, path: str | os.PathLike[str]) -> memoryview:
+    """The bytes of a regular file that is open, mapped read-only."""
+    if os.fstat(handle).st_size == 0:
+        return memoryview(b"")
+    mapped = FileMap(handle, 0, access=mmap.ACCESS_READ)
+    mapped.path, mapped.state = os.path.realpath(path), _state(handle)
+    return memoryview(mapped)
 
 
 def named_path(path: str | os.PathLike[str]) -> str:

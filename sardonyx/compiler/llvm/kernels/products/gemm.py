@@ -17,12 +17,13 @@ chunks, so results have the same bits for every one of these choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.builder import Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_batches import BatchItem
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, fits_registers
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import fits_registers
+from sardonyx.compiler.llvm.kernels.products.gemm_frame import Block, Chunk, Frame
 from sardonyx.compiler.llvm.kernels.products.gemm_in_tiles import GemmInTiles, RowsInTiles
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import (
     BUSY,
@@ -43,12 +44,12 @@ from sardonyx.compiler.llvm.kernels.products.gemm_packing import (
     pack_rows,
 )
 from sardonyx.compiler.llvm.kernels.products.gemm_parts import elements_of_b
-from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, argument_names
-from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, Runs, configure, release
+from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec
+from sardonyx.compiler.llvm.kernels.products.gemm_sweep import Sweep
+from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, configure, release
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowCopy
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, BOOL, F32, I64, PTR
+from sardonyx.compiler.llvm.types import BOOL, I64
 
 
 def emit_gemm(target: Target, spec: GemmSpec) -> str:
@@ -64,40 +65,6 @@ _OF_WORDS = ("words", "tiles", "runs")
 
 # Numbers of heights of tiles are below this; with several panels at once, or one vector, multiples of it are added.
 _PANEL_CASE = 100
-
-
-# Lanes of a vector that two rows may share: two words are put into one register for each multiplication saved.
-_LEAST_HALVED = 8
-
-# Bytes of a cache line.
-_LINE = 64
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """What a chunk works on: operands at its batch (A at its first row unless it is windows), its rows and panels."""
-
-    a: Pointer
-    b: Pointer
-    rows: Value
-    row_start: Value
-    first_panel: Value
-    last_panel: Value
-    operands: tuple[Place, ...]
-    outputs: tuple[Place, ...]
-
-
-@dataclass(frozen=True)
-class _Block:
-    """A block of K within a chunk: A's rows from there on, and whether it is the first and the last one."""
-
-    k_start: Value
-    elements: Value
-    words: Value
-    a: Rows
-    fresh: Value
-    final: Value
-    runs: Runs | None = None
 
 
 @dataclass(frozen=True)
@@ -116,18 +83,13 @@ class _Gemm:
     """The kernel while it is written, loop by loop from the outside."""
 
     def __init__(self, target: Target, spec: GemmSpec) -> None:
-        self.spec = spec
-        self.product = PRODUCTS[spec.product]
-        k = self.k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
-        k.flushes = self.product.packed_a == BF16 and self.product.stored_a == F32
-        self.lanes = target.lanes(self.product.accumulator)
-        self.panel = self.lanes * spec.vectors
-        words = k.pointer("arguments", I64)
-        self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
-        self.scratch = k.pointer("scratch", self.product.word)
-        self.table = words.offset(len(self.given))
-        self.windows = WindowCopy(k, self.product, self.given, self.table)
-        self.in_tiles = GemmInTiles(k, self.product, self.given, self.table, self.scratch)
+        frame = self.frame = Frame(target, spec)
+        k = self.k = frame.k
+        self.spec, self.product, self.given = spec, frame.product, frame.given
+        self.lanes, self.panel, self.scratch = frame.lanes, frame.panel, frame.scratch
+        self.sweep = Sweep(frame)
+        self.windows = WindowCopy(k, self.product, self.given, frame.table)
+        self.in_tiles = GemmInTiles(k, self.product, self.given, frame.table, self.scratch)
         # Few rows leave registers for several panels at once: how many, by the number of rows, most first. Where fewer
         # panels are left, those rows that would wait for their own sums take as many as there are.
         self.wide: dict[int, list[int]] = {}
@@ -137,9 +99,6 @@ class _Gemm:
             fits = [count for count in counts if (rows + 1) * count * spec.vectors + 1 <= target.registers]
             if fits:
                 self.wide[rows] = fits if waits else fits[:1]
-        # Rows of a tile of a panel and a vector; two of them are as high as a tile of one panel.
-        packed = spec.b == "packed" and not self.product.in_tiles
-        self.joined_rows = spec.rows // 2 if packed and spec.vectors > 1 and spec.rows % 2 == 0 else 0
 
     def text(self) -> str:
         k = self.k
@@ -158,7 +117,7 @@ class _Gemm:
             release(k)
         return k.finish()
 
-    def _chunk(self, number: Value) -> _Chunk:
+    def _chunk(self, number: Value) -> Chunk:
         k, given, spec = self.k, self.given, self.spec
         row_start = number % given["row_blocks"] * given["row_block"]
         rest = number // given["row_blocks"]
@@ -170,7 +129,7 @@ class _Gemm:
         else:
             a = item.start("a", self.product.word if spec.a in _OF_WORDS else self.product.stored_a)
             a = a.offset(row_start if spec.a == "columns" else row_start * given["a_stride"])
-        return _Chunk(
+        return Chunk(
             a=a,
             b=item.start("b", self.product.word if spec.b == "packed" else self.product.stored_b),
             rows=minimum(k, given["m"] - row_start, given["row_block"]),
@@ -181,32 +140,26 @@ class _Gemm:
             outputs=item.outputs(spec.epilogue, self.product.accumulator),
         )
 
-    def _words(self, elements: Value) -> Value:
-        """How many words hold so many elements along K."""
-        return self.product.words_before(self.product.padded(elements))
-
-    def _block(self, chunk: _Chunk, k_start: Value) -> _Block:
+    def _block(self, chunk: Chunk, k_start: Value) -> Block:
         """The block of K from `k_start` on, with A's part copied to scratch where that is asked for."""
         k, given, product = self.k, self.given, self.product
         elements = minimum(k, given["k"] - k_start, given["k_block"])
-        words, final = self._words(elements), given["k"] <= k_start + given["k_block"]
+        words, final = self.frame.words(elements), given["k"] <= k_start + given["k_block"]
         if self.spec.a == "words":
             rows = Rows(chunk.a.offset(self.product.words_before(k_start)), given["a_stride"], True)
             if product.in_tiles:
                 self.in_tiles.copy_rest(RowsInTiles(rows, chunk.rows, words, None, True))
-            return _Block(k_start, elements, words, rows, k_start.equals(0), final)
+            return Block(k_start, elements, words, rows, k_start.equals(0), final)
         if self.spec.a == "tiles":
             start = chunk.a.offset(self.product.words_before(k_start) * SIDE)
-            return _Block(
-                k_start, elements, words, Rows(start, given["a_stride"], True, SIDE), k_start.equals(0), final
-            )
+            return Block(k_start, elements, words, Rows(start, given["a_stride"], True, SIDE), k_start.equals(0), final)
         if self.spec.a == "runs":
             rows, runs = Rows(chunk.a, given["a_stride"], True), self.in_tiles.runs(self.product.words_before(k_start))
-            return _Block(k_start, elements, words, rows, k_start.equals(0), final, runs)
+            return Block(k_start, elements, words, rows, k_start.equals(0), final, runs)
         if self.spec.a == "windows":
             first, stride = self.product.words_before(k_start), given["a_copy"]
             self.windows.copy(chunk.a, chunk.row_start, chunk.rows, first, words, self.scratch, stride)
-            return _Block(k_start, elements, words, Rows(self.scratch, stride, True), k_start.equals(0), final)
+            return Block(k_start, elements, words, Rows(self.scratch, stride, True), k_start.equals(0), final)
         along_k = self.spec.a == "rows"
         source = chunk.a.offset(k_start if along_k else k_start * given["a_stride"])
         scratch, stride = self.scratch, given["a_copy"]
@@ -228,15 +181,15 @@ class _Gemm:
                 copy()
             address = k.select(wanted, scratch.address, source.address)
             rows = Rows(k.pointer(address, product.word), k.select(wanted, stride, given["a_stride"]), along_k)
-        return _Block(k_start, elements, words, rows, k_start.equals(0), final)
+        return Block(k_start, elements, words, rows, k_start.equals(0), final)
 
-    def _panels(self, chunk: _Chunk, block: _Block) -> None:
+    def _panels(self, chunk: Chunk, block: Block) -> None:
         """Every panel of the group for a strip of rows after the other; several at once for few rows."""
         k = self.k
         with k.loop(0, chunk.rows, self.given["strip"]) as begin:
             self._strip(chunk, block, begin, minimum(k, begin + self.given["strip"], chunk.rows))
 
-    def _strip(self, chunk: _Chunk, block: _Block, begin: Value, end: Value) -> None:
+    def _strip(self, chunk: Chunk, block: Block, begin: Value, end: Value) -> None:
         """The rows from `begin` to `end`; those of one whole tile that sees all of K at once are swept."""
         k = self.k
         if self.product.in_tiles or self.spec.b != "packed" or not fits_registers(self.spec.epilogue):
@@ -244,136 +197,21 @@ class _Gemm:
             return
         swept = (end - begin).equals(self.spec.rows) & block.fresh & block.final
         with k.when(swept):
-            self._sweep(chunk, block, begin)
+            self.sweep.strip(chunk, block, begin)
         with k.otherwise(swept):
             self._tiles(chunk, block, begin, end)
 
-    def _sweep(self, chunk: _Chunk, block: _Block, begin: Value) -> None:
-        """A tile of whole height for each panel, with as little between two of them as there can be.
-
-        Where K is small, writing C is all there is to do: at the speed of the caches if a tile's stores go on while
-        the next tile is computed, and if nothing else is stored in between.
-        """
-        k, given = self.k, self.given
-        whole = minimum(k, given["n"] // self.panel, chunk.last_panel)
-        row = chunk.row_start + begin
-        below = replace(
-            chunk,
-            row_start=k.constant(I64, 0),
-            operands=tuple(place.below(row) for place in chunk.operands),
-            outputs=tuple(place.below(row) for place in chunk.outputs),
-        )
-        rows = self._rows_from(block, begin)
-        joined = self._joins(chunk, whole - 1)
-        asked, behind = self._strip_behind(below, block, rows)
-        far = given["far"].differs(0)
-        with k.loop(chunk.first_panel, whole - joined.to(I64)) as panel:
-            with k.when(far & (asked ^ True)):
-                self._writer(below, panel * self.panel, [None] * self.spec.vectors).ask_ahead(
-                    below.row_start, k.constant(I64, self.spec.rows)
-                )
-            self._swept_tile(below, block, rows, panel, self.spec.vectors, requests=behind(panel))
-        if self.joined_rows:
-            with k.when(joined):
-                for halved in self._halved(given["n"] - whole * self.panel, self.joined_rows):
-                    with k.loop(0, self.spec.rows, self.joined_rows) as half:
-                        self._joined_sweep(below, block, self._rows_from(block, begin + half), whole - 1, half, halved)
-        with k.when((joined ^ True) & (whole < chunk.last_panel)):
-            left = given["n"] - whole * self.panel
-            narrow = left <= self.lanes if self.spec.vectors > 1 else k.constant(BOOL, False)
-            with k.when(narrow):
-                self._swept_tile(below, block, rows, whole, 1, left)
-            with k.otherwise(narrow):
-                for halved in self._halved(left - (self.panel - self.lanes), self.spec.rows):
-                    self._swept_tile(below, block, rows, whole, self.spec.vectors, left, halved)
-
-    def _halved(self, left: Value, rows: int) -> Iterator[bool]:
-        """The code for a last vector of which `left` columns exist: for at most half of it, which pairs of the `rows`
-        of a tile can share, and for more."""
+    def _joined_tiles(self, chunk: Chunk, block: Block, panel: Value, left: Value, begin: Value, end: Value) -> None:
+        """Tiles of a whole panel and the vector behind it for some rows, kept in scratch until K ends."""
         k = self.k
-        if rows % 2 or self.lanes < _LEAST_HALVED:
-            yield False
-            return
-        few = left <= self.lanes // 2
-        with k.when(few):
-            yield True
-        with k.otherwise(few):
-            yield False
-
-    def _swept_tile(
-        self,
-        chunk: _Chunk,
-        block: _Block,
-        rows: Rows,
-        panel: Value,
-        vectors: int,
-        left: Value | None = None,
-        halved: bool = False,
-        requests: tuple[Request, ...] | None = None,
-    ) -> None:
-        """The product of `rows` and some vectors of a panel, of which `left` columns exist (None: all)."""
-        k, product, spec = self.k, self.product, self.spec
-        start = chunk.b.offset(panel * self._words(self.given["k"]) * self.panel)
-        # A vector alone is bound by what it loads, and of so few columns B is small.
-        ahead = self.given["prefetch"] if vectors == spec.vectors else None
-        if requests is None:
-            requests = self._rows_behind(block, rows)
-        b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead, requests, halved=halved)
-        values = multiply_tile(k, product, rows, b, spec.rows, block.words, 1)
-        masks = [None if left is None else k.lanes_below(left - at * self.lanes, self.lanes) for at in range(vectors)]
-        tall = [[values[row, 0, vector] for vector in range(vectors)] for row in range(spec.rows)]
-        self._writer(chunk, panel * self.panel, masks).over_registers(tall, chunk.row_start)
-
-    def _joins(self, chunk: _Chunk, panel: Value) -> Value:
-        """Whether the panel is a whole one before a last one of one vector at most: they are multiplied together.
-
-        A vector alone takes a word of A per multiplication, more than machines load.
-        """
-        if not self.joined_rows:
-            return self.k.constant(BOOL, False)
-        left = self.given["n"] - panel * self.panel
-        fits = (left > self.panel) & (left <= self.panel + self.lanes)
-        return fits & (panel >= chunk.first_panel) & (panel + 2 <= chunk.last_panel)
-
-    def _joined(
-        self,
-        chunk: _Chunk,
-        block: _Block,
-        rows: Rows,
-        panel: Value,
-        tile: Tile | None,
-        requests: tuple[Request, ...] = (),
-        halved: bool = False,
-    ) -> Registers:
-        """The tile of some rows, of a whole panel and the vector behind it."""
-        k, spec = self.k, self.spec
-        apart = self._words(self.given["k"]) * self.panel
-        start = chunk.b.offset(panel * apart).offset(self.product.words_before(block.k_start) * self.panel)
-        starts = (*(start.offset(vector * self.lanes) for vector in range(spec.vectors)), start.offset(apart))
-        b = Panels(starts, 1, (None,), self.panel, requests=requests, halved=halved)
-        return multiply_tile(k, self.product, rows, b, self.joined_rows, block.words, 1, tile, block.fresh)
-
-    def _joined_sweep(self, chunk: _Chunk, block: _Block, rows: Rows, panel: Value, row: Value, halved: bool) -> None:
-        """The same within a sweep, finished in registers; `row` counts from the chunk's."""
-        k, vectors = self.k, self.spec.vectors
-        requests = self._rows_behind(block, rows, self.joined_rows)
-        values = self._joined(chunk, block, rows, panel, None, requests, halved)
-        tile = [[values[row, vector, 0] for vector in range(vectors + 1)] for row in range(self.joined_rows)]
-        left = self.given["n"] - (panel + 1) * self.panel
-        masks = [*[None] * vectors, k.lanes_below(left, self.lanes)]
-        self._writer(chunk, panel * self.panel, masks).over_registers(tile, row)
-
-    def _joined_tiles(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, begin: Value, end: Value) -> None:
-        """The same for one tile of rows after the other, with the tiles of all blocks of K in scratch."""
-        k = self.k
-        with k.loop(begin, end, self.joined_rows) as row:
+        with k.loop(begin, end, self.frame.joined_rows) as row:
             tile = replace(self._kept(chunk, panel, row), panel=self.lanes)
-            store_tile(tile, self._joined(chunk, block, self._rows_from(block, row), panel, tile))
-            at = _Place(panel, left, k.constant(I64, 2), row, k.constant(I64, self.joined_rows))
+            store_tile(tile, self.frame.joined(chunk, block, self.frame.rows_from(block, row), panel, tile))
+            at = _Place(panel, left, k.constant(I64, 2), row, k.constant(I64, self.frame.joined_rows))
             with k.when(block.final), k.loop(0, 2) as which:
                 self._epilogue(chunk, at, which, tile)
 
-    def _kept(self, chunk: _Chunk, panel: Value, row: Value) -> Tile:
+    def _kept(self, chunk: Chunk, panel: Value, row: Value) -> Tile:
         """Where the tile of a panel and the rows from `row` on lies in scratch."""
         k, given = self.k, self.given
         before = panel - chunk.first_panel
@@ -384,7 +222,7 @@ class _Gemm:
         base = k.pointer(k.advance(k["scratch"], given["tile_scratch"], 1), self.product.accumulator)
         return Tile(base.offset(kept * given["tile_keep"]), given["tile_stride"], self.panel)
 
-    def _tiles(self, chunk: _Chunk, block: _Block, begin: Value, end: Value) -> None:
+    def _tiles(self, chunk: Chunk, block: Block, begin: Value, end: Value) -> None:
         """The tiles of some rows with each panel, or with several panels at once for few rows."""
         k = self.k
         number, first = k.variable(I64, chunk.first_panel), k.variable(I64, begin)
@@ -394,9 +232,9 @@ class _Gemm:
             left = self.given["n"] - panel * self.panel
             there = minimum(k, minimum(k, left // self.panel, chunk.last_panel - panel), most)
             width = k.select(there >= least, there, 1)
-            if self.joined_rows:
-                with k.when(self._joins(chunk, panel) & (end - begin > self.spec.rows)):
-                    whole = (end - begin) // self.joined_rows * self.joined_rows
+            if self.frame.joined_rows:
+                with k.when(self.frame.joins(chunk, panel) & (end - begin > self.spec.rows)):
+                    whole = (end - begin) // self.frame.joined_rows * self.frame.joined_rows
                     self._joined_tiles(chunk, block, panel, left, begin, begin + whole)
                     first.set(begin + whole)
             b = self._panel_of_b(chunk, block, panel, left, width, end - begin)
@@ -417,12 +255,12 @@ class _Gemm:
             least, most = k.select(is_height, counts[-1], least), k.select(is_height, counts[0], most)
         return least, most
 
-    def _panel_of_b(self, chunk: _Chunk, block: _Block, panel: Value, left: Value, width: Value, rows: Value) -> Panels:
+    def _panel_of_b(self, chunk: Chunk, block: Block, panel: Value, left: Value, width: Value, rows: Value) -> Panels:
         """Where the micro-kernel reads the panel from for so many rows, having copied it where it cannot be read as it
         lies: higher tiles load no vectors by a mask, which takes the place of multiplications in the machine."""
         k, given, product, spec = self.k, self.given, self.product, self.spec
         if spec.b == "packed":
-            start = chunk.b.offset(panel * self._words(given["k"]) * self.panel)
+            start = chunk.b.offset(panel * self.frame.words(given["k"]) * self.panel)
             start = start.offset(self.product.words_before(block.k_start) * self.panel)
             b = Panels((start,), spec.vectors, (None,) * spec.vectors, self.panel, given["prefetch"])
             return replace(b, requests=(self.in_tiles.panel_ahead(b),)) if product.in_tiles else b
@@ -452,7 +290,7 @@ class _Gemm:
         loads = tuple(masks) if k.target.has_masks and not product.copies_b else (None,) * spec.vectors
         return Panels((start,), spec.vectors, loads, k.select(wanted, self.panel, stride))
 
-    def _numbers(self, chunk: _Chunk, panel: Value, k_start: Value) -> list[Pointer]:
+    def _numbers(self, chunk: Chunk, panel: Value, k_start: Value) -> list[Pointer]:
         """Where the vectors of a panel begin in the panels of numbers that B lies in, which may be of other widths."""
         k, given = self.k, self.given
         width, starts = given["b_stride"], []
@@ -462,12 +300,7 @@ class _Gemm:
             starts.append(start.offset(k_start * width))
         return starts
 
-    def _rows_from(self, block: _Block, row: Value) -> Rows:
-        """A's rows within the block from this one on."""
-        a = block.a
-        return Rows(a.start.offset(row * a.stride if a.along_k else row), a.stride, a.along_k)
-
-    def _following(self, b: Panels, block: _Block, row: Value, rows: Value) -> tuple[Request, ...]:
+    def _following(self, b: Panels, block: Block, row: Value, rows: Value) -> tuple[Request, ...]:
         """Asks for what lies `prefetch` words ahead, a part of it while each tile of the `rows` is multiplied.
 
         A core waits for few lines at once: all of a panel, asked for during one tile, holds up what that tile reads.
@@ -481,61 +314,15 @@ class _Gemm:
         part = k.advance(start.address, row // height * apart * block.words, 1)
         return (Request(k.pointer(part, word), 1, apart),)
 
-    def _strip_behind(
-        self, chunk: _Chunk, block: _Block, rows: Rows
-    ) -> tuple[Value, Callable[[Value], tuple[Request, ...]]]:
-        """What the tile of a whole panel asks for, and whether C is asked for, which it is where memory is far: in the
-        first half of a strip's panels a part of A's rows behind it, in the second half a part of C's, whose lines are
-        read before they are written.
-
-        Rows of C that lie together are one piece as A's are, if the strip has all their columns.
-        """
-        k, given = self.k, self.given
-        requests = self._rows_behind(block, rows)
-        if not (self.spec.few_prefetch and requests):
-            return k.constant(BOOL, False), lambda panel: requests
-        out, height, lines, one = chunk.outputs[0], self.spec.rows, requests[0].lines, k.constant(I64, 1)
-        count, words = chunk.last_panel - chunk.first_panel, block.words * lines
-        is_whole = given["groups"].equals(1) & (out.stride < given["n"] * 2) & (words > 0) & (count > 1)
-        half = k.select(is_whole, count // 2, count)
-        a_bytes = -(-height * self.product.word.nbytes // lines)
-        a_part = k.select(rows.stride.equals(block.words), (half + (a_bytes - 1)) // half, 0)
-        turns = k.select(is_whole, (count - half) * words, one)
-        c_part = out.stride * (height * out.start.scalar.nbytes) // turns + 1
-        a, c = rows.start.offset(rows.stride * height), out.start.offset(out.stride * height)
-
-        def of(panel: Value) -> tuple[Request, ...]:
-            turn = panel - chunk.first_panel
-            is_a = turn < half
-            part = k.select(is_a, a_part, c_part)
-            first = k.select(is_a, a.address, c.address)
-            start = k.advance(first, k.select(is_a, turn, turn - half) * part * words, 1)
-            return (Request(k.pointer(start, self.product.word), lines, part),)
-
-        return is_whole, of
-
-    def _rows_behind(self, block: _Block, rows: Rows, height: int = 0) -> tuple[Request, ...]:
-        """Asks for the rows of A behind a tile of whole height, which the next tile multiplies; for `height` of them.
-
-        In each step of K a tile reads a word of every row, and so a line of all of them every few steps: no stream that
-        a machine's own prefetchers follow. But rows that hold all of K follow one another without a gap.
-        """
-        k, spec = self.k, self.spec
-        if not rows.along_k or spec.a == "windows":
-            return ()
-        step = (height or spec.rows) * self.product.word.nbytes  # bytes that a tile reads in a step of K
-        apart = k.select(rows.stride.equals(block.words), k.constant(I64, min(_LINE, step) if height else _LINE), 0)
-        return (Request(rows.start.offset(rows.stride * spec.rows), -(-step // _LINE), apart),)
-
-    def _tile(self, chunk: _Chunk, block: _Block, b: Panels, at: _Place) -> None:
+    def _tile(self, chunk: Chunk, block: Block, b: Panels, at: _Place) -> None:
         """One tile: the micro-kernel of its height, and after the last block of K its epilogue."""
         k, product = self.k, self.product
         tile = self._kept(chunk, at.panel, at.row)
-        a = self._rows_from(block, at.row)
+        a = self.frame.rows_from(block, at.row)
         if self.spec.a != "runs":
             with k.when(block.final & self.given["far"].differs(0)):
                 whole = [None] * self.spec.vectors
-                self._writer(chunk, at.panel * self.panel, whole).ask_ahead(chunk.row_start + at.row, at.rows)
+                self.frame.writer(chunk, at.panel * self.panel, whole).ask_ahead(chunk.row_start + at.row, at.rows)
         if product.in_tiles:
             rows = RowsInTiles(block.a, chunk.rows, block.words, block.runs, self.spec.a == "words")
             self.in_tiles.multiply(rows, at.row, b, tile, block.fresh)
@@ -548,9 +335,9 @@ class _Gemm:
         with k.when(pending), k.loop(0, at.width) as which:
             self._epilogue(chunk, at, which, tile)
 
-    def _mend(self, chunk: _Chunk, at: _Place, tile: Tile) -> None:
+    def _mend(self, chunk: Chunk, at: _Place, tile: Tile) -> None:
         """What infinities need of a tile of all K."""
-        words = self._words(self.given["k"])
+        words = self.frame.words(self.given["k"])
         a = Rows(chunk.a, self.given["a_stride"], True, SIDE if self.spec.a == "tiles" else 1)
         runs = self.in_tiles.runs(self.k.constant(I64, 0)) if self.spec.a == "runs" else None
         rows = RowsInTiles(a, chunk.rows, words, runs, False)
@@ -558,7 +345,7 @@ class _Gemm:
         right = elements_of_b(self.k, self.product, starts, self.given["b_stride"], self.given["k"])
         self.in_tiles.mend(rows, at.row, right, tile)
 
-    def _multiply(self, chunk: _Chunk, block: _Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
+    def _multiply(self, chunk: Chunk, block: Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
         """The tile's sums, to scratch or finished: whether the epilogue is still to come."""
         k, product, spec, rows = self.k, self.product, self.spec, at.rows
         narrow = at.left <= self.lanes
@@ -582,7 +369,7 @@ class _Gemm:
             else:
                 panels = replace(panels, prefetch=b.prefetch if spec.few_prefetch else None, requests=())
             if height == spec.rows:
-                panels = replace(panels, requests=(*panels.requests, *self._rows_behind(block, a)))
+                panels = replace(panels, requests=(*panels.requests, *self.frame.rows_behind(block, a)))
             unroll = spec.unroll if case == spec.rows else 1
             values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
             if height == spec.rows and fits_registers(spec.epilogue):
@@ -595,7 +382,7 @@ class _Gemm:
             pending = pending & (done ^ True)
         return pending
 
-    def _finish(self, chunk: _Chunk, block: _Block, at: _Place, values: Registers, tile: Tile) -> None:
+    def _finish(self, chunk: Chunk, block: Block, at: _Place, values: Registers, tile: Tile) -> None:
         """The epilogue of a tile of full height that is still in registers, or its way to scratch.
 
         The tile is whole, or has one vector per row, of which a mask may cut a part.
@@ -607,14 +394,11 @@ class _Gemm:
         now = block.final if narrow else block.final & (at.left >= self.panel)
         rows = [[values[row, 0, vector] for vector in vectors] for row in range(spec.rows)]
         with k.when(now):
-            self._writer(chunk, at.panel * self.panel, masks).over_registers(rows, chunk.row_start + at.row)
+            self.frame.writer(chunk, at.panel * self.panel, masks).over_registers(rows, chunk.row_start + at.row)
         with k.otherwise(now):
             store_tile(tile, values)
 
-    def _writer(self, chunk: _Chunk, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
-        return EpilogueWriter(self.k, self.spec.epilogue, chunk.operands, chunk.outputs, column, masks)
-
-    def _epilogue(self, chunk: _Chunk, at: _Place, which: Value, tile: Tile) -> None:
+    def _epilogue(self, chunk: Chunk, at: _Place, which: Value, tile: Tile) -> None:
         """The epilogue of one panel of a tile in scratch.
 
         It is written twice: whole, and vector by vector with masks, whose stores may cost more.
@@ -624,7 +408,7 @@ class _Gemm:
         part = tile.start.offset(which * self.panel)
 
         def write(column: Value, place: Pointer, masks: Sequence[Value | None]) -> None:
-            writer, first = self._writer(chunk, column, masks), chunk.row_start + at.row
+            writer, first = self.frame.writer(chunk, column, masks), chunk.row_start + at.row
             if self.spec.a == "runs":
                 self.in_tiles.write_windows(writer, place, tile.stride, first, at.rows)
             else:
@@ -639,7 +423,7 @@ class _Gemm:
     def _several(self, b: Panels, count: int) -> Panels:
         """`count` panels from the first on."""
         if self.spec.b == "packed":
-            apart: Value | int = self._words(self.given["k"]) * self.panel
+            apart: Value | int = self.frame.words(self.given["k"]) * self.panel
         else:
             apart = self.panel
         starts = tuple(b.starts[0].offset(apart * number) if number else b.starts[0] for number in range(count))
