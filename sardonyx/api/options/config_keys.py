@@ -323,8 +323,8 @@ _TABLE = (
         "choice",
         "float32",
         "works",
-        "bfloat16 lets products of float32 matrices, those of attention too, be computed in bfloat16; on machines with "
-        "AMX what convolutions add is rounded, too",
+        "bfloat16 lets products of float32 matrices, those of attention too, be computed in bfloat16, and keeps the "
+        "weights of recurrent layers so; on machines with AMX what convolutions add is rounded, too",
         choices=("bfloat16", "float32"),
     ),
     _on_off(
