@@ -314,8 +314,8 @@ def keep(request: Request, name: str, rows: Iterable[Any], settings: Mapping[str
 
 PARTS: dict[str, Part] = {
     "models": Part(measure_models, rows_of_models, 2.3),
-    "sessions": Part(measure_sessions, rows_of_starts, 4.2),
-    "processes": Part(measure_processes, rows_of_starts, 2.5),
+    "sessions": Part(measure_sessions, rows_of_starts, 5.4),
+    "processes": Part(measure_processes, rows_of_starts, 3.2),
     "memory": Part(measure_memory, rows_of_memory, 1.8),
     "small": Part(measure_small, rows_of_small, 1.7),
     "lengths": Part(measure_lengths, rows_of_lengths, 11.0),
