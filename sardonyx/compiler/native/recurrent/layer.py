@@ -23,7 +23,8 @@ from sardonyx.ops.recurrent_cells import Cell
 from sardonyx.runtime.memory.constant_memory import constant_empty
 from sardonyx.runtime.threads.processors import team_size
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# What R may be kept as.
+HALVES = np.dtype(ml_dtypes.bfloat16)
 # Rows of the batch in a block: the panel of a block is read once for them from a far cache.
 _GROUP_ROWS = 48
 # What a turn of the loop must take on one thread for each seat beyond the first, in nanoseconds: threads that wait for
@@ -95,7 +96,7 @@ class Gates:
     @property
     def halves(self) -> bool:
         """Whether R is kept as bfloat16."""
-        return bool(self.panels[0].dtype == _BFLOAT16)
+        return bool(self.panels[0].dtype == HALVES)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -21,7 +20,7 @@ from sardonyx.compiler.native.products.gemm_step import (
     product_of,
 )
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
-from sardonyx.compiler.native.recurrent.layer import Gates, Layer, element_type, is_constant
+from sardonyx.compiler.native.recurrent.layer import HALVES, Gates, Layer, element_type, is_constant
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import working_dtype
@@ -30,8 +29,6 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.recurrent import check_shapes, every_input
 from sardonyx.ops.recurrent_cells import Cell, Stage
 from sardonyx.runtime.memory.constant_memory import constant_empty
-
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @template("recurrent")
@@ -116,7 +113,7 @@ def _input_biases(layer: Layer, bias: Tensor) -> Tensor:
 def _keeps_halves(binder: Binder, dtype: np.dtype[np.generic]) -> bool:
     """Whether R is kept as bfloat16: it is given so, or products of float32 are computed from that."""
     product = product_of(dtype, binder.target, binder.settings.precision)
-    return dtype == _BFLOAT16 or (product is not None and PRODUCTS[product].packed_b == BF16)
+    return dtype == HALVES or (product is not None and PRODUCTS[product].packed_b == BF16)
 
 
 def _panels(layer: Layer, r: Tensor, stage: Stage, halves: bool) -> Tensor:
@@ -125,7 +122,7 @@ def _panels(layer: Layer, r: Tensor, stage: Stage, halves: bool) -> Tensor:
     panel = sizes.hidden * stage.count * layer.block_units
     count = sizes.directions * sizes.unit_blocks
     spec = PanelsSpec(element_type(r.dtype), element_type(layer.working), halves)
-    kept = _BFLOAT16 if halves else layer.working
+    kept = HALVES if halves else layer.working
     numbers = [sizes.unit_blocks, sizes.hidden, sizes.gates, stage.first, stage.count, panel]
     if is_constant(r):
         make = partial(_packed, binder.library, spec, numbers, count, kept)
