@@ -54,7 +54,7 @@ def _native_plans(
         if isinstance(step.call, ControlFlowCall):
             for body in step.call.bodies.values():
                 with contextlib.suppress(errors.OnnxRuntimeError):  # one that such sizes never come to
-                    found |= _native_plans(body.plan, symbols, {})
+                    found |= _native_plans(body, symbols, {})
         segment = step.call.segment if isinstance(step.call, CountedCall) else step.call
         if not isinstance(segment, NativeSegment) or segment.steering_places:
             continue

@@ -20,6 +20,7 @@ import numpy as np
 from sardonyx.compiler.chain_code import MOST_BYTES, ChainCode, Held, Label, NotChainedError, Output, Place
 from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.control_flow import IfFlow, LoopFlow, ScanFlow
 from sardonyx.runtime.native.array_address import address_of
 from sardonyx.runtime.native.chain import Chain, Do
 from sardonyx.runtime.native.counted_call import CountedCall
@@ -69,9 +70,9 @@ def segments_of(plan: Plan) -> list[NativeSegment] | None:
             found.append(call)
         elif isinstance(call, CountedCall):
             found.append(call.segment)
-        elif isinstance(call, ControlFlowCall) and call.chained:
+        elif isinstance(call, ControlFlowCall) and call.flow.is_chained:
             for body in call.bodies.values():
-                inner = segments_of(body.plan)
+                inner = segments_of(body)
                 if inner is None:
                     return None
                 found += inner
@@ -140,11 +141,14 @@ class _Weaver:
         if not isinstance(call, ControlFlowCall):
             raise NotChainedError(f"{step.op_type} is done by Python")
         own = inputs[: call.inputs]
-        if call.chained == "If":
+        flow = call.flow
+        if isinstance(flow, IfFlow):
             return self._if(call, own, inputs)
-        if call.chained == "Loop":
-            return self._loop(call, own, inputs)
-        return self._scan(call, own, inputs)
+        if isinstance(flow, LoopFlow):
+            return self._loop(call, flow, own, inputs)
+        if isinstance(flow, ScanFlow):
+            return self._scan(call, flow, own, inputs)
+        raise NotChainedError(f"{step.op_type} is done by Python")
 
     def _segment(self, segment: NativeSegment, inputs: Sequence[Held | None]) -> list[Held]:
         """The outputs of a native segment."""
@@ -217,7 +221,7 @@ class _Weaver:
         captures = [one for one in captured if one is not None]
         if len(captures) != len(captured):
             raise NotChainedError("a subgraph reads what is not there")
-        results = self.plan(call.bodies[name].plan, inputs, captures)
+        results = self.plan(call.bodies[name], inputs, captures)
         if any(one.counted is not None for one in results):
             raise NotChainedError("a subgraph gives results whose size is counted by the run")
         return results
@@ -253,9 +257,11 @@ class _Weaver:
             raise NotChainedError("the branches make values of different shapes")
         return Held(one.dtype, one.shape, Place(one.nbytes))
 
-    def _loop(self, call: ControlFlowCall, own: Sequence[Held | None], given: Sequence[Held | None]) -> Sequence[Held]:
+    def _loop(
+        self, call: ControlFlowCall, flow: LoopFlow, own: Sequence[Held | None], given: Sequence[Held | None]
+    ) -> Sequence[Held]:
         limit, condition, *states = (*own, None, None)[: max(2, len(own))]
-        if len(call.bodies["body"].plan.outputs) != 1 + len(states):
+        if len(call.bodies["body"].outputs) != 1 + len(states):
             raise NotChainedError("how many values are collected is known only after the loop")
         if limit is not None and not limit.is_one(np.int64):
             raise NotChainedError("a limit that is no number")
@@ -263,8 +269,8 @@ class _Weaver:
             raise NotChainedError("a condition that is no truth value")
         self.nanoseconds = math.inf  # nobody knows how many rounds there will be
         counter, going = (
-            Held(np.dtype(kind), _declared_shape(call, place), Place(_WORD_BYTES))
-            for place, kind in enumerate((np.int64, np.bool_))
+            Held(np.dtype(kind), shape, Place(_WORD_BYTES))
+            for kind, shape in ((np.int64, flow.counter), (np.bool_, flow.condition))
         )
         self.code.emit(Do.SET, going.place, 1)
         if condition is not None:
@@ -281,13 +287,14 @@ class _Weaver:
             _present(states), counter.place, None if limit is None else limit.place, going.place, round_of
         )
 
-    def _scan(self, call: ControlFlowCall, own: Sequence[Held | None], given: Sequence[Held | None]) -> Sequence[Held]:
-        scan: Any = call.operator
-        settings = scan.scan_input_axes, scan.scan_input_directions, scan.scan_output_axes, scan.scan_output_directions
+    def _scan(
+        self, call: ControlFlowCall, flow: ScanFlow, own: Sequence[Held | None], given: Sequence[Held | None]
+    ) -> Sequence[Held]:
+        settings = flow.input_axes, flow.input_directions, flow.output_axes, flow.output_directions
         if any(number for numbers in settings for number in numbers):
             raise NotChainedError("items along other axes than the first, or backwards")
         values = _present(own)
-        split = len(values) - scan.num_scan_inputs
+        split = len(values) - flow.scan_inputs
         states, sequences = values[:split], values[split:]
         lengths = {one.shape[0] if one.shape else 0 for one in sequences}
         if len(lengths) != 1 or 0 in lengths:
@@ -366,9 +373,3 @@ def _present(values: Sequence[Held | None]) -> list[Held]:
     if len(found) != len(values):
         raise NotChainedError("a value is not there")
     return found
-
-
-def _declared_shape(call: ControlFlowCall, place: int) -> tuple[int, ...]:
-    """() or (1,): as the body of a Loop declares its counter and its condition."""
-    shape = call.graphs["body"].inputs[place].shape
-    return (1,) if shape is not None and len(shape) == 1 else ()

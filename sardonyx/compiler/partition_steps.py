@@ -19,7 +19,7 @@ from sardonyx.compiler.steering import classify_steered
 from sardonyx.graph.partition import Partition
 from sardonyx.kernel.program import Host, Pointwise, View
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import nbytes
+from sardonyx.ops.framework.operator import ControlFlow, nbytes
 from sardonyx.ops.framework.result_size import checked
 from sardonyx.runtime.plan import Step, StepCall
 
@@ -87,9 +87,9 @@ def _step(item: Lowered, compilation: Compilation, provider: str) -> Step:
     node = item.node
     captured: tuple[ir.Value, ...] = ()
     if item.kernel is None:
-        branches = control_flow(item.operator, node, compilation)
-        call: StepCall = branches
-        captured = branches.captured
+        assert isinstance(item.operator, ControlFlow)
+        call: StepCall
+        call, captured = control_flow(item.operator, node, compilation)
         kind, reason = "host", item.reason
     else:
         kernel = item.kernel if item.role == "known" else checked(item.operator, item.kernel, item.reason)

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, same, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.framework.operator import Array, ControlFlow, Value, operator
+from sardonyx.ops.framework.operator import ControlFlow, operator
 from sardonyx.ops.shape import axis_of
-from sardonyx.runtime.memory import memory
-from sardonyx.runtime.native.rounds import Outcome, Rounds
-
-
-class Body(Protocol):
-    """A graph that the engine runs."""
-
-    def __call__(self, *inputs: Value) -> list[Value]:
-        """The graph's outputs."""
-        ...
-
-    def rounds(self, given: Rounds) -> Outcome | None:
-        """Some rounds in native code; None where they must be done one by one."""
-        ...
-
-
-# Rounds that are prepared at once, at most: a loop may end after any of them.
-_MOST_ROUNDS = 4096
-# The shapes of carried values often settle with the first round: so often it is tried to do rounds in native code.
-_TRIES = 2
-# So few rounds are done sooner one by one: what they need in common takes as long as some of them.
-_FEW_ROUNDS = 2
+from sardonyx.runtime.control_flow import BatchScanFlow, Flow, IfFlow, Item, LoopFlow, ScanFlow, SequenceMapFlow
 
 # Facts of carried values settle after a few rounds: each round only forgets dimensions.
 _ROUNDS = 4
@@ -55,19 +32,6 @@ def _forgotten(fact: Fact) -> Fact:
     return replace(fact, elements=None, constant=None)
 
 
-def _truth(value: Array, name: str) -> bool:
-    if np.size(value) != 1:
-        raise ValueError(f"the condition {name} must have one element, not {np.size(value)}")
-    return bool(np.asarray(value).reshape(()))
-
-
-def _empty(output: ir.Value, lead: int = 0) -> Array:
-    """No elements, with the type and as much of the shape as a body's output declares."""
-    shape = () if output.shape is None else tuple(dim if isinstance(dim, int) else 0 for dim in output.shape)
-    dtype = np.dtype(np.float32) if output.dtype is None else numpy_dtype(output.dtype)
-    return np.empty((lead, *shape), dtype)
-
-
 @operator("If")
 class If(ControlFlow):
     """The outputs of one of two graphs."""
@@ -75,9 +39,8 @@ class If(ControlFlow):
     then_branch: ir.Graph
     else_branch: ir.Graph
 
-    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
-        outputs: list[Value] = bodies["then_branch" if _truth(inputs[0], "of If") else "else_branch"]()
-        return outputs
+    def flow(self) -> Flow:
+        return IfFlow()
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         yes, no = (inference.branch(graph) for graph in (self.then_branch, self.else_branch))
@@ -134,79 +97,15 @@ def _alike(a: Fact, b: Fact) -> bool:
     return a.type == b.type and (a.shape == b.shape)
 
 
-class ScanOutput:
-    """The items of a scan output while a loop goes on, refused before they outgrow the machine's memory.
-
-    A body decides how many there are and how large, so their sum is compared with the memory that is left each time
-    it has doubled; stacking them needs as much again.
-    """
-
-    def __init__(self, value: ir.Value) -> None:
-        self.value = value
-        self._blocks: list[Array] = []  # with an axis of iterations in front
-        self._count = 0
-        self._nbytes = 0
-        self._next_check = memory.CHECKED_BYTES
-
-    def append(self, item: Array) -> None:
-        self.extend(np.asarray(item)[np.newaxis])
-
-    def extend(self, block: Array) -> None:
-        """Add the items of some iterations."""
-        self._blocks.append(block)
-        self._count += len(block)
-        self._nbytes += sys.getsizeof(block, 0) + block.nbytes
-        if self._nbytes >= self._next_check:
-            memory.require(2 * self._nbytes, f"scan output '{self.value.name}' after {self._count} iterations")
-            self._next_check = 2 * self._nbytes
-
-    def stacked(self) -> Array:
-        """All items; ValueError where their shapes differ."""
-        if not self._blocks:
-            return _empty(self.value)
-        shapes = {block.shape[1:] for block in self._blocks}
-        if len(shapes) > 1:
-            raise ValueError(f"scan output '{self.value.name}' changes its shape between iterations: {sorted(shapes)}")
-        return self._blocks[0] if len(self._blocks) == 1 else np.concatenate(self._blocks)
-
-
 @operator("Loop")
 class Loop(ControlFlow):
     """Runs a graph up to M times while its condition holds; carried values go round, scan outputs are stacked."""
 
     body: ir.Graph
 
-    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
-        body = bodies["body"]
-        limit = None if inputs[0] is None else int(np.asarray(inputs[0]).reshape(()))
-        going = True if len(inputs) < 2 or inputs[1] is None else _truth(inputs[1], "of Loop")
-        carried = list(inputs[2:])
-        count = len(carried)
-        stacks = [ScanOutput(value) for value in self.body.outputs[1 + count :]]
-        counter_shape = _declared_scalar_shape(self.body.inputs[0])
-        condition_shape = _declared_scalar_shape(self.body.inputs[1])
-        iteration, tries = 0, _TRIES
-        while going and (limit is None or iteration < limit):
-            if tries and (limit is None or limit - iteration > _FEW_ROUNDS):
-                most = _MOST_ROUNDS if limit is None else min(_MOST_ROUNDS, limit - iteration)
-                counters = np.arange(iteration, iteration + most).reshape(most, *counter_shape)
-                conditions = np.ones((most, *condition_shape), np.bool_)
-                outcome = body.rounds(Rounds(most, [counters, conditions], carried, [], has_condition=True))
-                if outcome is not None:
-                    iteration, going, carried = iteration + outcome.done, outcome.going, outcome.carried
-                    for stack, block in zip(stacks, outcome.collected, strict=True):
-                        stack.extend(block)
-                    continue
-                tries -= 1
-            outputs = body(
-                np.full(counter_shape, iteration, np.int64), np.full(condition_shape, going, np.bool_), *carried
-            )
-            going = _truth(outputs[0], "of the body of Loop")
-            carried = outputs[1 : 1 + count]
-            for stack, value in zip(stacks, outputs[1 + count :], strict=True):
-                stack.append(value)
-            iteration += 1
-        return [*carried, *(stack.stacked() for stack in stacks)]
+    def flow(self) -> Flow:
+        counter, condition = map(_declared_scalar_shape, self.body.inputs[:2])
+        return LoopFlow(_items(self.body), counter, condition)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         counter, going = tensor(ir.DataType.INT64, ()), tensor(ir.DataType.BOOL, ())
@@ -223,47 +122,25 @@ def _declared_scalar_shape(value: ir.Value) -> tuple[int, ...]:
     return (1,) if value.shape is not None and len(value.shape) == 1 else ()
 
 
+def _items(body: ir.Graph) -> tuple[Item, ...]:
+    """What a body declares of its outputs."""
+    return tuple(map(_declared_item, body.outputs))
+
+
+def _declared_item(value: ir.Value) -> Item:
+    shape = () if value.shape is None else tuple(dim if isinstance(dim, int) else 0 for dim in value.shape)
+    return Item(value.name or "", "float32" if value.dtype is None else numpy_dtype(value.dtype).name, shape)
+
+
 def _with_lead(fact: Fact, lead: Dim) -> Fact:
     return Fact(fact.type, None if fact.shape is None else (lead, *fact.shape))
 
 
 class Scanning(ControlFlow):
-    """What both forms of Scan share: one pass over the sequences along their axes."""
+    """What both forms of Scan share."""
 
     body: ir.Graph
     num_scan_inputs: int
-
-    def scan(
-        self,
-        body: Body,
-        states: Sequence[Value],
-        sequences: Sequence[Array],
-        axes: Sequence[int],
-        backwards: Sequence[bool],
-        length: int,
-    ) -> tuple[list[Value], list[ScanOutput]]:
-        """Final states, and the items of each scan output in the order of the iterations."""
-        current = list(states)
-        stacks = [ScanOutput(value) for value in self.body.outputs[len(current) :]]
-        moved = [np.moveaxis(sequence, axis, 0) for sequence, axis in zip(sequences, axes, strict=True)]
-        fronts = [front[::-1] if reverse else front for front, reverse in zip(moved, backwards, strict=True)]
-        step, tries = 0, _TRIES
-        while step < length:
-            if tries and length - step > _FEW_ROUNDS:
-                items = [front[step:] for front in fronts]
-                outcome = body.rounds(Rounds(length - step, [], current, items, has_condition=False))
-                if outcome is not None:
-                    step, current = step + outcome.done, list(outcome.carried)
-                    for stack, block in zip(stacks, outcome.collected, strict=True):
-                        stack.extend(block)
-                    continue
-                tries -= 1
-            outputs = body(*current, *(np.asarray(front[step]) for front in fronts))
-            current = outputs[: len(current)]
-            for stack, value in zip(stacks, outputs[len(current) :], strict=True):
-                stack.append(value)
-            step += 1
-        return current, stacks
 
 
 @operator("Scan", since=8)
@@ -272,24 +149,8 @@ class OldScan(Scanning):
 
     directions: tuple[int, ...] = ()
 
-    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
-        lengths, *rest = inputs
-        split = len(rest) - self.num_scan_inputs
-        states, sequences = rest[:split], rest[split:]
-        batch, longest = sequences[0].shape[:2]
-        backwards = [bool(flag) for flag in self.directions] or [False] * self.num_scan_inputs
-        finals: list[list[Array]] = []
-        scans: list[list[Array]] = []
-        for entry in range(batch):
-            length = longest if lengths is None else int(lengths[entry])
-            own = [sequence[entry, :length] for sequence in sequences]
-            final, stacks = self.scan(
-                bodies["body"], [state[entry] for state in states], own, [0] * len(own), backwards, length
-            )
-            finals.append(final)
-            scans.append([_padded(stack.stacked(), longest) for stack in stacks])
-        columns = [*zip(*finals, strict=True), *zip(*scans, strict=True)]
-        return [np.stack(column) for column in columns]
+    def flow(self) -> Flow:
+        return BatchScanFlow(_items(self.body), self.num_scan_inputs, self.directions)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         facts = [fact or UNKNOWN for fact in inputs[1:]]
@@ -310,13 +171,6 @@ def _without(fact: Fact, axes: Sequence[int]) -> Fact:
     return Fact(fact.type, tuple(dim for axis, dim in enumerate(fact.shape) if axis not in axes))
 
 
-def _padded(found: Array, length: int) -> Array:
-    """Items filled up with zeros to the longest sequence of the batch."""
-    result = np.zeros((length, *found.shape[1:]), found.dtype)
-    result[: len(found)] = found
-    return result
-
-
 @operator("Scan", since=9)
 class Scan(Scanning):
     """Runs a graph over slices of the scan inputs; states go round, scan outputs are stacked along their axes."""
@@ -326,23 +180,15 @@ class Scan(Scanning):
     scan_output_axes: tuple[int, ...] = ()
     scan_output_directions: tuple[int, ...] = ()
 
-    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
-        split = len(inputs) - self.num_scan_inputs
-        sequences = list(inputs[split:])
-        axes = [axis_of(axis, seq.ndim) for axis, seq in zip(self._axes(), sequences, strict=True)]
-        lengths = {sequence.shape[axis] for sequence, axis in zip(sequences, axes, strict=True)}
-        if len(lengths) != 1:
-            raise ValueError(f"the scan inputs have different lengths: {sorted(lengths)}")
-        backwards = [bool(flag) for flag in self.scan_input_directions] or [False] * self.num_scan_inputs
-        final, stacks = self.scan(bodies["body"], inputs[:split], sequences, axes, backwards, lengths.pop())
-        results: list[Value] = list(final)
-        for index, stack in enumerate(stacks):
-            joined = stack.stacked()
-            if index < len(self.scan_output_directions) and self.scan_output_directions[index]:
-                joined = joined[::-1]
-            axis = self.scan_output_axes[index] if index < len(self.scan_output_axes) else 0
-            results.append(np.moveaxis(joined, 0, axis_of(axis, joined.ndim)))
-        return results
+    def flow(self) -> Flow:
+        return ScanFlow(
+            _items(self.body),
+            self.num_scan_inputs,
+            self.scan_input_axes,
+            self.scan_input_directions,
+            self.scan_output_axes,
+            self.scan_output_directions,
+        )
 
     def _axes(self) -> tuple[int, ...]:
         return self.scan_input_axes or (0,) * self.num_scan_inputs
@@ -377,14 +223,8 @@ class SequenceMap(ControlFlow):
 
     body: ir.Graph
 
-    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
-        first, *further = inputs
-        results: list[list[Value]] = [[] for _ in self.body.outputs]
-        for index, item in enumerate(first):
-            extra = [value[index] if isinstance(value, list) else value for value in further]
-            for result, value in zip(results, bodies["body"](item, *extra), strict=True):
-                result.append(value)
-        return results
+    def flow(self) -> Flow:
+        return SequenceMapFlow(len(self.body.outputs))
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         outputs = inference.graph(self.body, [_item(fact or UNKNOWN) for fact in inputs])

@@ -148,6 +148,62 @@ def loops_and_counts() -> Program:
     return Program(model, feeds, "x:4x3")
 
 
+def native_bodies() -> Program:
+    """If, Loop and Scan over native bodies alone."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        program (float[n, 3] x, bool doubles, int64 rounds) => (float[n, 3] last, float[r, n, 3] all, float[n, 3] sums)
+        <float[3, 3] w = {1, 0, 2, 0, 1, 0, 1, 1, 0}, bool yes = {1}, float[3] zero = {0, 0, 0}>
+        {
+            b = If(doubles) <
+                then_branch = twice () => (float[n, 3] t) { t = Add(x, x) },
+                else_branch = once () => (float[n, 3] e) { e = Relu(x) }
+            >
+            last, all = Loop(rounds, yes, b) <
+                body = step (int64 i, bool go, float[n, 3] v) => (bool on, float[n, 3] u, float[n, 3] out)
+                { on = Identity(go)  u = MatMul(v, w)  out = Tanh(u) }
+            >
+            sum, sums = Scan <num_scan_inputs = 1, body = add (float[3] s, float[3] item) => (float[3] t, float[3] kept)
+                { t = Add(s, item)  kept = Mul(t, item) }
+            > (zero, last)
+        }
+    """)
+    rng = np.random.default_rng(3)
+    feeds = [
+        {"x": rng.standard_normal((rows, 3)).astype(np.float32), "doubles": np.array(yes), "rounds": np.array(rounds)}
+        for rows, yes, rounds in ((4, True, 5), (4, False, 1), (2, True, 0), (6, False, 7))
+    ]
+    return Program(model, feeds, "x:4x3")
+
+
+def sequence_map() -> Program:
+    """A body for each item of a sequence, and a Scan along another axis, backwards."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        program (float[n, 3] x) => (seq(float[3]) mapped, float[1, 3] scanned)
+        {
+            rows = SplitToSequence <axis = 0, keepdims = 0>(x)
+            mapped = SequenceMap(rows) < body = one (float[3] row) => (float[3] made) { made = Neg(row) } >
+            scanned = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
+                scan_output_axes = [-1], body = most (float[n] item) => (float[1] top) { top = ReduceMax(item) }
+            > (x)
+        }
+    """)
+    feeds = [{"x": np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)} for rows in (2, 4, 1)]
+    return Program(model, feeds, "x:2x3")
+
+
+def greedy_search() -> Program:
+    """An operator that runs its body itself, token by token."""
+    from tests.ops.microsoft import peer
+    from tests.ops.microsoft.test_generation import EOS, PAD, PROMPT, decoder
+
+    given = [PROMPT, np.array([9], np.int32)]
+    attributes = {"decoder": decoder(), "eos_token_id": EOS, "pad_token_id": PAD, "model_type": 0}
+    model = peer.one_node("GreedySearch", given, [TensorProto.INT32], attributes)
+    return Program(model, [peer.feeds(model, [PROMPT, np.array([end], np.int32)]) for end in (9, 6)])
+
+
 def sequences_and_options() -> Program:
     """A sequence as input, an optional value, and a default that a caller may replace."""
     nodes = [
@@ -199,6 +255,9 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         branch_on_the_host,
         image_decoder,
         loops_and_counts,
+        native_bodies,
+        sequence_map,
+        greedy_search,
         sequences_and_options,
         features_by_name,
     )

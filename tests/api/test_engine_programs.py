@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,43 @@ def test_only_what_runs_is_imported(folder: Path) -> None:
     ).stdout.splitlines()
     expected = session(program.model.SerializeToString()).run(None, program.feeds[0])
     assert told == ["[]", "True []", f"{expected[0].tolist()} {expected[2][0].tobytes().hex()}"]
+
+
+def imported(engine: Path, feed: dict[str, Any], folder: Path) -> list[str]:
+    """What another process has imported when it has opened an engine, and when it has run it twice."""
+    (folder / "feed").write_bytes(pickle.dumps(feed))
+    text = (
+        "import pickle, sys, sardonyx as ort\n"
+        "def told():\n"
+        "    print([name for name in ('onnx', 'onnx_ir', 'sympy', 'google', 'llvmlite') if name in sys.modules])\n"
+        "options = ort.SessionOptions()\n"
+        "options.log_severity_level = 3\n"
+        "made = ort.InferenceSession(sys.argv[1], options, providers=['CPUExecutionProvider'])\n"
+        "assert made._sess._is_stored\n"
+        "told()\n"
+        "feed = pickle.load(open(sys.argv[2], 'rb'))\n"
+        "made.run(None, feed), made.run(None, feed)\n"
+        "told()\n"
+    )
+    arguments = [sys.executable, "-c", text, str(engine), str(folder / "feed")]
+    return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_opening_imports_nothing_of_models(program: Program, folder: Path) -> None:
+    """Strings, sequences, maps and bodies do without it, too."""
+    onnx.save(program.model, folder / "model.onnx")
+    profiles = [shape_profiles.parse(program.profile)] if program.profile else None
+    compile_engine(str(folder / "model.onnx"), folder / "model.engine", profiles=profiles)
+    assert imported(folder / "model.engine", program.feeds[0], folder)[0] == "[]"
+
+
+def test_running_native_bodies_imports_nothing_of_models(folder: Path) -> None:
+    program = PROGRAMS["native_bodies"]()
+    onnx.save(program.model, folder / "model.onnx")
+    compile_engine(
+        str(folder / "model.onnx"), folder / "model.engine", profiles=[shape_profiles.parse(program.profile)]
+    )
+    assert imported(folder / "model.engine", program.feeds[0], folder) == ["[]", "[]"]
 
 
 def test_errors_name_the_node(folder: Path) -> None:

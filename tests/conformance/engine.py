@@ -71,7 +71,7 @@ def _host_steps(plan: Plan) -> Iterator[str]:
     for step in plan.steps:
         if isinstance(step.call, ControlFlowCall):
             for body in step.call.bodies.values():
-                yield from _host_steps(body.plan)
+                yield from _host_steps(body)
         elif step.kind == "host":
             yield f"{step.op_type}: {step.reason}"
 

@@ -14,8 +14,9 @@ from typing import Any
 from sardonyx import errors, log
 from sardonyx.api.building.built import Built
 from sardonyx.api.engines.engine_store import MOST_SHAPES, EngineStore
-from sardonyx.api.engines.stored_session import signature_content
+from sardonyx.api.engines.stored_session import segment_of, signature_content
 from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, OF_PROGRAMS
 from sardonyx.compiler.stored.stored_plan import NotStorableError, stored_plans
 from sardonyx.compiler.stored.stored_program import StoredProgram, segments_in, stored_program
 from sardonyx.providers.cpu import CPUExecutionProvider
@@ -127,7 +128,8 @@ def engine_parts(
     (provider,) = built.providers
     assert isinstance(provider, CPUExecutionProvider)
     runtime = library(provider.settings.kernels, "runtime")
-    stored = stored_plans(plans, provider.library, runtime, files, program.constants)
+    functions = OF_PROGRAMS if segment_of(built.plan) is None else OF_EVERY_SESSION
+    stored = stored_plans(plans, provider.library, runtime, files, program.constants, functions)
     content = {
         "signature": signature_content(built.signature),
         "program": program.content,

@@ -20,6 +20,7 @@ from sardonyx.api.explaining.explanation_records import Declined, Explanation, R
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.bound_plan import native_plan, symbols_of
+from sardonyx.compiler.control_flow import graphs_of_node
 from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.passes.base import PassReport
@@ -183,7 +184,7 @@ def _segments(plan: Plan, is_outer: bool = True) -> Iterator[tuple[Plan, Step, b
             yield plan, step, is_outer
         elif isinstance(step.call, ControlFlowCall):
             for body in step.call.bodies.values():
-                yield from _segments(body.plan, False)
+                yield from _segments(body, False)
 
 
 class _Builder:
@@ -239,8 +240,9 @@ class _Builder:
                 continue
             self._single(step, nodes[step.node_index], body)
             if isinstance(step.call, ControlFlowCall):
+                graphs = graphs_of_node(nodes[step.node_index])
                 for name, inner in step.call.bodies.items():
-                    self._graph(inner.plan, step.call.graphs[name], f"{body}{step.name}/{name}/")
+                    self._graph(inner, graphs[name], f"{body}{step.name}/{name}/")
 
     def _executions(self, count: int, body: str) -> float:
         """How often a step runs in one run of the model; 1 where no run was observed."""

@@ -263,7 +263,7 @@ def _segments(plan: Plan) -> Iterator[Any]:
             yield step
         elif isinstance(step.call, ControlFlowCall):
             for body in step.call.bodies.values():
-                yield from _segments(body.plan)
+                yield from _segments(body)
 
 
 def _is_free(row: Row) -> bool:

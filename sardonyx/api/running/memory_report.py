@@ -194,7 +194,7 @@ def _segments_of(plans: Iterable[Plan]) -> Iterator[NativeSegment]:
         for step in waiting.pop().steps:
             call = step.call.segment if isinstance(step.call, CountedCall) else step.call
             if isinstance(call, ControlFlowCall):
-                waiting += [body.plan for body in call.bodies.values()]
+                waiting += call.bodies.values()
             elif isinstance(call, NativeSegment) and id(call) not in seen:
                 seen.add(id(call))
                 yield call

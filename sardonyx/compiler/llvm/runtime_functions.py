@@ -21,10 +21,12 @@ _FUNCTIONS = {
     "give result": ("result_pool", "emit_result_pool", ("give",)),
     "release results": ("result_pool", "emit_result_pool", ("release",)),
     "interrupts": ("interrupts", "emit_interrupts", ()),
+    "rounds": ("rounds", "emit_rounds", ()),
 }
 
-# What a session needs before its first run is over.
-OF_EVERY_SESSION = tuple(name for name in _FUNCTIONS if name != "chain")
+# What a session needs before its first run is over, and one with more than a native step.
+OF_EVERY_SESSION = tuple(name for name in _FUNCTIONS if name not in ("chain", "rounds"))
+OF_PROGRAMS = tuple(_FUNCTIONS)
 
 
 def runtime_functions(library: KernelLibrary, names: Sequence[str]) -> list[int]:

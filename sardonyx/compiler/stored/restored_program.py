@@ -1,7 +1,6 @@
 """Plans from an earlier process: see `stored_program`, which needs what compiles; this does not.
 
-Operators of the host, and what they need, are imported when their step runs for the first time; those with bodies,
-which decide how a plan runs, at once.
+Operators of the host, and what they need, are imported when their step runs for the first time.
 """
 
 from __future__ import annotations
@@ -9,28 +8,51 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.native.counted_call import CountedCall
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan, Slot, Step, StepCall, Value
 
+if TYPE_CHECKING:
+    from sardonyx.runtime.control_flow import Flow
 
-class LaterCall:
-    """The function of a step, made when it is called for the first time."""
 
-    def __init__(self, make: Callable[[], StepCall]) -> None:
+_Made = TypeVar("_Made")
+
+
+class _Later(Generic[_Made]):
+    """Something that is made when it is asked for the first time."""
+
+    def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
-        self._made: StepCall | None = None
+        self._made: _Made | None = None
         self._lock = threading.Lock()
 
-    def __call__(self, context: RunContext, inputs: Sequence[Value]) -> Sequence[Value]:
+    def now(self) -> _Made:
         if self._made is None:
             with self._lock:
                 self._made = self._made or self._make()
-        return self._made(context, inputs)
+        return self._made
+
+
+class _LaterCall(_Later[StepCall]):
+    """The function of a step."""
+
+    def __call__(self, context: RunContext, inputs: Sequence[Value]) -> Sequence[Value]:
+        return self.now()(context, inputs)
+
+
+class _LaterFlow(_Later["Flow"]):
+    """An operator that runs its bodies itself."""
+
+    is_chained: ClassVar[bool] = False
+
+    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
+        return self.now().run_bodies(bodies, inputs)
 
 
 class RestoredProgram:
@@ -88,21 +110,35 @@ class RestoredProgram:
                 return segment
             places, axes, outputs = content["counted"]
             return CountedCall(segment, tuple(places), tuple(axes), outputs)
-        data, node = self._nodes[content["node"]]
         if "flow" in content:
-            return self._flow(data, node, content["flow"])
+            return self._control_flow(content["flow"])
+        data, node = self._nodes[content["node"]]
 
         def make() -> StepCall:
             from sardonyx.compiler.stored.restored_node import restored_call
 
             return restored_call(data.tobytes(), node)
 
-        return LaterCall(make)
+        return _LaterCall(make)
 
-    def _flow(self, data: Bytes, node: Mapping[str, Any], content: Mapping[str, Any]) -> StepCall:
-        from sardonyx.compiler.control_flow import with_bodies
-        from sardonyx.compiler.stored.restored_node import restored_operator
-
+    def _control_flow(self, content: Mapping[str, Any]) -> StepCall:
         bodies = {name: self.plan(body) for name, body in content["bodies"].items()}
         captures = {name: tuple(places) for name, places in content["captures"].items()}
-        return with_bodies(restored_operator(data.tobytes(), node), bodies, captures, content["inputs"], self._kernels)
+        return ControlFlowCall.of(self._flow(content), bodies, captures, content["inputs"], self._kernels)
+
+    def _flow(self, content: Mapping[str, Any]) -> Flow:
+        if "runs" in content:
+            from sardonyx.runtime.control_flow import flow_of
+
+            return flow_of(content["runs"])
+        data, node = self._nodes[content["node"]]
+
+        def make() -> Flow:
+            from sardonyx.compiler.stored.restored_node import restored_operator
+            from sardonyx.ops.framework.operator import ControlFlow
+
+            operator = restored_operator(data.tobytes(), node)
+            assert isinstance(operator, ControlFlow)
+            return operator.flow()
+
+        return _LaterFlow(make)

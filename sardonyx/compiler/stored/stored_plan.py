@@ -63,10 +63,11 @@ def stored_plans(
     runtime: KernelLibrary,
     files: Sequence[str],
     arrays: Sequence[Array] = (),
+    functions: Sequence[str] = OF_EVERY_SESSION,
 ) -> StoredPlans:
     """Plans for `restored_plan`, and arrays that a run needs besides. `files` are those of the model, by their paths.
 
-    `library` has the kernels, `runtime` the functions that run them; where their code cannot be joined into an image,
+    `library` has the kernels, `runtime` the `functions` that run them; where their code cannot be joined into an image,
     a later process finds the kernels by their keys alone. NotStorableError where something in a plan has no meaning in
     another process.
     """
@@ -97,7 +98,7 @@ def stored_plans(
     keys = [library.key_of(address) for address in kernels]
     if None in keys:
         raise NotStorableError("a step runs code that is no kernel of the cache")
-    image_content, image = _image([key for key in keys if key is not None], library, runtime)
+    image_content, image = _image([key for key in keys if key is not None], library, runtime, functions)
     content = {
         "kernels": keys,
         "plans": contents,
@@ -149,11 +150,11 @@ def _plan_content(key: PlanKey, ready: ReadyPlan, sizes: Sequence[int], known: S
 
 
 def _image(
-    keys: Sequence[str], library: KernelLibrary, runtime: KernelLibrary
+    keys: Sequence[str], library: KernelLibrary, runtime: KernelLibrary, names: Sequence[str]
 ) -> tuple[dict[str, Any] | None, list[Bytes]]:
     """The code of kernels, and of what runs them, in one image, and where each begins; nothing where that cannot be."""
-    runtime_functions(runtime, OF_EVERY_SESSION)  # so that all of them are there
-    functions = [function_key(name) for name in OF_EVERY_SESSION]
+    runtime_functions(runtime, names)  # so that all of them are there
+    functions = [function_key(name) for name in names]
     homes = {**dict.fromkeys(keys, library), **dict.fromkeys(functions, runtime)}
     objects = {key: code for key, home in homes.items() if (code := home.object_code(key)) is not None}
     if len(objects) < len(homes):

@@ -15,13 +15,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from sardonyx.compiler.control_flow import graphs_of_node
 from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.compiler.node_call import NodeCall
 from sardonyx.compiler.stored.restored_node import restored_call, restored_operator
 from sardonyx.compiler.stored.stored_plan import NotStorableError
 from sardonyx.graph.types import MapType, numpy_dtype
 from sardonyx.ops.framework.inference import Inference
+from sardonyx.ops.framework.operator import ControlFlow
 from sardonyx.ops.microsoft.packed_weights import is_constant
+from sardonyx.runtime.control_flow import flow_content
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.native.counted_call import CountedCall
 from sardonyx.runtime.native.native_segment import NativeSegment
@@ -54,7 +57,7 @@ def segments_in(plan: Plan) -> list[NativeSegment]:
         call = step.call
         if isinstance(call, ControlFlowCall):
             for body in call.bodies.values():
-                found += segments_in(body.plan)
+                found += segments_in(body)
         elif isinstance(call, CountedCall):
             found.append(call.segment)
         elif isinstance(call, NativeSegment):
@@ -102,7 +105,7 @@ class _Writer:
             wanted = [list(call.places), list(call.axes), call.outputs]
             return {"segment": self._segment(call.segment), "counted": wanted}
         if isinstance(call, ControlFlowCall):
-            return {"node": self._control_flow(step, call), "flow": self._flow(call)}
+            return {"flow": self._flow(step, call)}
         if isinstance(call, NodeCall):
             return {"node": self._host(step, call)}
         raise NotStorableError(f"{step.name} ({step.op_type}) is run by {step.provider}")
@@ -114,22 +117,27 @@ class _Writer:
         self.program.segments.append(segment)
         return len(described) - 1
 
-    def _flow(self, call: ControlFlowCall) -> dict[str, Any]:
+    def _flow(self, step: Step, call: ControlFlowCall) -> dict[str, Any]:
+        flow = call.flow
+        made = {"node": self._operator(step, flow)} if isinstance(flow, ControlFlow) else {"runs": flow_content(flow)}
         return {
-            "bodies": {name: self.plan(body.plan) for name, body in call.bodies.items()},
+            **made,
+            "bodies": {name: self.plan(body) for name, body in call.bodies.items()},
             "captures": {name: list(places) for name, places in call.captures.items()},
             "inputs": call.inputs,
         }
 
-    def _control_flow(self, step: Step, call: ControlFlowCall) -> int:
-        node = call.operator.node
+    def _operator(self, step: Step, operator: ControlFlow) -> int:
+        """An operator that runs its bodies itself."""
+        node = operator.node
+        graphs = graphs_of_node(node)
         graph = onnx.GraphProto(name="node", input=_values(node.inputs, None), output=_values(node.outputs, None))
         proto = graph.node.add(op_type=node.op_type, domain=node.domain, name=node.name or "")
         proto.input.extend(_names(node.inputs))
         proto.output.extend(_names(node.outputs))
         for name, attribute in node.attributes.items():
-            if name in call.graphs:
-                body = call.graphs[name]
+            if name in graphs:
+                body = graphs[name]
                 outline = onnx.GraphProto(name=body.name or name)
                 outline.input.extend(_values(body.inputs, None))
                 outline.output.extend(_values(body.outputs, None))
@@ -140,7 +148,7 @@ class _Writer:
                 proto.attribute.add(name=name, type=onnx.AttributeProto.GRAPH).g.CopyFrom(outline)
             else:
                 proto.attribute.append(ir.to_proto(attribute))
-        content = {"version": call.operator.version}
+        content = {"version": operator.version}
         data = self._kept(step, graph, content)
         self._try(step, lambda: restored_operator(data, content))
         return len(self.program.nodes) - 1

@@ -20,6 +20,7 @@ from sardonyx.ops.framework.facts import Fact, broadcast
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
+    from sardonyx.runtime.control_flow import Flow
 
 Array = np.ndarray[Any, Any]
 Value = Any
@@ -119,14 +120,11 @@ def template_unless_text(
 
 
 class ControlFlow(Operator):
-    """An operator whose graph attributes are run by the engine.
-
-    `run_bodies` gets, for each graph attribute, a function from the graph's inputs to its outputs.
-    """
+    """An operator whose graph attributes are run by the engine, as its `flow` says."""
 
     host_reason: ClassVar[str] = "control flow: its bodies run as plans of their own"
 
-    def run_bodies(self, bodies: dict[str, Callable[..., list[Value]]], inputs: Sequence[Value]) -> Sequence[Value]:
+    def flow(self) -> Flow:
         raise NotImplementedError
 
 

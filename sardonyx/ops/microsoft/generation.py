@@ -19,6 +19,7 @@ from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim
 if TYPE_CHECKING:
     from sardonyx.ops.framework.facts import Dim
     from sardonyx.ops.framework.inference import Inference
+    from sardonyx.runtime.control_flow import Flow
 
 GPT, ENCODER_DECODER, WHISPER = 0, 1, 2
 
@@ -35,6 +36,13 @@ class Generation(ControlFlow):
     model_type: int = GPT
     no_repeat_ngram_size: int = 0
     vocab_size: int = -1
+    is_chained: ClassVar[bool] = False
+
+    def flow(self) -> Flow:
+        return self
+
+    def run_bodies(self, bodies: Bodies, inputs: Sequence[Any]) -> Sequence[Any]:
+        raise NotImplementedError
 
     def model(self, bodies: Bodies, ids: Array, mask: Array | None, beams: int = 1) -> Model:
         """The model of `model_type` for the input `input_ids`; its prompt is that of the decoder."""
