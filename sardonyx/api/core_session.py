@@ -105,7 +105,7 @@ class CoreSession:
         self._plans = OutputPlans(self._plan, self._output_names)
         self._shared_symbols = _shared_symbols(built.signature)
         self._files = {path: file_state(path) for path in built.files}
-        self._settled = self._plans_of_sizes() if built.open_ifs else None
+        self._settled = self._plans_of_sizes(built.states) if built.open_ifs else None
         self._distinct: OutputPlans | None = None
         self._distinct_lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -178,16 +178,27 @@ class CoreSession:
         if fast is not None:
             fast[1].close()
 
-    def _plans_of_sizes(self) -> SettledPlans:
-        """What compiles the model for sizes that come again."""
+    def _plans_of_sizes(self, states: Mapping[str, Sequence[int]] | None) -> SettledPlans:
+        """What compiles the model for sizes that come again, and keeps that for later processes."""
+        request = self._request._replace(logger=self._silent)
 
-        def build(sizes: Mapping[str, tuple[int, ...]]) -> tuple[Plan, bool]:
+        def find(sizes: Mapping[str, tuple[int, ...]]) -> Built | None:
+            if states is None or self.memory_limit is not None:  # an engine's constants are no part of what is counted
+                return None
+            built = session_opening.find_for_sizes(request._replace(sizes=sizes), states)
+            if built is not None:
+                self._memory_owners.extend(built.providers)
+            return built
+
+        def build(sizes: Mapping[str, tuple[int, ...]]) -> Built:
             shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
             self._logger.info(f"the model is compiled again for {shown}, which decide its Ifs", "session")
             built = self._same_built_again(sizes=sizes, logger=self._silent)
-            return built.plan, not built.open_ifs
+            if states is None:
+                return built
+            return session_opening.kept_for_sizes(built, request._replace(sizes=sizes), states)
 
-        return SettledPlans(build, [name for name, _, _ in self._inputs], self._output_names)
+        return SettledPlans(find, build, [name for name, _, _ in self._inputs], self._output_names)
 
     def _fast_for(self, feeds: Mapping[str, Any], settled: SettledPlans) -> tuple[ShortWay, FastCall] | None:
         """The short way for these inputs: that of the plan for their sizes, where there is one."""
@@ -305,6 +316,8 @@ class CoreSession:
             self._node_memory.write()
         if self._keep is not None and plan is self._plan and not self._keep(inputs):
             self._keep = None
+        if self._settled is not None and plan is not self._plan:
+            self._settled.note(plan, inputs)
 
     def observe(self, feeds: Mapping[str, Any], trace: Trace, plan: Plan | None = None) -> None:
         """Run for all outputs, with `trace` told of every step; the plan of a `variant` in place of its own."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.engines import engine_source, engine_store, live_models
 from sardonyx.api.engines.engine_store import EngineStore
+from sardonyx.api.engines.held_files import file_state
 from sardonyx.api.options import config_keys
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
@@ -50,18 +52,40 @@ def open_session(request: SessionRequest) -> Built:
         config_keys.check(options._config, logger)
         built = _from_kept(store, engine, request)
         if built is not None:
+            from sardonyx.api.engines.stored_session import segment_of
+
             _warn_again(built, logger)
             logger.info(f"the session is that of an engine kept for {source!r}", "engine")
-            return built
+            return live_models.offered(store, built, segment_of(built.plan), built.states)
     began = time.perf_counter()
     built = build(request)
-    if time.perf_counter() - began < engine_store.LEAST_SECONDS or built.open_ifs:
+    if time.perf_counter() - began < engine_store.LEAST_SECONDS:
         return built
     from sardonyx.api.engines.engine_keeper import Keeper
     from sardonyx.api.engines.stored_session import segment_of
 
-    built = replace(built, keep=Keeper.of(store, built, logger))
-    return live_models.offered(store, built, segment_of(built.plan), store.settled(built.files))
+    states = store.settled(built.files)
+    built = replace(built, keep=Keeper.of(store, built, logger), states=states)
+    return live_models.offered(store, built, segment_of(built.plan), states)
+
+
+def find_for_sizes(request: SessionRequest, states: Mapping[str, Sequence[int]]) -> Built | None:
+    """What an earlier session kept of the model, its files in these states, for the sizes that are asked for."""
+    store = EngineStore.of(request)
+    engine = None if store is None else store.find()
+    if store is None or engine is None or engine.content["files"] != states:
+        return None
+    return _from_kept(store, engine, request)
+
+
+def kept_for_sizes(built: Built, request: SessionRequest, states: Mapping[str, Sequence[int]]) -> Built:
+    """What was built for the sizes of a request, with a way to keep it where the model's files have these states."""
+    store = EngineStore.of(request)
+    if store is None or {path: file_state(path) for path in built.files} != states:
+        return built
+    from sardonyx.api.engines.engine_keeper import Keeper
+
+    return replace(built, keep=Keeper.of(store, built, request.logger))
 
 
 def _warn_again(built: Built, logger: log.Logger) -> None:
@@ -84,7 +108,7 @@ def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> B
     """A session from a kept engine; None where that is no good here."""
     from sardonyx.api.engines.held_files import HeldFiles
     from sardonyx.api.engines.kept_engine import Observer
-    from sardonyx.api.engines.stored_session import Origin, opened, segment_of
+    from sardonyx.api.engines.stored_session import Origin, opened
 
     content = engine.content
     try:
@@ -105,8 +129,7 @@ def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> B
     built, later = found
     again = functools.partial(_build_again, files=files)
     observer = Observer(store, later, request.logger)
-    built = replace(built, keep=observer, warnings=content["warnings"], again=again)
-    return live_models.offered(store, built, segment_of(built.plan), content["files"])
+    return replace(built, keep=observer, warnings=content["warnings"], again=again, states=content["files"])
 
 
 def _build_again(request: SessionRequest, files: HeldFiles) -> Built:

@@ -22,7 +22,8 @@ class Built:
     are the log's lines on it, each with its origin. `open_ifs` are the names of Ifs that leave ranks open which sizes
     of its inputs may tell. `keep`, called with the inputs of a run, keeps an engine; it tells whether to call it again.
     `live` is held as long as the session; with `borrows`, the plans are those of another one. `again` builds the same
-    model for another request, whatever its files are by now; without it they must be as they were."""
+    model for another request, whatever its files are by now; without it they must be as they were. `states` are
+    those of the model's files where engines of it may be kept."""
 
     signature: Signature
     plan: Plan
@@ -37,3 +38,4 @@ class Built:
     live: object = None
     borrows: bool = False
     again: Callable[[SessionRequest], Built] | None = None
+    states: Mapping[str, Sequence[int]] | None = None

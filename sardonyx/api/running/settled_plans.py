@@ -1,7 +1,8 @@
 """Plans for given sizes of the inputs, for models whose Ifs ask for sizes.
 
 An exporter that traces no sizes writes an If for each question about them, and behind it not even ranks are known: such
-a model runs node by node. For sizes that come again it is compiled once more, with the branches that they choose.
+a model runs node by node. For sizes that come again it is compiled once more, with the branches that they choose; for
+those of an earlier process its engine is there at once.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.api.building.built import Built
 from sardonyx.api.running.fast_run import ShortWay
 from sardonyx.api.running.output_plans import OutputPlans
 from sardonyx.runtime.native.fast_call import FastCall
@@ -22,7 +24,8 @@ from sardonyx.runtime.plan import Plan
 
 Sizes = tuple[tuple[int, ...], ...]
 
-# Sizes that are kept, and how often a model is compiled for some before it is taken for one whose sizes never settle.
+# Sizes that are kept, in memory and as engines of one session, and how often a model is compiled for some before it is
+# taken for one whose sizes never settle.
 MOST_SIZES = 4
 MOST_BUILDS = 16
 _MOST_SEEN = 64
@@ -30,25 +33,28 @@ _MOST_SEEN = 64
 
 @dataclass
 class Settled:
-    """What there is for some sizes: plans, and a short way where they have one."""
+    """What there is for some sizes: plans, a short way where they have one, and what keeps an engine of them."""
 
     plans: OutputPlans
     fast: tuple[ShortWay, FastCall] | None
+    keep: Callable[[Sequence[Any]], bool] | None
 
 
 class SettledPlans:
     """The plans of one session; any thread may ask.
 
-    `build` compiles its model for inputs of these shapes, by name, and tells whether they settle what Ifs leave open.
+    `build` compiles its model for inputs of these shapes, by name; `find` gives the same from an engine, if there is
+    one.
     """
 
     def __init__(
         self,
-        build: Callable[[Mapping[str, tuple[int, ...]]], tuple[Plan, bool]],
+        find: Callable[[Mapping[str, tuple[int, ...]]], Built | None],
+        build: Callable[[Mapping[str, tuple[int, ...]]], Built],
         inputs: Sequence[str],
         outputs: Sequence[str],
     ) -> None:
-        self._build = build
+        self._find, self._build = find, build
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._made: OrderedDict[Sizes, Settled | None] = OrderedDict()
         self._seen: set[Sizes] = set()
@@ -85,32 +91,49 @@ class SettledPlans:
             return None
         if sizes in self._made:
             return self._made[sizes]
-        if sizes not in self._seen:
-            if len(self._seen) < _MOST_SEEN:
-                self._seen.add(sizes)
+        is_new = sizes not in self._seen
+        if is_new and len(self._seen) >= _MOST_SEEN:
             return None
         if self._builds >= MOST_BUILDS or not self._lock.acquire(blocking=False):
             return None
         try:
+            self._seen.add(sizes)
             if sizes not in self._made:
-                self._builds += 1
-                self._made[sizes] = self._compiled(sizes)
+                found = self._kept(sizes) if is_new else self._compiled(sizes)
+                if found is None and is_new:
+                    return None
+                self._made[sizes] = found
                 while len(self._made) > MOST_SIZES:
                     self._made.popitem(last=False)
             return self._made[sizes]
         finally:
             self._lock.release()
 
+    def note(self, plan: Plan, inputs: Sequence[Any]) -> None:
+        """A run of one of the plans had these inputs."""
+        for one in list(self._made.values()):
+            if one is not None and one.keep is not None and plan is one.plans.whole and not one.keep(inputs):
+                one.keep = None
+
+    def _kept(self, sizes: Sizes) -> Settled | None:
+        built = self._find(dict(zip(self._inputs, sizes, strict=True)))
+        return None if built is None else self._settled(built)
+
     def _compiled(self, sizes: Sizes) -> Settled | None:
         """None where the model breaks a rule for these sizes: its nodes say so, one by one, when they run."""
+        self._builds += 1
         try:
-            plan, is_settled = self._build(dict(zip(self._inputs, sizes, strict=True)))
+            built = self._build(dict(zip(self._inputs, sizes, strict=True)))
         except errors.OnnxRuntimeError:
             return None
-        if not is_settled:  # it is data that decide, so that other sizes would not help either
+        return self._settled(built if self._builds <= MOST_SIZES else replace(built, keep=None))
+
+    def _settled(self, built: Built) -> Settled:
+        if built.open_ifs:  # it is data that decide, so that other sizes would not help either
             self._builds = MOST_BUILDS
-        way = ShortWay.of(plan, self._inputs)
-        return Settled(OutputPlans(plan, self._outputs), None if way is None else (way, way.fast_call()))
+        way = ShortWay.of(built.plan, self._inputs)
+        fast = None if way is None else (way, way.fast_call())
+        return Settled(OutputPlans(built.plan, self._outputs), fast, built.keep)
 
 
 def _sizes(inputs: Sequence[Any]) -> Sizes | None:
