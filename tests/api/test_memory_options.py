@@ -360,6 +360,42 @@ def test_weights_lie_outside_of_arenas() -> None:
     assert not any(lane.address <= place < lane.address + lane.arena for place in places)
 
 
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the system has no large pages")
+def test_arenas_and_packed_weights_ask_for_large_pages() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Softmax", ["h"], ["s"], axis=0),
+        helper.make_node("MatMul", ["s", "w"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 1024]) for name in "xy")
+    weights = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
+    graph = helper.make_graph(nodes, "wide", [x], [y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    made = session(model.SerializeToString())
+    made.run(None, {"x": np.ones((2048, 1024), np.float32)})
+    assert made._sess is not None
+    (step,) = made._sess.plan.steps
+    packed = [one.array for one in step.call.held() if one.kind == "packed" and one.array.nbytes >= 2 << 20]
+    (lane,) = made.memory_report().lanes
+    assert lane.arena >= 4 << 20
+    assert packed
+    for address in (lane.address, *(array.__array_interface__["data"][0] for array in packed)):
+        assert "hg" in mapping_flags(address)
+
+
+def mapping_flags(address: int) -> list[str]:
+    """What Linux says of the mapping around an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head, *rest = line.split()
+        if not head.endswith(":"):
+            begin, end = (int(part, 16) for part in head.split("-"))
+            inside = begin <= address < end
+        elif inside and head == "VmFlags:":
+            return rest
+    raise AssertionError("the address lies in no mapping")
+
+
 # Plans and arenas of one session
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import sardonyx as ort
@@ -59,6 +62,23 @@ def test_a_run_can_be_terminated(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
     options.terminate = False
     np.testing.assert_array_equal(session.run(None, FEED, options)[0], X + X)
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_a_run_does_what_its_outputs_need_alone(only: bool, tmp_path: Path) -> None:
+    """Whether it is told so or not: a trace names the nodes that ran."""
+    text = """<ir_version: 10, opset_import: ["" : 21]> graph (float[n] x) => (string[n] short, string[n] long)
+    { a = Cast <to = 8> (x)  short = Identity (a)  b = Cast <to = 1> (a)  c = Neg (b)  long = Cast <to = 8> (c) }"""
+    settings = ort.SessionOptions()
+    settings.enable_profiling, settings.profile_file_prefix = True, str(tmp_path / "trace")
+    session = ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString(), settings)
+    options = ort.RunOptions()
+    options.only_execute_path_to_fetches = only
+    assert session.run(["short"], {"x": np.ones(2, np.float32)}, options)[0].tolist() == ["1", "1"]
+    events = json.loads(Path(session.end_profiling()).read_text())
+    ran = {event["args"]["op_name"] for event in events if event.get("cat") == "Node"}
+    assert "Cast" in ran
+    assert "Neg" not in ran
 
 
 def test_a_run_is_terminated_between_its_steps() -> None:

@@ -225,7 +225,7 @@ _TABLE = (
     _on_off(
         "session.use_device_allocator_for_initializers",
         "0",
-        "accepted",
+        "works",
         "weights outside of arenas, where they lie in any case",
     ),
     _on_off(
