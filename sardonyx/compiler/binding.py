@@ -30,6 +30,7 @@ from sardonyx.compiler.bound_step import (
     row_major,
 )
 from sardonyx.compiler.branches import side_by_side
+from sardonyx.compiler.joint_results import Slice
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.shared_constants import ConstantShares, Use
@@ -112,6 +113,8 @@ class Binder:
     _group: int = 0
     groups: int = 0  # how many groups of steps were put together so far
     settled: int = 0  # how many values were given a place in others
+    slices: Sequence[Slice | None] = ()  # where outputs of what is being bound lie in results of Concats
+    whole: Buffer | None = None  # the result of a Concat that is being bound, where it has memory already
     piece: PieceMaker | None = None  # takes the steps as numbers, where nobody needs the steps
     formulas: int = MOST_FORMULAS  # how many formulas are made at most of what is bound
 
@@ -128,6 +131,16 @@ class Binder:
         """An uninitialised contiguous value in the arena."""
         shape = tuple(shape)
         return Tensor(dtype, shape, row_major(shape), Buffer(math.prod(shape) * dtype.itemsize))
+
+    def result(self, place: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Tensor:
+        """An uninitialised value [batch, *places, channels] for the output at `place`, [batch, channels, *places].
+
+        It is contiguous, unless it lies in the result of a Concat: then its rows lie apart.
+        """
+        one = self.slices[place] if place < len(self.slices) else None
+        if one is None:
+            return self.new(dtype, shape)
+        return one.within(Buffer(one.nbytes(dtype, shape)), dtype, shape)
 
     def constant(self, array: Array) -> Tensor:
         """A value whose contents are known."""

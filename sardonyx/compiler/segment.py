@@ -20,6 +20,7 @@ from sardonyx.compiler.batches.batch_rounds import bind_in_rounds
 from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Prepared, Stretch, Tensor
 from sardonyx.compiler.bound_step import ComputedBuffer
 from sardonyx.compiler.fusion import Group
+from sardonyx.compiler.joint_results import Rooms, Slice
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.new_sizes.outline import LaterSteps, Outlines, Sample
@@ -98,6 +99,7 @@ class Segment:
     settings: RunSettings = DEFAULT
     steering: frozenset[ir.Value] = frozenset()
     pairs: Mapping[int, PairOperation] = field(default_factory=dict)  # by the `id` of the first operation
+    slices: Mapping[int, Slice] = field(default_factory=dict)  # the numbers of values that lie in results of Concats
     _prepared: Prepared = field(default_factory=dict)
     _shares: ConstantShares | None = None  # None: made for this segment
     _paying: dict[Hashable, bool] = field(default_factory=dict)
@@ -165,9 +167,14 @@ class Segment:
             yield HeldConstant("packed", use.array, use.is_shared)
 
     def bind_operations(
-        self, binder: Binder, operations: Iterable[Operation], values: dict[int, Tensor | None]
+        self,
+        binder: Binder,
+        operations: Iterable[Operation],
+        values: dict[int, Tensor | None],
+        rooms: Rooms | None = None,
     ) -> list[BoundOperation]:
-        """Bind operations in order: what they read is among `values` by its number, and what they make comes to it.
+        """Bind operations in order: what they read is among `values` by its number, and what they make comes to it,
+        in results of Concats where there are `rooms`.
 
         OperationError where one does not take what it is given.
         """
@@ -178,15 +185,33 @@ class Segment:
             bound.append(one)
             binder.label, binder.origin = operation.label, one
             try:
-                if operation.structure is None:
-                    made = operation.bind(binder, given)
-                else:
-                    made, one.recording = self._replays.bind(operation.structure, operation.bind, binder, given)
+                made, one.recording = self._bind_one(binder, operation, given, rooms)
                 one.outputs, one.end = made, len(binder.steps)
             except Exception as error:
                 raise OperationError(failure(operation, error), one) from error
             values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
         return bound
+
+    def _bind_one(
+        self, binder: Binder, operation: Operation, given: Tensors, rooms: Rooms | None
+    ) -> tuple[Tensors, Recording | None]:
+        """What an operation makes of what it is given, and what can be replayed of it."""
+        slices = () if rooms is None else rooms.slices(operation.outputs)
+        if rooms is None or not slices:
+            if operation.structure is None:
+                return operation.bind(binder, given), None
+            return self._replays.bind(operation.structure, operation.bind, binder, given)
+        anchor, found = operation.group.anchor, None
+        native = None if anchor is None else anchor.native
+        binder.slices = slices
+        if operation.structure is None or (native is not None and native.joins is not None):
+            binder.whole = rooms.memory(slices[0])
+            made = operation.bind(binder, given)
+        else:
+            made, found = self._replays.bind((operation.structure, slices), operation.bind, binder, given)
+        binder.slices, binder.whole = (), None
+        rooms.take(operation.outputs, made)
+        return made, found
 
     def _bind_whole(
         self, shapes: Sequence[Sequence[int]], contents: Sequence[Array], *, rehearses: bool
@@ -208,7 +233,8 @@ class Segment:
         """The same operation by operation; with the operations, and the constants that the plan keeps alive."""
         binder = self.binder(rehearses)
         values = self.constants | self._brought(binder, shapes, contents)
-        operations = self.bind_operations(binder, self.chosen(self.operations, binder, values), values)
+        chosen = self.chosen(self.operations, binder, values)
+        operations = self.bind_operations(binder, chosen, values, Rooms(self.slices))
         results, known = self._made(values.__getitem__)
         try:
             bound = binder.finish(results, len(self.inputs), copy)

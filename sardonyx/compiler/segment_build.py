@@ -15,6 +15,7 @@ from sardonyx.compiler.bound_step import LyingConstant
 from sardonyx.compiler.computed_constants import computed_constant
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
+from sardonyx.compiler.joint_parts import find_slices
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import contiguous, copy
@@ -119,7 +120,11 @@ def build_segment(
     outputs = tuple(value for value in made if outer[value])
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
-    return Segment(library, *kept, settings, steering.intersection(inputs), pairs)
+    by_number = {place: value for value, place in numbers.items()}
+    slices = {}
+    if settings.layouts:
+        slices = find_slices(operations, lambda one: shape_of(by_number[one]), lambda one: outer[by_number[one]])
+    return Segment(library, *kept, settings, steering.intersection(inputs), pairs, slices)
 
 
 def _paired(

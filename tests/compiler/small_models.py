@@ -453,6 +453,32 @@ SMALL_MODELS: dict[str, SmallModel] = {
         },
         tolerance=1e-5,
     ),
+    "joined maps": SmallModel(
+        """joined (float[n, 18, h, w] x) => (float[n, 34, h, w] y, float[n, 20, p, q] z)
+        { a = Conv(x, w1) s = HardSwish(a) b = Conv<pads = [1, 1, 1, 1]>(s, w2) r = Add(s, b)
+          d = Conv<group = 2>(x, w3) m = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(r)
+          c = Concat<axis = 1>(m, r, d) t = Relu(c) f = Conv<group = 34, pads = [1, 1, 1, 1]>(d, w4)
+          j = Concat<axis = 1>(m, r, d, f) y = Conv(j, w5)
+          o = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(t) e = Conv(o, w6)
+          g = ConvTranspose<kernel_shape = [2, 2], strides = [2, 2]>(e, w7, b7) v = Conv(x, w8)
+          two = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
+          u = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(e, , two)
+          k = Concat<axis = 1>(u, v, g) i = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(k, w9) z = Elu(i) }""",
+        sizes=({"n": 1, "h": 10, "w": 12, "p": 5, "q": 6}, {"n": 2, "h": 6, "w": 22, "p": 3, "q": 11}),
+        constants={
+            "w1": (22, 18, 1, 1),
+            "w2": (22, 22, 3, 3),
+            "w3": (34, 9, 1, 1),
+            "w4": (34, 1, 3, 3),
+            "w5": (34, 112, 1, 1),
+            "w6": (22, 78, 1, 1),
+            "w7": (22, 19, 2, 2),
+            "b7": (19,),
+            "w8": (17, 18, 1, 1),
+            "w9": (20, 58, 3, 3),
+        },
+        tolerance=1e-5,
+    ),
     "depthwise": SmallModel(
         """depthwise (float[n, 22, 9, 10] x, float[n, 3, 40] s) => (float[n, 22, 9, 10] y, float[n, 6, 40] z)
         { c = Conv<pads = [0, 0, 0, 0]>(x, w1) d = Conv<group = 22, pads = [1, 1, 1, 1]>(c, w2)

@@ -20,6 +20,7 @@ from sardonyx.compiler.native.rows.rows import (
     joined_axes,
     laid_out,
     memory_order,
+    permuted,
     space_size,
     table_words,
 )
@@ -65,7 +66,7 @@ class PointwiseKernel:
         """
         shape = common_shape([tensor.shape for tensor in inputs])
         order = memory_order(inputs, shape)
-        outputs = [laid_out(binder, root.dtype, shape, order) for root in self.body.roots]
+        outputs = [_result(binder, place, root.dtype, shape, order) for place, root in enumerate(self.body.roots)]
         self._add(binder, inputs, outputs, order)
         return outputs
 
@@ -145,6 +146,15 @@ class PointwiseKernel:
         if not known:
             return self.body
         return canonical(substitute(self.body.roots, lambda leaf: known.get(leaf.index, leaf)))
+
+
+def _result(binder: Binder, place: int, dtype: np.dtype[Any], shape: tuple[int, ...], order: tuple[int, ...]) -> Tensor:
+    """A new value for the output at `place` in this order; with its channels last, perhaps in a Concat's result."""
+    rank = len(shape)
+    if not binder.slices or rank < 3 or order != (0, *range(2, rank), 1):
+        return laid_out(binder, dtype, shape, order)
+    last = binder.result(place, dtype, [shape[axis] for axis in order])
+    return permuted(last, (0, rank - 1, *range(1, rank - 1)))
 
 
 def _with_long_rows(axes: list[Axis]) -> list[Axis]:

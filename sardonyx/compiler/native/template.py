@@ -54,6 +54,17 @@ class NativeKernel:
     # may be given all inputs in bfloat16 instead of float32 then, and gives them on so, before an epilogue in float32.
     hands_on: bool = False
 
+    # Whether `bind` makes its outputs, maps [batch, channels, *places], by `Binder.result`.
+    writes_slices: bool = False
+
+    # Whether inputs and operands of epilogues whose channels lie together may lie apart from place to place: they are
+    # read where they lie.
+    reads_slices: bool = False
+
+    # The axis along which the only output has the inputs one after the other, which may lie there already
+    # (`Binder.whole`); None where it is something else.
+    joins: int | None = None
+
     # Where the sizes of the outputs depend on data: of each output, the axis whose size is counted while the kernel
     # runs, or None. Then `bind` gives outputs of the largest size that there may be, which the kernel fills densely,
     # and one value more: the count, one int64. Such a node is a step of its own.

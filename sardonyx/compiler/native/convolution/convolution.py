@@ -62,6 +62,7 @@ class ConvolutionKernel(NativeKernel):
 
     takes_epilogue = True
     is_depthwise = False
+    writes_slices = reads_slices = True
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
@@ -70,6 +71,8 @@ class ConvolutionKernel(NativeKernel):
         self.channels_last: bool = parameters.get("channels_last", False)
         if "weights" in parameters:
             self.known_inputs = (1,)
+        if self.channels_last:
+            self.writes_slices = self.reads_slices = False
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         w = inputs[1]

@@ -119,7 +119,11 @@ class ConvolutionCall:
         return Finish(outputs, tuple(operands))
 
     def results(self, binder: Binder, finish: Finish) -> list[Tensor]:
-        """New contiguous tensors [batch, *places, filters] for the outputs."""
+        """New tensors [batch, *places, filters] for the outputs: contiguous, but for slices of Concats' results."""
+        return [binder.result(place, output.dtype, self._last) for place, output in enumerate(finish.outputs)]
+
+    def new_results(self, binder: Binder, finish: Finish) -> list[Tensor]:
+        """The same, all of them contiguous."""
         return [binder.new(output.dtype, self._last) for output in finish.outputs]
 
     @staticmethod

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.sampling.overlaps import SPATIAL
 from sardonyx.compiler.native.convolution.convolution import convolve
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish
@@ -29,8 +30,9 @@ from sardonyx.compiler.native.convolution.overlaps import (
 )
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.products.gemm_step import multiply, product_of, products_reason
+from sardonyx.compiler.native.products.gemm_step import OverlappingRows, multiply, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
+from sardonyx.compiler.native.products.words import as_words
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.convolution import cut_too_much
@@ -45,6 +47,7 @@ class TransposedConvolution(NativeKernel):
     """
 
     takes_epilogue = True
+    writes_slices = True
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
@@ -83,11 +86,12 @@ class TransposedConvolution(NativeKernel):
         if fills_lines(binder, call, spreads):
             return sum_lines(binder, call, _taps_as_rows(binder, w), spreads)
         finish = call.finish(binder)
-        results = call.results(binder, finish)
+        in_tiles = self.group == 1 and x.size > 0 and len(spreads) <= 2 and is_tiling(spreads)
+        results = call.results(binder, finish) if in_tiles else call.new_results(binder, finish)
         if x.size == 0:
             spreads = [replace(one, length=0) for one in spreads]
         if results[0].size:
-            if self.group == 1 and x.size and len(spreads) <= 2 and is_tiling(spreads):
+            if in_tiles:
                 self._write_tiles(binder, call, w, spreads, finish, results)
             elif w.shape[0] == self.group and w.shape[1] == 1 and self.group > 1:
                 self._gather_scaled(binder, call, w, spreads, finish, results)
@@ -124,20 +128,31 @@ class TransposedConvolution(NativeKernel):
         finish: Finish,
         results: Sequence[Tensor],
     ) -> None:
-        """Products written where they belong: an element's taps along the last dimension lie together in the result.
+        """Products written where they belong: an element's taps along the last dimension lie together in the result,
+        unless places lie apart there.
 
-        A product for each tap along the first dimension, where there are two, over rows of [batch, height, width].
+        A product for each tap along the first dimension, where there are two, over rows of [batch, height, width]; and
+        for each one along the last dimension where places lie apart.
         """
         *rows, across = spreads
         down = rows[0] if rows else Spread(1, 1, 1, 1, 1, 0)
         x = contiguous(binder, call.channels_last)
-        batch, channels, filters = x.shape[0], x.shape[-1], w.shape[1]
-        lines, width = (down.taps, batch, down.length, across.length), across.taps * filters
-        line = across.output * filters
-        steps = (line, down.output * line, down.taps * line, width)
+        batch, filters = x.shape[0], w.shape[1]
+        each = across.taps if all(tensor.strides[-2] == filters for tensor in results) else 1
+        # Taps of their own are done line by line where their weights stay in a cache: the input comes but once then.
+        by_lines = each < across.taps and w.nbytes <= binder.target.caches.l2 // 2
+
+        def axes(of_taps: Sequence[int], of_lines: Sequence[int]) -> tuple[int, ...]:
+            return (*of_lines, *of_taps) if by_lines else (*of_taps, *of_lines)
+
+        taps = down.taps, across.taps // each
+        lines, width = (*axes(taps, (batch, down.length)), across.length), each * filters
 
         def tiles(tensor: Tensor) -> Tensor:
-            return tensor.reshaped((*lines, width), (*steps, 1))
+            place = tensor.strides[-2]
+            line = across.output * place
+            steps = axes((line, place), (down.output * line, down.taps * line))
+            return tensor.reshaped((*lines, width), (*steps, across.taps * place, 1))
 
         operands: list[Tensor] = []
         for index, operand in enumerate(finish.operands):
@@ -147,38 +162,37 @@ class TransposedConvolution(NativeKernel):
             if operand.strides[-1] == 0:
                 row = operand.reshaped((1,), (0,))
             elif index == 0 and call.bias is not None and call.bias.is_known and call.bias.buffer.kind == "constant":
-                row = binder.derived(
-                    call.bias, ("a bias for each tap", across.taps), lambda bias: np.tile(bias, across.taps)
-                )
+                row = binder.derived(call.bias, ("a bias for each tap", each), lambda bias: np.tile(bias, each))
             else:
-                row = contiguous(binder, operand.reshaped((across.taps, filters), (0, 1))).reshaped((width,))
-            operands.append(row.reshaped((*lines, width), (0, 0, 0, 0, row.strides[0])))
+                row = contiguous(binder, operand.reshaped((each, filters), (0, 1))).reshaped((width,))
+            operands.append(row.reshaped((*lines, width), (0, 0, 0, 0, 0, row.strides[0])))
+        x = x.reshaped((batch, down.length, across.length, x.shape[-1]))
+        read, size_k = _as_rows(binder, x, w, call.product)
+        shape, steps = (*lines, size_k), (*axes((0, 0), read.strides[:2]), read.strides[2])
         multiply(
             binder,
-            x.reshaped(
-                (*lines, channels), (0, down.length * across.length * channels, across.length * channels, channels, 1)
-            ),
-            self._rows_of_taps(binder, w, down.taps, call.product),
+            x.reshaped(shape, (*steps, 1)) if read is x else OverlappingRows(read, steps, shape),
+            self._rows_of_taps(binder, w, (*axes(taps, (1, 1)), size_k, width), call.product),
             finish.outputs,
             operands,
             [tiles(tensor) for tensor in results],
             call.product,
         )
 
-    def _rows_of_taps(self, binder: Binder, w: Tensor, rows: int, product: str) -> Tensor | Packed:
-        """The weights as [rows of the kernel, 1, 1, channels, taps of a row * filters]."""
-        channels, filters = w.shape[:2]
-        across = w.shape[-1]
-        shape = (rows, 1, 1, channels, across * filters)
+    def _rows_of_taps(self, binder: Binder, w: Tensor, shape: tuple[int, ...], product: str) -> Tensor | Packed:
+        """The weights in a shape [rows of the kernel or parts of them..., K, taps of a part * filters], where K are the
+        channels, and zeros behind them."""
+        (channels, filters), (size_k, width) = w.shape[:2], shape[-2:]
+        parts = math.prod(shape[:-2])
+        taps, order = (channels, filters, parts, width // filters), (2, 0, 3, 1)
 
         def matrices(array: Array) -> Array:
-            by_rows = array.reshape(channels, filters, rows, across).transpose(2, 0, 3, 1)
-            return by_rows.reshape(rows, channels, across * filters)
+            by_taps = array.reshape(taps).transpose(order).reshape(parts, channels, width)
+            return np.pad(by_taps, ((0, 0), (0, size_k - channels), (0, 0)))
 
         if w.is_known and w.buffer.kind == "constant":
-            return in_panels(binder, w, "rows of taps", matrices, product, shape)
-        by_rows = transposed(contiguous(binder, w).reshaped((channels, filters, rows, across)), (2, 0, 3, 1))
-        return contiguous(binder, by_rows).reshaped(shape)
+            return in_panels(binder, w, ("rows of taps", parts, size_k), matrices, product, shape)
+        return contiguous(binder, transposed(contiguous(binder, w).reshaped(taps), order)).reshaped(shape)
 
     def _gather_products(
         self,
@@ -277,6 +291,16 @@ class TransposedConvolutionWithPads(NativeKernel):
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def _as_rows(binder: Binder, x: Tensor, w: Tensor, product: str) -> tuple[Tensor, int]:
+    """A contiguous input with its channels last as rows that products by several matrices read, and their K: rows of
+    words, which are made once for all of them, where the product has several elements in one."""
+    depth = PRODUCTS[product].depth
+    if depth == 1 or not (w.is_known and w.buffer.kind == "constant"):
+        return x, x.shape[-1]
+    words = as_words(binder, x, product)
+    return words, words.shape[-1] * depth
 
 
 def _turned_windows(spreads: Sequence[Spread]) -> Windows:

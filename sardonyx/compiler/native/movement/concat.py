@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.kernels.movement.interleave import MOST_ROWS, ZipSpec, emit_weave
@@ -20,11 +21,17 @@ class Concat(NativeKernel):
     """The inputs one after the other along ``axis``.
 
     Parts that are contiguous in the result (nothing is in front of the axis) are not copied where they are the whole
-    of a value that earlier steps compute: those steps then write to the result. Where most of the parts have their
+    of a value that earlier steps compute: those steps then write to the result. Nor are parts that were written to
+    their slices of it, see `joint_results`. Where most of the parts have their
     channels last in memory, so has the result. A few columns of single elements become one table in one step.
     """
 
     hands_on = True
+    writes_slices = reads_slices = True
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.joins: int = parameters["axis"]
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         parts = [tensor for tensor in inputs if tensor is not None]
@@ -34,8 +41,9 @@ class Concat(NativeKernel):
         first = parts[0]
         length = sum(tensor.shape[axis] for tensor in parts)
         shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
-        order = _order(parts)
-        result = laid_out(binder, first.dtype, shape, order)
+        written = _written(binder, first, shape)
+        order = _order(parts) if written is None else memory_order([written], shape)
+        result = laid_out(binder, first.dtype, shape, order) if written is None else written
         if order == tuple(range(len(shape))) and _take_turns(parts, axis):
             _weave(binder, parts, result, axis)
             return [result]
@@ -44,10 +52,27 @@ class Concat(NativeKernel):
             for tensor in parts:
                 size = tensor.shape[axis]
                 room = part_of(result, axis, at, size)
-                if not binder.settle(permuted(tensor, order), permuted(room, order)):
+                if not _lies_in(tensor, room) and not binder.settle(permuted(tensor, order), permuted(room, order)):
                     copy_into(binder, tensor, room)
                 at += size
         return [result]
+
+
+def _written(binder: Binder, first: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """The result where what makes the parts wrote to it; `first` is one of them."""
+    if binder.whole is None or len(shape) < 3 or binder.slices[0] is None:
+        return None
+    last = (shape[0], *shape[2:], shape[1])
+    if binder.slices[0].nbytes(first.dtype, last) != binder.whole.nbytes:
+        return None
+    found = binder.slices[0].within(binder.whole, first.dtype, last)
+    return permuted(found, (0, len(shape) - 1, *range(1, len(shape) - 1)))
+
+
+def _lies_in(part: Tensor, room: Tensor) -> bool:
+    """Whether a part was written to its place."""
+    (own, start), (whole, begin) = part.buffer.settled(), room.buffer.settled()
+    return own is whole and start + part.offset == begin + room.offset and part.strides == room.strides
 
 
 def _take_turns(parts: Sequence[Tensor], axis: int) -> bool:

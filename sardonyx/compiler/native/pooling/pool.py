@@ -68,6 +68,7 @@ class PoolKernel(NativeKernel):
         self.counts: str = parameters["counts"]
         self.channels_last: bool = parameters["channels_last"]
         self.hands_on = self.kind == "maximum"
+        self.writes_slices = self.reads_slices = not self.channels_last
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return _input_reason(inputs[0]) or supported([self.element])
@@ -157,7 +158,10 @@ def pool(
         by_rows = _ns_by_rows(binder.target, slide, shape) <= _ns_by_channels(binder.target, slide, x, shape)
     if not by_rows:
         x = _channels_together(binder, x)
-    made = [_like(binder, output.dtype, shape, by_rows=by_rows) for output in outputs]
+    if by_rows:
+        made = [_in_rows(binder, output.dtype, shape) for output in outputs]
+    else:
+        made = [binder.result(place, output.dtype, shape) for place, output in enumerate(outputs)]
     read = tuple(
         in_places(binder, spread_over(operand, shape), by_rows=by_rows, last=slide.dimensions[-1])
         for operand in operands
@@ -203,10 +207,8 @@ def _channels_together(binder: Binder, x: Tensor) -> Tensor:
     return x if x.strides[-1] == 1 or x.shape[-1] == 1 else contiguous(binder, x)
 
 
-def _like(binder: Binder, dtype: np.dtype[Any], shape: tuple[int, ...], *, by_rows: bool) -> Tensor:
-    """A new value [batch, *places, channels] that lies so, or with the channels before the places."""
-    if not by_rows:
-        return binder.new(dtype, shape)
+def _in_rows(binder: Binder, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
+    """A new value [batch, *places, channels] that lies with the channels before the places."""
     rank = len(shape)
     return transposed(binder.new(dtype, (shape[0], shape[-1], *shape[1:-1])), (0, *range(2, rank), 1))
 

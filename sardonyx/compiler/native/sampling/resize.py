@@ -40,6 +40,8 @@ _PHASES = (2, 4)
 _LONG_LINE = 64
 # Elements and lines that come no more often than this are repeated by code that is written out for the factors.
 _MOST_TIMES = 4
+# Elements of so many bytes are repeated in registers, several at a time.
+_LONGEST_VECTOR = 8
 
 
 @template("resize")
@@ -51,6 +53,7 @@ class Resize(NativeKernel):
         self.rule: ResampleRule = parameters["rule"]
         self.plan: Plan = parameters["plan"]
         self.known_inputs = tuple(parameters["known"])
+        self.writes_slices = self.reads_slices = self.rule.mode == "nearest" and not self.rule.crops
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         x = inputs[0]
@@ -73,7 +76,7 @@ class Resize(NativeKernel):
             return [x]
         check_has_elements(x.shape, shape)
         order = stored_order(x)
-        result = laid_out(binder, x.dtype, shape, order)
+        result = self._result(binder, x, plan, order)
         if result.size:
             ordered, axes = transposed(x, order), [plan[axis] for axis in order]
             if self.rule.mode == "nearest":
@@ -83,6 +86,24 @@ class Resize(NativeKernel):
             if self.rule.crops:
                 _fill_outside(binder, result, plan, self.rule)
         return [result]
+
+    def _result(self, binder: Binder, x: Tensor, plan: Sequence[AxisResize], order: tuple[int, ...]) -> Tensor:
+        """A new value in this order: perhaps a slice of a Concat's result, where channels are repeated."""
+        shape, rank = [resize.output for resize in plan], len(plan)
+        dense = laid_out(binder, x.dtype, shape, order)
+        if not binder.slices or rank < 4 or order != (0, *range(2, rank), 1):
+            return dense
+        if x.strides[1] != 1 or x.shape[1] * x.dtype.itemsize <= _LONGEST_VECTOR:
+            return dense
+        *outer, down, across, channels = [
+            1 if self.rule.keeps(plan[axis]) else _factor(x.shape[axis], self.rule.positions(plan[axis]))
+            for axis in order
+        ]
+        repeats = 1 <= down <= _MOST_TIMES and 1 <= across <= _MOST_TIMES and not self.rule.keeps(plan[-1])
+        if {*outer, channels} != {1} or not repeats:
+            return dense
+        last = binder.result(0, x.dtype, [shape[axis] for axis in order])
+        return transposed(last, (0, rank - 1, *range(1, rank - 1)))
 
 
 def _fill_outside(binder: Binder, result: Tensor, plan: Sequence[AxisResize], rule: ResampleRule) -> None:
@@ -109,7 +130,7 @@ def _nearest(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResiz
         x, axes = x.reshaped((1, *x.shape), (0, *x.strides)), axes + 1
         positions = [np.zeros(1, np.intp), *positions]
     *outer, down, across = [_factor(x.shape[axis], positions[axis]) for axis in range(axes)]
-    adjacent = x.strides[axes - 1] == run
+    adjacent = x.strides[axes - 1] == run or run * x.dtype.itemsize > _LONGEST_VECTOR
     if all(times == 1 for times in outer) and 1 <= down <= _MOST_TIMES and 1 <= across <= _MOST_TIMES and adjacent:
         _by_factors(binder, x, result, axes, down, across)
     else:
@@ -150,7 +171,7 @@ def _by_factors(binder: Binder, x: Tensor, result: Tensor, axes: int, down: int,
         RepeatSpec(nbytes if nbytes in BLOBS else 0, across, down),
         [
             *(x, result, lines, per_chunk, size, nbytes, x.strides[axes - 1] * item, rows),
-            *(x.strides[axes - 2] * item, axes - 2),
+            *(x.strides[axes - 2] * item, nbytes if result.is_contiguous else result.strides[-2] * item, axes - 2),
             *(number for axis in outer for number in (x.shape[axis], x.strides[axis] * item)),
         ],
         reads=(x,),

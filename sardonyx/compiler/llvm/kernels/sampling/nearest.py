@@ -75,17 +75,17 @@ def emit_repeat(target: Target, spec: RepeatSpec) -> str:
     """Lines of the source with each element repeated, and each of the resulting lines repeated.
 
     Arguments: source, output, lines of the source, lines per chunk, elements of a line, bytes of an element, bytes
-    between elements of a line; lines of a plane and bytes between them; rank and table (size, source stride) of the
-    dimensions over planes.
+    between elements of a line; lines of a plane and bytes between them; bytes between elements of the output, where
+    these are longer than 8; rank and table (size, source stride) of the dimensions over planes.
     """
     k, words = kernel_frame(target)
     source, output = k.pointer(words.load(0), U8), k.pointer(words.load(1), U8)
     size, nbytes, step = words.load(4), k.constant(I64, spec.blob) if spec.blob else words.load(5), words.load(6)
-    rows, line_step = words.load(7), words.load(8)
-    row_bytes = size * nbytes * spec.across
+    rows, line_step, written = words.load(7), words.load(8), words.load(9)
+    row_bytes = size * written * spec.across
     begin, end = share(k, words.load(2), words.load(3))
     with runs(k, begin, end, rows) as (plane, first, last):
-        (start,) = places(k, plane, words.offset(10), words.load(9), 1)
+        (start,) = places(k, plane, words.offset(11), words.load(10), 1)
         with k.loop(first, last) as index:
             from_ = source.offset(start + index * line_step)
             to = output.offset((plane * rows + index) * (row_bytes * spec.down))
@@ -94,8 +94,8 @@ def emit_repeat(target: Target, spec: RepeatSpec) -> str:
                 _repeated_elements(k, spec, from_, lines, size)
             else:
                 with k.loop(0, size) as element:
-                    at = element * (nbytes * spec.across)
-                    ends = [line.offset(at + nbytes * copy) for line in lines for copy in range(spec.across)]
+                    at = element * (written * spec.across)
+                    ends = [line.offset(at + written * copy) for line in lines for copy in range(spec.across)]
                     _repeated_run(k, from_.offset(element * step), ends, nbytes)
     return k.finish()
 
