@@ -1,15 +1,18 @@
-"""The `dataclass` of modules that every process imports: its classes share their methods but `__init__`.
+"""The `dataclass` of modules that every process imports: its classes share their methods.
 
 The standard library's compiles six methods for each frozen class, which takes a millisecond; a session that begins from
-an engine loads some fifty of them, and with this decorator a whole process of a small model takes a tenth less. Classes
-compare, hash and print as ever, by methods of their own where they have them. That a frozen one stays as it is, the
-type checker sees to, and nothing else.
+an engine loads some fifty of them. With this decorator classes compare, hash and print by functions of all of them, and
+an `__init__` is the code of another one with as many fields that has got their names. Methods of their own stay. That
+a frozen one stays as it is, the type checker sees to, and nothing else.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cache
 from operator import attrgetter
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,10 +20,13 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, slots=False):
-        """As `dataclasses.dataclass`, whose other parameters there are not."""
+        """As `dataclasses.dataclass`, whose other parameters there are not, nor fields that are no fields (`InitVar`),
+        are given by keyword alone, or have a default and are not given."""
 
         def made(one):
-            one = dataclasses.dataclass(one, eq=False, repr=False, slots=slots)
+            one = dataclasses.dataclass(one, init=False, eq=False, repr=False, slots=slots)
+            if "__init__" not in vars(one):
+                one.__init__ = _init(one, [field for field in dataclasses.fields(one) if field.init])
             if eq:
                 own = vars(one)
                 names = [field.name for field in dataclasses.fields(one) if field.compare]
@@ -35,6 +41,47 @@ else:
             return one
 
         return made if cls is None else made(cls)
+
+
+class _Made:
+    """What a field gets that is not given, by the factory that makes it."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+
+def _init(one: type, fields: Sequence[dataclasses.Field[Any]]) -> Callable[..., None]:
+    """The `__init__` of a class whose objects are made of these fields."""
+    values = [
+        field.default if field.default_factory is dataclasses.MISSING else _Made(field.default_factory)
+        for field in fields
+    ]
+    defaults = tuple(value for value in values if value is not dataclasses.MISSING)
+    if any(value is dataclasses.MISSING for value in values[len(values) - len(defaults) :]):
+        raise TypeError(f"{one.__qualname__}: a field without a default follows one that has one")
+    code = _init_code(tuple(type(value) is _Made for value in values), hasattr(one, "__post_init__"))
+    own = {f"field_{index}": field.name for index, field in enumerate(fields)}
+    parameters, names = (tuple(own.get(name, name) for name in one) for one in (code.co_varnames, code.co_names))
+    made = FunctionType(code.replace(co_varnames=parameters, co_names=names), globals(), "__init__", defaults)
+    made.__qualname__ = f"{one.__qualname__}.__init__"
+    return made
+
+
+@cache
+def _init_code(factories: tuple[bool, ...], goes_on: bool) -> CodeType:
+    """An `__init__` of a field for each of `factories`, which says whether it has one, with names to be replaced."""
+    names = [f"field_{index}" for index in range(len(factories))]
+    body = [
+        f"self.{name} = {name}.make() if type({name}) is _Made else {name}" if factory else f"self.{name} = {name}"
+        for name, factory in zip(names, factories, strict=True)
+    ]
+    body.append("self.__post_init__()" if goes_on else "pass")
+    space: dict[str, Any] = {}
+    exec(f"def init({', '.join(['self', *names])}): {'; '.join(body)}", space)
+    code: CodeType = space["init"].__code__
+    return code
 
 
 def _is_equal(self: Any, other: Any) -> Any:

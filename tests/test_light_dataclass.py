@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from dataclasses import field
 from typing import Any
@@ -83,6 +84,57 @@ def test_slots() -> None:
     assert pickle.loads(pickle.dumps(one)) == copy.copy(one) == one
     with pytest.raises(TypeError, match="unhashable"):
         hash(Slotted([]))
+
+
+def test_objects_begin_as_usual() -> None:
+    def classes(decorator: Any) -> list[Any]:
+        class Counted:
+            """Counts what it is given."""
+
+            items: list[int] = field(default_factory=list)
+            more: dict[str, int] = field(default_factory=dict)
+            count: int = field(init=False)
+
+            def __post_init__(self) -> None:
+                self.count = len(self.items) + len(self.more)
+
+        class Own:
+            """Has an `__init__` of its own."""
+
+            value: int
+
+            def __init__(self) -> None:
+                self.value = 7
+
+        usual = decorator(Counted)
+
+        class Longer(usual):
+            """Has one more field."""
+
+            last: int = 3
+
+        return [usual, decorator(Own), decorator(Longer)]
+
+    for light, usual in zip(classes(dataclass), classes(dataclasses.dataclass), strict=True):
+        assert light().__dict__ == usual().__dict__
+        assert list(inspect.signature(light).parameters) == list(inspect.signature(usual).parameters)
+    counted, _, longer = classes(dataclass)
+    assert counted([1], {"a": 2}).count == 2
+    assert counted().items is not counted().items
+    assert vars(longer([1, 2], last=4)) == {"items": [1, 2], "more": {}, "last": 4, "count": 2}
+    with pytest.raises(TypeError, match=r"Counted.__init__\(\) got an unexpected keyword argument 'others'"):
+        counted(others=[])
+
+
+def test_defaults_come_last() -> None:
+    class Wrong:
+        """No default after one."""
+
+        first: int = 0
+        second: int
+
+    with pytest.raises(TypeError, match="a field without a default"):
+        dataclass(Wrong)
 
 
 def test_classes_that_change_have_no_hash() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.runtime_functions import runtime_functions
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import execute
 from sardonyx.runtime.native.native_segment import NativeSegment

@@ -15,6 +15,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sardonyx.light_dataclass import dataclass
+
 _FALSE = ("0", "false")
 _TRUE = ("1", "true")
 
@@ -32,7 +34,7 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class NoOptions:
     """The options of a provider that has none."""
 

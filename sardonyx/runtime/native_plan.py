@@ -14,11 +14,13 @@ import enum
 import itertools
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sardonyx.light_dataclass import dataclass
 
 Words = NDArray[np.int64]
 

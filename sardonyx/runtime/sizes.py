@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from sardonyx.light_dataclass import dataclass
 
 OperationKind = Literal["add", "multiply", "floor_divide", "modulo", "maximum", "minimum", "power"]
 

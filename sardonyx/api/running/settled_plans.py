@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from sardonyx import errors
 from sardonyx.api.building.built import Built
 from sardonyx.api.running.fast_run import ShortWay
 from sardonyx.api.running.output_plans import OutputPlans
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native.fast_call import FastCall
 from sardonyx.runtime.plan import Plan
 

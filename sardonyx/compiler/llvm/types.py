@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from sardonyx.light_dataclass import dataclass
 
 _FLOAT_NAMES = {32: "float", 64: "double"}
 

@@ -17,9 +17,9 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.engine_file import SealedEngine
 from sardonyx.runtime.files.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
 
