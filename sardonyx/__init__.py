@@ -34,18 +34,20 @@ if TYPE_CHECKING:
     )
     from sardonyx.api.building.model_metadata import ModelMetadata
     from sardonyx.api.building.node_arg import NodeArg
+    from sardonyx.api.device_enums import (
+        OrtAllocatorType,
+        OrtCompileApiFlags,
+        OrtDeviceMemoryType,
+        OrtHardwareDeviceType,
+        OrtMemoryInfoDeviceType,
+        OrtMemType,
+    )
     from sardonyx.api.enums import (
         ExecutionMode,
         ExecutionOrder,
         GraphOptimizationLevel,
-        OrtAllocatorType,
-        OrtCompileApiFlags,
-        OrtDeviceMemoryType,
         OrtDeviceVendorId,
         OrtExecutionProviderDevicePolicy,
-        OrtHardwareDeviceType,
-        OrtMemoryInfoDeviceType,
-        OrtMemType,
         OrtSparseFormat,
     )
     from sardonyx.api.model_compiler import ModelCompiler
@@ -99,18 +101,20 @@ _NAMES = {
         "print_debug_info",
     ],
     "api.values.device": ["OrtDevice"],
+    "api.device_enums": [
+        "OrtAllocatorType",
+        "OrtCompileApiFlags",
+        "OrtDeviceMemoryType",
+        "OrtHardwareDeviceType",
+        "OrtMemType",
+        "OrtMemoryInfoDeviceType",
+    ],
     "api.enums": [
         "ExecutionMode",
         "ExecutionOrder",
         "GraphOptimizationLevel",
-        "OrtAllocatorType",
-        "OrtCompileApiFlags",
-        "OrtDeviceMemoryType",
         "OrtDeviceVendorId",
         "OrtExecutionProviderDevicePolicy",
-        "OrtHardwareDeviceType",
-        "OrtMemType",
-        "OrtMemoryInfoDeviceType",
         "OrtSparseFormat",
     ],
     "api.options.environment": [
@@ -232,12 +236,13 @@ _late_algebra.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value: Any = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    elif name in _SUBMODULES:
-        value = importlib.import_module(f"{__name__}.{_SUBMODULES[name]}")
-    else:
+    if name not in _HOMES and name not in _SUBMODULES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from sardonyx.runtime.native.collector import paused
+
+    with paused():
+        module = importlib.import_module(f"{__name__}.{_HOMES.get(name) or _SUBMODULES[name]}")
+    value: Any = getattr(module, name) if name in _HOMES else module
     globals()[name] = value
     return value
 

@@ -24,22 +24,17 @@ from sardonyx.api.building.shared_symbols import Contradiction, SharedSymbols
 from sardonyx.api.building.signature import Signature
 from sardonyx.api.engines import engine_store
 from sardonyx.api.engines.held_files import file_state
-from sardonyx.api.enums import OrtAllocatorType, OrtMemType
 from sardonyx.api.options import environment
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.run_options import RunOptions, check_run_config, shrinks_memory
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.running.fast_run import ShortWay
 from sardonyx.api.running.feeds import InputSpec
-from sardonyx.api.running.io_binding import SessionIOBinding
 from sardonyx.api.running.memory_limit import memory_limit
 from sardonyx.api.running.node_memory import node_memory
 from sardonyx.api.running.output_plans import OutputPlans
 from sardonyx.api.running.results import detach, to_python
-from sardonyx.api.running.settled_plans import SettledPlans
 from sardonyx.api.values.core_value import CoreValue
-from sardonyx.api.values.memory_info import OrtMemoryInfo
-from sardonyx.api.values.ort_value_vector import OrtValueVector
 from sardonyx.providers import registry
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import RefusedError, execute
@@ -47,7 +42,6 @@ from sardonyx.runtime.memory.constant_memory import WEIGHTS
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
 from sardonyx.runtime.native.fast_call import FastCall
 from sardonyx.runtime.plan import Plan
-from sardonyx.runtime.trace import Trace, span
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -57,9 +51,14 @@ if TYPE_CHECKING:
 
     from sardonyx.api.building.compiled_model import CompiledModel
     from sardonyx.api.building.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
+    from sardonyx.api.running.io_binding import SessionIOBinding
     from sardonyx.api.running.memory_report import MemoryReport
+    from sardonyx.api.running.settled_plans import SettledPlans
     from sardonyx.api.running.streamed_run import StreamedRun
+    from sardonyx.api.values.memory_info import OrtMemoryInfo
+    from sardonyx.api.values.ort_value_vector import OrtValueVector
     from sardonyx.passes.base import PassReport
+    from sardonyx.runtime.trace import Trace
 
 _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 _NO_ADAPTERS: Mapping[str, Any] = {}
@@ -180,6 +179,8 @@ class CoreSession:
 
     def _plans_of_sizes(self, states: Mapping[str, Sequence[int]] | None) -> SettledPlans:
         """What compiles the model for sizes that come again, and keeps that for later processes."""
+        from sardonyx.api.running.settled_plans import SettledPlans
+
         request = self._request._replace(logger=self._silent)
 
         def find(sizes: Mapping[str, tuple[int, ...]]) -> Built | None:
@@ -287,6 +288,7 @@ class CoreSession:
         put: Callable[[str, Any], None],
     ) -> None:
         from sardonyx.runtime.native.streaming import execute_streamed
+        from sardonyx.runtime.trace import span
 
         def take(place: int, held: list[Any]) -> None:
             results = detach(held)
@@ -517,6 +519,8 @@ class CoreSession:
         self, feeds: Mapping[str, CoreValue], output_names: Sequence[str], run_options: RunOptions | None = None
     ) -> OrtValueVector:
         """The outputs as values of the C level, in order."""
+        from sardonyx.api.values.ort_value_vector import OrtValueVector
+
         results = self.execute(output_names, {name: value.raw for name, value in feeds.items()}, run_options)
         kinds = {argument.name: argument.type for argument in self.outputs_meta}
         vector = OrtValueVector()
@@ -614,6 +618,9 @@ class CoreSession:
         return [self._memory_info() for _ in self.outputs_meta]
 
     def _memory_info(self) -> OrtMemoryInfo:
+        from sardonyx.api.device_enums import OrtAllocatorType, OrtMemType
+        from sardonyx.api.values.memory_info import OrtMemoryInfo
+
         has_arena = self._options.enable_cpu_mem_arena
         kind = OrtAllocatorType.ORT_ARENA_ALLOCATOR if has_arena else OrtAllocatorType.ORT_DEVICE_ALLOCATOR
         return OrtMemoryInfo(self._providers[-1].allocator().name, kind, 0, OrtMemType.DEFAULT)
@@ -661,6 +668,8 @@ class CoreSession:
     # Profiling
 
     def _start_trace(self) -> Trace:
+        from sardonyx.runtime.trace import Trace
+
         pool = None if self._options.intra_op_num_threads == 1 else f"session-{self.number}-intra-op"
         try:
             return Trace(self._options.profile_file_prefix, pool)

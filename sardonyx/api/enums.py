@@ -1,4 +1,4 @@
-"""The enumerations of the API, with the numbers that onnxruntime gives them.
+"""The enumerations of the API that every session needs, with the numbers that onnxruntime gives them.
 
 They behave like onnxruntime's: `name`, `value`, `int()`, usable as an index, made from a number and equal to that
 number. A setting never takes a number in place of an enumeration.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 
 
-class _Number(enum.Enum):
+class Number(enum.Enum):
     """A named number, equal to any number or named number of the same value."""
 
     def __eq__(self, other: object) -> bool:
@@ -25,31 +25,7 @@ class _Number(enum.Enum):
         return int(self.value)
 
 
-def _name(member: enum.Enum) -> str:
-    return f"{type(member).__name__}.{member.name}"
-
-
-class _Arithmetic(enum.IntEnum):
-    """A named number that also compares and combines with numbers."""
-
-    def __repr__(self) -> str:
-        return f"<{_name(self)}: {int(self)}>"
-
-    def __str__(self) -> str:
-        return _name(self)
-
-
-class _Flags(enum.IntFlag):
-    """Named bits: members combine with ``|`` and compare with numbers."""
-
-    def __repr__(self) -> str:
-        return f"<{_name(self)}: {int(self)}>"
-
-    def __str__(self) -> str:
-        return _name(self)
-
-
-class GraphOptimizationLevel(_Number):
+class GraphOptimizationLevel(Number):
     """How much of the graph a session rewrites."""
 
     ORT_DISABLE_ALL = 0
@@ -59,14 +35,14 @@ class GraphOptimizationLevel(_Number):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(_Number):
+class ExecutionMode(Number):
     """Whether independent nodes may run at the same time."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(_Number):
+class ExecutionOrder(Number):
     """The order in which a session lines up its nodes."""
 
     DEFAULT = 0
@@ -74,48 +50,7 @@ class ExecutionOrder(_Number):
     MEMORY_EFFICIENT = 2
 
 
-class OrtAllocatorType(_Number):
-    """Whether memory comes from the device directly or through an arena."""
-
-    INVALID = -1
-    ORT_DEVICE_ALLOCATOR = 0
-    ORT_ARENA_ALLOCATOR = 1
-
-
-class OrtMemType(_Number):
-    """The use of memory from a provider's point of view."""
-
-    CPU_INPUT = -2
-    CPU_OUTPUT = -1
-    CPU = -1
-    DEFAULT = 0
-
-
-class OrtSparseFormat(_Number):
-    """How a sparse tensor states where its values lie."""
-
-    ORT_SPARSE_UNDEFINED = 0
-    ORT_SPARSE_COO = 1
-    ORT_SPARSE_CSRC = 2
-    ORT_SPARSE_BLOCK_SPARSE = 4
-
-
-class OrtDeviceMemoryType(_Number):
-    """Memory of a device: its own, or memory that the host can address too."""
-
-    DEFAULT = 0
-    HOST_ACCESSIBLE = 5
-
-
-class OrtCompileApiFlags(_Flags):
-    """What `ModelCompiler` treats as an error."""
-
-    NONE = 0
-    ERROR_IF_NO_NODES_COMPILED = 1
-    ERROR_IF_OUTPUT_FILE_EXISTS = 2
-
-
-class OrtExecutionProviderDevicePolicy(_Number):
+class OrtExecutionProviderDevicePolicy(Number):
     """A preference by which a session picks devices itself."""
 
     DEFAULT = 0
@@ -127,47 +62,13 @@ class OrtExecutionProviderDevicePolicy(_Number):
     MIN_OVERALL_POWER = 6
 
 
-class OrtHardwareDeviceType(_Number):
-    """Kinds of hardware that `get_ep_devices` lists."""
+class OrtSparseFormat(Number):
+    """How a sparse tensor states where its values lie."""
 
-    CPU = 0
-    GPU = 1
-    NPU = 2
-
-
-class OrtMemoryInfoDeviceType(_Number):
-    """Kinds of hardware in a memory description."""
-
-    CPU = 0
-    GPU = 1
-    FPGA = 2
-    NPU = 3
-
-
-class OrtCompiledModelCompatibility(_Number):
-    """Whether a model compiled ahead of time suits a device."""
-
-    EP_NOT_APPLICABLE = 0
-    EP_SUPPORTED_OPTIMAL = 1
-    EP_SUPPORTED_PREFER_RECOMPILATION = 2
-    EP_UNSUPPORTED = 3
-
-
-class OrtDeviceEpIncompatibilityReason(_Arithmetic):
-    """Why a provider does not work with a device."""
-
-    NONE = 0
-    DRIVER_INCOMPATIBLE = 1
-    DEVICE_INCOMPATIBLE = 2
-    MISSING_DEPENDENCY = 4
-    UNKNOWN = -(2**31)
-
-
-class ArenaExtendStrategy(_Arithmetic):
-    """How an arena grows."""
-
-    kNextPowerOfTwo = 0  # noqa: N815 - the names that callers use
-    kSameAsRequested = 1  # noqa: N815
+    ORT_SPARSE_UNDEFINED = 0
+    ORT_SPARSE_COO = 1
+    ORT_SPARSE_CSRC = 2
+    ORT_SPARSE_BLOCK_SPARSE = 4
 
 
 class OrtDeviceVendorId(enum.IntEnum):

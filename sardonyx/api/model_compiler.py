@@ -17,8 +17,9 @@ import onnx
 
 from sardonyx import errors
 from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.device_enums import OrtCompileApiFlags
 from sardonyx.api.engines.context_export import EMBED, ENABLE, default_path, export
-from sardonyx.api.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from sardonyx.api.enums import GraphOptimizationLevel
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.environment import global_thread_pool_sizes
 from sardonyx.api.options.ep_context import OrtEpContextData, OrtExternalInitializerInfo

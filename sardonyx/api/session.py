@@ -13,7 +13,6 @@ from sardonyx.api.building import provider_choice
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.options import environment
 from sardonyx.api.options.session_options import SessionOptions
-from sardonyx.api.running.io_binding import IOBinding
 from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.runtime.native import collector
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from sardonyx.api.building.model_metadata import ModelMetadata
     from sardonyx.api.building.node_arg import NodeArg
     from sardonyx.api.options.run_options import RunOptions
+    from sardonyx.api.running.io_binding import IOBinding
     from sardonyx.api.running.memory_report import MemoryReport
     from sardonyx.api.running.streamed_run import StreamedRun
     from sardonyx.api.values.memory_info import OrtMemoryInfo
@@ -65,8 +65,9 @@ class InferenceSession:
         self._read_config_from_model = _reads_config(kwargs.get("read_config_from_model"))
         self._disabled_optimizers = set(kwargs.get("disabled_optimizers") or ())
         with collector.paused():
-            available = environment.get_available_providers()
-            self._fallback_providers = provider_choice.fallback_providers(providers, available)
+            self._fallback_providers = provider_choice.fallback_providers(
+                providers, environment.get_available_providers
+            )
             try:
                 self._create(providers, provider_options)
             except (ValueError, RuntimeError) as error:
@@ -82,7 +83,7 @@ class InferenceSession:
     def _create(self, providers: Any, provider_options: Any) -> None:
         """Make the inner session with these providers; any error of it comes through."""
         options = self._sess_options_initial
-        names, given = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
+        names, given = provider_choice.normalize(providers, provider_options, environment.get_available_providers)
         if names and options is not None and options.has_providers():
             warnings.warn(
                 "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has "
@@ -226,6 +227,8 @@ class InferenceSession:
 
     def io_binding(self) -> IOBinding:
         """A binding for `run_with_iobinding`."""
+        from sardonyx.api.running.io_binding import IOBinding
+
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:

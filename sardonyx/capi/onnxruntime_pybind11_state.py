@@ -10,20 +10,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.api.build_info import get_version_string, has_collective_ops
-from sardonyx.api.enums import (
+from sardonyx.api.device_enums import (
     ArenaExtendStrategy,
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
     OrtAllocatorType,
     OrtCompileApiFlags,
     OrtCompiledModelCompatibility,
     OrtDeviceEpIncompatibilityReason,
     OrtDeviceMemoryType,
-    OrtExecutionProviderDevicePolicy,
     OrtHardwareDeviceType,
     OrtMemoryInfoDeviceType,
     OrtMemType,
+)
+from sardonyx.api.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtExecutionProviderDevicePolicy,
     OrtSparseFormat,
 )
 from sardonyx.errors import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sardonyx.graph.wire_format import varint
 from sardonyx.light_dataclass import dataclass
 
 SOURCE = "Sardonyx"
@@ -99,6 +98,8 @@ def _text(data: memoryview, field: _Field) -> str:
 
 def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
     """The fields of a message; ValueError or IndexError where it is none."""
+    from sardonyx.graph.wire_format import varint  # which few engines need
+
     while start < end:
         tag, start = varint(data, start)
         number, wire = tag >> 3, tag & 7

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sardonyx import log
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.trace import Trace
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.trace import Trace
 
 
 def never() -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sardonyx import errors
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.plan import ABSENT, Plan, Step, Value
-from sardonyx.runtime.trace import Trace
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.trace import Trace
 
 TERMINATED = "Exiting due to terminate flag being set to true."
 

@@ -18,11 +18,10 @@ from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sardonyx.light_dataclass import dataclass
 
-Words = NDArray[np.int64]
+Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class StepColumn(enum.IntEnum):

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 import sardonyx
-from sardonyx.api import enums
+from sardonyx.api import device_enums
 from sardonyx.capi import onnxruntime_pybind11_state as core
 
 NAMES = [
@@ -62,7 +62,7 @@ def test_levels_are_made_from_numbers():
 
 
 def test_flags_combine():
-    flags = enums.OrtCompileApiFlags
+    flags = device_enums.OrtCompileApiFlags
     assert int(flags.ERROR_IF_NO_NODES_COMPILED | flags.ERROR_IF_OUTPUT_FILE_EXISTS) == 3
 
 

@@ -11,11 +11,7 @@ from typing import Any
 from sardonyx import errors
 from sardonyx._version import API_VERSION
 from sardonyx.api.arguments import as_text, wrong_argument
-from sardonyx.api.enums import (
-    OrtCompiledModelCompatibility,
-    OrtDeviceMemoryType,
-    OrtHardwareDeviceType,
-)
+from sardonyx.api.device_enums import OrtCompiledModelCompatibility, OrtDeviceMemoryType, OrtHardwareDeviceType
 from sardonyx.api.values.memory_info import OrtMemoryInfo
 
 # Processor vendors by what the operating system calls them: the name shown and the PCI vendor number.

@@ -23,6 +23,7 @@ from sardonyx.compiler.stored.restored_plan import NotRestorableError, RestoredP
 from sardonyx.compiler.stored.restored_program import RestoredProgram
 from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
+from sardonyx.runtime.dtype_names import dtype_called
 from sardonyx.runtime.files.engine_file import Bytes, Engine
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.native.native_segment import NativeSegment, PlanKey, ReadyPlan, Shapes
@@ -98,7 +99,7 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         def constants_now() -> Iterable[HeldConstant]:
             return held[0].held_constants() if held else later.segment(number).held()
 
-        dtypes = [np.dtype(name) for name in described["dtypes"]]
+        dtypes = [dtype_called(name) for name in described["dtypes"]]
         return resources.segment(
             make_plan, dtypes, described["names"], described["steering"], restricted, constants_now
         )
@@ -199,7 +200,7 @@ def _kind_of(content: Sequence[Any] | None) -> ValueKind | None:
     if content is None:
         return None
     form, name, dtype, item, key = content
-    known, keys = (None if one is None else np.dtype(one) for one in (dtype, key))
+    known, keys = (None if one is None else dtype_called(one) for one in (dtype, key))
     return ValueKind(form, name, known, _kind_of(item), keys)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sardonyx import errors
 from sardonyx.api.arguments import as_bool, as_int, as_text
-from sardonyx.api.options.lora import LoraAdapter
 from sardonyx.api.options.session_options import add_config_entry, get_config_entry
 from sardonyx.runtime.threads.interrupts import STOP_WORDS, StopField
+
+if TYPE_CHECKING:
+    from sardonyx.api.options.lora import LoraAdapter
 
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _GRAPH_ID = "gpu_graph_id"
@@ -97,6 +99,8 @@ class RunOptions:
 
     def add_active_adapter(self, adapter: LoraAdapter) -> None:
         """Let the tensors of an adapter stand in for the overridable initializers of the same names."""
+        from sardonyx.api.options.lora import LoraAdapter
+
         if not isinstance(adapter, LoraAdapter):
             raise TypeError(
                 f"add_active_adapter: incompatible function arguments: expected a LoraAdapter, got {adapter!r}"

@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from sardonyx.compiler.control_flow_call import ControlFlowCall
-from sardonyx.kernel.dtypes import FLOAT8
+from sardonyx.api.values.element_types import is_float8
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native.chain import Chain
 from sardonyx.runtime.native.fast_call import RELEASE_NS, FastCall, Form, is_usable
@@ -114,7 +113,7 @@ class ShortWay(ABC):
     def _served(self, call: FastCall, arrays: Sequence[Array]) -> _Ready | None:
         """What `_ready` gives, if native code makes every output as callers see it."""
         ready = self._ready(call, arrays)
-        if ready is None or any(form.dtype in FLOAT8 for form in ready.outputs):
+        if ready is None or any(is_float8(form.dtype) for form in ready.outputs):
             return None
         return ready
 
@@ -203,9 +202,12 @@ class ManySteps(ShortWay):
     @classmethod
     def of(cls, plan: Plan, input_names: Sequence[str]) -> ManySteps | None:
         """The plan as a chain, or None where it has other steps."""
+        # Few plans need these.
+        from sardonyx.compiler.chaining import segments_of
+        from sardonyx.compiler.control_flow_call import ControlFlowCall
+
         if any(step.kind == "host" and not isinstance(step.call, ControlFlowCall) for step in plan.steps):
             return None
-        from sardonyx.compiler.chaining import segments_of  # which few plans need
 
         segments = segments_of(plan)
         if not segments:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors
-from sardonyx.runtime.node_memory import NodeMemory
-from sardonyx.runtime.trace import Trace
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.node_memory import NodeMemory
+    from sardonyx.runtime.trace import Trace
 
 KEY = "session.collect_node_memory_stats_to_file"
 
@@ -21,6 +23,8 @@ def node_memory(source: Any, config: Mapping[str, str], trace: Trace | None) -> 
     name = config.get(KEY, "")
     if not name:
         return None
+    from sardonyx.runtime.node_memory import NodeMemory
+
     path = os.path.join(os.path.dirname(source) if isinstance(source, str) else "", name)
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):

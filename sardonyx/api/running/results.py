@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.kernel.dtypes import FLOAT8
+from sardonyx.api.values.element_types import is_float8
 from sardonyx.runtime.memory.memory import require
 from sardonyx.runtime.memory.result_pool import PooledMemory
 
@@ -64,7 +64,7 @@ def _copied(value: Any) -> Any:
 def to_python(value: Any) -> Any:
     """A result as `run` returns it: float8 tensors as their bytes, as onnxruntime gives them."""
     if isinstance(value, np.ndarray):
-        return value.view(np.uint8) if value.dtype in FLOAT8 else value
+        return value.view(np.uint8) if is_float8(value.dtype) else value
     if isinstance(value, list):
         return [to_python(item) for item in value]
     return value

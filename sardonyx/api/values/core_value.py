@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.api.values import dlpack, element_types
+from sardonyx.api.values import element_types
 from sardonyx.api.values.device import CoreDevice, require_cpu
 from sardonyx.api.values.element_types import ElementType
 from sardonyx.api.values.sparse_tensor import CoreSparseTensor
@@ -82,6 +82,8 @@ class CoreValue:
     @staticmethod
     def from_dlpack(data: object, is_bool_tensor: bool = False) -> CoreValue:
         """A tensor over the memory of a DLPack capsule or of an object that gives one; no copy."""
+        from sardonyx.api.values import dlpack
+
         array = dlpack.to_numpy(data)
         return CoreValue(array.view(np.bool_) if is_bool_tensor else array)
 
@@ -145,7 +147,7 @@ class CoreValue:
     def numpy(self) -> Array:
         """A view of a tensor's memory; float8 elements appear as bytes, as onnxruntime gives them."""
         array = self.array()
-        return array.view(np.uint8) if _is_float8(array) else array.view()
+        return array.view(np.uint8) if element_types.is_float8(array.dtype) else array.view()
 
     def update_inplace(self, data: Array | CoreValue) -> None:
         """Copy elements into this tensor's memory, in row order: as many of the same type, in whatever shape."""
@@ -168,10 +170,14 @@ class CoreValue:
 
     def to_dlpack(self) -> object:
         """A capsule over this tensor's memory; bools as bytes, see `OrtValueVector.bool_tensor_indices`."""
+        from sardonyx.api.values import dlpack
+
         array = self.array()
         return dlpack.from_numpy(array.view(np.uint8) if array.dtype == np.bool_ else array)
 
     def __dlpack__(self, stream: object = None, **kwargs: Any) -> object:
+        from sardonyx.api.values import dlpack
+
         return dlpack.from_numpy(self.array(), **kwargs)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -271,7 +277,3 @@ def _texts(array: Array) -> Array:
     texts = np.empty(array.shape, object)
     texts.reshape(-1)[:] = [str(item) for item in array.reshape(-1)]
     return texts
-
-
-def _is_float8(array: Array) -> bool:
-    return element_types.by_dtype(array.dtype).name.startswith("float8")

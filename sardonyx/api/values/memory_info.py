@@ -5,13 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any, ClassVar
 
-from sardonyx.api.enums import (
-    OrtAllocatorType,
-    OrtDeviceMemoryType,
-    OrtDeviceVendorId,
-    OrtMemoryInfoDeviceType,
-    OrtMemType,
-)
+from sardonyx.api.device_enums import OrtAllocatorType, OrtDeviceMemoryType, OrtMemoryInfoDeviceType, OrtMemType
+from sardonyx.api.enums import OrtDeviceVendorId
 from sardonyx.api.values.device import CPU, GPU, NPU, CoreDevice
 from sardonyx.runtime.memory import shared_arena
 from sardonyx.runtime.memory.memory import MemoryLimit

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import platform
-import re
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sardonyx.compiler.llvm.types import Type
 from sardonyx.light_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.llvm.types import Type
 
 _BASELINE_X86 = ("sse", "sse2", "cx8", "fxsr", "mmx", "x87")
 _AVX2 = (*_BASELINE_X86, "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "avx", "avx2", "fma", "f16c", "bmi",
@@ -78,6 +80,8 @@ class Target:
         """What generated code depends on."""
         return f"{self.name}|{self.triple}|{self.feature_string}|{self.caches}"
 
+
+_CACHES = "/sys/devices/system/cpu/cpu0/cache"
 
 _FROM_CPUINFO = {
     "avx512_vnni": "avx512vnni",
@@ -153,12 +157,13 @@ def host_target(name: str = "") -> Target:
 def _host_features() -> frozenset[str]:
     """CPU features in LLVM's spelling: of the system where it tells (they respect the hypervisor), else of LLVM."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            text = file.read()
     except OSError:
         text = ""
-    found = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
+    found = next((line for line in text.splitlines() if line.startswith("flags")), "").partition(":")[2].split()
     if found:
-        names = {_FROM_CPUINFO.get(name, name) for name in found.group(1).split()}
+        names = {_FROM_CPUINFO.get(name, name) for name in found}
         if "amx-tile" in names and not _may_use_tiles():
             names -= {"amx-tile", "amx-bf16", "amx-int8"}
         return frozenset({*names, *_BASELINE_X86})
@@ -173,15 +178,24 @@ def _may_use_tiles() -> bool:
     return int(ctypes.CDLL(None, use_errno=True).syscall(arch_prctl, request_permission, tile_data)) == 0
 
 
+def _line(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
+
+
 def _host_caches() -> Caches:
     """Sizes of the data caches as Linux shows them; careful defaults elsewhere."""
     sizes: dict[int, int] = {}
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+    try:
+        caches = [one for one in os.listdir(_CACHES) if one.startswith("index")]
+    except OSError:
+        caches = []
+    for one in caches:
         try:
-            if (index / "type").read_text().strip() == "Instruction":
+            if _line(f"{_CACHES}/{one}/type") == "Instruction":
                 continue
-            level = int((index / "level").read_text())
-            text = (index / "size").read_text().strip()
+            level = int(_line(f"{_CACHES}/{one}/level"))
+            text = _line(f"{_CACHES}/{one}/size")
         except (OSError, ValueError):
             continue
         unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)

@@ -15,6 +15,7 @@ from sardonyx.kernel.program import Host
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of
 from sardonyx.ops.framework.result_size import checked
+from sardonyx.runtime.dtype_names import dtype_called
 from sardonyx.runtime.plan import StepCall
 
 
@@ -37,5 +38,5 @@ def restored_call(data: bytes, content: Mapping[str, Any]) -> StepCall:
     operator = restored_operator(data, content)
     if content["dtypes"] is None:
         return render(checked(operator, Host(operator.run, "")))
-    dtypes = [None if name is None else np.dtype(name) for name in content["dtypes"]]
+    dtypes = [None if name is None else dtype_called(name) for name in content["dtypes"]]
     return render(checked(operator, operator.lower(dtypes)))

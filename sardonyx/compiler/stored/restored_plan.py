@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.runtime.dtype_names import dtype_called
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.native.native_image import ImageError, NativeImage
@@ -96,7 +97,7 @@ class RestoredPlans:
         return self._array(self._arrays[number])
 
     def _array(self, content: Mapping[str, Any]) -> Array:
-        dtype, shape = np.dtype(content["dtype"]), tuple(content["shape"])
+        dtype, shape = dtype_called(content["dtype"]), tuple(content["shape"])
         if "strings" in content:
             array = np.array([*content["strings"], None], dtype)[:-1].reshape(shape)
         elif "place" in content:
@@ -130,7 +131,7 @@ class RestoredPlans:
         )
         again = self._plan_again
         faults = tuple([_later(again, key, number) for number in range(content["faults"])])
-        outputs = tuple((np.dtype(name), tuple(shape)) for name, shape in content["outputs"])
+        outputs = tuple((dtype_called(name), tuple(shape)) for name, shape in content["outputs"])
         return ReadyPlan(
             plan,
             outputs,

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
@@ -28,7 +27,7 @@ from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.constant_memory import constant_empty
 from sardonyx.runtime.memory.mapped_pages import map_open_file
 
-Bytes = NDArray[np.uint8]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Sections = Mapping[str, Sequence[Bytes]]
 Item = TypeVar("Item")
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,13 @@ def _processor() -> str:
             text = file.read(4096)  # the first processor
     except OSError:
         return platform.processor() or platform.machine()
-    fields = [re.search(rf"^{name}\s*:\s*(.*)$", text, re.MULTILINE) for name in ("model name", "cpu family", "model")]
-    return " ".join(found.group(1).strip() for found in fields if found) or platform.machine()
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(name.strip(), value.strip())
+    names = ("model name", "cpu family", "model")
+    return " ".join(found[name] for name in names if name in found) or platform.machine()
 
 
 def read_sections(key: str, folder: Path | None = None) -> dict[str, Section]:

@@ -23,13 +23,13 @@ class MappedRange(NamedTuple):
     path: str
 
 
-_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ \d+ *(.*)")
+_LINE = r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ \d+ *(.*)"
 
 
 def mapped_ranges() -> list[MappedRange]:
     """All ranges of addresses in use, as Linux tells them; OSError on other systems."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-        found = [_LINE.match(line) for line in file]
+        found = [re.match(_LINE, line) for line in file]
     return [MappedRange(int(one[1], 16), int(one[2], 16), int(one[3], 16), one[4]) for one in found if one is not None]
 
 
@@ -112,7 +112,7 @@ def resident_bytes(paths: Collection[str]) -> int:
             for line in file:
                 if line.startswith("Rss:"):
                     found += int(line.split()[1]) * 1024 * counts
-                elif (one := _LINE.match(line)) is not None:
+                elif (one := re.match(_LINE, line)) is not None:
                     counts = one[4] in paths
     except OSError:
         return 0

@@ -13,12 +13,11 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native_plan import LONG_NS, NativePlan
 
-Words = NDArray[np.int64]
+Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Do(enum.IntEnum):

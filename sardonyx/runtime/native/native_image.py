@@ -13,9 +13,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.threads.interrupts import WORDS_SYMBOL, words_address
 
 _FAILED = ctypes.c_void_p(-1).value
@@ -28,7 +26,7 @@ class ImageError(Exception):
 class NativeImage:
     """An image of `nbytes` at `address`, as long as this object lives."""
 
-    def __init__(self, code: NDArray[np.uint8], slots: Sequence[tuple[int, str]]) -> None:
+    def __init__(self, code: Bytes, slots: Sequence[tuple[int, str]]) -> None:
         """`code` is position-independent and whole pages; the words at `slots` take the addresses of functions of this
         process. ImageError where the system refuses, or has no such function."""
         addresses = [(place, _function(name)) for place, name in slots]

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from sardonyx.runtime.native.stages import Stage, in_stages, last_uses
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads.team import TERMINATED as STOPPED
 from sardonyx.runtime.threads.team import ThreadTeam
-from sardonyx.runtime.trace import Trace, Work
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.trace import Trace, Work
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
