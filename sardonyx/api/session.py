@@ -11,7 +11,6 @@ from sardonyx import errors
 from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.building import provider_choice
 from sardonyx.api.core_session import CoreSession
-from sardonyx.api.options import environment
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.runtime.native import collector
@@ -65,9 +64,8 @@ class InferenceSession:
         self._read_config_from_model = _reads_config(kwargs.get("read_config_from_model"))
         self._disabled_optimizers = set(kwargs.get("disabled_optimizers") or ())
         with collector.paused():
-            self._fallback_providers = provider_choice.fallback_providers(
-                providers, environment.get_available_providers
-            )
+            available = provider_choice.available_for(providers)
+            self._fallback_providers = provider_choice.fallback_providers(providers, available)
             try:
                 self._create(providers, provider_options)
             except (ValueError, RuntimeError) as error:
@@ -83,7 +81,7 @@ class InferenceSession:
     def _create(self, providers: Any, provider_options: Any) -> None:
         """Make the inner session with these providers; any error of it comes through."""
         options = self._sess_options_initial
-        names, given = provider_choice.normalize(providers, provider_options, environment.get_available_providers)
+        names, given = provider_choice.normalize(providers, provider_options, provider_choice.available_for(providers))
         if names and options is not None and options.has_providers():
             warnings.warn(
                 "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has "

@@ -10,7 +10,6 @@ a phase in any order, and go on when all of them are done.
 
 from __future__ import annotations
 
-import enum
 import itertools
 import struct
 from collections.abc import Callable
@@ -20,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.light_enum import Bits, Numbers
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class StepColumn(enum.IntEnum):
+class StepColumn(Numbers):
     """The columns of `NativePlan.steps`."""
 
     FUNCTION = 0  # address of the kernel
@@ -37,14 +37,14 @@ class StepColumn(enum.IntEnum):
     COUNT = 8
 
 
-class StepFlag(enum.IntFlag):
+class StepFlag(Bits):
     """What `StepColumn.FLAGS` may hold."""
 
     BARRIER = 1  # everything before this step is done before it begins
     CALLER = 2  # the thread that called `run` does the whole step
 
 
-class PlanField(enum.IntEnum):
+class PlanField(Numbers):
     """The words of `NativePlan.header`, which the executor reads."""
 
     WORDS = 0
@@ -65,7 +65,7 @@ class PlanField(enum.IntEnum):
     COUNT = 16
 
 
-class PhaseColumn(enum.IntEnum):
+class PhaseColumn(Numbers):
     """The columns of the table of phases."""
 
     FIRST = 0  # its first step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx import errors
@@ -19,15 +19,20 @@ _TENSORRT_RTX = "NvTensorRTRTXExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 
 
+def available_for(providers: Any) -> list[str]:
+    """The available providers that a caller's are compared with: all of them, for which every installed package is
+    looked at, unless only the CPU's is asked for."""
+    return [registry.CPU] if providers is None or providers == [registry.CPU] else registry.available()
+
+
 def normalize(
-    providers: Any, provider_options: Any, available: Callable[[], Sequence[str]]
+    providers: Any, provider_options: Any, available_provider_names: Sequence[str]
 ) -> tuple[list[str], list[dict[str, str]]]:
     """Names in order with the options of each, all texts.
 
     Takes what `InferenceSession` takes: None, a sequence of names or (name, options) tuples, options in a second
     sequence. ValueError for any other form; a UserWarning for a name that is not available or comes twice. A single
-    name instead of a sequence counts as a sequence of one. Of what is `available`, only other names than the CPU
-    provider's need to know, which takes a look at every package that is installed.
+    name instead of a sequence counts as a sequence of one.
     """
     if providers is None:
         return [], []
@@ -37,8 +42,8 @@ def normalize(
         raise ValueError("'providers' should be a sequence.")
     chosen: dict[str, dict[str, str]] = {}
     for name, options in _pairs(providers, provider_options):
-        if name != registry.CPU and name not in available():
-            names = ", ".join(available())
+        if name not in available_provider_names:
+            names = ", ".join(available_provider_names)
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names.Available providers: '{names}'",
                 UserWarning,
@@ -124,7 +129,7 @@ def by_policy(policy: Any, metadata: Mapping[str, str]) -> dict[str, dict[str, s
     return {device.ep_name: {} for device in devices[:1]}
 
 
-def fallback_providers(providers: Any, available: Callable[[], Sequence[str]]) -> list[str]:
+def fallback_providers(providers: Any, available: Sequence[str]) -> list[str]:
     """What a session retries with after its providers failed: the CPU, after CUDA where TensorRT was asked for.
 
     ValueError for two providers that exclude each other, which no other choice could mend.
@@ -132,7 +137,7 @@ def fallback_providers(providers: Any, available: Callable[[], Sequence[str]]) -
     asked = [item[0] if isinstance(item, tuple) and item else item for item in providers or ()]
     if _TENSORRT in asked and _TENSORRT_RTX in asked:
         raise ValueError(f"Cannot enable both '{_TENSORRT}' and '{_TENSORRT_RTX}' in the same session.")
-    if _TENSORRT in asked and _CUDA in asked and _TENSORRT in available():
+    if _TENSORRT in available and _TENSORRT in asked and _CUDA in asked:
         return [_CUDA, registry.CPU]
     return [registry.CPU]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import enum
 import mmap
 import os
 import weakref
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from sardonyx.light_enum import Numbers
 from sardonyx.runtime.memory.memory import MemoryLimit, require
 from sardonyx.runtime.native_plan import NativePlan
 
@@ -32,7 +32,7 @@ _SCRATCH_GAP = 256
 _WORD = ctypes.sizeof(ctypes.c_int64)
 
 
-class LaneField(enum.IntEnum):
+class LaneField(Numbers):
     """The words at `Lane.address`, which the executor reads."""
 
     WORDS = 0

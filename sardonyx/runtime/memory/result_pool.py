@@ -7,7 +7,6 @@ There is one pool in the process, because results outlive sessions. Small arrays
 from __future__ import annotations
 
 import ctypes
-import enum
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.light_enum import Numbers
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +32,7 @@ HEADER_WORDS = 8
 FREE_BYTES = 0  # the word of the header that counts the bytes of unused blocks
 
 
-class BlockColumn(enum.IntEnum):
+class BlockColumn(Numbers):
     """The columns of the table of blocks."""
 
     STATE = 0
@@ -41,7 +41,7 @@ class BlockColumn(enum.IntEnum):
     COUNT = 4
 
 
-class BlockState(enum.IntEnum):
+class BlockState(Numbers):
     """Whether a row has a block, and whether an array uses it."""
 
     NONE = 0

@@ -7,7 +7,6 @@ table of its external addresses before it runs.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
@@ -15,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.light_enum import Numbers
 from sardonyx.runtime.native_plan import LONG_NS, NativePlan
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Do(enum.IntEnum):
+class Do(Numbers):
     """What an instruction does with its operands; "at" a place is the memory that its address leads to."""
 
     RUN = 0  # a plan: addresses of its header and of a list of places, how many, address of its external addresses

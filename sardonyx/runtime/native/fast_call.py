@@ -7,7 +7,6 @@ interpreter before it is used; where it does not hold, sessions run without it.
 from __future__ import annotations
 
 import ctypes
-import enum
 import functools
 import importlib
 import math
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.light_enum import Numbers
 from sardonyx.runtime.memory.lanes import Lane, LanePool
 from sardonyx.runtime.memory.result_pool import ResultPool
 from sardonyx.runtime.native.chain import Chain
@@ -46,7 +46,7 @@ _METH_FASTCALL = 0x0080
 RELEASE_NS = 20_000
 
 
-class State(enum.IntEnum):
+class State(Numbers):
     """The words that native code reads; the first ones may change between calls."""
 
     OPEN = 0  # 1 where the rest is complete
@@ -85,7 +85,7 @@ class State(enum.IntEnum):
     COUNT = 33
 
 
-class InputColumn(enum.IntEnum):
+class InputColumn(Numbers):
     """The columns of the table of inputs."""
 
     NAME = 0
@@ -99,7 +99,7 @@ class InputColumn(enum.IntEnum):
     COUNT = 8
 
 
-class OutputColumn(enum.IntEnum):
+class OutputColumn(Numbers):
     """The columns of the table of outputs."""
 
     DESCR = 0

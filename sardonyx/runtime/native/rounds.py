@@ -9,7 +9,6 @@ places that move on by a stride. All a round needs is a table of addresses, whic
 from __future__ import annotations
 
 import ctypes
-import enum
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.light_dataclass import dataclass
+from sardonyx.light_enum import Numbers
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.memory import memory
@@ -36,7 +36,7 @@ _COLLECTED_BYTES = 16 << 20
 _ROUND_NS = 50
 
 
-class RoundsField(enum.IntEnum):
+class RoundsField(Numbers):
     """The words that the native code reads, and two that it writes."""
 
     RUN = 0  # the executor and its arguments
@@ -55,7 +55,7 @@ class RoundsField(enum.IntEnum):
     WORDS = 13
 
 
-class MoveColumn(enum.IntEnum):
+class MoveColumn(Numbers):
     """The columns of the table of moves: where an external address of the plan is in even and in odd rounds, and by
     how many bytes it moves on in every round."""
 

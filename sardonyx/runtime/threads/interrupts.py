@@ -11,17 +11,17 @@ what interrupts them is seen soon enough after them.
 from __future__ import annotations
 
 import ctypes
-import enum
 import functools
 import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from sardonyx.light_enum import Numbers
 from sardonyx.runtime.memory.lanes import Memory
 
 
-class StopField(enum.IntEnum):
+class StopField(Numbers):
     """The words by which a run learns that it shall end: whoever wants that sets one of two flags."""
 
     FLAG = 0
@@ -32,7 +32,7 @@ class StopField(enum.IntEnum):
 STOP_WORDS = 3
 
 
-class WatchField(enum.IntEnum):
+class WatchField(Numbers):
     """The words of the process; those of `StopField` come first."""
 
     MAIN = 3  # the main thread

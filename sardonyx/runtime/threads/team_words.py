@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import enum
+from sardonyx.light_enum import Numbers
 
 # The state of a team: how many workers take part, whether others may join, and a number that each run raises.
 GENERATION_SHIFT = 16
@@ -10,7 +10,7 @@ OPEN = 1 << 15
 ACTIVE = OPEN - 1
 
 
-class TeamField(enum.IntEnum):
+class TeamField(Numbers):
     """The words of a team; those written at different times lie on different cache lines."""
 
     STATE = 0
@@ -32,7 +32,7 @@ class TeamField(enum.IntEnum):
     ROWS = 48  # a row of `MemberField` for each thread, the caller first
 
 
-class MemberField(enum.IntEnum):
+class MemberField(Numbers):
     """The words of one thread of a team, on cache lines of their own."""
 
     PROCESSOR = 0  # that it was last seen on; -1 before that
@@ -48,7 +48,7 @@ class MemberField(enum.IntEnum):
     COUNT = 16
 
 
-class Does(enum.IntEnum):
+class Does(Numbers):
     """What a thread is about."""
 
     NOTHING = 0  # that others could wait for
