@@ -138,7 +138,8 @@ def test_other_sizes_come_from_the_model_inside(engine: Path) -> None:
 # What makes a process slow to start, and a session from an engine does without.
 _NOT_IMPORTED = (
     *("onnx", "onnx_ir", "sympy", "google", "llvmlite.binding", "ml_dtypes", "numpy.typing", "importlib.metadata"),
-    *("sardonyx.compiler.llvm.types", "sardonyx.compiler.control_flow_call", "sardonyx.compiler.fusion"),
+    *("sardonyx.runtime.native.counted_call", "sardonyx.runtime.native.rounds", "sardonyx.compiler.llvm.types"),
+    *("sardonyx.compiler.control_flow_call", "sardonyx.compiler.fusion"),
     *("sardonyx.graph.load", "sardonyx.graph.wire_format", "sardonyx.kernel.dtypes", "sardonyx.ops"),
     *("sardonyx.api.device_enums", "sardonyx.api.options.lora", "sardonyx.api.running.io_binding"),
     *("sardonyx.api.running.settled_plans", "sardonyx.api.values.dlpack", "sardonyx.runtime.trace"),

@@ -1,6 +1,7 @@
 """Plans from an earlier process: see `stored_program`, which needs what compiles; this does not.
 
-Operators of the host, and what they need, are imported when their step runs for the first time.
+Operators of the host, and what they need, are imported when their step runs for the first time; what steps of other
+kinds need, where a plan has such steps.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.files.engine_file import Bytes
-from sardonyx.runtime.native.counted_call import CountedCall
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan, Slot, Step, StepCall, Value
 
@@ -108,6 +107,8 @@ class RestoredProgram:
             segment: NativeSegment = self._segments[content["segment"]]
             if "counted" not in content:
                 return segment
+            from sardonyx.runtime.native.counted_call import CountedCall
+
             places, axes, outputs = content["counted"]
             return CountedCall(segment, tuple(places), tuple(axes), outputs)
         if "flow" in content:
@@ -122,6 +123,8 @@ class RestoredProgram:
         return _LaterCall(make)
 
     def _control_flow(self, content: Mapping[str, Any]) -> StepCall:
+        from sardonyx.compiler.control_flow_call import ControlFlowCall
+
         bodies = {name: self.plan(body) for name, body in content["bodies"].items()}
         captures = {name: tuple(places) for name, places in content["captures"].items()}
         return ControlFlowCall.of(self._flow(content), bodies, captures, content["inputs"], self._kernels)
