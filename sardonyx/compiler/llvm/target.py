@@ -179,7 +179,7 @@ def _may_use_tiles() -> bool:
 
 
 def _line(path: str) -> str:
-    with open(path, encoding="ascii") as file:
+    with open(path, encoding="utf-8") as file:
         return file.read().strip()
 
 
