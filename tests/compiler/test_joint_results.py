@@ -32,6 +32,7 @@ WEIGHTS = {
 }
 NUMBERS: dict[str, Array] = {
     "scales": np.array([1, 1, 2, 2], np.float32),
+    "ones": np.ones(64, np.float32),
     **{name: np.array([number]) for name, number in (("zero", 0), ("channel", 1), ("half", 16))},
 }
 
@@ -103,6 +104,12 @@ BODIES = {
     "dense": (
         """a = Conv(x, one0) b = Conv<pads = [1, 1, 1, 1]>(a, three0) c = Concat<axis = 1>(a, b) d = Relu(c)
            e = Conv(d, wide) f = Conv(x, one1) i = Concat<axis = 1>(a, b, f) j = Conv(i, wider) y = Add(e, j)""",
+        0,
+    ),
+    "normalized in between": (
+        """a = Conv(x, one0) b = Conv<pads = [1, 1, 1, 1]>(a, three0) c = Concat<axis = 1>(a, b)
+           n = BatchNormalization(c, ones, ones, ones, ones) d = Relu(n) e = Conv(d, wide) f = Conv(x, one1)
+           i = Concat<axis = 1>(c, f) j = Conv(i, wider) y = Add(e, j)""",
         0,
     ),
     "resized": (

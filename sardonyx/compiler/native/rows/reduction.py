@@ -72,6 +72,7 @@ class ReductionTemplate(NativeKernel):
         self._is_row_value = is_row_value(self.program.outputs[0])
         self.rounds_result = self.positions[:1] == (0,) and not self.takes_epilogue and not self._is_row_value
         self.averages = canonical(self.program.outputs) == _MEAN
+        self.reads_slices = not _combines(self.program.outputs)
         self._fused: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
         self._kernels: dict[tuple[Expr, ...], PointwiseKernel | ReductionKernel] = {}
 
@@ -181,12 +182,16 @@ class ReductionTemplate(NativeKernel):
     ) -> list[Tensor]:
         kernel = self._kernels.get(roots)
         if kernel is None:
-            combines = any(isinstance(expr, Reduce | RowLength) for expr in walk(roots))
-            kernel = ReductionKernel(roots, dtypes) if combines else PointwiseKernel(roots, dtypes)
+            kernel = ReductionKernel(roots, dtypes) if _combines(roots) else PointwiseKernel(roots, dtypes)
             self._kernels[roots] = kernel
         if isinstance(kernel, PointwiseKernel):
             return kernel.bind(binder, inputs)
         return kernel.bind(binder, inputs, axes)
+
+
+def _combines(roots: Sequence[Expr]) -> bool:
+    """Whether expressions combine the elements of rows."""
+    return any(isinstance(expr, Reduce | RowLength) for expr in walk(roots))
 
 
 def _is_of_maps(arrangement: Arrangement) -> bool:
