@@ -20,8 +20,8 @@ MOST_NODES = 2_000_000
 _Identifier = tuple[str, str, str]
 
 
-def inline_functions(model: ir.Model) -> None:
-    """Expand every call in the main graph; afterwards the model has no functions.
+def inline_functions(model: ir.Model) -> tuple[ir.Function, ...]:
+    """Expand every call, in the main graph and in the functions themselves, and take these out of the model.
 
     `errors.InvalidGraph` for functions that call themselves, `errors.Fail` for calls that do not fit or grow
     beyond all bounds. A function named like an operator of ONNX does not replace that operator.
@@ -34,7 +34,9 @@ def inline_functions(model: ir.Model) -> None:
         for identifier in order:
             _expand(functions[identifier].graph, functions, names)
         _expand(model.graph, functions, names)
+    definitions = tuple(model.functions.values())
     model.functions.clear()
+    return definitions
 
 
 def _is_operator(identifier: _Identifier, model: ir.Model) -> bool:

@@ -40,14 +40,18 @@ _INITIALIZERS_ARE_CONSTANT = 3  # up to this IR version an initializer is listed
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as it was written, before any rewrite; `warnings` are lines for the session's log, `files` the absolute
-    paths of what it was read from, and of links that led there."""
+    """A model as it was written, before any rewrite, but for calls of its own `functions`, which are expanded.
+
+    `warnings` are lines for the session's log, `files` the absolute paths of what it was read from, and of links that
+    led there.
+    """
 
     model: ir.Model
     path: Path | None  # None for a model given as bytes or as a ModelProto
     size: int = 0  # bytes of the serialised model, without external data
     warnings: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    functions: tuple[ir.Function, ...] = ()
 
     @property
     def is_bytes(self) -> bool:
@@ -77,13 +81,13 @@ def load_model(
     external = ExternalData(folder, external_buffers, from_bytes=path is None, model=origin)
     warnings: list[str] = []
     try:
-        model = _model_of(data, external, allow_unreleased_opsets, warnings, path is not None)
+        model, functions = _model_of(data, external, allow_unreleased_opsets, warnings, path is not None)
     except errors.OnnxRuntimeError as error:
         if path is None:
             raise
         raise type(error)(f"Load model from {path} failed:{error.message}") from error
     own = () if path is None else dict.fromkeys((os.path.realpath(path), named_path(path)))
-    return LoadedModel(model, path, len(data), tuple(warnings), (*own, *external.paths))
+    return LoadedModel(model, path, len(data), tuple(warnings), (*own, *external.paths), functions)
 
 
 def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:
@@ -118,7 +122,7 @@ def _model_of(
     allow_unreleased: bool | None,
     warnings: list[str],
     is_file: bool,
-) -> ir.Model:
+) -> tuple[ir.Model, tuple[ir.Function, ...]]:
     try:
         small, payloads = split(data)
         proto = onnx.ModelProto.FromString(small)
@@ -145,12 +149,12 @@ def _model_of(
     if structure.unsorted:
         _sort(model)
     stamp_versions(model)
-    inline_functions(model)
+    functions = inline_functions(model)
     graphs = tuple(graphs_of(model.graph))
     for each in graphs:
         _name_inputs(each)
     _settle_initializers(model, graphs, warnings)
-    return model
+    return model, functions
 
 
 def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import sardonyx
 from sardonyx import errors
 from sardonyx.graph.load import load_model
 from tests.graph.models import info, model, node, run
@@ -155,3 +157,20 @@ def test_duplicate_function_and_missing_output() -> None:
         load_model(calling([negative, negative], call("N")))
     with pytest.raises(errors.InvalidArgument, match="'zz' of the function f:M is not computed"):
         load_model(calling([function("M", ["a"], ["zz"], [node("Neg", ["a"], ["b"])])], call("M")))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_optimised_model_keeps_definitions_where_that_is_asked_for(tmp_path: Path, keeps: bool) -> None:
+    twice = function("Twice", ["p"], ["r"], [call("Leak", ["p"], ["q"], slope=0.5), node("Add", ["q", "p"], ["r"])])
+    proto = calling([leaky(), twice], call("Twice", ["x"], ["h"]), call("Twice", ["h"], ["y"]))
+    options = sardonyx.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.add_session_config_entry("session.disable_aot_function_inlining", str(int(keeps)))
+    sardonyx.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    saved = onnx.load(options.optimized_model_filepath)
+    onnx.checker.check_model(saved)
+    assert sorted(each.name for each in saved.functions) == (["Leak", "Twice"] if keeps else [])
+    assert {each.domain for each in saved.graph.node} == {""}
+    for engine in (sardonyx, pytest.importorskip("onnxruntime")):
+        again = engine.InferenceSession(options.optimized_model_filepath, providers=["CPUExecutionProvider"])
+        assert again.run(None, {"x": X})[0].tolist() == [4, -4.5]

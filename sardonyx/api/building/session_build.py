@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import onnx
@@ -48,6 +48,7 @@ Source: TypeAlias = str | bytes | onnx.ModelProto
 
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _NO_COMPILE = "session.disable_model_compile"
+_KEEPS_FUNCTIONS = "session.disable_aot_function_inlining"
 _DISABLED = "optimization.disable_specified_optimizers"
 _MINIMAL_BUILD = "optimization.minimal_build_optimizations"
 _FOLDER = "session.model_external_initializers_file_folder_path"
@@ -188,7 +189,7 @@ def _compiled(
 
     def save(model: ir.Model) -> None:
         if options.optimized_model_filepath:
-            _save(model, options)
+            _save(model, options, loaded.functions if is_on(config, _KEEPS_FUNCTIONS) else ())
 
     left_out = resolved([*sorted(disabled), *config_keys.names(config, _DISABLED)], logger)
     try:
@@ -236,14 +237,19 @@ def _refuse_compilation(compiled: CompiledModel, logger: log.Logger) -> None:
         raise errors.ModelRequiresCompilation(message)
 
 
-def _save(model: ir.Model, options: SessionOptions) -> None:
+def _save(model: ir.Model, options: SessionOptions, functions: Iterable[ir.Function]) -> None:
+    """Write the optimised model, with the definitions of these functions."""
     path = options.optimized_model_filepath
     config = options._config
     if path.endswith(".ort") or config.get("session.save_model_format") == "ORT":
         raise errors.NotImplemented(f"{path}: models are not written in ORT format; choose a name that ends in .onnx")
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise errors.InvalidArgument(f"SystemError : {errno.ENOENT}: the folder of {path} does not exist")
-    save_model(model, path, config.get(_SAVED_FILE) or None, config_keys.number(config, _SAVED_BYTES))
+    model.functions.update((function.identifier(), function) for function in functions)
+    try:
+        save_model(model, path, config.get(_SAVED_FILE) or None, config_keys.number(config, _SAVED_BYTES))
+    finally:
+        model.functions.clear()
 
 
 # Properties that a model may carry in its ort_config, and how their numbers become values.

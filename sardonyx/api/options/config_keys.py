@@ -80,8 +80,8 @@ _TABLE = (
     _on_off(
         "session.disable_aot_function_inlining",
         "0",
-        "accepted",
-        "nothing to do: functions are expanded as the model is read, for no provider takes a whole one",
+        "works",
+        "the optimised model keeps the definitions of functions; calls are expanded, for no provider takes a whole one",
     ),
     ConfigKey(
         "session.max_shape_override",
