@@ -179,6 +179,29 @@ def test_what_follows_a_convolution_elementwise_is_transposed_after_it(middle: l
     assert_agrees(model, after, _feeds())
 
 
+@pytest.mark.parametrize("transposed", [True, False])
+def test_what_follows_a_convolution_elementwise_is_reshaped_after_it(transposed: bool) -> None:
+    sizes = np.array([0, 1, 3, -1])
+    turn = [N("Transpose", ["r"], ["t"], perm=[0, 1, 3, 2])] if transposed else []
+    nodes = [N("Conv", ["x", "w"], ["c"]), N("Reshape", ["c", "sizes"], ["r"]), *turn]
+    model = make_model([*nodes, N("Sigmoid", ["t" if transposed else "r"], ["y"])], MAP, ["y"], {**W, "sizes": sizes})
+    after, reports = rewritten(model)
+    assert operators(after) == ["Conv", "Sigmoid", "Reshape", *(node.op_type for node in turn)]
+    assert reports["ViewDelay"].changes == 1
+    assert_agrees(model, after, _feeds())
+
+
+@pytest.mark.parametrize("shared", ["c", "r"])
+def test_views_that_others_read_stay_before_what_is_elementwise(shared: str) -> None:
+    nodes = [N("Conv", ["x", "w"], ["c"]), N("Reshape", ["c", "sizes"], ["r"]), N("Sigmoid", ["r"], ["y"])]
+    model = make_model(
+        [*nodes, N("ReduceSum", [shared], ["z"])], MAP, ["y", "z"], {**W, "sizes": np.array([0, 1, 3, -1])}
+    )
+    after, reports = rewritten(model)
+    assert reports["ViewDelay"].changes == (0 if shared == "r" else 1)
+    assert_agrees(model, after, _feeds())
+
+
 @pytest.mark.parametrize("kind", ["Add", "Sub"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_residuals_that_others_read_lose_their_transposes(kind: str, turned: bool) -> None:

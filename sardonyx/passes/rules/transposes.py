@@ -166,6 +166,30 @@ class DelayTranspose(Rule):
         return Replacement((early, late), {node.outputs[0]: late.outputs[0]})
 
 
+class DelayViews(Rule):
+    """f(Transpose(Reshape(a))) of an elementwise f is Transpose(Reshape(f(a))) where a convolution makes a, with whose
+    results f is then computed."""
+
+    name = "ViewDelay"
+    level = Level.BASIC
+    patterns = (
+        OpPattern(UNARY, (op.Transpose(op.Reshape("a", "shape")),)),
+        OpPattern(UNARY, (op.Reshape("a", "shape"),)),
+    )
+
+    def check(self, m: Match) -> str | None:
+        return None if _is_convolved(m.value("a")) else ""
+
+    def rewrite(self, m: Match) -> Replacement:
+        last = m.value("a")
+        made: list[ir.Node] = []
+        for node in (m.root, *reversed(m.nodes[1:])):
+            kept = {name: attribute.value for name, attribute in node.attributes.items()}
+            made.append(m.new_node(node.op_type, [last, *node.inputs[1:]], kept, version=node.version))
+            last = made[-1].outputs[0]
+        return Replacement(tuple(made), {m.root.outputs[0]: last})
+
+
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _ELEMENTWISE = frozenset({*UNARY.split("|"), *BINARY.split("|"), "Clip"})
 
@@ -201,6 +225,7 @@ RULES: tuple[Rule, ...] = (
     UnfoldBatchedTranspose(),
     SinkTranspose(),
     DelayTranspose(),
+    DelayViews(),
     MergeTransposes(),
     EliminateTranspose(),
 )
