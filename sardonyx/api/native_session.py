@@ -37,6 +37,6 @@ class NativeSession(CoreSession):
         """Only reached for what `initialize_session` sets."""
         if name.startswith("__") or "_plan" in self.__dict__ or "_waiting" not in self.__dict__:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-        if name in ("_trace", "_pool"):
+        if name == "_trace":
             return None
         raise errors.NoModel(f"initialize_session must be called before {name.lstrip('_')} is there")

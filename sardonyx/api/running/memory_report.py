@@ -22,7 +22,7 @@ from sardonyx.runtime.native_plan import StepColumn
 from sardonyx.runtime.plan import Plan
 
 if TYPE_CHECKING:
-    from sardonyx.api.core_session import CoreSession
+    from sardonyx.api.loaded_session import LoadedSession
 
 Array = np.ndarray[Any, Any]
 
@@ -159,7 +159,7 @@ class MemoryReport:
         return "\n".join(f"{name:<8} {text}" for name, text in lines)
 
 
-def memory_report(core: CoreSession) -> MemoryReport:
+def memory_report(core: LoadedSession) -> MemoryReport:
     """The report of a session as it is now."""
     segments = list(_segments_of(core.held_plans))
     made = [(shapes, ready) for segment in segments for shapes, ready in segment.made_plans]

@@ -1,0 +1,502 @@
+"""A loaded and compiled model: which plan makes what is asked for, and its runs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from sardonyx import errors, log
+from sardonyx.api import session_opening
+from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.building.built import Built
+from sardonyx.api.building.model_metadata import ModelMetadata
+from sardonyx.api.building.node_arg import NodeArg
+from sardonyx.api.building.session_request import SessionRequest
+from sardonyx.api.building.shared_symbols import Contradiction, SharedSymbols
+from sardonyx.api.building.signature import Signature
+from sardonyx.api.engines.held_files import file_state
+from sardonyx.api.options import environment
+from sardonyx.api.options.run_options import RunOptions, check_run_config, shrinks_memory
+from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.api.running.declared_shapes import warn_of_other_shapes
+from sardonyx.api.running.fast_run import ShortWay
+from sardonyx.api.running.feeds import InputSpec
+from sardonyx.api.running.memory_limit import memory_limit
+from sardonyx.api.running.node_memory import node_memory
+from sardonyx.api.running.output_plans import OutputPlans
+from sardonyx.api.running.results import detach, to_python
+from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.executor import RefusedError, execute
+from sardonyx.runtime.memory.constant_memory import WEIGHTS
+from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
+from sardonyx.runtime.native.fast_call import FastCall
+from sardonyx.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from onnx import ModelProto
+
+    from sardonyx.api.building.compiled_model import CompiledModel
+    from sardonyx.api.running.memory_report import MemoryReport
+    from sardonyx.api.running.settled_plans import SettledPlans
+    from sardonyx.api.running.streamed_run import StreamedRun
+    from sardonyx.passes.base import PassReport
+    from sardonyx.runtime.trace import Trace
+
+_NO_ADAPTERS: Mapping[str, Any] = {}
+
+
+class LoadedSession:
+    """Made once, run from any number of threads."""
+
+    def __init__(
+        self,
+        source: str | bytes | ModelProto,
+        options: SessionOptions,
+        providers: Sequence[str],
+        provider_options: Sequence[Mapping[str, str]],
+        disabled_optimizers: Iterable[str] = (),
+        read_config: bool = False,
+    ) -> None:
+        """Load and compile a model; the typed errors of the project, and RuntimeError or ValueError for providers."""
+        environment.check_thread_pools(options.use_per_session_threads)
+        self.number = environment.next_session_number()
+        self._options = session_opening.effective_options(source, options) if read_config else options
+        self._logger = log.Logger(self._options.logid, self._options.log_severity_level)
+        self._trace = self._start_trace() if self._options.enable_profiling else None
+        self._profiling_start = 0 if self._trace is None else self._trace.start_ns
+        self._node_memory = node_memory(source, self._options._config, self._trace)
+        self._context = RunContext(trace=self._node_memory or self._trace, logger=self._logger)
+        self._disabled = frozenset(disabled_optimizers)
+        self._request = SessionRequest(source, self._options, providers, provider_options, self._disabled, self._logger)
+        self.memory_limit = memory_limit(self._options._config)
+        with self.within_limit():
+            built = session_opening.open_session(self._request._replace(trace=self._trace))
+        self._providers = built.providers
+        self._memory_owners = [*built.providers]
+        self._compiled = built.compiled
+        self._build = built.again
+        self._is_stored, self._keep = built.is_stored, built.keep
+        self.model_meta: ModelMetadata = built.signature.metadata
+        self._set_signature(built)
+        self._plan = built.plan
+        self._plans = OutputPlans(self._plan, self._output_names)
+        self._shared_symbols = _shared_symbols(built.signature)
+        self._files = {path: file_state(path) for path in built.files}
+        self._settled = self._plans_of_sizes(built.states) if built.open_ifs else None
+        self._distinct: OutputPlans | None = None
+        self._distinct_lock = threading.Lock()
+        self.short_way = (
+            ShortWay.of(self._plan, [name for name, _, _ in self._inputs])
+            if self._context.trace is None and self._options.enable_cpu_mem_arena
+            else None
+        )
+        own = None if self.short_way is None else (self.short_way, self.short_way.fast_call())
+        self._own_fast: tuple[ShortWay, FastCall] | None = own
+        self._fast = self._own_fast  # or that of plans for the sizes of the last run
+        self._last_look: Hashable = None
+        self._live, self._borrows = built.live, built.borrows
+        self._charge = self._charged() if built.is_stored or built.borrows else None
+
+    def _set_signature(self, built: Built) -> None:
+        seen = built.signature
+        self.inputs_meta: list[NodeArg] = [item.node_arg() for item in seen.inputs]
+        self.outputs_meta: list[NodeArg] = [item.node_arg() for item in seen.outputs]
+        self.overridable_initializers: list[NodeArg] = [item.node_arg() for item in seen.overridable]
+        self._output_names = tuple(argument.name for argument in self.outputs_meta)
+        specs = {
+            item.name: InputSpec(item.name, item.kind, item.sizes, self._logger)
+            for item in (*seen.inputs, *seen.overridable)
+            if item.kind is not None
+        }
+        self._specs = specs
+        self._inputs = [(name, specs[name].raw, specs[name].optional) for name in seen.order]
+        self._defaults = built.defaults
+        # Outputs whose declared shape says something that a result can break.
+        self._declared = {
+            value.name: value.sizes
+            for value in seen.declared_outputs
+            if any(size is not None for size in value.sizes or ())
+        }
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"cannot pickle '{type(self).__module__}.{type(self).__qualname__}' object")
+
+    def __del__(self) -> None:
+        if getattr(self, "_trace", None) is not None:
+            self.end_profiling()
+
+    # Running
+
+    def run(
+        self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[Any]:
+        """The outputs called `output_names` as Python objects: arrays, lists, dicts, None."""
+        self._close_fast()  # its memory serves this run
+        results = [to_python(value) for value in self.execute(output_names, feeds, run_options)]
+        if run_options is None and tuple(output_names) == self._output_names:
+            fast = self._own_fast if self._settled is None else self._fast_for(feeds, self._settled)
+            if fast is not None:
+                self._prepare_fast(fast, feeds)
+            self._fast = fast
+        return results
+
+    @property
+    def fast_run(self) -> Callable[[None, Any], list[Any] | None] | None:
+        """`run` of all outputs without options, in native code; gives None for whatever it does not take."""
+        fast = self._fast
+        return None if fast is None else fast[1].arrays
+
+    def _close_fast(self) -> None:
+        fast = self._fast
+        if fast is not None:
+            fast[1].close()
+
+    def _plans_of_sizes(self, states: Mapping[str, Sequence[int]] | None) -> SettledPlans:
+        """What compiles the model for sizes that come again, and keeps that for later processes."""
+        from sardonyx.api.running.settled_plans import SettledPlans
+
+        request = self._request._replace(logger=self._silent)
+
+        def find(sizes: Mapping[str, tuple[int, ...]]) -> Built | None:
+            if states is None or self.memory_limit is not None:  # an engine's constants are no part of what is counted
+                return None
+            built = session_opening.find_for_sizes(request._replace(sizes=sizes), states)
+            if built is not None:
+                self._memory_owners.extend(built.providers)
+            return built
+
+        def build(sizes: Mapping[str, tuple[int, ...]]) -> Built:
+            shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
+            self._logger.info(f"the model is compiled again for {shown}, which decide its Ifs", "session")
+            built = self._same_built_again(sizes=sizes, logger=self._silent)
+            if states is None:
+                return built
+            return session_opening.kept_for_sizes(built, request._replace(sizes=sizes), states)
+
+        return SettledPlans(find, build, [name for name, _, _ in self._inputs], self._output_names)
+
+    def _fast_for(self, feeds: Mapping[str, Any], settled: SettledPlans) -> tuple[ShortWay, FastCall] | None:
+        """The short way for these inputs: that of the plan for their sizes, where there is one."""
+        made = settled.made([feeds.get(name) for name, _, _ in self._inputs])
+        if made is None:
+            return self._own_fast
+        return made.fast if self._context.trace is None and self._options.enable_cpu_mem_arena else None
+
+    def _prepare_fast(self, fast: tuple[ShortWay, FastCall], feeds: Mapping[str, Any]) -> None:
+        """Let the next run take the short way if its inputs look like these; not for looks that come once."""
+        way, call = fast
+        arrays = [feeds.get(name) for name in way.inputs]
+        if not all(type(array) is np.ndarray for array in arrays) or len(feeds) != len(arrays):
+            return
+        if self.contradicts(feeds):
+            return
+        look = way.look([array for array in arrays if array is not None])
+        if self._last_look is None or look == self._last_look:
+            with contextlib.suppress(MemoryLimitError), self.within_limit():  # the long way needs less
+                way.prepare(call, feeds)
+        self._last_look = look
+
+    def execute(
+        self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[Any]:
+        """The outputs called `output_names` as runtime values that belong to the caller.
+
+        Everything is checked before anything runs: InvalidArgument for an unknown name, a wrong type or shape.
+        """
+        if self.memory_limit is None:
+            return self._execute(output_names, feeds, run_options)
+        with self.memory_limit.applied():
+            return self._execute(output_names, feeds, run_options)
+
+    def _execute(
+        self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None
+    ) -> list[Any]:
+        context, adapted = self._context_of(run_options)
+        trace = context.trace
+        start = 0 if trace is None else trace.now()
+        inputs = self._checked(feeds, adapted)
+        names = output_names if type(output_names) is tuple else tuple(output_names)
+        plan = self._plan_of(names, inputs)
+        try:
+            values = execute(plan, context, inputs)
+        except RefusedError:
+            plan = self._plans.of(names)
+            values = execute(plan, context, inputs)
+        finally:
+            if trace is not None:
+                trace.event("Session", "model_run", start)
+        self._note(plan, inputs)
+        del inputs  # the references to them would make results look shared
+        if run_options is not None and shrinks_memory(run_options._config):
+            self._release_memory()
+        results = detach(values)
+        if self._declared:
+            warn_of_other_shapes(self._declared, names, results, self._logger)
+        return results
+
+    def run_streamed(
+        self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> StreamedRun:
+        """Begin a run that gives the outputs called `output_names` as Python objects, each as soon as it is computed.
+
+        What `execute` checks before it runs is checked here.
+        """
+        from sardonyx.api.running.streamed_run import StreamedRun
+
+        self._close_fast()  # its memory serves this run
+        names = tuple(output_names)
+        context, adapted = self._context_of(run_options)
+        with self.within_limit():
+            inputs = self._checked(feeds, adapted)
+            plan = self._plan_of(names, inputs, settles=False)
+        work = functools.partial(self._stream, names, plan, inputs, run_options)
+        return StreamedRun(work, context, f"session-{self.number}-streamed")
+
+    def _stream(
+        self,
+        names: Sequence[str],
+        plan: Plan,
+        inputs: Sequence[Any],
+        run_options: RunOptions | None,
+        context: RunContext,
+        put: Callable[[str, Any], None],
+    ) -> None:
+        from sardonyx.runtime.native.streaming import execute_streamed
+        from sardonyx.runtime.trace import span
+
+        def take(place: int, held: list[Any]) -> None:
+            results = detach(held)
+            warn_of_other_shapes(self._declared, names[place : place + 1], results, self._logger)
+            put(names[place], to_python(results[0]))
+
+        with self.within_limit():
+            with span(context.trace, "Session", "model_run"):
+                execute_streamed(plan, context, inputs, take)
+            self._note(plan, inputs)
+        if run_options is not None and shrinks_memory(run_options._config):
+            self._release_memory()
+
+    def _plan_of(self, names: tuple[str, ...], inputs: Sequence[Any], settles: bool = True) -> Plan:
+        """The plan that makes these outputs of such inputs; one for their sizes alone if it `settles`."""
+        contradiction = self._shared_symbols.contradiction(inputs)
+        if settles and self._settled is not None and contradiction is None:
+            settled = self._settled.of(inputs)
+            if settled is not None:
+                return settled.plans.of(names)
+        plans = self._plans if contradiction is None else self._plans_of_distinct_symbols(contradiction)
+        return plans.of(names)
+
+    def _note(self, plan: Plan, inputs: Sequence[Any]) -> None:
+        """Keep what is kept of a run: how much memory its nodes took, and an engine with its plans."""
+        if self._node_memory is not None:
+            self._node_memory.write()
+        if self._keep is not None and plan is self._plan and not self._keep(inputs):
+            self._keep = None
+        if self._settled is not None and plan is not self._plan:
+            self._settled.note(plan, inputs)
+
+    def observe(self, feeds: Mapping[str, Any], trace: Trace, plan: Plan | None = None) -> None:
+        """Run for all outputs, with `trace` told of every step; the plan of a `variant` in place of its own."""
+        execute(plan or self._plan, replace(self._context, trace=trace), self._checked(feeds, _NO_ADAPTERS))
+
+    def variant(self, options: SessionOptions, disabled: Iterable[str] | None = None, **changes: Any) -> Built:
+        """What a session of the same model would be with other options, with other optimizers `disabled`, and with
+        `changes` of what was asked for (`SessionRequest`)."""
+        left_out = frozenset(self._disabled if disabled is None else disabled)
+        return self._built_again(options, disabled=left_out, logger=self._silent, **changes)
+
+    def _built_again(self, options: SessionOptions, **changes: Any) -> Built:
+        """What a session of the same model would be with these options and changes of the request; none is saved."""
+        options = options._copy()
+        options.optimized_model_filepath = ""
+        build = self._build or session_opening.build
+        return build(self._request._replace(options=options, **changes))
+
+    def _same_built_again(self, **changes: Any) -> Built:
+        """The same for this session's own runs; InvalidArgument where the model is another one by now."""
+        built = self._built_again(self._options, **changes)
+        is_same = list(built.signature.order) == [name for name, _, _ in self._inputs]
+        if not is_same or {path: file_state(path) for path in self._files} != self._files:
+            raise errors.InvalidArgument("the model is not the one that was loaded before")
+        self._memory_owners.extend(built.providers)
+        return built
+
+    @property
+    def _silent(self) -> log.Logger:
+        return log.Logger(self._options.logid, log.Severity.FATAL)
+
+    def within_limit(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, what is taken has to fit under the session's memory limit, if it has one."""
+        return contextlib.nullcontext() if self.memory_limit is None else self.memory_limit.applied()
+
+    def _charged(self) -> Charge | None:
+        """What counts the constants of an engine, or of another session, which this one has not made."""
+        if self.memory_limit is None:
+            return None
+        return self.memory_limit.charge(self.memory_report().weights.packed, WEIGHTS)
+
+    def memory_report(self) -> MemoryReport:
+        """Where the bytes of the session are."""
+        from sardonyx.api.running.memory_report import memory_report
+
+        return memory_report(self)
+
+    @property
+    def held_plans(self) -> list[Plan]:
+        """All plans that were made so far."""
+        distinct = [] if self._distinct is None else self._distinct.plans
+        settled = [] if self._settled is None else self._settled.plans
+        return [*self._plans.plans, *distinct, *settled]
+
+    @property
+    def latest_sizes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of inputs that a plan was made for last because they came again; none where there is no plan."""
+        return {} if self._settled is None else self._settled.latest
+
+    def own_sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]] | None:
+        """The shapes of all inputs, where inputs of these have a plan of their own, or get one when they come again."""
+        whole = {**{name: np.shape(value) for name, value in self._defaults.items()}, **shapes}
+        return whole if self._settled is not None and self._settled.serves(whole) else None
+
+    def code_bytes(self, addresses: Collection[int]) -> int:
+        """Bytes of machine code of functions of its plans."""
+        return sum(provider.code_bytes(addresses) for provider in self._memory_owners)
+
+    @property
+    def model(self) -> ir.Model:
+        """The model after its rewrites."""
+        return self._compiled().model
+
+    @property
+    def passes(self) -> tuple[PassReport, ...]:
+        """What each rewrite did."""
+        return self._compiled().passes
+
+    @property
+    def compiled(self) -> CompiledModel:
+        """The model after its rewrites, and what became of it."""
+        return self._compiled()
+
+    @property
+    def plan(self) -> Plan:
+        """What runs for all outputs."""
+        return self._plan
+
+    @property
+    def disabled_optimizers(self) -> frozenset[str]:
+        """The optimizers that the constructor left out."""
+        return self._disabled
+
+    def _checked(self, feeds: Mapping[str, Any], adapted: Mapping[str, Any]) -> list[Any]:
+        """Values for the plan's inputs, in its order."""
+        inputs = []
+        used = 0
+        for name, raw, optional in self._inputs:
+            if name in feeds:
+                inputs.append(raw(feeds[name]))
+                used += 1
+            elif name in adapted:
+                inputs.append(raw(adapted[name]))
+            elif name in self._defaults:
+                inputs.append(self._defaults[name])
+            elif optional:
+                inputs.append(None)
+            else:
+                raise errors.InvalidArgument(f"Missing Input: {name}")
+        if used != len(feeds) or not adapted.keys() <= self._specs.keys():
+            unknown = next(name for name in (*feeds, *adapted) if name not in self._specs)
+            if not isinstance(unknown, str):
+                raise wrong_argument("run()", "a str as the name of each input", unknown)
+            raise errors.InvalidArgument(f"Invalid input name: {unknown}")
+        return inputs
+
+    def contradicts(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether dimensions of arrays that the model calls by one name have different sizes."""
+        values = [feeds.get(name, self._defaults.get(name)) for name, _, _ in self._inputs]
+        return self._shared_symbols.contradiction(values) is not None
+
+    def _plans_of_distinct_symbols(self, contradiction: Contradiction) -> OutputPlans:
+        """Plans that take no two dimensions for equal because of their names; compiled when first needed.
+
+        InvalidArgument, which tells the contradiction, where the model cannot be loaded again.
+        """
+        with self._distinct_lock:
+            if self._distinct is None:
+                self._logger.warning(f"{contradiction}: the model is compiled again without names", "session")
+                try:
+                    built = self._same_built_again(distinct_symbols=True)
+                except errors.OnnxRuntimeError as error:
+                    raise errors.InvalidArgument(
+                        f"Got invalid dimensions: {contradiction}, and the model cannot be compiled without the name: "
+                        f"{error.message}"
+                    ) from error
+                self._distinct = OutputPlans(built.plan, self._output_names)
+            return self._distinct
+
+    def _context_of(self, options: RunOptions | None) -> tuple[RunContext, Mapping[str, Any]]:
+        """The context of a run, and the tensors of its adapters."""
+        if options is None:
+            return self._context, _NO_ADAPTERS
+        if not isinstance(options, RunOptions):
+            raise wrong_argument("run()", "RunOptions", options)
+        check_run_config(options._config, self._options.enable_cpu_mem_arena)
+        logger = self._logger
+        if options.log_severity_level >= 0:
+            logger = log.Logger(logger.identity, options.log_severity_level)
+        logger.info(f"Running with tag: {options.logid}", "session")
+        adapted = {name: value for adapter in options._adapters for name, value in adapter.parameters.items()}
+        context = replace(
+            self._context,
+            terminated=functools.partial(getattr, options, "terminate"),
+            terminate_word=ctypes.addressof(options._terminate),
+            logger=logger,
+        )
+        return context, adapted
+
+    def _release_memory(self) -> None:
+        """Give memory that is kept for later runs back to the system."""
+        self._close_fast()
+        for provider in self._memory_owners:
+            provider.release_memory()
+
+    # Profiling
+
+    def _start_trace(self) -> Trace:
+        from sardonyx.runtime.trace import Trace
+
+        pool = None if self._options.intra_op_num_threads == 1 else f"session-{self.number}-intra-op"
+        try:
+            return Trace(self._options.profile_file_prefix, pool)
+        except OSError as error:
+            raise errors.Fail(
+                f"Cannot write the profile: {error}. SessionOptions.profile_file_prefix must name a place that exists."
+            ) from error
+
+    def end_profiling(self) -> str:
+        """Write the profile and return its name; an empty text where there is none to write."""
+        trace, self._trace = self._trace, None
+        if trace is None:
+            return ""
+        if self._node_memory is not None:
+            self._node_memory.inner = None
+        self._context = replace(self._context, trace=self._node_memory)
+        return trace.write()
+
+    @property
+    def get_profiling_start_time_ns(self) -> int:
+        """When the trace began, on the clock of `time.monotonic_ns`; 0 without profiling."""
+        return self._profiling_start
+
+
+def _shared_symbols(signature: Signature) -> SharedSymbols:
+    """The names that several dimensions of inputs share, over the inputs in the plan's order."""
+    dims = {item.name: item.dims or () for item in (*signature.inputs, *signature.overridable)}
+    return SharedSymbols([(name, dims[name]) for name in signature.order])

@@ -1,0 +1,67 @@
+"""Runs that another thread makes, which then calls back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sardonyx import errors, log
+from sardonyx.api.options.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+# Takes the outputs, what the caller gave for it, and the text of an error, empty where there is none.
+Callback = Callable[[list[Any], Any, str], None]
+Run = Callable[[Sequence[str], Mapping[str, Any], RunOptions | None], list[Any]]
+
+
+class AsyncRuns:
+    """A session's threads for such runs: one less than it multiplies with, made when first needed."""
+
+    def __init__(self, threads: int, name: str, logger: log.Logger) -> None:
+        self._threads, self._name, self._logger = threads, name, logger
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def submit(
+        self,
+        run: Run,
+        output_names: Sequence[str],
+        feeds: Mapping[str, Any],
+        callback: Callback,
+        user_data: Any,
+        options: RunOptions | None,
+    ) -> None:
+        """Let a thread `run` and then call `callback(outputs, user_data, error)`."""
+        if self._threads == 1:
+            raise errors.InvalidArgument("intra op thread pool must have at least one thread for RunAsync")
+        with self._lock:
+            if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor  # a session begins sooner without
+
+                workers = max(1, (self._threads or os.cpu_count() or 1) - 1)
+                self._pool = ThreadPoolExecutor(workers, self._name)
+        self._pool.submit(self._run_and_call, run, tuple(output_names), dict(feeds), callback, user_data, options)
+
+    def _run_and_call(
+        self,
+        run: Run,
+        output_names: Sequence[str],
+        feeds: Mapping[str, Any],
+        callback: Callback,
+        user_data: Any,
+        options: RunOptions | None,
+    ) -> None:
+        try:
+            results, problem = run(output_names, feeds, options), ""
+        except errors.OnnxRuntimeError as error:
+            results, problem = [], error.message
+        except Exception as error:  # whatever it is, only the callback can tell the caller
+            results, problem = [], str(error)
+        try:
+            callback(results, user_data, problem)
+        except Exception as error:
+            self._logger.error(f"The callback of run_async raised {type(error).__name__}: {error}", "session")
