@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors, log
@@ -17,8 +17,6 @@ from sardonyx.api.values.core_value import CoreValue
 from sardonyx.providers import registry
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from sardonyx.api.building.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
     from sardonyx.api.running.io_binding import SessionIOBinding
     from sardonyx.api.values.memory_info import OrtMemoryInfo
@@ -29,21 +27,6 @@ _ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 class CoreSession(LoadedSession):
     """A model that runs, with what callers of the C level ask of it."""
-
-    def __init__(
-        self,
-        source: str | bytes | ModelProto,
-        options: SessionOptions,
-        providers: Sequence[str],
-        provider_options: Sequence[Mapping[str, str]],
-        disabled_optimizers: Iterable[str] = (),
-        read_config: bool = False,
-    ) -> None:
-        """Load and compile a model; the typed errors of the project, and RuntimeError or ValueError for providers."""
-        left_out = set(disabled_optimizers)
-        super().__init__(source, options, providers, provider_options, left_out, read_config)
-        self._again = functools.partial(_without_engine, source, self._options, providers, provider_options, left_out)
-        self._async = AsyncRuns(self._options.intra_op_num_threads, f"session-{self.number}-async", self._logger)
 
     def run_with_iobinding(self, binding: SessionIOBinding, run_options: RunOptions | None = None) -> None:
         """Run on what is bound; RuntimeError ``Error in execution: …``."""
@@ -85,11 +68,21 @@ class CoreSession(LoadedSession):
         run_options: RunOptions | None = None,
     ) -> None:
         """Run on a thread of the session's pool, which then calls `callback(outputs, user_data, error)`."""
-        self._async.submit(self.run, output_names, feeds, callback, user_data, run_options)
+        run = functools.partial(self.run, tuple(output_names), dict(feeds), run_options)
+        self._async.submit(run, callback, user_data)
+
+    @functools.cached_property
+    def _async(self) -> AsyncRuns:
+        return AsyncRuns(self._options.intra_op_num_threads, f"session-{self.number}-async", self._logger)
 
     def without_engine(self) -> CoreSession:
         """This session, or where its plan comes from an engine the same one made from the model."""
-        return self._again() if self._is_stored else self
+        if not self._is_stored:
+            return self
+        asked, options = self._request, self._options._copy()
+        options._config[engine_store.KEY] = "0"
+        options.log_severity_level = log.Logger("", options.log_severity_level).without_warnings().threshold
+        return CoreSession(asked.source, options, asked.names, asked.provider_options, asked.disabled)
 
     # What a session tells
 
@@ -175,10 +168,3 @@ class CoreSession(LoadedSession):
             parts = [[node] for node in own] if name == registry.CPU else [own] if own else []
             assigned.extend(OrtEpAssignedSubgraph(name, part) for part in parts)
         return assigned
-
-
-def _without_engine(source: str | bytes | ModelProto, options: SessionOptions, *others: Any) -> CoreSession:
-    options = options._copy()
-    options._config[engine_store.KEY] = "0"
-    options.log_severity_level = log.Logger("", options.log_severity_level).without_warnings().threshold
-    return CoreSession(source, options, *others)

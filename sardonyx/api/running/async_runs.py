@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors, log
-from sardonyx.api.options.run_options import RunOptions
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 # Takes the outputs, what the caller gave for it, and the text of an error, empty where there is none.
 Callback = Callable[[list[Any], Any, str], None]
-Run = Callable[[Sequence[str], Mapping[str, Any], RunOptions | None], list[Any]]
 
 
 class AsyncRuns:
@@ -26,15 +24,7 @@ class AsyncRuns:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def submit(
-        self,
-        run: Run,
-        output_names: Sequence[str],
-        feeds: Mapping[str, Any],
-        callback: Callback,
-        user_data: Any,
-        options: RunOptions | None,
-    ) -> None:
+    def submit(self, run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:
         """Let a thread `run` and then call `callback(outputs, user_data, error)`."""
         if self._threads == 1:
             raise errors.InvalidArgument("intra op thread pool must have at least one thread for RunAsync")
@@ -44,19 +34,11 @@ class AsyncRuns:
 
                 workers = max(1, (self._threads or os.cpu_count() or 1) - 1)
                 self._pool = ThreadPoolExecutor(workers, self._name)
-        self._pool.submit(self._run_and_call, run, tuple(output_names), dict(feeds), callback, user_data, options)
+        self._pool.submit(self._run_and_call, run, callback, user_data)
 
-    def _run_and_call(
-        self,
-        run: Run,
-        output_names: Sequence[str],
-        feeds: Mapping[str, Any],
-        callback: Callback,
-        user_data: Any,
-        options: RunOptions | None,
-    ) -> None:
+    def _run_and_call(self, run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:
         try:
-            results, problem = run(output_names, feeds, options), ""
+            results, problem = run(), ""
         except errors.OnnxRuntimeError as error:
             results, problem = [], error.message
         except Exception as error:  # whatever it is, only the callback can tell the caller
