@@ -16,6 +16,8 @@ from onnx import TensorProto, helper
 
 import sardonyx as ort
 from sardonyx import errors
+from sardonyx.api.values.element_types import is_float8
+from sardonyx.kernel.dtypes import FLOAT8
 from tests.api import session_models as models
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -198,11 +200,29 @@ def test_arrays_of_ml_dtypes_go_in_and_come_out(dtype: Any) -> None:
     np.testing.assert_array_equal(result.astype(np.float32), [1, 2, 3])
 
 
-def test_float8_goes_in_as_itself_and_comes_out_as_bytes() -> None:
-    x = np.array([1, 2, 3]).astype(ml_dtypes.float8_e4m3fn)
-    result = ort.InferenceSession(models.identity(TensorProto.FLOAT8E4M3FN)).run(None, {"x": x})[0]
-    assert result.dtype == np.uint8
-    np.testing.assert_array_equal(result, x.view(np.uint8))
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [
+        (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
+        (TensorProto.FLOAT8E4M3FNUZ, ml_dtypes.float8_e4m3fnuz),
+        (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
+        (TensorProto.FLOAT8E5M2FNUZ, ml_dtypes.float8_e5m2fnuz),
+    ],
+)
+def test_float8_goes_in_as_itself_and_comes_out_as_bytes(number: int, dtype: type) -> None:
+    x = np.array([1, 2, 3]).astype(dtype)
+    session = ort.InferenceSession(models.identity(number))
+    for _ in range(3):  # later runs take a shorter way
+        result = session.run(None, {"x": x})[0]
+        assert result.dtype == np.uint8
+        np.testing.assert_array_equal(result, x.view(np.uint8))
+    value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(x, number)
+    assert value.numpy().dtype == np.uint8
+
+
+def test_every_float8_is_told_by_its_dtype() -> None:
+    assert all(is_float8(dtype) for dtype in FLOAT8)
+    assert not any(is_float8(np.dtype(other)) for other in (np.float16, np.int8, np.bool_, ml_dtypes.bfloat16, "V1"))
 
 
 TEXTS: dict[str, Any] = {

@@ -112,7 +112,7 @@ def by_dtype(dtype: np.dtype[Any]) -> ElementType:
 
 def is_float8(dtype: np.dtype[Any]) -> bool:
     """Whether elements are floats of 8 bits, which callers see as bytes."""
-    return dtype.kind == "V" and dtype.name.startswith("float8")
+    return dtype.itemsize == 1 and dtype.kind in "fV" and dtype.name.startswith("float8")
 
 
 def requested(kind: Any) -> ElementType:
