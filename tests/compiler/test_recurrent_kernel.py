@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -261,15 +262,15 @@ def test_threads_change_no_bits(kind: str, bound_for: int, caches: Caches) -> No
     strands."""
     inputs = _inputs(np.random.default_rng(11), kind, (20, 3, 8, 200), 2)
     attributes = {"direction": "bidirectional"}
-    results = [outputs_of(_kernel(_operator(kind, inputs, attributes), inputs), inputs, threads=5)]
+    results = []
     kernels = KernelLibrary(replace(library().target, caches=caches), library().cache)
-    for threads in (1, 2, 5):
-        binder = Binder(kernels, settings=RunSettings(threads=bound_for))
+    for settings, threads in itertools.product((RunSettings(threads=1), RunSettings(threads=bound_for)), (1, 2, 5)):
+        binder = Binder(kernels, settings=settings)
         tensors = [None if a is None else binder.external(i, a.dtype, a.shape) for i, a in enumerate(inputs)]
         outputs = _kernel(_operator(kind, inputs, attributes), inputs).bind(binder, tensors)
         given = [one for one in outputs if one is not None]
         chunks = max(step.chunks for step in binder.steps if step.kernel == "recurrent")
-        takes_strands = bound_for == 1 or (bound_for == 2 and caches is NEAR)
+        takes_strands = settings.threads == 1 or (settings.threads == 2 and caches is NEAR)
         assert chunks == 2 if takes_strands else chunks > 2
         bound = binder.finish(given, len(inputs), lambda b, t: contiguous(b, t))
         fed = [np.zeros(1) if a is None else a for a in inputs]

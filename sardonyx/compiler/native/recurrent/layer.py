@@ -288,6 +288,8 @@ class Layer:
             has_result=self._outputs[0],
             asks_ahead=shares.asks_ahead,
             by_strands=shares.by_strands,
+            # More would have to come backwards from the last cache, for which the core asks later.
+            alternates=panel_bytes // sizes.directions <= binder.target.caches.l2,
             asks_for_input=asks_ahead(binder.target) and gates.projected.nbytes > binder.target.caches.l2,
             halves=gates.halves,
             quantization=None if gates.quantized is None else gates.quantized.quantization,

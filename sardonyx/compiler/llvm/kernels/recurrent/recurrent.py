@@ -5,8 +5,8 @@ rows of the batch. The gates of a unit lie beside each other in R's panels, so t
 products are summed up, and the expressions of the stage follow at once. The hidden state is kept twice, the old and
 the new one, so that a turn only reads what the turns before it wrote.
 
-Sums run over the hidden units in order, in as many interleaved parts as hide the time of a multiply-add: a block
-computes the same whoever does it.
+Sums run over the hidden units in order, or in every second time step from the last one, in as many interleaved parts
+as hide the time of a multiply-add: a block computes the same whoever does it.
 
 Recurrent weights may be kept as bfloat16: they are multiplied in float32 all the same, and half as much is read.
 
@@ -71,8 +71,9 @@ def argument_names() -> tuple[str, ...]:
 class RecurrentSpec:
     """`cells` has a time step for each direction, or one for all; `by_strands`: a chunk is a direction of a group of
     rows of the batch, with all of its turns, instead of a seat; `asks_for_input`: the projected input comes from far
-    away; `halves`: R's panels are of bfloat16; `quantization` is that of the state, if it is multiplied in bytes; the
-    rest says which arguments are there."""
+    away; `alternates`: sums run over the units from the last to the first in every second time step, so that the first
+    cache still has what they begin with; `halves`: R's panels are of bfloat16; `quantization` is that of the state, if
+    it is multiplied in bytes; the rest says which arguments are there."""
 
     storage: Type
     working: Type
@@ -83,6 +84,7 @@ class RecurrentSpec:
     asks_ahead: bool
     by_strands: bool = False
     asks_for_input: bool = False
+    alternates: bool = False
     halves: bool = False
     quantization: Quantization | None = None
 
@@ -231,10 +233,10 @@ class _StageBlock:
         sources = [read.offset(step * index) for index in range(rows)]
         every = range(self.stage.count * BLOCK_VECTORS)
         if rows * len(every) <= self.sums:
-            self._sums(direction, unit_block, panel, sources, every)
+            self._sums(time, direction, unit_block, panel, sources, every)
         else:
             for part in range(BLOCK_VECTORS):
-                self._sums(direction, unit_block, panel, sources, every[part::BLOCK_VECTORS])
+                self._sums(time, direction, unit_block, panel, sources, every[part::BLOCK_VECTORS])
 
     def _depth(self) -> Value:
         """The elements that a row is multiplied by: hidden units, or words of them."""
@@ -242,7 +244,13 @@ class _StageBlock:
         return (hidden + (WORD - 1)) // WORD if self.quantizes else hidden
 
     def _sums(
-        self, direction: Value, unit_block: Value, panel: Pointer, sources: Sequence[Pointer], vectors: Sequence[int]
+        self,
+        time: Value,
+        direction: Value,
+        unit_block: Value,
+        panel: Pointer,
+        sources: Sequence[Pointer],
+        vectors: Sequence[int],
     ) -> None:
         """The sums of some vectors of a panel over all hidden units, for every row."""
         k, depth = self.k, self._depth()
@@ -256,7 +264,9 @@ class _StageBlock:
                     one[place].set(start)
         ahead = self.given["ahead"] if self.spec.asks_ahead and len(sources) == 1 else None
         whole = depth // parts * parts
-        with k.loop(0, whole, parts) as unit:
+        back = (time & 1).differs(0) if self.spec.alternates else None
+        with k.loop(0, whole, parts) as index:
+            unit = index if back is None else k.select(back, whole - parts - index, index)
             for part, row_sums in enumerate(sums):
                 self._multiply_add(panel, sources, unit + part if part else unit, row_sums, vectors, ahead)
         if parts > 1:
