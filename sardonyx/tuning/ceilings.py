@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -39,6 +38,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BRAIN, F32, F64, I8, I32
+from sardonyx.runtime.files.kernel_cache import StrPath
 from sardonyx.runtime.files.machine_file import machine_key, read_sections, write_section
 from sardonyx.runtime.memory.memory import available_bytes
 
@@ -125,7 +125,7 @@ class Ceilings:
         return found
 
 
-def stored_ceilings(threads: Iterable[int], folder: Path | None = None) -> Ceilings:
+def stored_ceilings(threads: Iterable[int], folder: StrPath | None = None) -> Ceilings:
     """The ceilings of this machine for these numbers of threads: from the user's cache, or measured and kept there."""
     target = library().target
     key = machine_key(target.key)
@@ -146,7 +146,7 @@ def _is_known(ceilings: Ceilings, threads: int) -> bool:
     return bool(ceilings.compute.get(threads)) and set(PLACES).issubset(ceilings.read.get(threads, ()))
 
 
-def store(ceilings: Ceilings, folder: Path | None = None) -> Path | None:
+def store(ceilings: Ceilings, folder: StrPath | None = None) -> str | None:
     """Keep ceilings in the user's cache; the file, None where it cannot be written."""
     return write_section(machine_key(library().target.key), SECTION, as_section(ceilings), folder)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from sardonyx.compiler.choice.tuned import SECTION
 from sardonyx.compiler.llvm.target import host_target
+from sardonyx.runtime.files.kernel_cache import StrPath
 from sardonyx.runtime.files.machine_file import drop, machine_key, write_section
 from sardonyx.runtime.threads.processors import default_threads
 from sardonyx.tuning import ceilings as ceilings_of
@@ -40,12 +40,12 @@ def measure(threads: int, progress: Callable[[str], None]) -> Found:
     return Found(found, fit(found, count, progress))
 
 
-def keep(found: Found, where: Path | None = None) -> Path | None:
+def keep(found: Found, where: StrPath | None = None) -> str | None:
     """Write what was found for the sessions of later processes; the file, None where it cannot be written."""
     ceilings_of.store(found.ceilings, where)
     return write_section(machine_key(host_target().key), SECTION, found.as_dict()["tuning"], where)
 
 
-def forget(where: Path | None = None) -> Path | None:
+def forget(where: StrPath | None = None) -> str | None:
     """Remove what was kept of this machine; the file, None where there was none."""
     return drop(machine_key(host_target().key), where)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from sardonyx.runtime.threads import processors
@@ -13,14 +10,14 @@ from sardonyx.runtime.threads import processors
 def _machine(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], allowed: set[int]) -> None:
     """A machine of which the system shows these files only."""
 
-    def read_text(path: Path, *_: Any, **__: Any) -> str:
+    def text(path: str) -> str:
         try:
-            return files[str(path)]
+            return files[path]
         except KeyError:
-            raise FileNotFoundError(str(path)) from None
+            raise FileNotFoundError(path) from None
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(processors, "_text", text)
     monkeypatch.setattr(processors, "available_processors", lambda: frozenset(allowed))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -186,7 +187,7 @@ def test_what_is_found_is_kept_and_forgotten(tmp_path: Path) -> None:
     assert with_stored(Rates(), sections[SECTION]["rows"]) == FOUND.fit.rows
     assert Ceilings.from_json(sections["ceilings"]) == CEILINGS
     assert stored.forget(tmp_path) == path
-    assert not path.exists()
+    assert not os.path.exists(path)
     assert stored.forget(tmp_path) is None
 
 

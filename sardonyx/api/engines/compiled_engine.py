@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import stat
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from io import BufferedReader
 from typing import Any
 
 from sardonyx import errors, log
@@ -183,8 +183,14 @@ def source_content(files: Sequence[str]) -> dict[str, Any]:
     for path in files:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
-            found[path] = [status.st_size, status.st_mtime_ns, hashlib.file_digest(file, "sha256").hexdigest()]
+            found[path] = [status.st_size, status.st_mtime_ns, _digest(file)]
     return found
+
+
+def _digest(file: BufferedReader) -> str:
+    import hashlib  # OpenSSL's, for all of a file
+
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _warn_of_changes(given: EngineSource, logger: log.Logger) -> None:
@@ -196,7 +202,7 @@ def _warn_of_changes(given: EngineSource, logger: log.Logger) -> None:
                 continue
             if status.st_size == size:
                 with open(path, "rb") as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() == digest:
+                    if _digest(file) == digest:
                         continue
             logger.warning(f"{path} has changed since {given.name} was made of it: compile it again", "engine")
 

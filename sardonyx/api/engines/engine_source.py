@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors
@@ -39,7 +38,7 @@ def find(source: Any, options: SessionOptions) -> EngineSource | None:
             return _opened("the engine given as bytes", memoryview(source), None)
         if may_be_context(source[:_LOOKED_AT]):
             found = context_in(memoryview(source))
-            return None if found is None else _carried(found, memoryview(source), None, Path(), options)
+            return None if found is None else _carried(found, memoryview(source), None, "", options)
         return None
     if not isinstance(source, str) or not source:
         return None
@@ -57,21 +56,21 @@ def find(source: Any, options: SessionOptions) -> EngineSource | None:
         return None
     data = map_file(source)
     found = context_in(data)
-    return None if found is None else _carried(found, data, status, Path(source), options)
+    return None if found is None else _carried(found, data, status, source, options)
 
 
 def _carried(
-    context: Context, data: memoryview, status: os.stat_result | None, path: Path, options: SessionOptions
+    context: Context, data: memoryview, status: os.stat_result | None, path: str, options: SessionOptions
 ) -> EngineSource:
     """The engine of a node in the model file `path`, which is `data`."""
-    name = f"the engine in {str(path)!r}" if path.name else "the engine in the model given as bytes"
+    name = f"the engine in {path!r}" if path else "the engine in the model given as bytes"
     if context.embedded is not None:
         start, size = context.embedded
         return _opened(name, data[start : start + size], status)
     file = context.file
     if options._context_reader is not None:
         return _opened(f"the engine {file!r}", memoryview(options._read_context(file)), None)
-    folder = os.path.realpath(path.parent)
+    folder = os.path.realpath(os.path.dirname(path))
     target = os.path.realpath(os.path.join(folder, file))
     if os.path.isabs(file) or os.path.commonpath([folder, target]) != folder:
         raise errors.InvalidArgument(

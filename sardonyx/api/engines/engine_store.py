@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +31,7 @@ from sardonyx.api.options.run_settings import run_settings
 from sardonyx.compiler.choice.tuned import stored_numbers
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.stored.restored_plan import key_of
+from sardonyx.runtime.files.digest import sha256
 from sardonyx.runtime.files.engine_file import (
     SUFFIX,
     DamagedError,
@@ -89,11 +88,12 @@ def only_runs(request: SessionRequest) -> bool:
 class EngineStore:
     """The place of one model's engine for one set of options."""
 
-    def __init__(self, folder: Path, key: str, model: str, settings: RunSettings) -> None:
+    def __init__(self, folder: str, key: str, model: str, settings: RunSettings) -> None:
         """`folder` is the user's; `settings` are those of the session's native execution, a part of the key."""
         self._key, self._model, self.settings = key, model, settings
         self._whole = Vouchers(folder)
-        self._path = folder / "engines" / (hashlib.sha256(key.encode()).hexdigest()[:40] + SUFFIX)
+        self._stem = os.path.join(folder, "engines", sha256(key.encode()).hexdigest()[:40])
+        self._path = self._stem + SUFFIX
         self._began = time.time()
 
     @property
@@ -137,7 +137,7 @@ class EngineStore:
             return read_engine(self._path, self._is_current, self._whole)
         except DamagedError:  # the next one takes its place
             with contextlib.suppress(OSError):
-                self._path.unlink()
+                os.unlink(self._path)
             return None
 
     def _is_current(self, content: Mapping[str, Any]) -> bool:
@@ -177,25 +177,25 @@ class EngineStore:
     def note_served(self) -> None:
         """A session began with a size that its engine had."""
         with contextlib.suppress(OSError):
-            self._path.with_suffix(_MISSED).unlink()
+            os.unlink(self._stem + _MISSED)
 
     def note_missed(self) -> None:
         """A session needed a size that its engine had not; where that came too often, the engine goes."""
         with contextlib.suppress(OSError):
-            with self._path.with_suffix(_MISSED).open("ab") as file:
+            with open(self._stem + _MISSED, "ab") as file:
                 file.write(b".")
             if self._is_given_up():
-                self._path.unlink(missing_ok=True)
+                os.unlink(self._path)
 
     def _is_given_up(self) -> bool:
         """Whether sessions of the model, as it is, missed their engine too often, within the last month."""
-        marker = self._path.with_suffix(_MISSED)
+        marker = self._stem + _MISSED
         with contextlib.suppress(OSError):
-            status = marker.stat()
+            status = os.stat(marker)
             recent = time.time() - status.st_mtime < _MISSED_SECONDS
             if recent and os.stat(self._model).st_ctime < status.st_mtime:
                 return status.st_size >= MOST_MISSES
-            marker.unlink()
+            os.unlink(marker)
         return False
 
 
@@ -213,8 +213,8 @@ def _latest(keys: Sequence[PlanKey]) -> list[PlanKey]:
 @functools.cache
 def package_state() -> str:
     """What tells one state of this package from another: its version, and the sizes and times of its files."""
-    digest = hashlib.sha256(_version.__version__.encode())
-    waiting = [str(Path(_version.__file__).parent)]
+    digest = sha256(_version.__version__.encode())
+    waiting = [os.path.dirname(_version.__file__)]
     while waiting:
         with os.scandir(waiting.pop()) as found:
             for item in sorted(found, key=lambda item: item.name):

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -234,6 +232,9 @@ def generator_version() -> str:
 
     That is this folder, the expressions that kernels evaluate, and the tables of the runtime that they read.
     """
+    import hashlib  # OpenSSL's, for all of the source
+    from pathlib import Path
+
     digest = hashlib.sha256()
     here = Path(__file__).parent
     for folder in (here, here.parents[1] / "kernel", here.parents[1] / "runtime"):

@@ -10,19 +10,18 @@ user's alone and bounded, as that of the kernels is.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.files.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
+from sardonyx.runtime.files.digest import sha256
+from sardonyx.runtime.files.kernel_cache import TEMPORARY, StrPath, bound_folder, is_private, prepare_folder
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.constant_memory import constant_empty
 from sardonyx.runtime.memory.mapped_pages import map_open_file
@@ -66,7 +65,7 @@ class Engine:
 # Engines that are kept
 
 
-def write_engine(path: Path, content: Mapping[str, Any], sections: Sections) -> bool:
+def write_engine(path: StrPath, content: Mapping[str, Any], sections: Sections) -> bool:
     """Keep an engine whose sections are made of arrays, one behind the other; whether that was possible.
 
     A full or read-only disk is no error. The sizes of a section's arrays are multiples of 8 bytes, but for the last.
@@ -75,28 +74,30 @@ def write_engine(path: Path, content: Mapping[str, Any], sections: Sections) -> 
 
     needed = sum(part.nbytes for parts in sections.values() for part in parts)
     with contextlib.suppress(OSError):
-        if prepare_folder(path.parent) or needed > MOST_BYTES // 2 or shutil.disk_usage(path.parent).free < 2 * needed:
+        folder = os.path.dirname(path)
+        if prepare_folder(folder) or needed > MOST_BYTES // 2 or shutil.disk_usage(folder).free < 2 * needed:
             return False
         sums = {name: [_sums(block) for block in _blocks(parts, _BLOCK)] for name, parts in sections.items()}
         _write(path, content, sections, sums, 0o600)
-        bound_folder(path.parent, SUFFIX, MOST_BYTES)
+        bound_folder(folder, SUFFIX, MOST_BYTES)
         return True
     return False
 
 
 @contextlib.contextmanager
-def only_writer(path: Path) -> Iterator[bool]:
+def only_writer(path: StrPath) -> Iterator[bool]:
     """Inside the block: whether no other process writes this engine, so that only one of many at a time does."""
     import fcntl  # engines are written on Linux alone
 
-    if prepare_folder(path.parent):
+    folder, name = os.path.split(path)
+    if prepare_folder(folder):
         yield False
         return
     # What a process that was killed leaves goes with the other temporary files.
-    name = path.with_name(TEMPORARY + path.stem + _LOCK)
+    mark = os.path.join(folder, TEMPORARY + os.path.splitext(name)[0] + _LOCK)
     with contextlib.ExitStack() as open_files:
         try:
-            lock = open_files.enter_context(name.open("wb"))
+            lock = open_files.enter_context(open(mark, "wb"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             yield False
@@ -104,12 +105,13 @@ def only_writer(path: Path) -> Iterator[bool]:
         try:
             yield True
         finally:
-            name.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(mark)
 
 
-def read_content(path: Path) -> Mapping[str, Any] | None:
+def read_content(path: StrPath) -> Mapping[str, Any] | None:
     """The description alone; None where there is no file that can be trusted."""
-    with contextlib.suppress(OSError, DamagedError), path.open("rb") as file:
+    with contextlib.suppress(OSError, DamagedError), open(path, "rb") as file:
         if is_private(os.fstat(file.fileno())):
             content: Mapping[str, Any] = _head(file).content
             return content
@@ -125,7 +127,7 @@ class WholeFiles(Protocol):
 
 
 def read_engine(
-    path: Path,
+    path: StrPath,
     is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True,
     known: WholeFiles | None = None,
 ) -> Engine | None:
@@ -135,7 +137,7 @@ def read_engine(
     its last byte.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             if not is_private(status):
                 raise DamagedError("others may have written it")
@@ -163,7 +165,7 @@ def read_engine(
 # Engines that are passed on
 
 
-def write_sealed(path: Path, content: Mapping[str, Any], sections: Sections) -> str:
+def write_sealed(path: StrPath, content: Mapping[str, Any], sections: Sections) -> str:
     """Write an engine for whoever is given the file; what identifies it. OSError where it cannot be written."""
     seals = {name: [_seal(block) for block in _blocks(parts, _SEALED_BLOCK)] for name, parts in sections.items()}
     return _write(path, content, sections, seals, 0o666)
@@ -262,14 +264,14 @@ class _Head:
 
 
 def _write(
-    path: Path, content: Mapping[str, Any], sections: Sections, checks: Mapping[str, Sequence[Any]], mode: int
+    path: StrPath, content: Mapping[str, Any], sections: Sections, checks: Mapping[str, Sequence[Any]], mode: int
 ) -> str:
     """Write a file of this mode in one step; the digest of its head."""
     sizes = {name: sum(part.nbytes for part in parts) for name, parts in sections.items()}
     described = [[name, sizes[name], checks[name]] for name in sections]
     text = json.dumps({"content": content, "sections": described}).encode()
-    digest = hashlib.sha256(text)
-    temporary = path.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
+    digest = sha256(text)
+    temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.urandom(8).hex()}")
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(_MAGIC + len(text).to_bytes(8, "little") + digest.digest() + text)
@@ -300,7 +302,7 @@ def _parsed(start: bytes, read: Callable[[int], bytes]) -> _Head:
     if len(start) < _HEAD or length > _LARGEST_HEAD:
         raise DamagedError("its head is not whole")
     text = read(length)
-    digest = hashlib.sha256(text)
+    digest = sha256(text)
     if len(text) != length or digest.digest() != start[-_DIGEST_BYTES:]:
         raise DamagedError("its head is not what was written")
     try:
@@ -322,7 +324,7 @@ def _aligned(place: int) -> int:
     return -(-place // _PAGE) * _PAGE
 
 
-def _mapped(file: BinaryIO, path: Path, head: _Head) -> dict[str, Bytes]:
+def _mapped(file: BinaryIO, path: StrPath, head: _Head) -> dict[str, Bytes]:
     """The sections of a file, mapped."""
     whole = np.frombuffer(map_open_file(file.fileno(), path), np.uint8)
     sections = {name: whole[place : place + size] for name, (place, size, _) in head.sections.items()}
@@ -387,6 +389,8 @@ def _sums(block: Bytes) -> list[int]:
 
 
 def _seal(block: Bytes) -> str:
+    import hashlib  # OpenSSL's, for all of a file
+
     return hashlib.sha256(block.data).hexdigest()
 
 

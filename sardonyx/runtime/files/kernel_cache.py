@@ -11,12 +11,14 @@ used longest ago. Whoever uses such an entry meanwhile has it in memory already,
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 import sys
 import time
-from pathlib import Path
+
+from sardonyx.runtime.files.digest import sha256
+
+StrPath = str | os.PathLike[str]
 
 _MAGIC = b"SARDONYX KERNEL 1\n"
 _DIGEST_BYTES = 32
@@ -29,39 +31,41 @@ TEMPORARY = ".new-"
 OFF = "off"
 
 
-def default_folder() -> Path | None:
+def default_folder() -> str | None:
     """Where the user's caches live: ``SARDONYX_CACHE``, else the system's place for caches.
 
     None where ``SARDONYX_CACHE`` is ``off`` or empty, or where the user has no home: nothing is kept.
     """
     chosen = os.environ.get("SARDONYX_CACHE")
     if chosen is not None:
-        return None if chosen.strip().lower() in ("", OFF) else Path(chosen)
-    try:
-        base = _base()
-    except RuntimeError:  # a user without a home, as in some containers
-        return None
-    return base / "sardonyx" / "kernels"
+        return None if chosen.strip().lower() in ("", OFF) else chosen
+    base = _base()
+    return None if base is None else os.path.join(base, "sardonyx", "kernels")
 
 
-def _base() -> Path:
-    """The system's place for caches; RuntimeError where it lies in a home that does not exist."""
+def _base() -> str | None:
+    """The system's place for caches; None where it lies in a home that does not exist, as in some containers."""
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        return os.environ.get("LOCALAPPDATA") or _in_home(os.path.join("AppData", "Local"))
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return _in_home("Library/Caches")
+    return os.environ.get("XDG_CACHE_HOME") or _in_home(".cache")
+
+
+def _in_home(path: str) -> str | None:
+    found = os.path.expanduser(os.path.join("~", path))
+    return None if found.startswith("~") else found
 
 
 class KernelCache:
     """A folder of compiled kernels. Without a folder that can be used, it keeps nothing and finds nothing."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: StrPath | None) -> None:
+        self.folder = None if folder is None else os.fspath(folder)
         self.problem = "the cache is off"  # why the folder is not used; empty where it is
         self._is_bounded = False
-        if folder is not None:
-            self.problem = prepare_folder(folder)
+        if self.folder is not None:
+            self.problem = prepare_folder(self.folder)
             if self.problem:
                 self.folder = None
 
@@ -70,7 +74,7 @@ class KernelCache:
         if self.folder is None:
             return None
         try:
-            with (self.folder / _file_name(key)).open("rb") as file:
+            with open(os.path.join(self.folder, _file_name(key)), "rb") as file:
                 status = os.fstat(file.fileno())
                 if not is_private(status):
                     return None
@@ -91,8 +95,8 @@ class KernelCache:
             handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=TEMPORARY)
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(body + hashlib.sha256(body).digest())
-                os.replace(temporary, self.folder / _file_name(key))
+                    file.write(body + sha256(body).digest())
+                os.replace(temporary, os.path.join(self.folder, _file_name(key)))
             except OSError:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
@@ -106,7 +110,7 @@ class KernelCache:
         """Forget an entry, for example one that the linker refused."""
         if self.folder is not None:
             with contextlib.suppress(OSError):
-                (self.folder / _file_name(key)).unlink()
+                os.unlink(os.path.join(self.folder, _file_name(key)))
 
 
 def _mark_used(path: str, status: os.stat_result) -> None:
@@ -116,7 +120,7 @@ def _mark_used(path: str, status: os.stat_result) -> None:
             os.utime(path)
 
 
-def bound_folder(folder: Path, suffix: str, most: int) -> None:
+def bound_folder(folder: str, suffix: str, most: int) -> None:
     """Remove what torn writes left, and of the files with this suffix those used longest ago where all of them take
     more than `most` bytes."""
     entries: list[tuple[float, int, str]] = []
@@ -150,7 +154,7 @@ def _remove(path: str) -> None:
 def _checked(text: bytes, key: str) -> bytes | None:
     """The code inside an entry; None where a byte of it is wrong or it belongs to another key."""
     body, digest = text[:-_DIGEST_BYTES], text[-_DIGEST_BYTES:]
-    if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
+    if not body.startswith(_MAGIC) or sha256(body).digest() != digest:
         return None
     start = len(_MAGIC) + 4
     length = int.from_bytes(body[len(_MAGIC) : start], "little")
@@ -160,21 +164,33 @@ def _checked(text: bytes, key: str) -> bytes | None:
 
 
 def _file_name(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:40] + ".o"
+    return sha256(key.encode()).hexdigest()[:40] + ".o"
 
 
-def prepare_folder(folder: Path) -> str:
+def prepare_folder(folder: str) -> str:
     """Make the folder, readable by its owner alone; the reason where it cannot be used."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
+        make_folder(folder)
+        status = os.stat(folder)
         if not _is_own(status):
             return f"{folder} belongs to another user"
         if os.name == "posix" and status.st_mode & 0o077:
-            folder.chmod(0o700)
+            os.chmod(folder, 0o700)
     except OSError as error:
         return f"{folder} cannot be used: {error}"
     return ""
+
+
+def make_folder(folder: str) -> None:
+    """Make a folder that is its owner's alone, in one that is made as any other; OSError."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        make_folder(folder)
+    except OSError:  # the system may have another reason to complain first, as in `os.makedirs`
+        if not os.path.isdir(folder):
+            raise
 
 
 def _is_own(status: os.stat_result) -> bool:

@@ -7,15 +7,14 @@ this machine and nobody else can have written it; anything else counts as absent
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from sardonyx.runtime.files.kernel_cache import default_folder, is_private
+from sardonyx.runtime.files.digest import sha256
+from sardonyx.runtime.files.kernel_cache import StrPath, default_folder, is_private, make_folder
 
 _FORMAT = 1
 
@@ -43,13 +42,13 @@ def _processor() -> str:
     return " ".join(found[name] for name in names if name in found) or platform.machine()
 
 
-def read_sections(key: str, folder: Path | None = None) -> dict[str, Section]:
+def read_sections(key: str, folder: StrPath | None = None) -> dict[str, Section]:
     """The sections that are known of the machine `key`; none where there is no file that can be trusted."""
     path = _file(key, folder)
     if path is None:
         return {}
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             if not is_private(os.fstat(file.fileno())):
                 return {}
             content = json.loads(file.read())
@@ -63,7 +62,7 @@ def read_sections(key: str, folder: Path | None = None) -> dict[str, Section]:
     return {name: section for name, section in sections.items() if isinstance(section, dict)}
 
 
-def write_section(key: str, name: str, section: Section, folder: Path | None = None) -> Path | None:
+def write_section(key: str, name: str, section: Section, folder: StrPath | None = None) -> str | None:
     """Keep a section beside the others of the machine `key`; the file, or None where it cannot be written."""
     import tempfile  # which takes a while, and few processes write
 
@@ -73,8 +72,8 @@ def write_section(key: str, name: str, section: Section, folder: Path | None = N
     sections = {**read_sections(key, folder), name: section}
     text = json.dumps({"format": _FORMAT, "machine": key, "sections": sections, "digest": _digest(sections)}, indent=1)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        make_folder(os.path.dirname(path))
+        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text + "\n")
@@ -88,24 +87,24 @@ def write_section(key: str, name: str, section: Section, folder: Path | None = N
     return path
 
 
-def drop(key: str, folder: Path | None = None) -> Path | None:
+def drop(key: str, folder: StrPath | None = None) -> str | None:
     """Forget everything of the machine `key`; the file that was removed, None where there was none."""
     path = _file(key, folder)
     if path is None:
         return None
     try:
-        path.unlink()
+        os.unlink(path)
     except OSError:
         return None
     return path
 
 
-def _file(key: str, folder: Path | None) -> Path | None:
+def _file(key: str, folder: StrPath | None) -> str | None:
     """The machine's file; None where nothing is kept."""
     folder = folder or default_folder()
-    return None if folder is None else folder / f"machine-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    return None if folder is None else os.path.join(folder, f"machine-{sha256(key.encode()).hexdigest()[:16]}.json")
 
 
 def _digest(sections: Mapping[str, Any]) -> str:
     """A checksum of the sections as they are written."""
-    return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()

@@ -17,7 +17,6 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.engine_file import SealedEngine
@@ -45,7 +44,7 @@ class Voucher:
 class Vouchers:
     """Those in a folder; without one, nothing is known and nothing kept."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: str | None) -> None:
         self._folder = folder
 
     def note_made(self, digest: str) -> None:
@@ -81,7 +80,7 @@ class Vouchers:
         path = self._path(digest)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if path is not None:
-                with path.open("rb") as file:
+                with open(path, "rb") as file:
                     if is_private(os.fstat(file.fileno())):
                         found = json.loads(file.read())
                         if found["digest"] == digest:
@@ -91,19 +90,19 @@ class Vouchers:
     def _write(self, digest: str, voucher: Voucher) -> None:
         """Keep a voucher; a folder that cannot be used is no error: the engine is read whole each time."""
         path = self._path(digest)
-        if path is None or prepare_folder(path.parent):
+        if path is None or prepare_folder(folder := os.path.dirname(path)):
             return
         import tempfile  # which takes a while, and few processes write
 
         with contextlib.suppress(OSError):
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=TEMPORARY)
             with os.fdopen(handle, "w") as file:
                 json.dump({"digest": digest, "made": voucher.made, "states": voucher.states}, file)
             os.replace(temporary, path)
-            bound_folder(path.parent, _SUFFIX, _MOST_BYTES)
+            bound_folder(folder, _SUFFIX, _MOST_BYTES)
 
-    def _path(self, digest: str) -> Path | None:
-        return None if self._folder is None else self._folder / "engines" / (digest[:40] + _SUFFIX)
+    def _path(self, digest: str) -> str | None:
+        return None if self._folder is None else os.path.join(self._folder, "engines", digest[:40] + _SUFFIX)
 
 
 def _is_settled(state: Sequence[int]) -> bool:

@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
 from sardonyx import errors
 
@@ -191,7 +190,8 @@ def _own_limit() -> int | None:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit == resource.RLIM_INFINITY:
             return None
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[0])
     except (ImportError, OSError, ValueError):
         return None
     return limit - pages * os.sysconf("SC_PAGE_SIZE")
@@ -199,7 +199,8 @@ def _own_limit() -> int | None:
 
 def _number(path: str) -> int | None:
     try:
-        return int(Path(path).read_text())
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
     except (OSError, ValueError):  # no such group, or "max"
         return None
 

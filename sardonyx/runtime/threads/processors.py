@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 # Threads of a team, at most.
 MOST_THREADS = (1 << 15) - 1
@@ -96,7 +95,7 @@ def _core(number: int) -> tuple[str, str]:
     """What identifies the physical core of a logical processor; the processor itself where the system does not say."""
     names = ("physical_package_id", "core_id")
     try:
-        package, core = (Path(_TOPOLOGY.format(number=number, name=name)).read_text().strip() for name in names)
+        package, core = (_text(_TOPOLOGY.format(number=number, name=name)).strip() for name in names)
     except OSError:
         return "", str(number)
     return package, core
@@ -105,13 +104,19 @@ def _core(number: int) -> tuple[str, str]:
 def _quota() -> float | None:
     """Processors' worth of time that the control group grants; None without a limit."""
     try:
-        limit, period = Path(_QUOTAS[0]).read_text().split()
+        limit, period = _text(_QUOTAS[0]).split()
         return None if limit == "max" else int(limit) / int(period)
     except (OSError, ValueError):
         pass
     try:
-        granted = int(Path(_QUOTAS[1]).read_text())
-        period_us = int(Path(_QUOTAS[1]).with_name("cpu.cfs_period_us").read_text())
+        granted = int(_text(_QUOTAS[1]))
+        period_us = int(_text(os.path.join(os.path.dirname(_QUOTAS[1]), "cpu.cfs_period_us")))
     except (OSError, ValueError):
         return None
     return granted / period_us if granted > 0 else None
+
+
+def _text(path: str) -> str:
+    """What the system says in a file; OSError where there is none."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
