@@ -13,13 +13,16 @@ import pytest
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
 from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
-from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.llvm.types import F32 as F32_TYPE
 from sardonyx.compiler.native.products.gemm_step import multiply as multiply_matrices
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf, maximum
+from sardonyx.runtime.files.kernel_cache import KernelCache
+from sardonyx.runtime.settings import RunSettings
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 
 F32 = np.dtype(np.float32)
@@ -297,6 +300,24 @@ def test_rows_end_anywhere_within_a_panel(variant: str, k: int) -> None:
         scale = (np.abs(a).astype(np.float64) @ np.abs(b) + np.abs(bias)) * np.abs(column) + np.abs(residual)
         assert (np.abs(found[0] - expected) / scale).max() < 2.0**-24 * (4 + k**0.5)
         assert np.array_equal(found[0][7:8], found[1]), n
+
+
+@pytest.mark.skipif("avx512" not in host_targets(), reason="vectors of 512 bits")
+@pytest.mark.parametrize("n", [8, 24, 37, 56])
+def test_last_columns_have_the_bits_of_machines_with_wide_units(n: int) -> None:
+    """Where units are narrow, few columns behind whole vectors take half a vector, elsewhere two rows share one."""
+    rng = np.random.default_rng(19)
+    a, b = rng.standard_normal((50, 33)).astype(np.float32), rng.standard_normal((33, n)).astype(np.float32)
+    found = []
+    for takes_turns in (False, True):
+        target = replace(host_target("avx512"), takes_turns=takes_turns)
+        binder, memory = Binder(KernelLibrary(target, KernelCache(None)), settings=RunSettings()), Memory()
+        (y,) = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)])
+        assert y is not None
+        memory.run(binder)
+        found.append(memory.read(y).copy())
+    check_close(found[1], a, b, a.astype(np.float64) @ b)
+    assert np.array_equal(*found)
 
 
 def test_epilogue_over_batches_and_other_dtypes() -> None:

@@ -52,6 +52,7 @@ class Target:
     has_vnni: bool = False
     has_bf16_dot: bool = False
     has_amx: bool = False
+    takes_turns: bool = False  # units are half as wide as registers: half a vector takes half of the time
     caches: Caches = Caches()
 
     def lanes(self, scalar: Type) -> int:
@@ -78,7 +79,8 @@ class Target:
     @property
     def key(self) -> str:
         """What generated code depends on."""
-        return f"{self.name}|{self.triple}|{self.feature_string}|{self.caches}"
+        turns = "turns|" if self.takes_turns else ""
+        return f"{self.name}|{self.triple}|{self.feature_string}|{turns}{self.caches}"
 
 
 _CACHES = "/sys/devices/system/cpu/cpu0/cache"
@@ -98,13 +100,18 @@ _FROM_CPUINFO = {
 }
 
 
-def x86_64_targets(flags: frozenset[str], caches: Caches, system: str = "linux") -> dict[str, Target]:
-    """Every variant that a CPU with these features (in LLVM's spelling) can execute, best first."""
+def x86_64_targets(
+    flags: frozenset[str], caches: Caches, system: str = "linux", *, takes_turns: bool = False
+) -> dict[str, Target]:
+    """Every variant that a CPU with these features (in LLVM's spelling) can execute, best first.
+
+    `takes_turns`: its units are half as wide as the registers of AVX-512.
+    """
     triple = {"linux": "x86_64-unknown-linux-gnu", "darwin": "x86_64-apple-darwin", "windows": "x86_64-pc-windows-msvc"}
     of = triple[system]
     targets: dict[str, Target] = {}
     if flags.issuperset(_AVX512):
-        plain = Target("avx512", of, _AVX512, 512, 32, True, True, True, caches=caches)
+        plain = Target("avx512", of, _AVX512, 512, 32, True, True, True, takes_turns=takes_turns, caches=caches)
         vnni = "avx512vnni" in flags
         bf16 = "avx512bf16" in flags
         amx = flags.issuperset(("amx-tile", "amx-bf16", "amx-int8"))
@@ -141,7 +148,7 @@ def host_targets() -> dict[str, Target]:
     system = platform.system().lower()
     if platform.machine().lower() in ("aarch64", "arm64"):
         return aarch64_targets(caches, system)
-    return x86_64_targets(_host_features(), caches, system)
+    return x86_64_targets(_host_features(), caches, system, takes_turns=_takes_turns())
 
 
 def host_target(name: str = "") -> Target:
@@ -154,14 +161,31 @@ def host_target(name: str = "") -> Target:
     return targets[name]
 
 
-def _host_features() -> frozenset[str]:
-    """CPU features in LLVM's spelling: of the system where it tells (they respect the hypervisor), else of LLVM."""
+def _cpuinfo(field: str) -> str:
+    """What Linux tells of the first processor; empty elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
         text = ""
-    found = next((line for line in text.splitlines() if line.startswith("flags")), "").partition(":")[2].split()
+    return (
+        next((line for line in text.splitlines() if line.partition(":")[0].strip() == field), "")
+        .partition(":")[2]
+        .strip()
+    )
+
+
+# The family of AMD's processors whose members with AVX-512, the Zen 4, have units of 256 bits.
+_ZEN_4 = "25"
+
+
+def _takes_turns() -> bool:
+    return _cpuinfo("vendor_id") == "AuthenticAMD" and _cpuinfo("cpu family") == _ZEN_4
+
+
+def _host_features() -> frozenset[str]:
+    """CPU features in LLVM's spelling: of the system where it tells (they respect the hypervisor), else of LLVM."""
+    found = _cpuinfo("flags").split()
     if found:
         names = {_FROM_CPUINFO.get(name, name) for name in found}
         if "amx-tile" in names and not _may_use_tiles():

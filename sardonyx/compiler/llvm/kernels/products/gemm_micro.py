@@ -8,6 +8,7 @@ enough independent accumulators hide the latency of the instruction.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
@@ -63,7 +64,7 @@ class Panels:
     requests: tuple[Request, ...] = ()  # what else is asked for
     minus: Pointer | None = None  # what is taken from the words of the only panel, and
     kept: Pointer | None = None  # where the differences are written, both laid out as the panel
-    halved: bool = False  # whether only the lower half of the last vector's lanes is wanted: two rows share a register
+    halved: bool = False  # whether only the lower half of the last vector's lanes is wanted
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,8 @@ def multiply_tile(
     panels take an even number of rows and no tile.
     """
     lanes = k.target.lanes(product.accumulator)
-    wide = product.accumulator.vector(lanes)
     steps = _Steps(k, product, a, b, rows)
-    accumulators = {place: k.variable(wide, 0) for place in steps.places()}
+    accumulators = {place: k.variable(product.accumulator.vector(steps.lanes_of(place)), 0) for place in steps.places()}
     if tile is not None and fresh is not None:
         with k.otherwise(fresh):
             for place, variable in accumulators.items():
@@ -133,6 +133,8 @@ class _Steps:
         self.k, self.product, self.a, self.b, self.rows = k, product, a, b, rows
         self.lanes = k.target.lanes(product.accumulator)
         self.halved = (len(b.starts) - 1, b.vectors - 1) if b.halved else None
+        # Two rows share a register, or each takes half of one, where that is half of the work.
+        self.shares = b.halved and not k.target.takes_turns
         if a.along_k:
             # LLVM would chain the sums of strides, and then keep words of several steps because of the chains.
             self.row_offsets: list[Value | int] = [
@@ -153,7 +155,12 @@ class _Steps:
     def places(self) -> list[tuple[int, int, int]]:
         """The accumulators by row, panel and number within the panel; for two rows that share one the second row's."""
         columns = list(itertools.product(range(len(self.b.starts)), range(self.b.vectors)))
-        return [(row, *column) for row in range(self.rows) for column in columns if column != self.halved or row % 2]
+        shared = self.halved if self.shares else None
+        return [(row, *column) for row in range(self.rows) for column in columns if column != shared or row % 2]
+
+    def lanes_of(self, place: tuple[int, int, int]) -> int:
+        """The lanes of an accumulator."""
+        return self.lanes // 2 if place[1:] == self.halved and not self.shares else self.lanes
 
     def results(self, accumulators: dict[tuple[int, int, int], Variable]) -> Registers:
         """The values of the accumulators for every row; where two share one, the first has the lower lanes."""
@@ -161,6 +168,12 @@ class _Steps:
         if self.halved is None:
             return values
         half = self.lanes // 2
+        if not self.shares:
+            widened = [*range(half), *[-1] * half]
+            for row in range(self.rows):
+                place = (row, *self.halved)
+                values[place] = self.k.shuffle(values[place], None, widened)
+            return values
         turned = [*range(half, self.lanes), *range(half)]
         for row in range(0, self.rows, 2):
             both = values[row + 1, *self.halved]
@@ -174,12 +187,11 @@ class _Steps:
         upper = range(lanes + lanes // 2, 2 * lanes)
         return k.shuffle(k.splat(low, lanes), k.splat(high, lanes), [*range(lanes // 2), *upper])
 
-    def _a_word(self, row: int, step: int) -> Value:
+    def _a_word(self, pointers: Sequence[Value], row: int, step: int) -> Value:
         k = self.k
         if not self.a.along_k:
-            line = k.pointer(self.a_pointers[0].get(), self.product.word)
-            return line.offset(self.a.stride * step).load(row)
-        line = k.pointer(self.a_pointers[row // _ROWS_OF_A_POINTER].get(), self.product.word)
+            return k.pointer(pointers[0], self.product.word).offset(self.a.stride * step).load(row)
+        line = k.pointer(pointers[row // _ROWS_OF_A_POINTER], self.product.word)
         return line.offset(self.row_offsets[row % _ROWS_OF_A_POINTER]).load(step)
 
     def multiply(self, step: int, accumulators: dict[tuple[int, int, int], Variable]) -> None:
@@ -191,7 +203,8 @@ class _Steps:
             for vector in range(b.vectors):
                 if (panel, vector) == self.halved:
                     half = line.load(vector * self.lanes, self.lanes // 2)
-                    vectors[panel, vector] = k.shuffle(half, None, [*range(self.lanes // 2)] * 2)
+                    both = k.shuffle(half, None, [*range(self.lanes // 2)] * 2) if self.shares else half
+                    vectors[panel, vector] = both
                 else:
                     vectors[panel, vector] = line.load(vector * self.lanes, self.lanes, b.masks[vector])
             if b.prefetch is not None:
@@ -211,13 +224,18 @@ class _Steps:
                 difference = vectors[0, vector] = value - minus.load(vector * self.lanes, self.lanes)
                 kept.store(difference, vector * self.lanes)
         words: list[Value] = []
+        pointers = [pointer.get() for pointer in self.a_pointers]
+        # Words for half a vector are read again: LLVM moves sums from register to register where it is a part of what
+        # a whole vector is multiplied with.
+        again = [k.opaque(pointer) for pointer in pointers] if self.halved and not self.shares else []
         for row in range(self.rows):
-            words.append(self._a_word(row, step))
+            words.append(self._a_word(pointers, row, step))
             for column, value in vectors.items():
-                shared = column == self.halved
-                if shared and row % 2 == 0:
-                    continue
-                factor = self._halves(*words[-2:]) if shared else words[-1]
+                factor = words[-1]
+                if column == self.halved:
+                    if self.shares and row % 2 == 0:
+                        continue
+                    factor = self._halves(*words[-2:]) if self.shares else self._a_word(again, row, step)
                 variable = accumulators[row, *column]
                 variable.set(self.product.multiply(k, factor, value, variable.get()))
 
