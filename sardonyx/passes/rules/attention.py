@@ -3,110 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Dims, same, unknown_dim
 from sardonyx.passes.base import Context, Level
-from sardonyx.passes.rule import RULE_KEY, Match, NearMissError, Replacement, Rule
-from sardonyx.passes.rules.attention_heads import (
-    SPLIT,
-    Heads,
-    constant_factor,
-    keys,
-    past_or_split,
-    query,
-    shape_of,
-    text,
-)
+from sardonyx.passes.rule import Match, NearMissError, Replacement, Rule
+from sardonyx.passes.rules.attention_bias import NewInputs
+from sardonyx.passes.rules.attention_heads import SPLIT, constant_factor, producer, shape_of, text
 from sardonyx.passes.rules.attention_mask import ABSORBING, Mask, as_filled, fits, is_causal, may_hide_all, repeated
+from sardonyx.passes.rules.attention_match import NAME, AttentionMatch, Scores, Weighted, flag, readers
 from sardonyx.passes.rules.facts import in_main_graph, permutation
 from sardonyx.passes.rules.reshapes import constant_target
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The product of query and keys, what scales it and what masks it, in the order in which that happens."""
-
-    product: ir.Node
-    factor: float = 1.0
-    masks: tuple[Mask, ...] = ()
-    nodes: tuple[ir.Node, ...] = ()
-
-    def scaled(self, factor: float, node: ir.Node) -> Scores:
-        if self.masks:
-            raise NearMissError("the scores are scaled after they are masked")
-        return Scores(self.product, self.factor * factor, (), (*self.nodes, node))
-
-    def masked(self, mask: Mask, node: ir.Node) -> Scores:
-        return Scores(self.product, self.factor, (*self.masks, mask), (*self.nodes, node))
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """What follows the softmax: an optional guard against NaN, the product with the values, the merge of the heads."""
-
-    guard: tuple[ir.Node, ...]
-    product: ir.Node
-    transpose: ir.Node
-    reshape: ir.Node
-
-
-class AttentionMatch(Match):
-    """Attention from the projections to the merged heads; the root is the Reshape that merges them."""
-
-    def __init__(self, softmax: ir.Node, scores: Scores, weighted: Weighted, context: Context) -> None:
-        super().__init__(weighted.reshape, context)
-        self.scores = scores
-        self.weighted = weighted
-        product_inputs = [value for value in scores.product.inputs if value is not None]
-        weighted_values = weighted.product.inputs[1]
-        assert weighted_values is not None
-        self.query, query_factor = query(product_inputs[0], context)
-        transposed = not _flag(scores.product, "transB")
-        self.key, key_factor = keys(product_inputs[1], context, transposed)
-        self.value_heads = past_or_split(weighted_values, context)
-        self.scale = scores.factor * query_factor * key_factor
-        self.joins = tuple(heads.join for heads in self.operands if self.has_past and heads.join is not None)
-        # Nobody else may read what lies between the products; what feeds them stays for its other readers.
-        after = (weighted.reshape, weighted.transpose, weighted.product, *weighted.guard)
-        self._own = (*after, softmax, *reversed(scores.nodes), scores.product, *self.joins)
-        followed = [*self.query.split, *self.key.nodes, *self.value_heads.nodes]
-        split = [node for heads in self.operands for node in heads.split if self.has_rows]
-        self._feeders = tuple(followed + split)
-
-    @property
-    def operands(self) -> tuple[Heads, Heads]:
-        """Keys and values."""
-        return self.key, self.value_heads
-
-    @property
-    def has_past(self) -> bool:
-        """Whether keys and values are both appended to a past."""
-        return self.key.past is not None and self.value_heads.past is not None
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether keys and values, or what is appended to the past, both come as (batch, length, heads * size)."""
-        with_rows = all(heads.rows is not None for heads in self.operands)
-        return with_rows and (self.has_past or all(heads.past is None for heads in self.operands))
-
-    @property
-    def shape(self) -> Dims:
-        """(batch, heads, queries, keys) of the scores."""
-        batch, heads, length, _ = self.query.shape
-        return batch, heads, length, self.key.shape[2]
-
-    @property
-    def nodes(self) -> tuple[ir.Node, ...]:
-        return tuple(dict.fromkeys((*self._own, *self._feeders)))
-
-    @property
-    def shared_nodes(self) -> Collection[ir.Node]:
-        return {*self._feeders, *self.joins}
 
 
 class FuseAttention(Rule):
@@ -117,12 +27,14 @@ class FuseAttention(Rule):
     - Scales before, in and after the product become one. What is added to the scores becomes the bias; a condition
       that replaces scores becomes a bias when what it puts there is too low to leave a trace of the score. The plain
       causal mask becomes the attribute.
+    - What is added to the windows of an image, while the scores are (images, windows, heads, queries, keys), becomes a
+      bias for each window of the batch.
     - Where every key is hidden from a query by minus infinity, MultiHeadAttention gives zeros. That is what the guard
       means that torch puts after the softmax (Where(IsNaN(p), 0, p)), which therefore goes away. Without this guard
       such a row is NaN: where the model itself shows that there may be one, attention stays as it is.
     """
 
-    name = "AttentionFusion"
+    name = NAME
     level = Level.EXTENDED
     patterns = ()
 
@@ -131,7 +43,7 @@ class FuseAttention(Rule):
 
     def matches(self, node: ir.Node, context: Context) -> Iterator[Match]:
         product = _weighted_product(node)
-        scores = _scores(node.inputs[0])
+        scores = _scores(node.inputs[0], context)
         if product is None or scores is None:
             return
         if not _over_last_axis(node):
@@ -154,11 +66,12 @@ class FuseAttention(Rule):
 
     def rewrite(self, m: Match) -> Replacement:
         assert isinstance(m, AttentionMatch)
-        causal = _plain_causal(m)
-        nodes: list[ir.Node] = []
-        bias = None if causal else _bias(m, nodes)
+        causal, place = _plain_causal(m), _place(m)
+        new = NewInputs(m, place)
+        bias = None if causal else new.bias()
         key, value = m.operands
-        inputs = [m.query.rows, key.rows, value.rows] if m.has_rows else [m.query.rows, key.tensor, value.tensor]
+        inputs = [new.rows(m.query)]
+        inputs += [new.rows(heads) if m.has_rows else heads.tensor for heads in m.operands]
         if bias is not None or m.has_past:
             inputs += [None, None, bias]
         if m.has_past:
@@ -171,7 +84,7 @@ class FuseAttention(Rule):
         )
         values = {m.root.outputs[0]: attention.outputs[0]}
         values |= {join.outputs[0]: attention.outputs[1 + place] for place, join in enumerate(m.joins)}
-        nodes.append(attention)
+        nodes = [*new.nodes, attention]
         target = _merged_target(m)
         if target is not None:
             shape = m.initializer(np.array(target, np.int64), "shape")
@@ -179,16 +92,7 @@ class FuseAttention(Rule):
             nodes.append(view)
             values[m.root.outputs[0]] = view.outputs[0]
             attention.name = f"{m.root.name}_attention"
-        return Replacement(nodes, values, _place(m))
-
-
-def _flag(node: ir.Node, name: str) -> bool:
-    attribute = node.attributes.get(name)
-    return attribute is not None and attribute.as_int() != 0
-
-
-def _readers(value: ir.Value, *op_types: str) -> list[ir.Node]:
-    return [use.node for use in value.uses() if use.node.op_type in op_types and use.node.domain == ""]
+        return Replacement(nodes, values, place)
 
 
 def _over_last_axis(softmax: ir.Node) -> bool:
@@ -200,7 +104,7 @@ def _over_last_axis(softmax: ir.Node) -> bool:
 # What comes before the softmax
 
 
-def _scores(value: ir.Value | None, depth: int = 6) -> Scores | None:
+def _scores(value: ir.Value | None, context: Context, depth: int = 6) -> Scores | None:
     """How a value is made from a product of two tensors by scaling and masking; None where it is not."""
     node = None if value is None else value.producer()
     if node is None or depth == 0:
@@ -210,44 +114,65 @@ def _scores(value: ir.Value | None, depth: int = 6) -> Scores | None:
     if node.domain != "":
         return None
     if node.op_type in ("Mul", "Div"):
-        return _scaled_scores(node, depth)
+        return _scaled_scores(node, context, depth)
     if node.op_type == "Add":
-        return _added_scores(node, depth)
-    return _filled_scores(node, depth) if node.op_type == "Where" else None
+        return _added_scores(node, context, depth)
+    if node.op_type == "Reshape":
+        return _windowed_scores(node, context, depth)
+    return _filled_scores(node, context, depth) if node.op_type == "Where" else None
 
 
 def _product(node: ir.Node) -> Scores | None:
     if node.op_type == "MatMul":
         return Scores(node)
-    if any(_flag(node, name) for name in ("transA", "transBatchA", "transBatchB")):
+    if any(flag(node, name) for name in ("transA", "transBatchA", "transBatchB")):
         return None
     alpha = node.attributes.get("alpha")
     return Scores(node, 1.0 if alpha is None else alpha.as_float())
 
 
-def _scaled_scores(node: ir.Node, depth: int) -> Scores | None:
+def _scaled_scores(node: ir.Node, context: Context, depth: int) -> Scores | None:
     found = constant_factor(node)
     if found is not None:
-        scores = _scores(found[0], depth - 1)
+        scores = _scores(found[0], context, depth - 1)
         return None if scores is None else scores.scaled(found[1], node)
-    if any(_scores(value, depth - 1) is not None for value in node.inputs):
+    if any(_scores(value, context, depth - 1) is not None for value in node.inputs):
         raise NearMissError(f"the scores go through a {node.op_type} by what is not one constant number")
     return None
 
 
-def _added_scores(node: ir.Node, depth: int) -> Scores | None:
+def _added_scores(node: ir.Node, context: Context, depth: int) -> Scores | None:
     for value, mask in (node.inputs, node.inputs[::-1]):
-        scores = _scores(value, depth - 1)
+        scores = _scores(value, context, depth - 1)
         if scores is not None and mask is not None:
             return scores.masked(Mask(mask), node)
     return None
 
 
-def _filled_scores(node: ir.Node, depth: int) -> Scores | None:
+def _windowed_scores(node: ir.Node, context: Context, depth: int) -> Scores | None:
+    """Scores to which a mask is added while their batch is (images, windows); `node` puts that together again."""
+    total = producer(node.inputs[0], "Add")
+    for value, mask in () if total is None else (total.inputs, total.inputs[::-1]):
+        split = producer(value, "Reshape")
+        scores = None if split is None else _scores(split.inputs[0], context, depth - 1)
+        if total is None or split is None or scores is None or mask is None:
+            continue
+        before, windows = shape_of(split.inputs[0], context), shape_of(split.outputs[0], context)
+        after = shape_of(node.outputs[0], context)
+        if before is None or after is None or windows is None or len(before) != 4 or len(windows) != 5:
+            raise NearMissError(f"its scores are taken apart as {text(windows)}, not (images, windows, heads, …)")
+        # A Reshape keeps the number of elements: the batch is the same where the other sizes are.
+        if len(after) != 4 or not all(map(same, before[1:], after[1:])) or not all(map(same, before[1:], windows[2:])):
+            raise NearMissError(f"its scores are taken apart and put together again as {text(after)} of {text(before)}")
+        return scores.viewed(split).masked(Mask(mask, windows=windows), total).viewed(node)
+    return None
+
+
+def _filled_scores(node: ir.Node, context: Context, depth: int) -> Scores | None:
     condition = node.inputs[0]
     assert condition is not None
     for value, other, keeps in ((node.inputs[1], node.inputs[2], True), (node.inputs[2], node.inputs[1], False)):
-        scores = _scores(value, depth - 1)
+        scores = _scores(value, context, depth - 1)
         if scores is None:
             continue
         filler = repeated(other)
@@ -267,8 +192,8 @@ def _filled_scores(node: ir.Node, depth: int) -> Scores | None:
 def _guard(softmax: ir.Node) -> tuple[tuple[ir.Node, ...], ir.Value]:
     """Where(IsNaN(p), 0, p) around the result of a softmax, if it is there, and the weights."""
     weights = softmax.outputs[0]
-    for test in _readers(weights, "IsNaN"):
-        for where in _readers(test.outputs[0], "Where"):
+    for test in readers(weights, "IsNaN"):
+        for where in readers(test.outputs[0], "Where"):
             if where.inputs[2] is weights and repeated(where.inputs[1]) == 0:
                 return (where, test), where.outputs[0]
     return (), weights
@@ -277,19 +202,19 @@ def _guard(softmax: ir.Node) -> tuple[tuple[ir.Node, ...], ir.Value]:
 def _weighted_product(softmax: ir.Node) -> ir.Node | None:
     """The product of the weights with the values."""
     _, weights = _guard(softmax)
-    return next((node for node in _readers(weights, "MatMul") if node.inputs[0] is weights), None)
+    return next((node for node in readers(weights, "MatMul") if node.inputs[0] is weights), None)
 
 
 def _merge(product: ir.Node) -> tuple[ir.Node, ir.Node]:
     """The Transpose and the Reshape that merge the heads of a product."""
     result = product.outputs[0]
-    transpose = next(iter(_readers(result, "Transpose")), None)
+    transpose = next(iter(readers(result, "Transpose")), None)
     if transpose is None:
         raise NearMissError("the heads of its result are not merged: no Transpose reads it")
     order = permutation(transpose, 4)
     if order != SPLIT:
         raise NearMissError(f"the heads of its result are merged by Transpose {order}, not {SPLIT}")
-    reshape = next(iter(_readers(transpose.outputs[0], "Reshape")), None)
+    reshape = next(iter(readers(transpose.outputs[0], "Reshape")), None)
     if reshape is None:
         raise NearMissError("the heads of its result are not merged: no Reshape follows the Transpose")
     return transpose, reshape
@@ -348,11 +273,14 @@ def _masks_reason(m: AttentionMatch) -> str | None:
         return None
     for mask in m.scores.masks:
         shape = shape_of(mask.value, m.context)
-        if shape is None or len(shape) > 4:
-            return f"its mask is {text(shape)}, not one of at most four dimensions"
-        wanted = m.shape[4 - len(shape) :]
+        scores = m.shape if mask.windows is None else (1, *mask.windows[1:])
+        if shape is None or len(shape) > len(scores):
+            return f"its mask is {text(shape)}, not one of at most {len(scores)} dimensions"
+        if mask.windows is not None and not all(isinstance(dim, int) for dim in (mask.windows[1], *shape)):
+            return f"the sizes of its windows {text(mask.windows)} are not all known"
+        wanted = scores[len(scores) - len(shape) :]
         if not all(dim == 1 or fits(dim, want, m.shape) for dim, want in zip(shape, wanted, strict=True)):
-            return f"its mask {text(shape)} is not known to broadcast to the scores {text(m.shape)}"
+            return f"its mask {text(shape)} is not known to broadcast to the scores {text(scores)}"
         if not m.weighted.guard and may_hide_all(as_filled(mask)):
             return "a query from which its mask hides every key gives NaN, with MultiHeadAttention zeros"
     if m.scores.masks and not any(_spans_keys(mask, m) for mask in m.scores.masks):
@@ -401,104 +329,6 @@ def _place(m: AttentionMatch) -> ir.Node | None:
     if any(position.get(node, -1) >= position[first] for node in makers if node is not None):
         raise NearMissError(f"{first.op_type} reads the present keys or values before its inputs are there")
     return first
-
-
-# The bias
-
-
-def _bias(m: AttentionMatch, nodes: list[ir.Node]) -> ir.Value | None:
-    """The masks as one additive tensor of (1 or batch, 1 or heads, queries, keys); adds what makes it to `nodes`."""
-    parts = [_additive(mask, m, nodes) for mask in m.scores.masks]
-    if not parts:
-        return None
-    (bias, shape), *others = parts
-    for other, other_shape in others:
-        shape = _broadcast(shape, other_shape)
-        bias = _helper(m, nodes, "Add", [bias, other], "bias")
-    if len(shape) < 4:
-        missing = 4 - len(shape)
-        bias, shape = _unsqueezed(bias, missing, m, nodes), (1,) * missing + shape
-    return bias if fits(shape[2], m.shape[2]) else _expanded(bias, shape, m, nodes)
-
-
-def _broadcast(a: Dims, b: Dims) -> Dims:
-    """The shape of two masks that are added: each dimension is 1 or that of the scores."""
-    rank = max(len(a), len(b))
-    both = [(1,) * (rank - len(shape)) + shape for shape in (a, b)]
-    return tuple(y if x == 1 else x for x, y in zip(*both, strict=True))
-
-
-def _additive(mask: Mask, m: AttentionMatch, nodes: list[ir.Node]) -> tuple[ir.Value, Dims]:
-    """A mask as what is added to the scores, and its shape."""
-    shape = shape_of(mask.value, m.context)
-    assert shape is not None
-    if mask.filler is None:
-        return mask.value, shape
-    made = _made_before(m, mask.value, "Where", shape)
-    if made is not None and [repeated(value) for value in made.inputs[1:]] == _choices(mask):
-        return made.outputs[0], shape
-    constants = [m.initializer(np.array(choice, np.float32), "mask") for choice in _choices(mask)]
-    return _helper(m, nodes, "Where", [mask.value, *constants], "mask"), shape
-
-
-def _choices(mask: Mask) -> list[float]:
-    assert mask.filler is not None
-    return [0.0, mask.filler] if mask.keeps else [mask.filler, 0.0]
-
-
-def _unsqueezed(value: ir.Value, count: int, m: AttentionMatch, nodes: list[ir.Node]) -> ir.Value:
-    axes = list(range(count))
-    if m.context.model.opset_imports.get("", 1) < 13:
-        return _helper(m, nodes, "Unsqueeze", [value], "bias", {"axes": axes})
-    return _helper(m, nodes, "Unsqueeze", [value, m.initializer(np.array(axes, np.int64), "axes")], "bias")
-
-
-def _expanded(bias: ir.Value, shape: Dims, m: AttentionMatch, nodes: list[ir.Node]) -> ir.Value:
-    """A bias that is the same for all queries, with a row for each, as onnxruntime wants it."""
-    wanted = (*shape[:2], m.shape[2], shape[3])
-    made = _made_before(m, bias, "Expand", wanted)
-    if made is not None:
-        return made.outputs[0]
-    length = m.shape[2]
-    if isinstance(length, int):
-        sizes = m.initializer(np.array([1, 1, length, 1], np.int64), "rows")
-    else:
-        ones = m.initializer(np.ones(2, np.int64), "ones")
-        one = m.initializer(np.ones(1, np.int64), "one")
-        every = _helper(m, nodes, "Shape", [m.query.rows], "rows")
-        rows = _helper(m, nodes, "Gather", [every, one], "rows")
-        sizes = _helper(m, nodes, "Concat", [ones, rows, one], "rows", {"axis": 0})
-    return _helper(m, nodes, "Expand", [bias, sizes], "bias")
-
-
-def _made_before(m: AttentionMatch, source: ir.Value, op_type: str, shape: Dims) -> ir.Node | None:
-    """The node that this rule made of `source` for another attention, if it stands before this one."""
-    graph = m.root.graph
-    assert isinstance(graph, ir.Graph)
-    for node in _readers(source, op_type):
-        found = shape_of(node.outputs[0], m.context)
-        ours = FuseAttention.name in node.metadata_props.get(RULE_KEY, "").split(",")
-        if not ours or node.graph is not graph or found is None or not all(map(same, found, shape)):
-            continue
-        place = _place(m) or m.root
-        if next(item for item in graph if item in (node, place)) is node:
-            return node
-    return None
-
-
-def _helper(
-    m: AttentionMatch,
-    nodes: list[ir.Node],
-    op_type: str,
-    inputs: Sequence[ir.Value | None],
-    suffix: str,
-    attributes: dict[str, object] | None = None,
-) -> ir.Value:
-    """The result of one more node before the attention."""
-    node = m.new_node(op_type, inputs, attributes)
-    node.name = f"{m.root.name}_{suffix}_{len(nodes)}"
-    nodes.append(node)
-    return node.outputs[0]
 
 
 RULES: tuple[Rule, ...] = (FuseAttention(),)

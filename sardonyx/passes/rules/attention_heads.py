@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from sardonyx.graph.constants import array_of, is_constant
-from sardonyx.ops.framework.facts import Dims, same
+from sardonyx.ops.framework.facts import Dims
 from sardonyx.passes.base import Context
 from sardonyx.passes.rule import NearMissError
+from sardonyx.passes.rules.attention_parts import rows_behind_transpose, rows_of
 from sardonyx.passes.rules.facts import permutation
 
 _NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
@@ -22,7 +23,8 @@ SPLIT = (0, 2, 1, 3)  # (batch, length, heads, size) to (batch, heads, length, s
 class Heads:
     """One operand of attention, of `shape` (batch, heads, length, size).
 
-    - `rows` holds it as (batch, length, heads * size); where there is a past, its new positions alone.
+    - `rows` holds it as (batch, length, heads * size), in all of its columns or in `columns`; where there is a past,
+      its new positions alone.
     - `tensor` holds it in four dimensions.
     - `past` is what `rows` are appended to, and `join` the Concat that does so.
     - `split` are the nodes between `rows` and `tensor`, `nodes` those that follow; both may have other readers.
@@ -31,6 +33,7 @@ class Heads:
     shape: Dims
     rows: ir.Value | None = None
     tensor: ir.Value | None = None
+    columns: tuple[int, int] | None = None
     past: ir.Value | None = None
     join: ir.Node | None = None
     split: tuple[ir.Node, ...] = ()
@@ -106,31 +109,19 @@ def unscaled(value: ir.Value) -> Scaled:
     return Scaled(value, factor, tuple(nodes))
 
 
-def _rows(split: ir.Value, context: Context) -> tuple[ir.Value, ir.Node] | None:
-    """The (batch, length, heads * size) that a Reshape splits into (batch, length, heads, size), proved by facts."""
-    reshape = producer(split, "Reshape")
-    if reshape is None or reshape.inputs[0] is None:
-        return None
-    before, after = shape_of(reshape.inputs[0], context), shape_of(split, context)
-    if before is None or after is None or len(before) != 3 or len(after) != 4:
-        return None
-    heads, size = after[2:]
-    if not isinstance(heads, int) or not isinstance(size, int):
-        return None
-    if same(before[0], after[0]) and same(before[1], after[1]) and before[2] == heads * size:
-        return reshape.inputs[0], reshape
-    return None
-
-
 def _split(value: ir.Value, context: Context) -> Heads | None:
     """A (batch, heads, length, size) that is split from (batch, length, heads * size), else None."""
-    transpose = producer(value, "Transpose")
-    if transpose is None or transpose.inputs[0] is None or permutation(transpose, 4) != SPLIT:
+    shape, transpose = shape_of(value, context), producer(value, "Transpose")
+    if transpose is None:
+        found = rows_behind_transpose(value, context)
+    elif transpose.inputs[0] is not None and permutation(transpose, 4) == SPLIT:
+        found = rows_of(transpose.inputs[0], context)
+    else:
         return None
-    found, shape = _rows(transpose.inputs[0], context), shape_of(value, context)
     if found is None or shape is None:
         return None
-    return Heads(shape, found[0], value, split=(transpose, found[1]))
+    before = () if transpose is None else (transpose,)
+    return Heads(shape, found.value, value, columns=found.columns, split=(*before, *found.nodes))
 
 
 def query(value: ir.Value, context: Context) -> tuple[Heads, float]:
@@ -141,7 +132,7 @@ def query(value: ir.Value, context: Context) -> tuple[Heads, float]:
         raise NearMissError(_not_split("query", outer.value, context))
     inner = unscaled(heads.rows)
     split = (*outer.nodes, *heads.split, *inner.nodes)
-    return Heads(heads.shape, inner.value, split=split), outer.factor * inner.factor
+    return Heads(heads.shape, inner.value, columns=heads.columns, split=split), outer.factor * inner.factor
 
 
 def keys(value: ir.Value, context: Context, transposed: bool) -> tuple[Heads, float]:
@@ -156,11 +147,12 @@ def keys(value: ir.Value, context: Context, transposed: bool) -> tuple[Heads, fl
     source, order = transpose.inputs[0], permutation(transpose, 4)
     nodes = (*outer.nodes, transpose)
     if order == (0, 2, 3, 1):
-        found, shape = _rows(source, context), shape_of(source, context)
+        found, shape = rows_of(source, context), shape_of(source, context)
         if found is None or shape is None:
             raise NearMissError(_not_split("key", source, context))
         batch, length, heads, size = shape
-        return Heads((batch, heads, length, size), found[0], split=(found[1],), nodes=nodes), outer.factor
+        swapped = (batch, heads, length, size)
+        return Heads(swapped, found.value, columns=found.columns, split=found.nodes, nodes=nodes), outer.factor
     if order != (0, 1, 3, 2):
         raise NearMissError(f"the keys are transposed by {order}, which does not exchange length and size")
     inner = unscaled(source)
@@ -179,7 +171,7 @@ def past_or_split(value: ir.Value, context: Context) -> Heads:
         split = None if new is None else _split(new, context)
         past_shape = shape_of(past, context)
         if split is not None and past_shape is not None and len(past_shape) == 4:
-            return Heads(shape, split.rows, value, past, concat, split.split)
+            return Heads(shape, split.rows, value, split.columns, past, concat, split.split)
     return _split(value, context) or Heads(shape, tensor=value)
 
 

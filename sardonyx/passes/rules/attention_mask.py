@@ -26,12 +26,14 @@ _MOVES = (*_VIEWS, "Slice", "Transpose", "Squeeze", "Concat", "Cast", "Add", "Su
 class Mask:
     """A step between the scores and the softmax.
 
-    Either `value` is added to the scores, or `filler` replaces those where `value` is False (`keeps`) or True.
+    Either `value` is added to the scores, or `filler` replaces those where `value` is False (`keeps`) or True. Where it
+    is added to scores of `windows`, (images, windows, heads, queries, keys), the batch is that of their first two.
     """
 
     value: ir.Value
     filler: float | None = None
     keeps: bool = True
+    windows: Dims | None = None
 
 
 _LEAST = re.compile(r"\bMin\(([^()]*)\)")

@@ -1,0 +1,111 @@
+"""What the attention rule found: the products, what scales and masks the scores, and which nodes go away."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sardonyx.ops.framework.facts import Dims
+from sardonyx.passes.base import Context
+from sardonyx.passes.rule import Match, NearMissError
+from sardonyx.passes.rules.attention_heads import Heads, keys, past_or_split, query
+from sardonyx.passes.rules.attention_mask import Mask
+
+NAME = "AttentionFusion"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The product of query and keys, what scales it and what masks it, in the order in which that happens."""
+
+    product: ir.Node
+    factor: float = 1.0
+    masks: tuple[Mask, ...] = ()
+    nodes: tuple[ir.Node, ...] = ()
+
+    def scaled(self, factor: float, node: ir.Node) -> Scores:
+        if self.masks:
+            raise NearMissError("the scores are scaled after they are masked")
+        return Scores(self.product, self.factor * factor, (), (*self.nodes, node))
+
+    def masked(self, mask: Mask, node: ir.Node) -> Scores:
+        return Scores(self.product, self.factor, (*self.masks, mask), (*self.nodes, node))
+
+    def viewed(self, node: ir.Node) -> Scores:
+        """The same scores in another shape."""
+        return Scores(self.product, self.factor, self.masks, (*self.nodes, node))
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """What follows the softmax: an optional guard against NaN, the product with the values, the merge of the heads."""
+
+    guard: tuple[ir.Node, ...]
+    product: ir.Node
+    transpose: ir.Node
+    reshape: ir.Node
+
+
+class AttentionMatch(Match):
+    """Attention from the projections to the merged heads; the root is the Reshape that merges them."""
+
+    def __init__(self, softmax: ir.Node, scores: Scores, weighted: Weighted, context: Context) -> None:
+        super().__init__(weighted.reshape, context)
+        self.scores = scores
+        self.weighted = weighted
+        product_inputs = [value for value in scores.product.inputs if value is not None]
+        weighted_values = weighted.product.inputs[1]
+        assert weighted_values is not None
+        self.query, query_factor = query(product_inputs[0], context)
+        transposed = not flag(scores.product, "transB")
+        self.key, key_factor = keys(product_inputs[1], context, transposed)
+        self.value_heads = past_or_split(weighted_values, context)
+        self.scale = scores.factor * query_factor * key_factor
+        self.joins = tuple(heads.join for heads in self.operands if self.has_past and heads.join is not None)
+        # Nobody else may read what lies between the products; what feeds them stays for its other readers.
+        after = (weighted.reshape, weighted.transpose, weighted.product, *weighted.guard)
+        self._own = (*after, softmax, *reversed(scores.nodes), scores.product, *self.joins)
+        followed = [*self.query.split, *self.key.nodes, *self.value_heads.nodes]
+        split = [node for heads in self.operands for node in heads.split if self.has_rows]
+        self._feeders = tuple(followed + split)
+
+    @property
+    def operands(self) -> tuple[Heads, Heads]:
+        """Keys and values."""
+        return self.key, self.value_heads
+
+    @property
+    def has_past(self) -> bool:
+        """Whether keys and values are both appended to a past."""
+        return self.key.past is not None and self.value_heads.past is not None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether keys and values, or what is appended to the past, both come as (batch, length, heads * size)."""
+        with_rows = all(heads.rows is not None for heads in self.operands)
+        return with_rows and (self.has_past or all(heads.past is None for heads in self.operands))
+
+    @property
+    def shape(self) -> Dims:
+        """(batch, heads, queries, keys) of the scores."""
+        batch, heads, length, _ = self.query.shape
+        return batch, heads, length, self.key.shape[2]
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        return tuple(dict.fromkeys((*self._own, *self._feeders)))
+
+    @property
+    def shared_nodes(self) -> Collection[ir.Node]:
+        return {*self._feeders, *self.joins}
+
+
+def flag(node: ir.Node, name: str) -> bool:
+    attribute = node.attributes.get(name)
+    return attribute is not None and attribute.as_int() != 0
+
+
+def readers(value: ir.Value, *op_types: str) -> list[ir.Node]:
+    return [use.node for use in value.uses() if use.node.op_type in op_types and use.node.domain == ""]
