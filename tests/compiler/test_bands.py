@@ -233,7 +233,7 @@ def test_sizes(case: Case) -> None:
 
 def test_results_are_the_same_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones, where memory is far."""
-    monkeypatch.setattr(bands, "asks_for_results", lambda target, nbytes: True)
+    monkeypatch.setattr(bands, "asks_for_results", lambda target, nbytes, in_strips: True)
     for case in SIZES:
         given = Given.of(case, np.random.default_rng(7))
         check(computed(case, given, "", one_by_one=True)[0], case, given)

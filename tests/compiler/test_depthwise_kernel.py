@@ -224,7 +224,7 @@ def test_small_kernels_go_in_tiles() -> None:
 
 def test_large_results_are_asked_for_where_memory_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same contents."""
-    monkeypatch.setattr(window_tiles, "asks_for_results", lambda target, nbytes: True)
+    monkeypatch.setattr(window_tiles, "asks_for_results", lambda target, nbytes, in_strips: True)
     rng = np.random.default_rng(19)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 16, 70, 70), (16, 1, 3, 3)))
     attributes = WindowAttributes.of((3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "NOTSET")

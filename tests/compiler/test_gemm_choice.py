@@ -133,6 +133,9 @@ def test_what_depends_on_the_machine() -> None:
     assert asks_for_results(far, 2 << 20)
     assert not asks_for_results(far, 1 << 20)
     assert not asks_for_results(near, 2 << 20)
+    assert not asks_for_results(near, 8 << 20, in_strips=True)
+    assert asks_for_results(dataclasses.replace(near, takes_turns=True), 8 << 20, in_strips=True)
+    assert not asks_for_results(dataclasses.replace(near, takes_turns=True), 8 << 20)
     assert (
         choose_blocking(far, Problem(1, 4096, 4096)).prefetch
         == 2 * choose_blocking(near, Problem(1, 4096, 4096)).prefetch

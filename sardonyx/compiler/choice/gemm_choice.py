@@ -64,10 +64,13 @@ def asks_ahead(target: Target) -> bool:
     return target.caches.l3 > NEAR_L3
 
 
-def asks_for_results(target: Target, nbytes: int) -> bool:
+def asks_for_results(target: Target, nbytes: int, *, in_strips: bool = False) -> bool:
     """Whether results of so many bytes are worth prefetching before they are written: where memory is far, and the
-    second cache has lost what lay there."""
-    return asks_ahead(target) and nbytes > target.caches.l2 // 2
+    second cache has lost what lay there; of maps that are written `in_strips`, which no prefetcher of the machine
+    follows, also where units are half as wide as registers."""
+    if asks_ahead(target):
+        return nbytes > target.caches.l2 // 2
+    return in_strips and target.takes_turns and nbytes > 2 * target.caches.l2
 
 
 def bf16_product(target: Target) -> str | None:

@@ -154,7 +154,7 @@ def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums:
         spread,
         along,
         _finish_form(slide, finish, sums is not None),
-        asks_for_results(target, sum(tensor.nbytes for tensor in results)),
+        asks_for_results(target, sum(tensor.nbytes for tensor in results), in_strips=True),
     )
     lanes = target.lanes(F32)
     panel = cut.vectors * lanes

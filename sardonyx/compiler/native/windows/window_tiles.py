@@ -63,7 +63,7 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
         call.finish(slide, by_rows=False, flushes=binder.settings.precision == "bfloat16"),
         # Nearer than that it costs more than it saves.
         asks_ahead=call.x.nbytes > target.caches.l2,
-        asks_results=asks_for_results(target, sum(one.nbytes for one in call.results)),
+        asks_results=asks_for_results(target, sum(one.nbytes for one in call.results), in_strips=True),
     )
     words = call.matrices(slide, by_rows=False)
     if call.weights is not None:
