@@ -126,7 +126,7 @@ def test_copies_follow_the_tuning() -> None:
 
 def test_what_depends_on_the_machine() -> None:
     target = TARGETS[0]
-    near = dataclasses.replace(target, caches=Caches(48 << 10, 1 << 20, 32 << 20))
+    near = dataclasses.replace(target, caches=Caches(48 << 10, 1 << 20, 32 << 20), takes_turns=False)
     far = dataclasses.replace(target, caches=Caches(48 << 10, 2 << 20, 400 << 20))
     assert not asks_ahead(near)
     assert asks_ahead(far)
