@@ -347,7 +347,7 @@ class _Columns(_Form):
         self.depth_steps = [words.load(self.table_at + 1 + index) for index in range(count)]
         self.table_at += count + 1
         self.count: Value | None = None
-        self.zero = self.position = k.constant(self.size.type, 0)
+        self.zero = self.first = self.position = k.constant(self.size.type, 0)
 
     def scratch_elements(self) -> Value:
         return self.length * self.lanes
@@ -364,8 +364,8 @@ class _Columns(_Form):
 
     def _load(self, operand: Operand) -> Value:
         if self.count is None:
-            return operand.load(self.zero, self.lanes)
-        return operand.load_part(self.zero, self.lanes, self.count)
+            return operand.load(self.first, self.lanes)
+        return operand.load_part(self.first, self.lanes, self.count)
 
     def row_input(self, operand: Operand, start: Value, count: Value | None) -> Value:
         operand.start_row(start)
@@ -429,8 +429,23 @@ class _Columns(_Form):
                 elements.append((root, operand))
         if not elements:
             return
+        roots, number = [root for root, _ in elements], len(self.passes.reductions)
         with self._each_position() as place:
-            roots = [root for root, _ in elements]
-            values = self.elements(roots, self._loaded(), place, len(self.passes.reductions), self.position)
-            for value, (_, operand) in zip(values, elements, strict=True):
-                operand.store(value, self.zero, self.lanes, self.count)
+            for first in self._each_register():
+                values = self.elements(roots, self._loaded(), place + first, number, self.position)
+                for value, (_, operand) in zip(values, elements, strict=True):
+                    operand.store(value, self.first, self.lanes, self.count)
+
+    def _each_register(self) -> Iterator[int]:
+        """The registers of a whole vector one after the other, as long expressions of all would not stay in registers;
+        gives the first lane."""
+        k, lanes, known = self.k, self.lanes, self.known
+        self.lanes = lanes if self.count is not None else lanes // self.spec.width
+        for first in range(0, lanes, self.lanes):
+            inside = range(first, first + self.lanes)
+            self.first = k.constant(self.size.type, first)
+            self.known = {
+                key: value if value.type.lanes == 1 else k.shuffle(value, None, inside) for key, value in known.items()
+            }
+            yield first
+        self.lanes, self.known, self.first = lanes, known, self.zero
