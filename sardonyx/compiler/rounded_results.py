@@ -1,8 +1,8 @@
 """Results that only products in bfloat16 read: stored in bfloat16, rounded where they are made.
 
 Such a product rounds its left-hand side before it multiplies. Where nobody else reads that, it is rounded as it is
-stored: the same numbers in half the memory, without a step that reads and writes them once more. Convolutions in tiles
-of AMX are so fast that memory is what they wait for: there what is added to their sums is rounded as well.
+stored: the same numbers in half the memory, without a step that reads and writes them once more. Convolutions wait for
+memory where they write many places of few products each: what is added to their sums is rounded as well.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ _TABLE = (
         "float32",
         "works",
         "bfloat16 lets products of float32 matrices, those of attention too, be computed in bfloat16, and keeps the "
-        "weights of recurrent layers so; on machines with AMX what convolutions add is rounded, too",
+        "weights of recurrent layers so; what convolutions add is rounded, too",
         choices=("bfloat16", "float32"),
     ),
     _on_off(

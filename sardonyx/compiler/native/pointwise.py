@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
@@ -29,6 +30,8 @@ from sardonyx.kernel.canonical import Canonical, canonical
 from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, substitute, walk
 from sardonyx.kernel.program import Pointwise
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # Expressions with fewer operations than this for an element gain from a loop of two vectors a turn; longer ones from
 # `STRANDS` of them, until their code takes long to compile.
@@ -119,6 +122,7 @@ class PointwiseKernel:
             self._names,
             access,
             self._unroll,
+            flushes=binder.settings.precision == "bfloat16" and any(one.dtype == _BFLOAT16 for one in outputs),
         )
         words = [items, per_chunk, row.size, piece, shrink, fastest.size, *fastest.steps, *row.steps]
         binder.step(

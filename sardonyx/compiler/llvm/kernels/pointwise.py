@@ -25,17 +25,20 @@ from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 
 @dataclass(frozen=True)
 class PointwiseSpec:
-    """Expressions over `inputs` (dtypes by name) and how each operand, outputs included, lies along a row."""
+    """Expressions over `inputs` (dtypes by name) and how each operand, outputs included, lies along a row; `flushes`:
+    what is rounded to bfloat16 may lose denormal numbers."""
 
     body: Canonical
     inputs: tuple[str, ...]
     access: tuple[Access, ...]
     unroll: int = 1
+    flushes: bool = False
 
 
 def emit_pointwise(target: Target, spec: PointwiseSpec) -> str:
     """The module of a pointwise kernel."""
     k, words = kernel_frame(target)
+    k.flushes = spec.flushes
     dtypes = [np.dtype(name) for name in spec.inputs] + [root.dtype for root in spec.body.roots]
     count = len(dtypes)
     scalars = []

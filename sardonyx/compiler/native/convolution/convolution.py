@@ -61,7 +61,7 @@ class ConvolutionKernel(NativeKernel):
     """
 
     takes_epilogue = True
-    is_depthwise = False
+    is_depthwise = is_pointwise = False
     writes_slices = reads_slices = True
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
@@ -76,16 +76,20 @@ class ConvolutionKernel(NativeKernel):
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         w = inputs[1]
-        self.is_depthwise = w is not None and w.shape is not None and tuple(w.shape[:2]) == (self.group, 1)
+        shape = None if w is None or w.shape is None else tuple(w.shape)
+        self.is_depthwise = shape is not None and shape[:2] == (self.group, 1)
+        self.is_pointwise = shape is not None and all(size == 1 for size in shape[2:])
         return products_reason(inputs[:2])
 
     def rounds(self, target: Target) -> tuple[int, ...]:
         # Tiles are so much faster than what reads float32 that they take all convolutions over all channels; windows
-        # over single channels wait for memory.
-        return (0,) if target.has_amx and (self.group == 1 or self.is_depthwise) else ()
+        # over single channels wait for memory. By vectors larger windows may be computed by what reads float32.
+        if target.has_amx:
+            return (0,) if self.group == 1 or self.is_depthwise else ()
+        return (0,) if self.group == 1 and self.is_pointwise else ()
 
     def rounds_operands(self, target: Target) -> bool:
-        return target.has_amx
+        return True
 
     def bind(
         self, binder: Binder, inputs: Sequence[Tensor | None], *, epilogue: Epilogue | None = None

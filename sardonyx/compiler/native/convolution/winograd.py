@@ -96,6 +96,7 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
         shares_requests=cut.tile_block > cut.tile_rows,
         from_taps=cut.from_taps,
         asks_for_tiles=asks_ahead(binder.target),
+        flushes=binder.settings.precision == "bfloat16",
         epilogue=_epilogue(finish.outputs, operands),
     )
     packed = binder.derived(

@@ -55,7 +55,8 @@ class WinogradSpec:
     micro-kernel has `rows` x `vectors` registers. With `shares_requests` it takes several turns for the tiles of a
     block, which share in asking for filters ahead of time. With `from_taps` filters come as they are, and up to
     `TILES_AT_ONCE` tiles of a block are multiplied by `winograd_taps`. With `asks_for_tiles` the place of a transformed
-    tile is asked for while the one before it is written.
+    tile is asked for while the one before it is written. `flushes`: what is rounded to bfloat16 may lose denormal
+    numbers.
     """
 
     stride: int = 1
@@ -66,6 +67,7 @@ class WinogradSpec:
     shares_requests: bool = True
     from_taps: bool = False
     asks_for_tiles: bool = False
+    flushes: bool = False
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
 
@@ -114,6 +116,7 @@ class _Winograd:
         self.spec = spec
         self.scheme = SCHEMES[spec.stride, spec.outputs]
         k = self.k = Function(KERNEL, target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+        k.flushes = spec.flushes
         self.panel = target.lanes(F32) * spec.vectors
         self.tile_products = products_of_tile(self.scheme, self.panel)
         self.in_tiles = PRODUCTS[spec.stored].in_tiles
