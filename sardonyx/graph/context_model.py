@@ -30,11 +30,6 @@ class Context:
     file: str = ""
 
 
-def may_be_context(beginning: bytes) -> bool:
-    """Whether a model that begins like this can be one; false for nearly all others."""
-    return OPERATOR.encode() in beginning and SOURCE.encode() in beginning
-
-
 def context_in(data: memoryview) -> Context | None:
     """What the only node of a serialised model carries; None for other models, and for what is no model."""
     try:

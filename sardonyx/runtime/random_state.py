@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,8 @@ class Stream:
         if own_seed is not None:
             seed = int(own_seed)
         elif _seed is not None:
+            import zlib  # which processes without random operators do not need
+
             seed = _seed + zlib.crc32(name.encode())
         else:
             seed = int.from_bytes(os.urandom(4))

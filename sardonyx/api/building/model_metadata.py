@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from sardonyx.light_dataclass import dataclass
 
 # What onnxruntime shows for a model without a version.
 NO_VERSION = 2**63 - 1

@@ -8,16 +8,18 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors
-from sardonyx.graph.context_model import Context, context_in, may_be_context
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.engine_file import BEGINNING, DamagedError, SealedEngine, map_sealed, sealed_engine
 from sardonyx.runtime.memory.mapped_pages import map_file
 
 if TYPE_CHECKING:
     from sardonyx.api.options.session_options import SessionOptions
+    from sardonyx.graph.context_model import Context
 
 # Bytes of a file that are looked at to tell what it is.
 _LOOKED_AT = 64 << 10
+# In the beginning of every model that carries an engine, and of few others: the operator of its node.
+_MARK = b"EPContext"
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,9 @@ def find(source: Any, options: SessionOptions) -> EngineSource | None:
     if isinstance(source, bytes):
         if source.startswith(BEGINNING):
             return _opened("the engine given as bytes", memoryview(source), None)
-        if may_be_context(source[:_LOOKED_AT]):
-            found = context_in(memoryview(source))
-            return None if found is None else _carried(found, memoryview(source), None, "", options)
-        return None
+        if _MARK not in source[:_LOOKED_AT]:
+            return None
+        return _in_model(memoryview(source), None, "", options)
     if not isinstance(source, str) or not source:
         return None
     try:
@@ -52,11 +53,17 @@ def find(source: Any, options: SessionOptions) -> EngineSource | None:
         return None
     if beginning.startswith(BEGINNING):
         return _mapped(source)
-    if not may_be_context(beginning):
-        return None
-    data = map_file(source)
-    found = context_in(data)
-    return None if found is None else _carried(found, data, status, source, options)
+    return _in_model(map_file(source), status, source, options) if _MARK in beginning else None
+
+
+def _in_model(
+    data: memoryview, status: os.stat_result | None, path: str, options: SessionOptions
+) -> EngineSource | None:
+    """The engine that the model `data` carries, which is the file `path` (empty: none); None where it carries none."""
+    from sardonyx.graph.context_model import context_in  # which few sessions need
+
+    context = context_in(data)
+    return None if context is None else _carried(context, data, status, path, options)
 
 
 def _carried(
