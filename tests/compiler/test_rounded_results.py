@@ -114,8 +114,8 @@ BLOCK = {
 @pytest.mark.parametrize("variant", host_targets())
 @pytest.mark.parametrize("name", BLOCK)
 def test_convolutions_read_what_they_add_and_windows_rounded(name: str, variant: str) -> None:
-    """Numbers as large as all that is added differ in the third digit; in tiles, and of windows of one place, nothing is
-    rounded by a step."""
+    """Numbers as large as all that is added differ in the third digit; in tiles nothing is rounded by a step, and by
+    vectors nothing that windows of one place read."""
     head = '<ir_version: 10, opset_import: ["" : 20]> g (float[1, 32, 9, 11] x) => (float[a, b, c, d] y)'
     made = onnx.parser.parse_model(f"{head} {{ {BLOCK[name]} }}")
     rng = np.random.default_rng(5)
