@@ -199,6 +199,25 @@ def test_what_is_not_finite_stays_where_it_belongs(where: str) -> None:
     assert np.allclose(found[finite], expected[finite], rtol=1e-5, atol=1e-3)
 
 
+def test_columns_behind_the_last_whole_panels_take_the_ordinary_product() -> None:
+    """With what belongs to columns, to rows, and to both in the epilogue."""
+    m, k, n = 151, 512, 512 + 3 * panel_columns(host_target()) + 1
+    a, b = matrices(m, k, n, seed=12)
+    rng = np.random.default_rng(13)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((n,), (m, n + 3), (m, 1))]
+    arrays[1] = arrays[1][:, 2 : 2 + n]
+    binder, memory = new_binder(), Memory()
+    binder.settings = replace(binder.settings, fast_products=True)
+    output = Input(F32, 0) + Input(F32, 1) + Input(F32, 2) * Input(F32, 3)
+    epilogue = Epilogue((output,), tuple(place(memory, array) for array in arrays))
+    (y,) = MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
+    assert [step.kernel for step in binder.steps] == ["stamp", "strassen", "gemm"]
+    memory.run(binder, one_by_one=True)
+    assert y is not None
+    expected = a.astype(np.float64) @ b + arrays[0] + arrays[1] * arrays[2]
+    assert np.allclose(memory.read(y), expected, rtol=1e-5, atol=2e-4)
+
+
 def test_off_gives_the_bits_of_the_ordinary_kernel() -> None:
     a, b = matrices(*SHAPE, seed=9)
     plain, kernels = kernels_of_product(a, b, fast=False)

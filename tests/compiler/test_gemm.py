@@ -66,7 +66,7 @@ def multiply(
 ) -> Array:
     """A x B by the kernel; B is a constant (packed) or a value of the run."""
     binder, memory = new_binder(variant), Memory()
-    binder.settings = replace(binder.settings, float32_tiles=tiles)
+    binder.settings = replace(binder.settings, float32_tiles=tiles, fast_products=False)
     right = binder.constant(b) if constant else place(memory, b)
     (y,) = MatMulKernel(parameters or {}).bind(binder, [place(memory, a), right])
     assert y is not None

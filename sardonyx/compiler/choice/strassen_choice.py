@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.compiler.choice.gemm_choice import Problem, asks_ahead, panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -82,6 +82,16 @@ def declined(target: Target, problem: Problem) -> str | None:
     return None
 
 
+def columns_of_quarters(target: Target, problem: Problem) -> int:
+    """How many of the first columns of a product take quarters: those whose halves are whole panels, or none."""
+    unit = 2 * panel_columns(target)
+    whole = replace(problem, n=problem.n // unit * unit)
+    if declined(target, whole) is not None:
+        return 0
+    enough = whole.n == problem.n or gain(problem.m, problem.k, whole.n) * whole.n >= _LEAST_GAIN * problem.n
+    return whole.n if enough else 0
+
+
 def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     """The cut of a product that is not `declined`.
 
@@ -140,9 +150,14 @@ def _lines(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
+# A block of a panel may be so large where the nearest cache is smaller: reading it again from the second one is hidden
+# behind the multiplications, and each end of a block is a pass over the tiles.
+_PANEL_BYTES = 48 << 10
+
+
 def _k_block(target: Target, half: int, panel: int) -> int:
     """Elements of K whose words of a panel take the nearest cache, the same for all blocks."""
-    most = max(64, target.caches.l1 // (panel * _WORD))
+    most = max(64, max(_PANEL_BYTES, target.caches.l1) // (panel * _WORD))
     return -(-half // -(-half // most))
 
 

@@ -41,7 +41,7 @@ from sardonyx.compiler.native.products.dots_step import takes_dots
 from sardonyx.compiler.native.products.packed_constants import Packed, panels_product
 from sardonyx.compiler.native.products.plain_product import Axis, PlainProduct, batch_arguments
 from sardonyx.compiler.native.products.shallow_step import takes_shallow
-from sardonyx.compiler.native.products.strassen_step import takes_quarters
+from sardonyx.compiler.native.products.strassen_step import columns_by_quarters
 from sardonyx.compiler.native.products.words import as_tiles, as_words, row_step
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr
@@ -140,13 +140,17 @@ def multiply(
         product = "bf16"
         found.problem = replace(found.problem, product=product)
     problem, rows, epilogue = found.problem, found.row_steps, TileEpilogue(found.kinds, outputs)
+    done = 0  # columns from the first on
     if problem.a == "rows" and PRODUCTS[product].parts == 1:
         left = found.a.reshaped((problem.m, problem.k), (rows[0], 1))
         others = list(zip((*found.operands, *results), rows[2:], strict=True))
         sides = others[: len(operands)], others[len(operands) :]
         plain = PlainProduct(problem, left, found.b, epilogue, *sides, found.batch)
         if problem.b == "packed":
-            if takes_shallow(binder, plain) or (binder.settings.fast_products and takes_quarters(binder, plain)):
+            if takes_shallow(binder, plain):
+                return
+            done = columns_by_quarters(binder, plain) if binder.settings.fast_products else 0
+            if done == problem.n:
                 return
         elif found.b.strides[-2] == 1:
             plain = replace(plain, b=found.b.reshaped((problem.k, problem.n), found.b.strides[-2:]))
@@ -164,7 +168,7 @@ def multiply(
         spec=spec,
         sizes={
             "m": problem.m,
-            "n": problem.n,
+            "n": problem.n - done,
             "k": problem.k,
             "b_stride": found.b_stride,
             "far": int(in_memory > binder.target.caches.l3 / 2 or asks_for_results(binder.target, written)),
@@ -175,7 +179,7 @@ def multiply(
         source=found.a if isinstance(a, Tensor) else a.tensor,
         geometry=a.geometry if isinstance(a, WindowRows | RunRows) else None,
     )
-    _add_steps(binder, known, problem, found.batch, len(results))
+    _add_steps(binder, known, replace(problem, n=problem.n - done), found.batch, len(results), done)
 
 
 def _make_ready(binder: Binder, spec: GemmSpec, problem: Problem) -> None:
@@ -334,19 +338,22 @@ def _terms(
     return _Terms(problem, a, b_tensor, b_stride, operands, kinds, rows.steps, axes[:-1])
 
 
-def _add_steps(binder: Binder, known: _Known, problem: Problem, batch: Sequence[Axis], results: int) -> None:
+def _add_steps(
+    binder: Binder, known: _Known, problem: Problem, batch: Sequence[Axis], results: int, column: int
+) -> None:
     """A step over the batch axes that the kernel addresses, for each place on the others.
 
-    The last `results` of the matrices are written.
+    The last `results` of the matrices are written, from a `column` on that begins a panel.
     """
     inner, outer = batch[-BATCH_DIMS:], batch[:-BATCH_DIMS]
     share = math.prod(axis.size for axis in outer)
     each = replace(problem, batch=problem.batch // share)
     blocking = choose_blocking(binder.target, each)
-    nbytes = sum([tensor.nbytes for tensor in known.in_memory])
+    nbytes = sum([tensor.nbytes for tensor in known.in_memory]) * problem.n / (column + problem.n)
+    begins = known.begins(column) if column else [0] * len(known.matrices)
     for index in grid(*(range(axis.size) for axis in outer)):
         offsets = [
-            sum(at * axis.steps[one] for at, axis in zip(index, outer, strict=True))
+            begins[one] + sum(at * axis.steps[one] for at, axis in zip(index, outer, strict=True))
             for one in range(len(known.matrices))
         ]
         binder.step(
@@ -401,6 +408,12 @@ class _Known:
     def in_memory(self) -> tuple[Tensor, ...]:
         """The matrices as they lie in memory."""
         return (self.source, *self.matrices[1:])
+
+    def begins(self, column: int) -> list[int]:
+        """Where this column, which begins one of the packed panels of B, begins in each matrix."""
+        operands = [column if kind.addressing in ("full", "row") else 0 for kind in self.spec.epilogue.operands]
+        results = [column] * (len(self.matrices) - len(operands) - 2)
+        return [0, column * self.sizes["k"], *operands, *results]
 
     def arguments(self, batches: Sequence[Axis], offsets: Sequence[int], blocking: Blocking) -> list[Argument]:
         count = len(self.spec.epilogue.operands)

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import tile_shape
-from sardonyx.compiler.choice.strassen_choice import Cut, choose_cut, declined
+from sardonyx.compiler.choice.strassen_choice import Cut, choose_cut, columns_of_quarters
 from sardonyx.compiler.llvm.kernels.products.gemm_strassen import (
     StrassenSpec,
     argument_names,
@@ -22,19 +22,22 @@ from sardonyx.compiler.native.products.plain_product import PlainProduct
 _MANY_ROWS = 512
 
 
-def takes_quarters(binder: Binder, product: PlainProduct) -> bool:
-    """Whether a product is computed by quarters; if so its steps are added, by `multiply_quarters`.
+def columns_by_quarters(binder: Binder, product: PlainProduct) -> int:
+    """How many of the first columns are computed by quarters, whose steps are added by `multiply_quarters`.
 
     A rehearsal with few rows makes the kernels ready for runs with many.
     """
-    if declined(binder.target, product.problem) is None:
-        multiply_quarters(binder, product)
-        return True
-    long = replace(product.problem, m=_MANY_ROWS)
-    if binder.rehearses and declined(binder.target, long) is None:
-        rows = product.a.reshaped((long.m, long.k), product.a.strides)
-        multiply_quarters(Binder(binder.library), replace(product, problem=long, a=rows))
-    return False
+    columns = columns_of_quarters(binder.target, product.problem)
+    if columns:
+        multiply_quarters(binder, replace(product, problem=replace(product.problem, n=columns)))
+        return columns
+    if binder.rehearses:
+        long = replace(product.problem, m=_MANY_ROWS)
+        long = replace(long, n=columns_of_quarters(binder.target, long))
+        if long.n:
+            rows = product.a.reshaped((long.m, long.k), product.a.strides)
+            multiply_quarters(Binder(binder.library), replace(product, problem=long, a=rows))
+    return 0
 
 
 def multiply_quarters(binder: Binder, product: PlainProduct) -> None:
