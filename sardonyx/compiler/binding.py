@@ -135,7 +135,7 @@ class Binder:
     def result(self, place: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Tensor:
         """An uninitialised value [batch, *places, channels] for the output at `place`, [batch, channels, *places].
 
-        It is contiguous, unless it lies in the result of a Concat: then its rows lie apart.
+        It is contiguous, unless it lies in the result of a Concat or has longer rows: then its rows lie apart.
         """
         one = self.slices[place] if place < len(self.slices) else None
         if one is None:

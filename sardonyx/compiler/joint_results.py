@@ -19,7 +19,8 @@ from sardonyx.compiler.bound_step import Buffer, Tensor, row_major
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Where a value lies in a Concat's result: from channel `first` on in each of its rows of so many `channels`.
+    """Where a value lies in a Concat's result: from channel `first` on in each of its rows of so many `channels`. Or in
+    memory of its own whose rows are longer.
 
     `root` is the number of that result; it makes no difference to kernels.
     """

@@ -16,6 +16,7 @@ from sardonyx.compiler.computed_constants import computed_constant
 from sardonyx.compiler.fusion import Group, fuse
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.joint_parts import find_slices
+from sardonyx.compiler.joint_results import Slice
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import contiguous, copy
@@ -26,6 +27,7 @@ from sardonyx.compiler.new_sizes.replay import structure_of
 from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
 from sardonyx.compiler.rounded_results import round_results
 from sardonyx.compiler.segment import Operation, PairOperation, Segment, Tensors
+from sardonyx.compiler.spread_rows import find_spread
 from sardonyx.graph.computed_tensor import ComputedTensor
 from sardonyx.graph.constants import is_constant
 from sardonyx.graph.types import numpy_dtype
@@ -121,9 +123,10 @@ def build_segment(
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
     by_number = {place: value for value, place in numbers.items()}
-    slices = {}
+    slices: dict[int, Slice] = {}
     if settings.layouts:
-        slices = find_slices(operations, lambda one: shape_of(by_number[one]), lambda one: outer[by_number[one]])
+        known = operations, lambda one: shape_of(by_number[one]), lambda one: outer[by_number[one]]
+        slices = find_slices(*known) | find_spread(*known)
     return Segment(library, *kept, settings, steering.intersection(inputs), pairs, slices)
 
 

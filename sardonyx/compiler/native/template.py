@@ -61,6 +61,10 @@ class NativeKernel:
     # read where they lie.
     reads_slices: bool = False
 
+    # Whether it is a product whose left-hand side may have rows apart, and whose `bind` makes its outputs, matrices, by
+    # `Binder.result`.
+    spreads_rows: bool = False
+
     # The axis along which the only output has the inputs one after the other, which may lie there already
     # (`Binder.whole`); None where it is something else.
     joins: int | None = None

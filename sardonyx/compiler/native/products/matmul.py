@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.binding import Array, Binder, Tensor, row_major
 from sardonyx.compiler.native.products.dots_step import suits_dots
 from sardonyx.compiler.native.products.gemm_step import by_constant, multiply, product_of, products_reason
 from sardonyx.compiler.native.products.packed_constants import Packed, in_lines, in_panels, line_step
@@ -30,6 +30,7 @@ class ProductKernel(NativeKernel):
 
     takes_epilogue = True
     rounded_inputs = (0,)
+    spreads_rows = True
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
@@ -171,10 +172,23 @@ def add_product(
     if epilogue is not None:
         outputs = _applied(epilogue.outputs, result, len(taken))
         taken.extend(widened(operand, shape) for operand in epilogue.operands)
-    results = [binder.new(output.dtype, shape.result) for output in outputs]
-    places = [tensor.reshaped(matrix) for tensor in results]
+    results = [_new_result(binder, place, output.dtype, shape) for place, output in enumerate(outputs)]
+    places = [tensor.reshaped(matrix, _rows_apart(tensor, matrix)) for tensor in results]
     multiply(binder, left, right, outputs, taken, places, product)
     return results
+
+
+def _new_result(binder: Binder, place: int, dtype: DType, shape: ProductShape) -> Tensor:
+    """The result at `place`, whose rows may lie apart; a column is contiguous."""
+    is_matrix = shape.result[-1:] == (shape.columns,)
+    return binder.result(place, dtype, shape.result) if is_matrix else binder.new(dtype, shape.result)
+
+
+def _rows_apart(result: Tensor, matrix: Sequence[int]) -> tuple[int, ...] | None:
+    """The strides of the matrices of a result whose rows lie apart; None where they do not."""
+    if result.is_contiguous or len(result.shape) < 2:
+        return None
+    return row_major((*matrix[:-1], result.strides[-2]))
 
 
 @functools.lru_cache(maxsize=1024)
