@@ -76,7 +76,7 @@ class Reduction(Operator):
         shape = given(shapes[0])
         axes = contents[1] if len(contents) > 1 else None
         resolved = self._resolved(None if axes is None else [int(axis) for axis in axes.ravel()], len(shape))
-        result = tuple(int(size) for size in shortened(shape, resolved))
+        result = shortened(shape, resolved)
         if not self.keepdims:
             result = tuple(size for axis, size in enumerate(shape) if axis not in resolved)
         return Arrangement((shape,), resolved, (result,))

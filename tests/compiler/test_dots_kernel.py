@@ -46,10 +46,10 @@ def multiply(a: Array, b: Array, variant: str = "", *, constant: bool = True, on
     return memory.read(y).copy()
 
 
-def columns_of(variant: str, dtype: Any) -> list[int]:
-    """Every number of columns that dot products take on a machine, for rows of 299 and more."""
+def columns_of(variant: str, dtype: Any, k: int) -> list[int]:
+    """Every number of columns that dot products take on a machine, for rows of so many elements."""
     product = "f64" if dtype == np.float64 else "f32"
-    return [n for n in range(1, 17) if suits_dots(new_binder(variant).target, product, 299, n)]
+    return [n for n in range(1, 17) if suits_dots(new_binder(variant).target, product, k, n)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -57,10 +57,9 @@ def columns_of(variant: str, dtype: Any) -> list[int]:
 @pytest.mark.parametrize("constant", [True, False])
 def test_dot_products(variant: str, dtype: Any, constant: bool) -> None:
     rng = np.random.default_rng(1)
-    counts = columns_of(variant, dtype)
-    assert counts
-    for n in counts:
-        for m, k in [(1, 299), (7, 304), (29, 999)]:
+    assert columns_of(variant, dtype, 299)
+    for m, k in [(1, 299), (7, 304), (29, 999)]:
+        for n in columns_of(variant, dtype, k):
             a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
             found = multiply(a, b, variant, constant=constant)
             expected = a.astype(np.float64) @ b.astype(np.float64)
@@ -116,7 +115,7 @@ def test_vectors_batches_and_strides() -> None:
 def test_epilogue(variant: str) -> None:
     """Gemm's addend, then operands of every kind, two outputs, of which one is expensive and one narrow."""
     rng = np.random.default_rng(4)
-    m, k, n = 21, 500, columns_of(variant, np.float32)[-1]
+    m, k, n = 21, 500, columns_of(variant, np.float32, 500)[-1]
     a, b = rng.standard_normal((m, k)).astype(np.float32) / 20, rng.standard_normal((n, k)).astype(np.float32)
     bias, residual = rng.standard_normal(n).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
     column = rng.standard_normal((m, 1)).astype(np.float32)

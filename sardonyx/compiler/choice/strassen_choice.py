@@ -58,7 +58,10 @@ def gain(m: int, k: int, n: int) -> float:
 
 
 def declined(target: Target, problem: Problem) -> str | None:
-    """Why a matrix product takes the eight products of quarters; None where it takes seven."""
+    """Why a matrix product takes the eight products of quarters; None where it takes seven.
+
+    No text has sizes: they would become fixed where a formula of them is made.
+    """
     panel = panel_columns(target)
     m, k, n = problem.m, problem.k, problem.n
     if problem.product != "f32":
@@ -68,17 +71,16 @@ def declined(target: Target, problem: Problem) -> str | None:
     if problem.batch != 1 or problem.a != "rows":
         return "the rows of the left-hand side do not lie the same step apart, each in one piece"
     if k % 2:
-        return f"{k} rows of the right-hand side have no halves"
+        return "the right-hand side has an odd number of rows"
     if n % (2 * panel):
-        return f"half of {n} columns is no whole number of panels of {panel}"
+        return "half of the columns is no whole number of panels"
     if asks_ahead(target):  # sums of quarters wait for the caches longer than the eighth product takes
         return "the last cache is far from its cores"
-    saved = gain(m, k, n)
-    if saved < _LEAST_GAIN:
-        return f"the sums of {m}x{k}x{n} cost too much of what is saved: {100 * saved:.1f} % would be left"
+    if gain(m, k, n) < _LEAST_GAIN:
+        return "the sums cost too much of what is saved"
     rows = tile_shape(target).rows
     if _row_block((m + 1) // 2, _wished_rows(target, _k_block(target, k // 2, panel), rows), rows) is None:
-        return f"half of {m} rows cannot be cut into high tiles"
+        return "half of the rows cannot be cut into high tiles"
     return None
 
 

@@ -37,10 +37,10 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
     if _are_words(matrix, product):
         strides = [stride // kind.depth for stride in matrix.strides[:-1]]
         return Tensor(_WORDS, (*outer, size_k // kind.depth), (*strides, 1), matrix.buffer, matrix.offset)
-    row, count = row_words(binder, matrix, product), math.prod(outer)
     stride = row_step(matrix)
     if stride is None:
-        matrix, stride = contiguous(binder, matrix), size_k
+        return as_words(binder, contiguous(binder, matrix), product)
+    row, count = row_words(binder, matrix, product), math.prod(outer)
     words = binder.new(_WORDS, (*outer, row))
     binder.step(
         emit_words,
