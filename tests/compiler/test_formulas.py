@@ -239,6 +239,22 @@ def test_recurrent_layers_have_formulas(found: list[bool]) -> None:
     assert found.count(False) <= 1
 
 
+def test_products_of_quarters_have_formulas(found: list[bool]) -> None:
+    """Where they pay, a wide product takes quarters in long inputs."""
+    text = '<ir_version: 10, opset_import: ["" : 20]> wide (float[1, n, 384] x) => (float[1, n, 1536] y) {'
+    made = parser.parse_model(f"{text} y = MatMul (x, w) }}")
+    w = np.random.default_rng(1).standard_normal((384, 1536)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    source = native(session_of(made.SerializeToString())).plan_for(((1, 16, 384),)).source
+    assert isinstance(source, BoundSegment)
+    for n in range(112, 136):
+        source.segment.bind([(1, n, 384)])
+    found.clear()
+    for n in range(136, 200):
+        assert_same_plan(source.segment, [(1, n, 384)])
+    assert found.count(False) <= 0.1 * len(found)
+
+
 def test_one_outline_serves_steps_of_one_chunk_and_of_many(model: bytes, routed: list[bool]) -> None:
     segment = segment_of(session_of(model, threads=2))
     patterns = set()

@@ -176,9 +176,11 @@ def _row_block(upper: int, wished: int, rows: int, more: int = 1) -> tuple[int, 
     no block will do.
     """
     count = max(1, round(upper / wished)) * more
-    for block in range(-(-upper // count), 0, -1):
+    block = -(-upper // count)
+    while block > 0:
         tile = -(-block // -(-block // rows))
         last = upper - (-(-upper // block) - 1) * block
         if tile >= rows - LEAST_MAKING and last >= tile:
             return block, tile
+        block -= 1
     return None

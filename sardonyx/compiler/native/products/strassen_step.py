@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from sardonyx.compiler.binding import Binder
-from sardonyx.compiler.choice.gemm_choice import tile_shape
+from sardonyx.compiler.choice.gemm_choice import Problem, tile_shape
 from sardonyx.compiler.choice.strassen_choice import Cut, choose_cut, columns_of_quarters
 from sardonyx.compiler.llvm.kernels.products.gemm_strassen import (
     StrassenSpec,
@@ -58,14 +58,14 @@ def multiply_quarters(binder: Binder, product: PlainProduct) -> None:
         chunks=cut.chunks,
         scratch=cut.scratch,
         flops=product.flops * 7 / 8,
-        detail=partial(_detail, spec, cut, f"{m}x{k}x{n}"),
+        detail=partial(_detail, spec, cut, product.problem),
     )
 
 
-def _detail(spec: StrassenSpec, cut: Cut, sizes: str) -> str:
+def _detail(spec: StrassenSpec, cut: Cut, sizes: Problem) -> str:
     """The sizes, the tile in rows and registers, and how the products are cut into chunks."""
     return (
-        f"{sizes} {spec.product} by 7 products of quarters, "
+        f"{sizes.m}x{sizes.k}x{sizes.n} {spec.product} by 7 products of quarters, "
         f"tile {cut.tile_rows}x{spec.vectors}, {cut.row_block} rows of each half, k {cut.k_block}, "
         f"{cut.group} panels of each half a chunk"
     )
