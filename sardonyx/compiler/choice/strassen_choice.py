@@ -21,6 +21,8 @@ _TILES = 0.013
 _A_SUMS, _C_SUMS, _B_SUMS = 8.0, 14.0, 1.2
 # A smaller gain is not worth the coarser rounding.
 _LEAST_GAIN = 0.035
+# The part of the columns that may be left to the ordinary product.
+_MOST_OTHERS = 1 / 256
 
 
 # Nobody changes one: it is not frozen because that makes its construction three times as dear.
@@ -85,13 +87,15 @@ def declined(target: Target, problem: Problem) -> str | None:
 
 
 def columns_of_quarters(target: Target, problem: Problem) -> int:
-    """How many of the first columns of a product take quarters: those whose halves are whole panels, or none."""
+    """How many of the first columns of a product take quarters: those whose halves are whole panels, or none.
+
+    Columns are rounded in two ways where others are left, so that equal ones differ: these are to be very few.
+    """
     unit = 2 * panel_columns(target)
     whole = replace(problem, n=problem.n // unit * unit)
-    if declined(target, whole) is not None:
+    if problem.n - whole.n > _MOST_OTHERS * problem.n or declined(target, whole) is not None:
         return 0
-    enough = whole.n == problem.n or gain(problem.m, problem.k, whole.n) * whole.n >= _LEAST_GAIN * problem.n
-    return whole.n if enough else 0
+    return whole.n
 
 
 def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:

@@ -39,7 +39,9 @@ def as_words(binder: Binder, matrix: Tensor, product: str) -> Tensor:
         return Tensor(_WORDS, (*outer, size_k // kind.depth), (*strides, 1), matrix.buffer, matrix.offset)
     stride = row_step(matrix)
     if stride is None:
-        return as_words(binder, contiguous(binder, matrix), product)
+        matrix, stride = contiguous(binder, matrix), size_k
+        if _are_words(matrix, product):
+            return as_words(binder, matrix, product)
     row, count = row_words(binder, matrix, product), math.prod(outer)
     words = binder.new(_WORDS, (*outer, row))
     binder.step(
