@@ -12,10 +12,10 @@ from sardonyx.ops.framework.facts import Dims, same, unknown_dim
 from sardonyx.passes.base import Context, Level
 from sardonyx.passes.rule import Match, NearMissError, Replacement, Rule
 from sardonyx.passes.rules.attention_bias import NewInputs
-from sardonyx.passes.rules.attention_heads import SPLIT, constant_factor, producer, shape_of, text
+from sardonyx.passes.rules.attention_heads import SPLIT, constant_factor, text
 from sardonyx.passes.rules.attention_mask import ABSORBING, Mask, as_filled, fits, is_causal, may_hide_all, repeated
 from sardonyx.passes.rules.attention_match import NAME, AttentionMatch, Scores, Weighted, flag, readers
-from sardonyx.passes.rules.facts import in_main_graph, permutation
+from sardonyx.passes.rules.facts import in_main_graph, permutation, producer, shape_of
 from sardonyx.passes.rules.reshapes import constant_target
 
 

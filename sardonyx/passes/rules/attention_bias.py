@@ -10,9 +10,10 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Dims, same
 from sardonyx.passes.rule import RULE_KEY
-from sardonyx.passes.rules.attention_heads import Heads, shape_of
+from sardonyx.passes.rules.attention_heads import Heads
 from sardonyx.passes.rules.attention_mask import Mask, fits, repeated
 from sardonyx.passes.rules.attention_match import NAME, AttentionMatch, readers
+from sardonyx.passes.rules.facts import shape_of
 
 
 class NewInputs:

@@ -12,7 +12,7 @@ from sardonyx.ops.framework.facts import Dims
 from sardonyx.passes.base import Context
 from sardonyx.passes.rule import NearMissError
 from sardonyx.passes.rules.attention_parts import rows_behind_transpose, rows_of
-from sardonyx.passes.rules.facts import permutation
+from sardonyx.passes.rules.facts import permutation, producer, shape_of
 
 _NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 
@@ -49,23 +49,10 @@ class Scaled:
     nodes: tuple[ir.Node, ...] = ()
 
 
-def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node of one of these operators of ONNX whose first result a value is, else None."""
-    node = None if value is None else value.producer()
-    if node is None or node.domain != "" or node.op_type not in op_types or node.outputs[0] is not value:
-        return None
-    return node
-
-
 def origin(value: ir.Value | None) -> str:
     """Where a value comes from, in words."""
     node = None if value is None else value.producer()
     return "an input or a constant" if node is None else node.op_type
-
-
-def shape_of(value: ir.Value | None, context: Context) -> Dims | None:
-    fact = context.inference.fact(value)
-    return None if fact is None else fact.shape
 
 
 def text(shape: Dims | None) -> str:

@@ -13,7 +13,8 @@ from sardonyx.graph.constants import Array, array_of, is_constant
 from sardonyx.ops.framework.dims import add, minimum
 from sardonyx.ops.framework.facts import Dim, Dims, same
 from sardonyx.passes.base import Context
-from sardonyx.passes.rules.attention_heads import number, producer, shape_of
+from sardonyx.passes.rules.attention_heads import number
+from sardonyx.passes.rules.facts import producer, shape_of
 
 # What replaces scores must absorb what it replaces when it is added: any score up to 3e22 in float32.
 ABSORBING = -1e30

@@ -14,9 +14,8 @@ import onnx_ir as ir
 from sardonyx.ops.framework.facts import same
 from sardonyx.passes.base import Context, Level, MaskFormat
 from sardonyx.passes.rule import Match, Replacement, Rule
-from sardonyx.passes.rules.attention_heads import producer, shape_of
 from sardonyx.passes.rules.attention_mask import repeated
-from sardonyx.passes.rules.facts import in_main_graph, unsqueezed_axes
+from sardonyx.passes.rules.facts import in_main_graph, producer, shape_of, unsqueezed_axes
 from sardonyx.passes.rules.narrow_integers import as_int32
 
 _MASK, _BIAS = 4, 5  # inputs of MultiHeadAttention

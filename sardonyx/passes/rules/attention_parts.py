@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.graph.constants import array_of, is_constant
-from sardonyx.ops.framework.facts import Dims, same
+from sardonyx.ops.framework.facts import same
 from sardonyx.passes.base import Context
-from sardonyx.passes.rules.facts import permutation
+from sardonyx.passes.rules.facts import permutation, producer, shape_of
 
 # How axes of (batch, length, parts, heads, size) become (batch, heads, length, size) of a part, and the axis of parts.
 _SPLIT = (0, 3, 1, 4)
@@ -40,10 +40,10 @@ def rows_of(split: ir.Value, context: Context) -> Rows | None:
     picked = _pick(split, context)
     if picked is not None:
         return _rows_of_part(picked.source, picked, context) if picked.axis == _PARTS else None
-    reshape = _reshape(split)
+    reshape = producer(split, "Reshape")
     if reshape is None or reshape.inputs[0] is None:
         return None
-    before, after = _shape(reshape.inputs[0], context), _shape(split, context)
+    before, after = shape_of(reshape.inputs[0], context), shape_of(split, context)
     if before is None or after is None or len(before) != 3 or len(after) != 4:
         return None
     heads, size = after[2:]
@@ -59,8 +59,8 @@ def rows_behind_transpose(heads: ir.Value, context: Context) -> Rows | None:
     picked = _pick(heads, context)
     if picked is None:
         return None
-    transpose = picked.source.producer()
-    if transpose is None or transpose.op_type != "Transpose" or transpose.domain != "":
+    transpose = producer(picked.source, "Transpose")
+    if transpose is None:
         return None
     order = permutation(transpose, 5)
     if order is None or len(order) != 5 or order[picked.axis] != _PARTS or transpose.inputs[0] is None:
@@ -73,10 +73,10 @@ def rows_behind_transpose(heads: ir.Value, context: Context) -> Rows | None:
 
 def _rows_of_part(parts: ir.Value, picked: Pick, context: Context) -> Rows | None:
     """The columns of a part of (batch, length, parts, heads, size), which a Reshape splits."""
-    reshape = _reshape(parts)
+    reshape = producer(parts, "Reshape")
     if reshape is None or reshape.inputs[0] is None:
         return None
-    before, after = _shape(reshape.inputs[0], context), _shape(parts, context)
+    before, after = shape_of(reshape.inputs[0], context), shape_of(parts, context)
     if before is None or after is None or len(before) != 3 or len(after) != 5:
         return None
     count, heads, size = after[2:]
@@ -95,7 +95,7 @@ def _pick(value: ir.Value, context: Context) -> Pick | None:
         return None
     if node.op_type == "Gather":
         source, given = node.inputs[0], node.inputs[1]
-        shape = _shape(source, context)
+        shape = shape_of(source, context)
         if shape is None or given is None or not is_constant(given) or given.shape is None or len(given.shape) != 0:
             return None
         axis = node.attributes.get("axis")
@@ -114,7 +114,7 @@ def _pick_of_split(node: ir.Node, context: Context) -> Pick | None:
     if part is None or split is None or split.op_type != "Split" or split.domain != "":
         return None
     source = split.inputs[0]
-    shape, before, after = _shape(source, context), _shape(part, context), _shape(node.outputs[0], context)
+    shape, before, after = shape_of(source, context), shape_of(part, context), shape_of(node.outputs[0], context)
     if source is None or shape is None or before is None or after is None or node.op_type not in ("Squeeze", "Reshape"):
         return None
     axis = split.attributes.get("axis")
@@ -125,13 +125,3 @@ def _pick_of_split(node: ir.Node, context: Context) -> Pick | None:
     if not all(map(same, after, without)):
         return None
     return Pick(source, place, split.outputs.index(part), (node, split))
-
-
-def _reshape(value: ir.Value) -> ir.Node | None:
-    node = value.producer()
-    return node if node is not None and node.domain == "" and node.op_type == "Reshape" else None
-
-
-def _shape(value: ir.Value | None, context: Context) -> Dims | None:
-    fact = context.inference.fact(value)
-    return None if fact is None else fact.shape

@@ -12,9 +12,8 @@ from sardonyx.graph.constants import array_of, is_constant
 from sardonyx.ops.framework.facts import Dim, Dims, same
 from sardonyx.passes.base import Context, Level, is_named
 from sardonyx.passes.rule import Match, Replacement, Rule
-from sardonyx.passes.rules.attention_heads import producer, shape_of
 from sardonyx.passes.rules.attention_mask import fits
-from sardonyx.passes.rules.facts import in_main_graph
+from sardonyx.passes.rules.facts import in_main_graph, producer, shape_of
 from sardonyx.passes.rules.narrow_integers import as_int32
 
 _MICROSOFT = "com.microsoft"

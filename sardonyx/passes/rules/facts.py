@@ -21,6 +21,20 @@ def all_known(shape: Dims | None) -> bool:
     return shape is not None and all(map(known, shape))
 
 
+def shape_of(value: ir.Value | None, context: Context) -> Dims | None:
+    """What inference knows of a value's shape."""
+    fact = context.inference.fact(value)
+    return None if fact is None else fact.shape
+
+
+def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node of one of these operators of ONNX whose first result a value is, else None."""
+    node = None if value is None else value.producer()
+    if node is None or node.domain != "" or node.op_type not in op_types or node.outputs[0] is not value:
+        return None
+    return node
+
+
 def result_fact(m: Match) -> Fact:
     """What inference knows of the root's result."""
     return m.context.inference.facts.get(m.root.outputs[0], Fact())

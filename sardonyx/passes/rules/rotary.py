@@ -13,8 +13,8 @@ from sardonyx.ops.framework.facts import Dims, same
 from sardonyx.passes.anchored import AnchoredRule
 from sardonyx.passes.base import Context, Level
 from sardonyx.passes.rule import Match, Replacement, Rule, op
-from sardonyx.passes.rules.attention_heads import Heads, constant_factor, past_or_split, producer, shape_of
-from sardonyx.passes.rules.facts import in_main_graph, integers, unsqueezed_axes
+from sardonyx.passes.rules.attention_heads import Heads, constant_factor, past_or_split
+from sardonyx.passes.rules.facts import in_main_graph, integers, producer, shape_of, unsqueezed_axes
 
 _BACK = op.Slice("x", "back_start", "back_end", "back_axes", "back_steps?")
 _FRONT = op.Slice("x", "front_start", "front_end", "front_axes", "front_steps?")
