@@ -181,6 +181,7 @@ def _row_block(upper: int, wished: int, rows: int, more: int = 1) -> tuple[int, 
     """
     count = max(1, round(upper / wished)) * more
     block = -(-upper // count)
+    # No range: that would fix a length that is traced.
     while block > 0:
         tile = -(-block // -(-block // rows))
         last = upper - (-(-upper // block) - 1) * block

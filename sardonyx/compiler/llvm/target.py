@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import platform
 from dataclasses import replace
@@ -161,18 +162,15 @@ def host_target(name: str = "") -> Target:
     return targets[name]
 
 
-def _cpuinfo(field: str) -> str:
-    """What Linux tells of the first processor; empty elsewhere."""
+@functools.cache
+def _cpuinfo() -> dict[str, str]:
+    """What Linux tells of the first processor, by field; empty elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            text = file.read()
+            first = list(itertools.takewhile(str.strip, file))
     except OSError:
-        text = ""
-    return (
-        next((line for line in text.splitlines() if line.partition(":")[0].strip() == field), "")
-        .partition(":")[2]
-        .strip()
-    )
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first)}
 
 
 # The family of AMD's processors whose members with AVX-512, the Zen 4, have units of 256 bits.
@@ -180,12 +178,12 @@ _ZEN_4 = "25"
 
 
 def _takes_turns() -> bool:
-    return _cpuinfo("vendor_id") == "AuthenticAMD" and _cpuinfo("cpu family") == _ZEN_4
+    return _cpuinfo().get("vendor_id") == "AuthenticAMD" and _cpuinfo().get("cpu family") == _ZEN_4
 
 
 def _host_features() -> frozenset[str]:
     """CPU features in LLVM's spelling: of the system where it tells (they respect the hypervisor), else of LLVM."""
-    found = _cpuinfo("flags").split()
+    found = _cpuinfo().get("flags", "").split()
     if found:
         names = {_FROM_CPUINFO.get(name, name) for name in found}
         if "amx-tile" in names and not _may_use_tiles():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -40,18 +41,8 @@ def rows_of(split: ir.Value, context: Context) -> Rows | None:
     picked = _pick(split, context)
     if picked is not None:
         return _rows_of_part(picked.source, picked, context) if picked.axis == _PARTS else None
-    reshape = producer(split, "Reshape")
-    if reshape is None or reshape.inputs[0] is None:
-        return None
-    before, after = shape_of(reshape.inputs[0], context), shape_of(split, context)
-    if before is None or after is None or len(before) != 3 or len(after) != 4:
-        return None
-    heads, size = after[2:]
-    if not isinstance(heads, int) or not isinstance(size, int):
-        return None
-    if same(before[0], after[0]) and same(before[1], after[1]) and before[2] == heads * size:
-        return Rows(reshape.inputs[0], (reshape,))
-    return None
+    found = _split_width(split, 2, context)
+    return None if found is None else Rows(*found[:2])
 
 
 def rows_behind_transpose(heads: ir.Value, context: Context) -> Rows | None:
@@ -67,25 +58,36 @@ def rows_behind_transpose(heads: ir.Value, context: Context) -> Rows | None:
         return None
     if (*order[: picked.axis], *order[picked.axis + 1 :]) != _SPLIT:
         return None
-    rows = _rows_of_part(transpose.inputs[0], picked, context)
-    return None if rows is None else Rows(rows.value, (*picked.nodes, transpose, *rows.nodes[-1:]), rows.columns)
+    return _rows_of_part(transpose.inputs[0], picked, context, (transpose,))
 
 
-def _rows_of_part(parts: ir.Value, picked: Pick, context: Context) -> Rows | None:
-    """The columns of a part of (batch, length, parts, heads, size), which a Reshape splits."""
-    reshape = producer(parts, "Reshape")
+def _rows_of_part(parts: ir.Value, picked: Pick, context: Context, between: tuple[ir.Node, ...] = ()) -> Rows | None:
+    """The columns of a part of (batch, length, parts, heads, size), which a Reshape splits.
+
+    `between` are the nodes from there to where the part is picked.
+    """
+    found = _split_width(parts, 3, context)
+    if found is None:
+        return None
+    value, nodes, (_, heads, size) = found
+    width = heads * size
+    return Rows(value, (*picked.nodes, *between, *nodes), (picked.index * width, (picked.index + 1) * width))
+
+
+def _split_width(
+    split: ir.Value, count: int, context: Context
+) -> tuple[ir.Value, tuple[ir.Node, ...], tuple[int, ...]] | None:
+    """The (batch, length, width) whose width a Reshape splits into `count` sizes, the Reshape, and the sizes."""
+    reshape = producer(split, "Reshape")
     if reshape is None or reshape.inputs[0] is None:
         return None
-    before, after = shape_of(reshape.inputs[0], context), shape_of(parts, context)
-    if before is None or after is None or len(before) != 3 or len(after) != 5:
+    before, after = shape_of(reshape.inputs[0], context), shape_of(split, context)
+    if before is None or after is None or len(before) != 3 or len(after) != 2 + count:
         return None
-    count, heads, size = after[2:]
-    if not (isinstance(count, int) and isinstance(heads, int) and isinstance(size, int)):
+    sizes = tuple(size for size in after[2:] if isinstance(size, int))
+    if len(sizes) != count or not all(map(same, before[:2], after[:2])) or before[2] != math.prod(sizes):
         return None
-    if not (same(before[0], after[0]) and same(before[1], after[1]) and before[2] == count * heads * size):
-        return None
-    width = heads * size
-    return Rows(reshape.inputs[0], (*picked.nodes, reshape), (picked.index * width, (picked.index + 1) * width))
+    return reshape.inputs[0], (reshape,), sizes
 
 
 def _pick(value: ir.Value, context: Context) -> Pick | None:
