@@ -195,9 +195,10 @@ def test_a_folder_that_cannot_be_written_is_only_read(monkeypatch: pytest.Monkey
     assert len(entries(folder)) == whole - 1
 
 
-def test_a_folder_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+@pytest.mark.parametrize("reason", [errno.EACCES, errno.ENOENT])  # the latter below /proc, though the parent is there
+def test_a_folder_that_cannot_be_made(reason: int, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise OSError(reason, os.strerror(reason))
 
     monkeypatch.setattr(os, "mkdir", refuse)
     assert run_session(monkeypatch).compiled > 0

@@ -46,8 +46,11 @@ class Keeper:
     Sizes that come soon after each other are written together.
     """
 
-    def __init__(self, store: EngineStore, built: Built, logger: log.Logger) -> None:
-        self._store, self._files, self._logger = store, tuple(built.files), logger
+    def __init__(
+        self, store: EngineStore, built: Built, states: Mapping[str, Sequence[int]], logger: log.Logger
+    ) -> None:
+        """`states` are those of the model's files since before it was read."""
+        self._store, self._states, self._logger = store, states, logger
         self._built, self._segments = built, segments_in(built.plan)
         self._keys: list[PlanKey] | None = None  # the latest first
         self._seen: set[PlanKey] = set()  # these, and those that were made for the engine alone
@@ -58,9 +61,10 @@ class Keeper:
     @staticmethod
     def of(store: EngineStore, built: Built, logger: log.Logger) -> Keeper | None:
         """One for a session that an engine can stand for; None for others."""
-        if not built.plan.steps or store.settled(built.files) is None:
+        states = store.settled(built.files)
+        if not built.plan.steps or states is None:
             return None
-        return Keeper(store, built, logger)
+        return Keeper(store, built, states, logger)
 
     def __call__(self, inputs: Sequence[Any]) -> bool:
         """A run had these inputs; whether others are to be told, too."""
@@ -95,7 +99,7 @@ class Keeper:
                 _AT_END.wait(GATHER_SECONDS)
             written, self._has_written = self._keys, True
             try:
-                self._store.keep(self._files, written or [], self._made)
+                self._store.keep(self._states, written or [], self._made)
             except (NotStorableError, OSError) as error:
                 self._logger.info(f"no engine is kept of this model: {error}", "engine")
 
@@ -109,7 +113,7 @@ class Keeper:
                 plans[key] = program.segments[key.segment].plan_of(key)
         if keys and not plans:
             raise NotStorableError("there is no plan for its sizes")
-        content, sections = engine_parts(self._built, program, plans, self._files)
+        content, sections = engine_parts(self._built, program, plans, tuple(self._states))
         return {**content, "warnings": self._built.warnings}, sections
 
 

@@ -94,7 +94,7 @@ class EngineStore:
         self._whole = Vouchers(folder)
         self._stem = os.path.join(folder, "engines", sha256(key.encode()).hexdigest()[:40])
         self._path = self._stem + SUFFIX
-        self._began = time.time()
+        self._began, self._model_state = time.time(), file_state(model)
 
     @property
     def key(self) -> str:
@@ -146,11 +146,12 @@ class EngineStore:
             return False
         return all(file_state(path) == state for path, state in content["files"].items())
 
-    def keep(self, files: Sequence[str], keys: Sequence[PlanKey], make: Make) -> bool:
-        """Write an engine of a model made of these files, with these plans, the latest of a segment first, and with
-        those that it had; whether that was possible, and nobody else has or does."""
-        states = self.settled(files)
-        if states is None or self._is_given_up():
+    def keep(self, states: Mapping[str, Sequence[int]], keys: Sequence[PlanKey], make: Make) -> bool:
+        """Write an engine of a model that was made of files in these states, with these plans, the latest of a segment
+        first, and with those that it had; whether that was possible, and nobody else has or does.
+
+        Not where a path leads to another file by now, be it one that has long been so, as behind a renamed folder."""
+        if self.settled(list(states)) != states or self._is_given_up():
             return False
         with only_writer(self._path) as alone:
             if not alone:
@@ -165,9 +166,11 @@ class EngineStore:
 
     def settled(self, files: Sequence[str]) -> dict[str, list[int]] | None:
         """The states of files that have not changed since shortly before this session began; None where one has, or a
-        link among them leads elsewhere by now."""
+        link among them leads elsewhere by now, or the model was not read from its file."""
         states = {path: file_state(path) for path in files}
         if not all(os.path.realpath(path) in states for path in files):
+            return None
+        if self._model_state is None or states.get(self._model) != self._model_state:
             return None
         latest = (self._began - SETTLED_SECONDS) * 1e9
         if any(state is None or max(state[1:3]) > latest for state in states.values()):

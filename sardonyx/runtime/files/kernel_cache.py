@@ -184,10 +184,11 @@ def prepare_folder(folder: str) -> str:
 def make_folder(folder: str) -> None:
     """Make a folder that is its owner's alone, in one that is made as any other; OSError."""
     try:
-        os.mkdir(folder, 0o700)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
-        make_folder(folder)
+        try:
+            os.mkdir(folder, 0o700)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(folder), exist_ok=True)
+            os.mkdir(folder, 0o700)  # once: in some places, as below /proc, there is never such a file
     except OSError:  # the system may have another reason to complain first, as in `os.makedirs`
         if not os.path.isdir(folder):
             raise
