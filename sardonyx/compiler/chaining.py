@@ -137,7 +137,7 @@ class _Weaver:
         if isinstance(call, NativeSegment):
             return self._segment(call, inputs)
         if step.kind == "view":
-            return [self._view(step, inputs)]
+            return [self._view(step, inputs) if inputs else self.code.constant(step.call(RunContext(), [])[0])]
         if not isinstance(call, ControlFlowCall):
             raise NotChainedError(f"{step.op_type} is done by Python")
         own = inputs[: call.inputs]

@@ -47,6 +47,24 @@ def numbers(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def test_constants_that_no_rewrite_took_out_are_in_chains() -> None:
+    text = """m (float[n] x, bool flag) => (float[] y, int64[] at) {
+        three = Constant<value = float[1] {3.0}>() at = NonZero(x)
+        y = If (flag) <then_branch = g () => (a) { a = Mul(x, three) },
+                       else_branch = h () => (b) { b = Add(x, three) }> }"""
+    model: ModelProto = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    x = numbers(5)
+    for flag in (True, False, True, False, True):
+        feeds = {"x": x, "flag": np.array(flag)}
+        y, at = session.run(None, feeds)
+        np.testing.assert_array_equal(y, x * np.float32(3) if flag else x + np.float32(3))
+        np.testing.assert_array_equal(at, np.nonzero(x))
+    assert is_chained(session, feeds)
+
+
 def test_contents_that_decide_are_compared_in_chains() -> None:
     """What steers one of several steps, be it an input itself or a view of one."""
     text = """m (float[n, 6] x, int64[1] rows, int64[1] k) => (float[] y, int64[] at, float[] z) {
