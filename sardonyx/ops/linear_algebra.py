@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import UNKNOWN, Fact
@@ -13,11 +14,11 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
 
 
-def square(shape: Sequence[Any]) -> int:
-    """The rows of the matrices in the last two dimensions, as far as they are known; ValueError unless square."""
-    if len(shape) < 2 or (isinstance(shape[-1], int) and isinstance(shape[-2], int) and shape[-1] != shape[-2]):
+def check_square(shape: Sequence[Any]) -> None:
+    """ValueError unless the last two dimensions are those of square matrices, as far as they are known."""
+    unknown = any(isinstance(dim, ir.SymbolicDim) for dim in shape[-2:])
+    if len(shape) < 2 or (not unknown and shape[-1] != shape[-2]):
         raise ValueError(f"Det needs square matrices in the last two dimensions, not the shape {list(shape)}")
-    return shape[-1] if isinstance(shape[-1], int) else 0
 
 
 @operator("Det", since=11)
@@ -28,11 +29,11 @@ class Det(Operator):
         x = inputs[0] or UNKNOWN
         if x.shape is None:
             return [Fact(x.type, None)]
-        square(x.shape)
+        check_square(x.shape)
         return [Fact(x.type, x.shape[:-2])]
 
     def run(self, x: Array) -> Sequence[Value]:
-        square(x.shape)
+        check_square(x.shape)
         return (np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:

@@ -239,6 +239,17 @@ def test_recurrent_layers_have_formulas(found: list[bool]) -> None:
     assert found.count(False) <= 1
 
 
+def test_determinants_of_new_sizes() -> None:
+    made = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> squares (float[b, n, n] x) => (float[b] y) { y = Det (x) }'
+    )
+    session = session_of(made.SerializeToString())
+    for number, (b, n) in enumerate(((2, 4), (7, 13), (3, 4), (7, 4), (5, 6), (9, 2), (1, 9))):
+        x = np.random.default_rng(number).standard_normal((b, n, n)).astype(np.float32)
+        (found,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(found, np.linalg.det(x.astype(np.float64)), rtol=1e-4)  # type: ignore[arg-type]
+
+
 def test_products_of_quarters_have_formulas(found: list[bool]) -> None:
     """Where they pay, a wide product takes quarters in long inputs."""
     text = '<ir_version: 10, opset_import: ["" : 20]> wide (float[1, n, 384] x) => (float[1, n, 1536] y) {'

@@ -12,7 +12,7 @@ from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.ops.linear_algebra import square
+from sardonyx.ops.linear_algebra import check_square
 
 # Multiply-adds that are worth a claim of their own.
 _CHUNK = 1 << 14
@@ -30,7 +30,8 @@ class Determinant(NativeKernel):
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         x = inputs[0]
         assert x is not None
-        rows = square(x.shape)
+        check_square(x.shape)
+        rows = x.shape[-1]
         x = contiguous(binder, x)
         result = binder.new(x.dtype, x.shape[:-2])
         count = math.prod(result.shape)
