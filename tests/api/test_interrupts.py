@@ -228,6 +228,9 @@ print(ended)
     assert _printed(body) == "interrupted []\n['by its options']\nend\n"
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 13), reason="3.13 tells of a signal the thread that was the main one before the fork"
+)
 def test_a_child_of_another_thread_is_interrupted_too() -> None:
     body = """
 check(made)
