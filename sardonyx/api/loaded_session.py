@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -71,6 +72,8 @@ class LoadedSession:
         self._options = session_opening.effective_options(source, options) if read_config else options
         self._logger = log.Logger(self._options.logid, self._options.log_severity_level)
         self._trace = self._start_trace() if self._options.enable_profiling else None
+        # What is not written by then is written with the session's end, or before the process ends.
+        self._ending = None if self._trace is None else weakref.finalize(self, self._trace.write)
         self._profiling_start = 0 if self._trace is None else self._trace.start_ns
         self._node_memory = node_memory(source, self._options._config, self._trace)
         self._context = RunContext(trace=self._node_memory or self._trace, logger=self._logger)
@@ -128,10 +131,6 @@ class LoadedSession:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"cannot pickle '{type(self).__module__}.{type(self).__qualname__}' object")
-
-    def __del__(self) -> None:
-        if getattr(self, "_trace", None) is not None:
-            self.end_profiling()
 
     # Running
 
@@ -482,13 +481,13 @@ class LoadedSession:
 
     def end_profiling(self) -> str:
         """Write the profile and return its name; an empty text where there is none to write."""
-        trace, self._trace = self._trace, None
-        if trace is None:
+        ending, self._ending, self._trace = self._ending, None, None
+        if ending is None:
             return ""
         if self._node_memory is not None:
             self._node_memory.inner = None
         self._context = replace(self._context, trace=self._node_memory)
-        return trace.write()
+        return ending() or ""
 
     @property
     def get_profiling_start_time_ns(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import functools
 import os
 import stat
 from collections.abc import Mapping
@@ -37,12 +38,16 @@ class ExternalData:
         """`model` is the model's file, where it has one."""
         self.folder = folder
         self.from_bytes = from_bytes
-        self._allowed = [os.path.realpath(folder)]
-        if model is not None and (beside := os.path.dirname(os.path.realpath(model))) not in self._allowed:
-            self._allowed.append(beside)
+        self._model = model
         self._buffers = {name: memoryview(buffer).cast("B") for name, buffer in (buffers or {}).items()}
         self._mapped: dict[str, memoryview] = {}
         self.paths: list[str] = []  # of the files that were read, and of links that led to them
+
+    @functools.cached_property
+    def _allowed(self) -> list[str]:
+        """The folders; OSError where the working directory counts and is gone."""
+        folders = [self.folder] if self._model is None else [self.folder, os.path.dirname(os.path.realpath(self._model))]
+        return list(dict.fromkeys(map(os.path.realpath, folders)))
 
     def view(self, tensor: onnx.TensorProto, size: int) -> memoryview:
         """The `size` bytes that an external tensor stands for; `errors.Fail` where they are not there."""
@@ -67,8 +72,8 @@ class ExternalData:
         for known in (self._buffers, self._mapped):
             if location in known:
                 return known[location]
-        path = self._checked(location, name)
         try:
+            path = self._checked(location, name)
             if not stat.S_ISREG(os.stat(path).st_mode):  # before opening: a pipe would block
                 raise errors.Fail(f"Random-access reads require a regular file: {path} (initializer {name})")
             data = map_file(path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sardonyx as ort
+from sardonyx.api.engines import engine_keeper
 from tests.api.engine_models import IDS, expected, keeps_every_engine, wait, write_model
 
 
@@ -56,3 +58,15 @@ def test_a_session_whose_files_were_replaced_leaves_no_engine_of_the_old_ones(tm
     wait()
     for count in (7, 12):
         check(session(path), new, count)
+
+
+def test_no_engine_is_begun_when_the_process_ends(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = write_model(tmp_path / "model.onnx")
+    ended = threading.Event()
+    ended.set()
+    monkeypatch.setattr(engine_keeper, "_AT_END", ended)  # a thread that is started so late may never begin
+    check(session(tmp_path / "model.onnx"), constants, 7)
+    wait()
+    assert not list(folder.glob("*.engine"))

@@ -118,3 +118,15 @@ def test_children_compile_while_other_threads_of_the_parent_compile(
         assert [_in_child(build) for _ in range(6)] == [0] * 6
 
     _meanwhile(build, check)
+
+
+def test_a_child_calls_back_though_the_parent_did_before() -> None:
+    session = _session(1)
+
+    def calls_back() -> None:
+        called = threading.Event()
+        session.run_async(["y"], {"x": X}, lambda *_: called.set(), None)
+        assert called.wait(PATIENCE / 4)
+
+    calls_back()
+    assert _in_child(calls_back) == 0

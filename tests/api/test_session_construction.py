@@ -395,3 +395,22 @@ def test_what_is_no_array_is_refused_with_the_name_of_its_input() -> None:
         feeds = {item.name: given for item in session.get_inputs()}
         with pytest.raises(RuntimeError, match=f"for input '{session.get_inputs()[0].name}': give an array"):
             session.run(None, feeds)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a working directory cannot be removed")
+def test_the_working_directory_may_be_gone(tmp_path: Path) -> None:
+    code = f"""
+import os, numpy as np, sardonyx as ort
+from sardonyx import errors
+from tests.api.session_models import add
+os.mkdir({str(tmp_path / "gone")!r})
+os.chdir({str(tmp_path / "gone")!r})
+os.rmdir(os.getcwd())
+x = np.ones((1, 3), np.float32)
+print(ort.InferenceSession(add()).run(None, {{"x": x, "y": x}})[0][0, 0])
+try:
+    ort.InferenceSession("model.onnx")
+except errors.NoSuchFile:
+    print("no such file")
+"""
+    assert run_python(code) == "2.0\nno such file\n"

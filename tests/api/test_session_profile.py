@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,20 @@ def test_the_file_is_written_when_the_session_goes(tmp_path: Path) -> None:
     gc.collect()
     (path,) = tmp_path.iterdir()
     assert any(event["name"] == "model_run" for event in json.loads(path.read_text()))
+
+
+def test_the_file_is_written_when_the_process_ends(tmp_path: Path) -> None:
+    text = (
+        "import builtins, sys, sardonyx as ort\n"
+        "from tests.api import session_models as models\n"
+        "options = ort.SessionOptions()\n"
+        "options.enable_profiling, options.profile_file_prefix = True, sys.argv[1]\n"
+        "builtins.kept = ort.InferenceSession(models.add(), options)\n"  # beyond the end of all other modules
+    )
+    done = subprocess.run([sys.executable, "-c", text, str(tmp_path / "p")], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    (path,) = tmp_path.glob("p_*.json")
+    assert any(event["name"] == "session_initialization" for event in json.loads(path.read_text()))
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

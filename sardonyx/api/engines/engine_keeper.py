@@ -67,7 +67,10 @@ class Keeper:
         return Keeper(store, built, states, logger)
 
     def __call__(self, inputs: Sequence[Any]) -> bool:
-        """A run had these inputs; whether others are to be told, too."""
+        """A run had these inputs; whether others are to be told, too: not when the process ends, which starts no more
+        threads."""
+        if _AT_END.is_set():
+            return False
         count = sum([segment.plans_made for segment in self._segments])
         if count == self._count and self._keys is not None:
             return True

@@ -110,9 +110,12 @@ class EngineStore:
         settings = run_settings(options)
         if settings.kernels == "numpy":
             return None
+        try:
+            paths = os.path.realpath(source), named_path(source)
+        except (OSError, ValueError):  # no path, or the working directory is gone: whoever loads the model says so
+            return None
         parts = (
-            os.path.realpath(source),
-            named_path(source),
+            *paths,
             repr(settings),
             default_threads(),
             int(options.graph_optimization_level),
@@ -127,7 +130,7 @@ class EngineStore:
             package_state(),
             np.__version__,
         )
-        return EngineStore(folder, json.dumps(parts), parts[0], settings)
+        return EngineStore(folder, json.dumps(parts), paths[0], settings)
 
     def find(self) -> Engine | None:
         """The engine, if it can be trusted and every file of the model is as it was."""

@@ -45,7 +45,7 @@ def _text(name: str, default: str, state: State, doc: str) -> ConfigKey:
     return ConfigKey(name, "text", default, state, doc)
 
 
-_AFFINITIES = r"\d+(-\d+)?(,\d+(-\d+)?)*(;\d+(-\d+)?(,\d+(-\d+)?)*)*"
+_AFFINITIES = r"(\d+(-\d+)?|[,;])+"
 
 _TABLE = (
     # Model

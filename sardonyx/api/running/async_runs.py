@@ -22,6 +22,7 @@ class AsyncRuns:
     def __init__(self, threads: int, name: str, logger: log.Logger) -> None:
         self._threads, self._name, self._logger = threads, name, logger
         self._pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
         self._lock = threading.Lock()
 
     def submit(self, run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:
@@ -29,11 +30,11 @@ class AsyncRuns:
         if self._threads == 1:
             raise errors.InvalidArgument("intra op thread pool must have at least one thread for RunAsync")
         with self._lock:
-            if self._pool is None:
+            if self._pool is None or self._process != os.getpid():  # threads do not come along through a fork
                 from concurrent.futures import ThreadPoolExecutor  # a session begins sooner without
 
                 workers = max(1, (self._threads or os.cpu_count() or 1) - 1)
-                self._pool = ThreadPoolExecutor(workers, self._name)
+                self._pool, self._process = ThreadPoolExecutor(workers, self._name), os.getpid()
         self._pool.submit(self._run_and_call, run, callback, user_data)
 
     def _run_and_call(self, run: Callable[[], list[Any]], callback: Callback, user_data: Any) -> None:

@@ -167,6 +167,8 @@ def create_and_register_allocator(mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCf
     Memory by a device allocator is no arena: such sessions keep memory of their own then. RuntimeError for memory
     of other devices than the host.
     """
+    if not isinstance(mem_info, OrtMemoryInfo) or not isinstance(arena_cfg, OrtArenaCfg | None):
+        raise TypeError(f"expected an OrtMemoryInfo and an OrtArenaCfg or None, not {mem_info!r} and {arena_cfg!r}")
     if mem_info.core_device().device_type() != CPU:
         raise RuntimeError(
             "Error when creating and registering allocator: Only CPU devices are supported. Please call "

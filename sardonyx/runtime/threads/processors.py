@@ -74,14 +74,14 @@ def added_threads(size: int, inter_op: int) -> int:
 def parse_affinities(text: str) -> tuple[frozenset[int], ...]:
     """The groups of ``session.intra_op_thread_affinities``: ``1,2;3-4``, which counts processors from 1.
 
-    Raises ValueError for text of another form.
+    As in onnxruntime, nothing between two separators counts for nothing. Raises ValueError for text of another form.
     """
-    return tuple(frozenset(_numbers(group, text)) for group in text.split(";"))
+    return tuple(frozenset(_numbers(group, text)) for group in filter(None, text.split(";")))
 
 
 def _numbers(group: str, text: str) -> Iterator[int]:
     """The processors of one group, counted from 0."""
-    for item in group.split(","):
+    for item in filter(None, group.split(",")):
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 1 <= first <= last:
