@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import functools
+import mmap
 import os
 import stat
 from collections.abc import Mapping
@@ -46,8 +46,10 @@ class ExternalData:
     @functools.cached_property
     def _allowed(self) -> list[str]:
         """The folders; OSError where the working directory counts and is gone."""
-        folders = [self.folder] if self._model is None else [self.folder, os.path.dirname(os.path.realpath(self._model))]
-        return list(dict.fromkeys(map(os.path.realpath, folders)))
+        folders = [os.path.realpath(self.folder)]
+        if self._model is not None and (beside := os.path.dirname(os.path.realpath(self._model))) not in folders:
+            folders.append(beside)
+        return folders
 
     def view(self, tensor: onnx.TensorProto, size: int) -> memoryview:
         """The `size` bytes that an external tensor stands for; `errors.Fail` where they are not there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +27,8 @@ def save_model(
     """Write `model` to `path`; weights of `external_min_bytes` and more go to `external_file` beside it.
 
     Without `external_file` the weights are in the model itself, or, where they do not fit into 2 GB, in a file named
-    after the model with ``.data`` behind it. `errors.Fail` where a file cannot be written.
+    after the model with ``.data`` behind it. `errors.Fail` where a file cannot be written, or no reader of the model
+    would take it as its weights.
     """
     target = Path(path)
     large = {
@@ -36,6 +38,8 @@ def save_model(
     }
     if external_file is None and sum(tensor.nbytes for tensor in large.values()) >= _LARGEST_MESSAGE:
         external_file = f"{target.name}.data"
+    if external_file is not None:
+        _check_location(target, external_file)
     try:
         entries: dict[int, tuple[str, int, int]] = {}
         if external_file is not None and large:
@@ -44,6 +48,15 @@ def save_model(
         _write(target, proto.SerializeToString())
     except OSError as error:
         raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
+
+
+def _check_location(target: Path, location: str) -> None:
+    """`errors.Fail` for a file that is the model itself or lies outside of its folder."""
+    place = os.path.normpath(location)
+    if os.path.isabs(place) or place.split(os.sep)[0] in (os.pardir, os.curdir) or place == target.name:
+        raise errors.Fail(
+            f"Saving the model to {target} failed: its weights must go to another file in its folder, not to {location}"
+        )
 
 
 def to_message(model: ir.Model) -> onnx.ModelProto:
@@ -58,9 +71,14 @@ def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
                 yield value.const_value
 
 
+def _draft_of(path: Path) -> Path:
+    """The name under which this thread writes a file before it gets its own."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.draft")
+
+
 def _write(path: Path, data: bytes) -> None:
     """Write a file as a whole: under another name first, so that a mapped older one stays intact."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = _draft_of(path)
     try:
         draft.write_bytes(data)
         os.replace(draft, path)
@@ -71,7 +89,7 @@ def _write(path: Path, data: bytes) -> None:
 def _write_external(path: Path, location: str, tensors: Iterable[ir.TensorProtocol]) -> dict[int, tuple[str, int, int]]:
     """Write weights one after the other; where each lies, by the identity of its tensor."""
     entries: dict[int, tuple[str, int, int]] = {}
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    draft = _draft_of(path)
     try:
         with open(draft, "wb") as file:
             for tensor in tensors:

@@ -159,7 +159,8 @@ def test_the_file_is_written_when_the_process_ends(tmp_path: Path) -> None:
         "options.enable_profiling, options.profile_file_prefix = True, sys.argv[1]\n"
         "builtins.kept = ort.InferenceSession(models.add(), options)\n"  # beyond the end of all other modules
     )
-    done = subprocess.run([sys.executable, "-c", text, str(tmp_path / "p")], capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-c", text, str(tmp_path / "p")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     (path,) = tmp_path.glob("p_*.json")
     assert any(event["name"] == "session_initialization" for event in json.loads(path.read_text()))

@@ -1,0 +1,58 @@
+"""Where optimised models and their weights are written."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+import sardonyx as ort
+from sardonyx import errors
+
+WEIGHTS = np.random.default_rng(3).standard_normal((9, 64)).astype(np.float32)
+
+
+def saved(path: Path, weights: str) -> None:
+    """Make a session that writes its model to `path`, and the weights to the file of this name."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 20]> g (float[n, 9] x) => (float[n, 64] y) { y = MatMul(x, w) }'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(WEIGHTS, "w"))
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", weights)
+    ort.InferenceSession(model.SerializeToString(), options)
+
+
+@pytest.mark.parametrize("name", ["../weights.bin", "/weights.bin", "saved.onnx", "./saved.onnx", "."])
+def test_weights_go_where_readers_look_for_them(tmp_path: Path, name: str) -> None:
+    (tmp_path / "inside").mkdir()
+    with pytest.raises(errors.Fail, match="must go to another file in its folder"):
+        saved(tmp_path / "inside" / "saved.onnx", name)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_many_sessions_at_once_write_one_model(tmp_path: Path) -> None:
+    problems = []
+
+    def save() -> None:
+        try:
+            for _ in range(5):
+                saved(tmp_path / "saved.onnx", "weights.bin")
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=save) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved.onnx", "weights.bin"]
+    tensor = onnx.load(tmp_path / "saved.onnx").graph.initializer[0]
+    np.testing.assert_array_equal(numpy_helper.to_array(tensor), WEIGHTS)
