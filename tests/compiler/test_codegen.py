@@ -100,7 +100,7 @@ def test_every_template_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     if not target.has_bf16_dot:
         wanted.discard("emit_words")  # for products of pairs of bfloat16
     if not target.has_masks:
-        wanted.discard("emit_row_pairs")  # whose rows end by masks
+        wanted.discard("emit_row_strips")  # whose rows end by masks
     if not target.has_fma:
         wanted.discard("emit_bands")  # arithmetic takes longer than the maps that it keeps in the caches
     assert sorted(wanted - {emit.__name__ for emit, _ in asked.values()}) == []

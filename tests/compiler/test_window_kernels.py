@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -183,6 +184,24 @@ def test_rows_are_combined_in_pairs(variant: str) -> None:
         op = operator(kind, kernel_shape=list(kernel), strides=[2, 2], pads=list(pads))
         x = rng.standard_normal((2, 3, *size)).astype(np.float32)
         np.testing.assert_allclose(outputs_of(op, x, variant)[0], op.run(x)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_lines_are_combined_while_they_pass_by(variant: str) -> None:
+    """Windows of all sizes over lines of less than a vector up to several strips."""
+    rng = np.random.default_rng(15)
+    for turn, (size, down, across) in enumerate(itertools.product((7, 33, 130, 300), (1, 3, 9), (1, 2, 5, 9))):
+        begin, end, above, below = (int(rng.integers(0, most)) for most in (across, across, down, down))
+        if size + begin + end < across:
+            continue
+        strides = [int(rng.integers(1, 4)), 1 + turn % 2]
+        kind = ("MaxPool", "AveragePool")[turn // 2 % 2]
+        op = operator(kind, kernel_shape=[down, across], strides=strides, pads=[above, begin, below, end])
+        x = rng.standard_normal((1, 3, 11, size)).astype(np.float32)
+        if turn % 3 == 0:
+            x.reshape(-1)[rng.integers(0, x.size, 3)] = np.nan
+        (found,) = outputs_of(op, x, variant, chunks=True)
+        np.testing.assert_allclose(found, op.run(x)[0], rtol=1e-5, atol=1e-5, err_msg=f"{kind} {size} {down} {across}")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

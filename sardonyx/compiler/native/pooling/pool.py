@@ -23,7 +23,7 @@ from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.compiler.native.windows.channel_windows import bind_channel_windows
 from sardonyx.compiler.native.windows.operands import in_places, spread_over
-from sardonyx.compiler.native.windows.row_pairs import bind_row_pairs, pairs_fit
+from sardonyx.compiler.native.windows.row_strips import bind_row_strips, longest, ns_of_strips, strips_fit
 from sardonyx.compiler.native.windows.row_windows import bind_row_windows
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
 from sardonyx.compiler.native.windows.window_tiles import bind_window_tiles, tiles_fit
@@ -155,7 +155,7 @@ def pool(
     steps = slide.each(x.strides[1:-1], 0)
     by_rows = x.strides[-1] != 1 and steps[-1] == 1 and slide.output[-1] > 1
     if by_rows and x.shape[-1] > 1:
-        by_rows = _ns_by_rows(binder.target, slide, shape) <= _ns_by_channels(binder.target, slide, x, shape)
+        by_rows = _ns_by_rows(binder.target, slide, fold, shape) <= _ns_by_channels(binder.target, slide, x, shape)
     if not by_rows:
         x = _channels_together(binder, x)
     if by_rows:
@@ -167,8 +167,8 @@ def pool(
         for operand in operands
     )
     call = WindowCall(x, windows, fold, outputs, read, tuple(made), operations)
-    if by_rows and pairs_fit(binder.target, call):
-        bind_row_pairs(binder, call)
+    if by_rows and strips_fit(binder.target, slide, fold, call.lanes(binder.target, longest(slide))):
+        bind_row_strips(binder, call)
     elif by_rows:
         bind_row_windows(binder, call)
     elif tiles_fit(binder.target, call):
@@ -184,9 +184,11 @@ _ROW_NS, _IN_ROW_NS, _AMONG_CHANNELS_NS = 5.6, 0.66, 0.3
 _COPIED, _MOVED = 50.0, 60.0
 
 
-def _ns_by_rows(target: Target, slide: Slide, shape: Sequence[int]) -> float:
+def _ns_by_rows(target: Target, slide: Slide, fold: Combine, shape: Sequence[int]) -> float:
     """How long a pool takes that goes along the rows of maps: a rough figure."""
-    lanes = target.lanes(F32)
+    lanes = min(target.lanes(F32), longest(slide))
+    if strips_fit(target, slide, fold, lanes):
+        return ns_of_strips(target, slide, shape[0] * shape[-1], lanes)
     rows = shape[0] * shape[-1] * math.prod(slide.output[:-1])
     over, along = -(-slide.size[-1] // lanes), -(-slide.output[-1] // lanes)
     combined = over * math.prod(slide.kernel[:-1]) + along * slide.kernel[-1]

@@ -16,6 +16,7 @@ from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, as_stored, memory_type
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot
 from sardonyx.compiler.llvm.types import F32, I32, I64, Type, type_of
+from sardonyx.compiler.llvm.values import Variable
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, walk
 
@@ -109,6 +110,17 @@ class Finishing:
             line = k.advance(k.pointer(a["sums"], F32).address, spot.batch * a["sums_n"] + spot.h * a["sums_h"], 1)
             self._sums = Pointer(line, F32)
 
+    def start_rows(self, spot: Spot) -> list[Variable]:
+        """Where a row lies, and after each `take_row` the one below; rows have no sums."""
+        self.start_row(spot)
+        return [self.k.variable(row.type, row) for row in self._rows]
+
+    def take_row(self, rows: Sequence[Variable]) -> None:
+        """Begin the row that these are at, and move them to the next."""
+        self._rows = [row.get() for row in rows]
+        for row, at, name in zip(rows, self._rows, self._names, strict=True):
+            row.set(self.k.advance(at, self.a[f"{name}_h"], 1))
+
     def result_row(self) -> Pointer:
         """Where the row of the first output lies."""
         first = len(self.finish.operands)
@@ -133,29 +145,30 @@ class Finishing:
         *,
         along_lanes: bool = False,
         known: Value | None = None,
+        mask: Value | None = None,
     ) -> None:
         """What the windows give from these coordinates on: vectors that follow each other along the steps or the lanes.
 
         Each of `values` is one vector of everything that the fold gives. So many of them first were stored before,
-        and are `known` to the sums.
+        and are `known` to the sums. A `mask` says which lanes there are.
         """
         k = self.k
         starts = self._starts(step, lane)
         steps = [self._distance(index, along_lanes=along_lanes) for index in range(len(starts))]
         stays = [not form.is_vector if along_lanes else not form.moves for form in self.finish.operands]
         if self.finish.is_cheap:
-            fixed = self._fixed(starts, stays)
+            fixed = self._fixed(starts, stays, mask)
             for turn, found in enumerate(values):
                 if turn:
                     starts = self._moved(starts, steps)
-                self._place([found], [starts], fixed)
+                self._place([found], [starts], fixed, mask)
             return
         rooms = [k.stack(value.type.scalar, len(values) * self.lanes) for value in values[0]]
         for turn, found in enumerate(values):
             for room, value in zip(rooms, found, strict=True):
                 room.store(value, turn * self.lanes)
         with k.apart():
-            fixed = self._fixed(starts, stays)
+            fixed = self._fixed(starts, stays, mask)
             total = None if self._total is None else self._total.load(0, self.lanes)
             stored_before = None if known is None else k.splat(known.to(I32), self.lanes)
             for begin, count in _shares(len(values)):
@@ -165,7 +178,7 @@ class Finishing:
                 starts = self._moved(group[-1], steps)
                 places = range(begin, begin + count)
                 vectors = [[room.load(at * self.lanes, self.lanes) for room in rooms] for at in places]
-                results = self._place(vectors, group, fixed)
+                results = self._place(vectors, group, fixed, mask)
                 for at, (first, *_) in zip(places, results, strict=True):
                     if total is not None:
                         assert stored_before is not None
@@ -197,27 +210,32 @@ class Finishing:
             for start, step in zip(starts, steps, strict=True)
         ]
 
-    def _read(self, index: int, pointer: Pointer) -> Value:
-        return as_loaded(pointer.load(0, self.lanes if self._is_vector(index) else 1), self._types[index])
+    def _read(self, index: int, pointer: Pointer, mask: Value | None) -> Value:
+        loaded = pointer.load(0, self.lanes, mask) if self._is_vector(index) else pointer.load()
+        return as_loaded(loaded, self._types[index])
 
-    def _fixed(self, starts: Sequence[Pointer], stays: Sequence[bool]) -> dict[int, Value]:
+    def _fixed(self, starts: Sequence[Pointer], stays: Sequence[bool], mask: Value | None) -> dict[int, Value]:
         """The operands that are the same for all vectors of a call."""
-        return {index: self._read(index, starts[index]) for index, stay in enumerate(stays) if stay}
+        return {index: self._read(index, starts[index], mask) for index, stay in enumerate(stays) if stay}
 
     def _place(
-        self, found: Sequence[Sequence[Value]], places: Sequence[Sequence[Pointer]], fixed: dict[int, Value]
+        self,
+        found: Sequence[Sequence[Value]],
+        places: Sequence[Sequence[Pointer]],
+        fixed: dict[int, Value],
+        mask: Value | None,
     ) -> list[list[Value]]:
         """Store the results for some vectors, abreast, and give them."""
         k, count = self.k, len(self.finish.operands)
         inputs = [
-            [*one, *(fixed[index] if index in fixed else self._read(index, starts[index]) for index in range(count))]
+            [*one, *(fixed[at] if at in fixed else self._read(at, starts[at], mask) for at in range(count))]
             for one, starts in zip(found, places, strict=True)
         ]
         given = emit_abreast(k, self.finish.body.roots, inputs)
         given = [[k.splat(result, self.lanes) for result in results] for results in given]
         for results, starts in zip(given, places, strict=True):
             for result, storage, pointer in zip(results, self._types[count:], starts[count:], strict=True):
-                pointer.store(as_stored(k, result, storage))
+                pointer.store(as_stored(k, result, storage), 0, mask)
         return given
 
 
