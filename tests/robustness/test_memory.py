@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import TensorProto, helper
 
 from sardonyx import InferenceSession, errors
 from sardonyx.ops.framework.result_size import result_bytes
+from sardonyx.runtime import control_groups
 from sardonyx.runtime.memory import memory
 from tests.graph.models import build, info, model, node, run
 
@@ -23,6 +25,18 @@ def test_available_memory_is_plausible() -> None:
     memory.require(1 << 10, "a small buffer")
     with pytest.raises(errors.Fail, match="Failed to allocate memory for requested buffer of size 1152921504606846976"):
         memory.require(1 << 60, "a buffer")
+
+
+def test_limits_of_all_control_groups_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_groups, "_ROOT", str(tmp_path))
+    monkeypatch.setattr(control_groups, "_OWN", str(tmp_path / "own"))
+    (tmp_path / "own").write_text("0::/a/b\n")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for folder, limit in ((tmp_path / "a", "1000000"), (tmp_path / "a" / "b", "max")):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text("400000\n")
+        (folder / "memory.stat").write_text("anon 1\ninactive_file 50000\n")
+    assert min(memory._candidates()) == 650000
 
 
 def ints(name: str, count: int) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from sardonyx.runtime import control_groups
 from sardonyx.runtime.threads import processors
 
 
@@ -46,6 +49,26 @@ def test_the_quota_of_the_control_group_is_respected(monkeypatch: pytest.MonkeyP
     files = {**_cores({i: (0, i) for i in range(8)}), "/sys/fs/cgroup/cpu.max": text}
     _machine(monkeypatch, files, set(range(8)))
     assert processors.default_threads() == threads
+
+
+def test_quotas_of_all_groups_up_to_the_root_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As under systemd, where the root shows no quota and the service's group, or the slice around it, does."""
+    own = tmp_path / "cgroup"
+    monkeypatch.setattr(control_groups, "_OWN", str(own))
+    files = _cores({i: (0, i) for i in range(8)})
+    files["/sys/fs/cgroup/a.slice/cpu.max"] = "300000 100000"
+    files["/sys/fs/cgroup/a.slice/b:c.service/cpu.max"] = "max 100000"
+    files["/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us"] = "200000"
+    files["/sys/fs/cgroup/cpu/a/cpu.cfs_period_us"] = "100000"
+    _machine(monkeypatch, files, set(range(8)))
+    for text, threads in (
+        ("0::/a.slice/b:c.service\n", 3),
+        ("3:cpuacct,cpu:/a/b\n1:memory:/\n0::/\n", 2),
+        ("4:cpuset:/a\n0::/../../a.slice\n", 8),
+        ("", 8),
+    ):
+        own.write_text(text)
+        assert processors.default_threads() == threads
 
 
 @pytest.mark.parametrize(("quota", "threads"), [("-1", 8), ("200000", 2)])

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 
 from sardonyx import errors
+from sardonyx.runtime.control_groups import group_folders
 
 # Buffers below this are not worth a look at the machine.
 CHECKED_BYTES = 64 << 20
@@ -23,14 +24,10 @@ CHECKED_BYTES = 64 << 20
 # What is left to the rest of the process.
 _RESERVE = 64 << 20
 
-_CGROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        "/sys/fs/cgroup/memory/memory.stat",
-        "total_inactive_file",
-    ),
+# Of control groups of version 2, and of version 1: the limit, what is used, and what of that the system can take back.
+_GROUP_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
 _KEPT_SECONDS = 0.05  # how long an answer stays good: many steps of one run may ask
 
@@ -38,7 +35,7 @@ _known: tuple[float, int] = (-math.inf, 0)
 
 
 def available_bytes() -> int:
-    """Bytes that this process can still take: the least of the machine's, the control group's and its own limit."""
+    """Bytes that this process can still take: the least of the machine's, its control groups' and its own limit."""
     global _known
     now = time.monotonic()
     if now - _known[0] > _KEPT_SECONDS:
@@ -160,10 +157,11 @@ if hasattr(os, "register_at_fork"):
 
 def _candidates() -> Iterable[int]:
     yield _machine()
-    for limit, usage, statistics, inactive in _CGROUPS:
-        most, used = _number(limit), _number(usage)
-        if most is not None and used is not None:
-            yield most - used + (_entry(statistics, inactive, 1) or 0)
+    for folders, (limit, usage, inactive) in zip(group_folders("memory"), _GROUP_FILES, strict=True):
+        for folder in folders:
+            most, used = _number(f"{folder}/{limit}"), _number(f"{folder}/{usage}")
+            if most is not None and used is not None:
+                yield most - used + (_entry(f"{folder}/memory.stat", inactive, 1) or 0)
     own = _own_limit()
     if own is not None:
         yield own

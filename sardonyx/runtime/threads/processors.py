@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Iterator
 
+from sardonyx.runtime.control_groups import group_folders
+
 # Threads of a team, at most.
 MOST_THREADS = (1 << 15) - 1
 
-_QUOTAS = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{number}/topology/{name}"
 
 
@@ -102,18 +103,24 @@ def _core(number: int) -> tuple[str, str]:
 
 
 def _quota() -> float | None:
-    """Processors' worth of time that the control group grants; None without a limit."""
+    """Processors' worth of time that the control groups of this process grant; None without a limit."""
+    folders = group_folders("cpu")
+    texts = [_texts(folder, "cpu.max") for folder in folders.unified]
+    texts += [_texts(folder, "cpu.cfs_quota_us", "cpu.cfs_period_us") for folder in folders.older]
+    granted = [
+        int(quota) / int(period)
+        for quota, period in filter(lambda found: len(found) == 2, texts)
+        if quota.isdecimal() and period.isdecimal() and int(quota) and int(period)  # not "max" or -1
+    ]
+    return min(granted, default=None)
+
+
+def _texts(folder: str, *names: str) -> list[str]:
+    """The words in files of a folder; none where one of them is missing."""
     try:
-        limit, period = _text(_QUOTAS[0]).split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        granted = int(_text(_QUOTAS[1]))
-        period_us = int(_text(os.path.join(os.path.dirname(_QUOTAS[1]), "cpu.cfs_period_us")))
-    except (OSError, ValueError):
-        return None
-    return granted / period_us if granted > 0 else None
+        return [word for name in names for word in _text(f"{folder}/{name}").split()]
+    except OSError:
+        return []
 
 
 def _text(path: str) -> str:
