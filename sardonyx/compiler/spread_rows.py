@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from sardonyx.compiler.choice.gemm_choice import row_step
 from sardonyx.compiler.joint_parts import ShapeOf
 from sardonyx.compiler.joint_results import Slice
 from sardonyx.compiler.segment import Operation
-
-# Elements of float32 that are 4096 bytes, and a line of them.
-_COLLIDING = 1024
-_LINE = 16
 
 
 def find_spread(operations: Sequence[Operation], shape_of: ShapeOf, outer: Callable[[int], bool]) -> dict[int, Slice]:
@@ -34,8 +31,8 @@ def find_spread(operations: Sequence[Operation], shape_of: ShapeOf, outer: Calla
                 continue
             shape = shape_of(number)
             columns = shape[-1] if shape else 0
-            if isinstance(columns, int) and columns > 0 and columns % _COLLIDING == 0:
-                found[number] = Slice(number, 0, columns + _LINE)
+            if isinstance(columns, int) and row_step(columns) != columns:
+                found[number] = Slice(number, 0, row_step(columns))
     return found
 
 

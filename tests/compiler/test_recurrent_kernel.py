@@ -280,6 +280,18 @@ def test_threads_change_no_bits(kind: str, bound_for: int, caches: Caches) -> No
             np.testing.assert_array_equal(one, same)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_inputs_of_whole_pages_are_copied_into_longer_rows(batch_first: bool) -> None:
+    inputs = _inputs(np.random.default_rng(14), "LSTM", (9, 2, 1024, 20), 2, batch_first=batch_first)
+    attributes = {"direction": "bidirectional", "layout": int(batch_first)}
+    _check("LSTM", inputs, attributes, tolerance=1e-5, known=[1, 2, 3])
+    kernel = _kernel(_operator("LSTM", inputs, attributes), inputs)
+    few = [inputs[0][:2, :2], *inputs[1:4], *[None] * 4]  # type: ignore[index]
+    many = [inputs[0], *few[1:]]
+    longer = [sum(step.kernel == "unit_rows" for step in bind(kernel, one)[0].steps) for one in (few, many)]
+    assert longer[1] == longer[0] + 1
+
+
 def test_a_late_seat_finds_nothing_left() -> None:
     """Whichever seat is taken first does the work of all; the others return at once."""
     inputs = _inputs(np.random.default_rng(12), "LSTM", (5, 2, 8, 8 * block_units(library().target, F32)))

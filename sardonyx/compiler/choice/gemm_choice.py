@@ -64,6 +64,17 @@ def asks_ahead(target: Target) -> bool:
     return target.caches.l3 > NEAR_L3
 
 
+# Elements of float32 that are 4096 bytes, and a line of them.
+_COLLIDING = 1024
+_LINE = 16
+
+
+def row_step(columns: int) -> int:
+    """The elements from one row of float32 to the next that a product reads soonest, where a row has so many: a line
+    more where the rows of a tile would share one set of the nearest cache, which holds fewer lines than that."""
+    return columns + _LINE if columns > 0 and columns % _COLLIDING == 0 else columns
+
+
 def asks_for_results(target: Target, nbytes: int, *, in_strips: bool = False) -> bool:
     """Whether results of so many bytes are worth prefetching before they are written: where memory is far, and the
     second cache has lost what lay there; of maps that are written `in_strips`, which no prefetcher of the machine

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.choice.gemm_choice import row_step
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -29,6 +30,9 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.recurrent import check_shapes, every_input
 from sardonyx.ops.recurrent_cells import Cell, Stage
 from sardonyx.runtime.memory.constant_memory import constant_empty
+
+# Rows of X that find room in one set of the nearest cache.
+_LINES_OF_A_SET = 8
 
 
 @template("recurrent")
@@ -73,7 +77,6 @@ def _projected(layer: Layer, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
     binder, sizes = layer.binder, layer.sizes
     result = layer.new_projected()
     _, rows, columns = result.shape
-    left = contiguous(binder, x).reshaped((rows, sizes.width))
     value: Expr = Input(x.dtype, 0).cast(layer.working)
     operands = []
     if bias is not None:
@@ -85,8 +88,23 @@ def _projected(layer: Layer, x: Tensor, w: Tensor, bias: Tensor | None) -> Tenso
     assert product is not None
     if is_constant(w):
         product = by_constant(binder, product, rows, columns, sizes.width)
+    left = _rows_of_input(layer, x, product)
     multiply(binder, left, _weights(binder, w, product), (value,), operands, [result], product)
     return result
+
+
+def _rows_of_input(layer: Layer, x: Tensor, product: str) -> Tensor:
+    """X as rows; copied where those of a product's tile would share one set of the nearest cache.
+
+    What `spread_rows` does for results of products is worth a copy here, as the columns of all gates read it.
+    """
+    rows, width = layer.sizes.steps * layer.sizes.batch, layer.sizes.width
+    given = contiguous(layer.binder, x)
+    room = row_step(width)
+    if product != "f32" or room == width or rows <= _LINES_OF_A_SET:
+        return given.reshaped((rows, width))
+    wide = layer.wide_rows(given, (1, rows, width), (rows * width, width, 1), 0, room)
+    return wide.reshaped((rows, width), (room, 1))
 
 
 def _weights(binder: Binder, w: Tensor, product: str) -> Tensor | Packed:
