@@ -66,6 +66,19 @@ def test_lines_of_few_channels_may_have_many_taps(
         check(found, *expected(*arrays, case), case)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_lines_of_sums_end_in_any_part_of_their_blocks(variant: str) -> None:
+    """Blocks are of one to four vectors, three among them."""
+    random = np.random.default_rng(19)
+    lanes = new_binder(variant).target.lanes(F32)
+    for width in (lanes - 1, *(vectors * lanes + more for vectors in (1, 2, 3, 4) for more in (0, 1, 3))):
+        case = Case((1, 6, 3, width), (2, 6, 3, 3), 1, (1, 1), (1, 1), (1, 1, 1, 1))
+        arrays = arrays_of(case, random)
+        found = run(new_binder(variant), LINE_SUMS, case, *arrays)
+        assert found is not None
+        check(found, *expected(*arrays, case), case)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("algorithm", EXACT, ids=lambda one: one.name)
 def test_every_type_of_data(algorithm: Algorithm, dtype: Any) -> None:

@@ -72,8 +72,9 @@ def blocked_loop(
     k: Function, count: Value, lanes: int, vectors: int, body: Callable[[Value, int, int, Value | None], None]
 ) -> None:
     """`body(at, vectors, lanes, mask)` for blocks of so many vectors, then for single ones, as `vector_loop` has it."""
-    blocks = count & -(lanes * vectors)
-    with k.loop(0, blocks, lanes * vectors) as at:
+    block = lanes * vectors
+    blocks = count // block * block
+    with k.loop(0, blocks, block) as at:
         body(at, vectors, lanes, None)
     vector_loop(k, count - blocks, lanes, lambda at, width, mask: body(blocks + at, 1, width, mask))
 
