@@ -1,4 +1,4 @@
-"""Depthwise windows with small kernels while binding: the lines and places of a tile, and how the work is cut."""
+"""Small windows in tiles or strips while binding: their lines and places, and how the work is cut."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import asks_for_results
+from sardonyx.compiler.llvm.kernels.windows.channel_strips import emit_channel_strips
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, emit_window_tiles
@@ -23,6 +24,8 @@ _MOST_LINES = 2
 _SHARE_OF_L1 = 0.6
 # Lines of a band at least: what windows of two bands read comes to the nearest cache twice.
 _FEWEST_LINES = 8
+# Vectors of channels that an item goes down a strip for, one after the other.
+_VECTORS_OF_STRIP = 4
 
 
 def tiles_fit(target: Target, call: WindowCall) -> bool:
@@ -51,7 +54,11 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     _, lines, places = slide.output
     _, down, across = (Along(1, *one) for one in zip(slide.kernel, slide.stride, slide.dilation, strict=True))
     along = tile(target, fold, (across.taps, across.stride, across.dilation), places, in_turns=False)
-    down = Along(_lines(target, fold, down, along, lines), down.taps, down.stride, down.dilation)
+    in_strips = _in_strips(target, slide, fold)
+    if in_strips:
+        along = _strip(target, down, across, places)
+    else:
+        down = Along(_lines(target, fold, down, along, lines), down.taps, down.stride, down.dilation)
     spec = TileSpec(
         call.x.dtype.name,
         fold,
@@ -72,6 +79,8 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     for place, of in ((1, "h"), (2, "w")):
         words |= {f"size_{of}": slide.size[place], f"out_{of}": slide.output[place], f"begin_{of}": begin[place]}
     block = _block(target, down, along, channels, lanes, call.x.dtype.itemsize)
+    if in_strips:
+        block = min(_VECTORS_OF_STRIP * lanes, -(-channels // lanes) * lanes)
     blocks, strips = -(-channels // block), -(-places // along.places)
     line = along.places * min(block, channels)
     band = _band(lines, call.elements_per_chunk // line, down.places)
@@ -82,9 +91,30 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     words |= {"blocks": blocks, "block": block, "channels": channels}
     detail = (
         f"{lines}x{places} windows of {down.taps}x{along.taps} over {channels} channels, "
-        f"tiles of {down.places}x{along.places}, vectors of {lanes}"
+        f"{'strips' if in_strips else 'tiles'} of {down.places}x{along.places}, vectors of {lanes}"
     )
-    call.add_step(binder, emit_window_tiles, spec, words, items, per_chunk, detail)
+    call.add_step(
+        binder, emit_channel_strips if in_strips else emit_window_tiles, spec, words, items, per_chunk, detail
+    )
+
+
+def _in_strips(target: Target, slide: Slide, fold: Fold) -> bool:
+    """Whether lines are combined as they pass by: of pools whose windows share most of their lines."""
+    if not isinstance(fold, Combine) or slide.stride[1] != 1 or slide.dilation[1] != 1:
+        return False
+    return slide.kernel[1] - 1 + slide.kernel[-1] <= target.registers // 3
+
+
+def _strip(target: Target, down: Along, across: Along, places: int) -> Along:
+    """The windows of a strip: as many as registers hold, with the lines that wait for those below."""
+    best = Along(1, across.taps, across.stride, across.dilation)
+    for count in range(2, places + 1):
+        along = Along(count, across.taps, across.stride, across.dilation)
+        if count * (down.taps - 1) + len(along.columns) + WATCHES > target.registers:
+            break
+        if -(-places // count) < -(-places // best.places):
+            best = along
+    return best
 
 
 def _lines(target: Target, fold: Fold, down: Along, along: Along, lines: int) -> int:

@@ -6,7 +6,7 @@ values of the windows at last. Columns in the padding are not shown to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -164,18 +164,21 @@ class Combining:
         return [[value] for value in self._windows()]
 
     def _windows(self) -> list[Value]:
-        """The windows over the columns: runs of 1, 2, 4… columns, each made once."""
-        along = self.along
-        runs = {(1, offset): variable.get() for offset, variable in zip(along.columns, self.columns, strict=True)}
+        return windows_along(self.along, [variable.get() for variable in self.columns], self._combined)
 
-        def run(length: int, offset: int) -> Value:
-            if (length, offset) not in runs:
-                half = 1 << ((length - 1).bit_length() - 1)
-                rest = run(length - half, offset + half * along.dilation)
-                runs[length, offset] = self._combined(run(half, offset), rest)
-            return runs[length, offset]
 
-        return [run(along.taps, along.column(place, 0)) for place in range(along.places)]
+def windows_along(along: Along, columns: Sequence[Value], combine: Callable[[Value, Value], Value]) -> list[Value]:
+    """The windows over columns: runs of 1, 2, 4… columns, each made once."""
+    runs = {(1, offset): column for offset, column in zip(along.columns, columns, strict=True)}
+
+    def run(length: int, offset: int) -> Value:
+        if (length, offset) not in runs:
+            half = 1 << ((length - 1).bit_length() - 1)
+            rest = run(length - half, offset + half * along.dilation)
+            runs[length, offset] = combine(run(half, offset), rest)
+        return runs[length, offset]
+
+    return [run(along.taps, along.column(place, 0)) for place in range(along.places)]
 
 
 class Locating:

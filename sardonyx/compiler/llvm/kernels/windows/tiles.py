@@ -66,7 +66,7 @@ def emit_window_tiles(target: Target, spec: TileSpec) -> str:
     """The module of a kernel; its arguments are those that the specification names."""
     k, words = kernel_frame(target)
     a = Arguments(words, spec.argument_names())
-    writer = _Writer(k, a, spec)
+    writer = TileWriter(k, a, spec)
     begin, end = share(k, a["items"], a["per_chunk"])
     with k.loop(begin, end) as item:
         writer.item(item)
@@ -92,7 +92,7 @@ def _windows(states: Sequence[Combining]) -> list[list[Value]]:
     return [[value for (value,) in state.finish()] for state in states]
 
 
-class _Writer:
+class TileWriter:
     """Writes the code of an item."""
 
     def __init__(self, k: Function, a: Arguments, spec: TileSpec) -> None:
@@ -104,9 +104,9 @@ class _Writer:
 
     def item(self, item: Value) -> None:
         k, a, spec = self.k, self.a, self.spec
-        above, band = _divided(item, a["bands"])
-        above, strip = _divided(above, a["strips"])
-        batch, block = _divided(above, a["blocks"])
+        above, band = divided(item, a["bands"])
+        above, strip = divided(above, a["strips"])
+        batch, block = divided(above, a["blocks"])
         channels = block * a["block"], k.smaller(a["channels"], (block + 1) * a["block"])
         place = k.smaller(strip * spec.along.places, a["out_w"] - spec.along.places)
         first = band * a["band"]
@@ -259,7 +259,7 @@ class _Writer:
                 yield as_loaded(at.load(0, lanes), self.storage)
 
 
-def _divided(number: Value, size: Value) -> tuple[Value, Value]:
+def divided(number: Value, size: Value) -> tuple[Value, Value]:
     """Quotient and remainder."""
     quotient = number // size
     return quotient, number - quotient * size
