@@ -241,8 +241,11 @@ class _Sums:
         width = result.size // items
         looks_up = self.working == np.float32 and has_lookup(binder.target)
         in_phases = run >= self.lanes // 2 if run > 1 else not (looks_up and line < _LONG_LINE)
-        phases = _phases(across, line // run) if across is not None and in_phases else None
+        in_pairs = run > 1 and in_phases and across is not None and across[0].shape[1] == 2
+        in_pairs = in_pairs and _unrolled(places.shape[1]) > 0
+        phases = _phases(across, line // run) if across is not None and in_phases and not in_pairs else None
         kind, unrolled, words = self._across(across, run, width, phases)
+        kind = "pairs of runs" if in_pairs else kind
         source, output = type_of(x.dtype), type_of(result.dtype)
         assert source is not None
         assert output is not None

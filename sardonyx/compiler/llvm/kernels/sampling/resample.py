@@ -22,11 +22,13 @@ from sardonyx.compiler.llvm.kernels.sampling.elements import (
 from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, Type
+from sardonyx.compiler.llvm.values import Variable
 
-# How elements of a line are summed: not at all; runs of neighbours, each run by one weight; element by element; element
+# How elements of a line are summed: not at all; runs of neighbours, each run by one weight; the same two by two, lines
+# down and runs across at once, so that what is summed down stays in registers; element by element; element
 # by element, found among the next two registers' worth of the line; or in phases, several of them for each element of
 # the line, all alike but for the ends; the same with runs of neighbours.
-Across = Literal["none", "runs", "elements", "lookup", "phases", "phases of runs"]
+Across = Literal["none", "runs", "pairs of runs", "elements", "lookup", "phases", "phases of runs"]
 
 # Vectors of a line that are summed in one turn of a loop.
 _UNROLL = 4
@@ -85,7 +87,7 @@ def _room(target: Target, spec: ResampleSpec, line: Any, run: Any) -> Any:
 def scratch_bytes(target: Target, spec: ResampleSpec, line: int, run: int) -> int:
     """A thread's own memory for lines of `line` elements in runs of `run`."""
     room: int = _room(target, spec, line, run)
-    return 0 if spec.across == "none" else spec.together * room * spec.working.nbytes
+    return 0 if spec.across in ("none", "pairs of runs") else spec.together * room * spec.working.nbytes
 
 
 # Elements before a line, and at least as many behind it, that phases may read.
@@ -122,6 +124,9 @@ def emit_resample(target: Target, spec: ResampleSpec) -> str:
             with k.loop(start_row, end_row, count) as row:
                 to = [output.offset((plane * rows + row + index) * width) for index in range(count)]
                 lines = to if spec.across == "none" else [scratch.offset(room * index) for index in range(count)]
+                if spec.across == "pairs of runs":
+                    _pairs_of_runs(k, spec, (down, across), from_, row, to[0], width, run)
+                    continue
                 for index, blended in enumerate(lines):
                     _blend(k, spec, down, from_, row + index, line, blended)
                 if spec.across == "runs":
@@ -225,6 +230,58 @@ def _across_runs(
             written.store(_summed(k, taps, spec.working.vector(count), term), at, mask)
 
         vector_loop(k, run, lanes, body)
+
+
+def _pairs_of_runs(
+    k: Function,
+    spec: ResampleSpec,
+    taps: tuple[_Taps, _Taps],
+    plane: Pointer,
+    row: Value,
+    to: Elements,
+    width: Value,
+    run: Value,
+) -> None:
+    """A line of runs, each the sum of two runs of sums down, which are made anew where they change."""
+    down, across = taps
+    lanes, first = k.target.lanes(spec.working), row * down.count
+    lines = [
+        (
+            Elements(plane.offset(down.places.load(first + tap)), spec.source, spec.working),
+            down.weights.load(first + tap),
+        )
+        for tap in range(down.unrolled)
+    ]
+
+    def body(at: Value, vectors: int, count: int, mask: Value | None) -> None:
+        kind = spec.working.vector(count)
+        left, right = ([k.variable(kind, 0) for _ in range(vectors)] for _ in range(2))
+        before = [k.variable(I64, -1) for _ in range(2)]
+
+        def sum_down(run: Value, into: Sequence[Variable]) -> None:
+            for index, variable in enumerate(into):
+                here = run + at + index * count
+                variable.set(_sum_of(k, [(line.load(here, count, mask), k.splat(one, count)) for line, one in lines]))
+
+        with k.loop(0, width // run) as place:
+            entry = place * across.count
+            runs_ = [across.places.load(entry + side).to(I64) for side in range(2)]
+            with k.when(runs_[0].differs(before[0].get()) | runs_[1].differs(before[1].get())):
+                follows = runs_[0].equals(before[1].get())
+                for variable, newer in zip(left, right, strict=True):
+                    variable.set(newer.get())
+                with k.otherwise(follows):
+                    sum_down(runs_[0], left)
+                sum_down(runs_[1], right)
+                for variable, read in zip(before, runs_, strict=True):
+                    variable.set(read)
+            weights = [k.splat(across.weights.load(entry + side), count) for side in range(2)]
+            written = to.offset(place * run + at)
+            for index, sides in enumerate(zip(left, right, strict=True)):
+                factors = [(side.get(), weight) for side, weight in zip(sides, weights, strict=True)]
+                written.store(_sum_of(k, factors), index * count, mask)
+
+    blocked_loop(k, run, lanes, _UNROLL, body)
 
 
 def _across_elements(
