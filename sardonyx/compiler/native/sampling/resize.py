@@ -287,7 +287,12 @@ class _Sums:
         places = (places.T[:, :, None] * run + np.arange(run)).reshape(count, width)
         weights = np.repeat(weights.T, run, axis=1)
         bases = np.minimum.reduceat(places.min(axis=0), np.arange(0, width, self.lanes))
-        near = places - np.repeat(bases, self.lanes)[:width]
+        # What was stored a moment ago is read soonest as it was stored, in whole vectors.
+        for at in (bases - bases % self.lanes, bases):
+            near = places - np.repeat(at, self.lanes)[:width]
+            if near.max() < 2 * self.lanes:
+                bases = at
+                break
         looks_up = self.working == np.float32 and has_lookup(self.binder.target) and near.max() < 2 * self.lanes
         chosen = near if looks_up else places
         arguments = [count, self._table(chosen, np.int32), self._table(weights, self.working)]

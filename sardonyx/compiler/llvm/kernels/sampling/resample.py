@@ -81,7 +81,8 @@ def _room(target: Target, spec: ResampleSpec, line: Any, run: Any) -> Any:
     A lookup reads two registers from any of them on; phases read what is before and behind the line, too.
     """
     behind = run * spec.reach[1] if spec.across == "phases of runs" else 0
-    return line + (_margin(spec, run) + behind + 3 * target.lanes(spec.working))
+    lanes = target.lanes(spec.working)
+    return (line + (_margin(spec, run) + behind + 4 * lanes - 1)) // lanes * lanes
 
 
 def scratch_bytes(target: Target, spec: ResampleSpec, line: int, run: int) -> int:
@@ -193,7 +194,8 @@ def _blend(k: Function, spec: ResampleSpec, taps: _Taps, plane: Pointer, row: Va
                 weight = taps.weights.load(first + tap)
             return elements.load(at, width, mask), k.splat(weight, width)
 
-        to.store(_summed(k, taps, spec.working.vector(width), term), at, mask)
+        summed = _summed(k, taps, spec.working.vector(width), term)
+        to.store(summed, at, mask if spec.across == "none" else None)  # whole vectors are soon read in scratch memory
 
     vector_loop(k, line, lanes, body)
 
