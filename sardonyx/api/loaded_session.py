@@ -122,6 +122,7 @@ class LoadedSession:
         self._specs = specs
         self._inputs = [(name, specs[name].raw, specs[name].optional) for name in seen.order]
         self._defaults = built.defaults
+        self.in_place = frozenset((given, made) for given, made in built.in_place)
         # Outputs whose declared shape says something that a result can break.
         self._declared = {
             value.name: value.sizes

@@ -23,7 +23,8 @@ class Built:
     of its inputs may tell. `keep`, called with the inputs of a run, keeps an engine; it tells whether to call it again.
     `live` is held as long as the session; with `borrows`, the plans are those of another one. `again` builds the same
     model for another request, whatever its files are by now; without it they must be as they were. `states` are
-    those of the model's files where engines of it may be kept."""
+    those of the model's files where engines of it may be kept. `in_place` are inputs with the outputs that may lie in
+    their memory."""
 
     signature: Signature
     plan: Plan
@@ -39,3 +40,4 @@ class Built:
     borrows: bool = False
     again: Callable[[SessionRequest], Built] | None = None
     states: Mapping[str, Sequence[int]] | None = None
+    in_place: Sequence[Sequence[str]] = ()

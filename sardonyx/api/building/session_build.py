@@ -27,6 +27,7 @@ from sardonyx.api.building.model_overrides import (
 )
 from sardonyx.api.building.placement_report import log_placement
 from sardonyx.api.building.session_request import SessionRequest
+from sardonyx.api.building.shared_caches import shared_caches
 from sardonyx.api.building.signature import Signature
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.api.options import config_keys
@@ -109,6 +110,7 @@ def build(request: SessionRequest) -> Built:
         warnings=[(line, "model") for line in loaded.warnings]
         + [(line, "inference") for line in compiled.contradictions],
         open_ifs=compiled.open_ifs,
+        in_place=shared_caches(model.graph),
     )
 
 

@@ -141,6 +141,7 @@ def engine_parts(
         "signature": signature_content(built.signature),
         "program": program.content,
         "open_ifs": list(built.open_ifs),
+        "in_place": list(map(list, built.in_place)),
         **stored.content,
     }
     return content, {

@@ -115,6 +115,7 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         compiled=lambda: later.built().compiled(),
         is_stored=True,
         open_ifs=content.get("open_ifs", ()),
+        in_place=content.get("in_place", ()),
     )
     return built, later
 

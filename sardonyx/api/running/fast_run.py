@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -92,8 +92,18 @@ class ShortWay(ABC):
         ]
         self._prepare(call, ready, forms, ready.outputs, ready.addresses)
 
-    def prepare_bound(self, call: FastCall, feeds: Mapping[str, Array], results: Sequence[Array]) -> None:
-        """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit."""
+    def prepare_bound(
+        self,
+        call: FastCall,
+        feeds: Mapping[str, Array],
+        results: Mapping[str, Array],
+        in_place: Collection[tuple[str, str]],
+    ) -> None:
+        """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit.
+
+        `results` is the memory of all outputs in their order. One may be that of an input where the two are a pair of
+        `in_place`: elsewhere a step might read what another one has written over.
+        """
         arrays = [feeds[name] for name in self.inputs]
         ready = self._served(call, arrays)
         if ready is None or len(results) != len(ready.outputs) or any(form.axis >= 0 for form in ready.outputs):
@@ -102,10 +112,16 @@ class ShortWay(ABC):
             return
         addresses = list(ready.addresses)
         addresses[: len(arrays)] = [array.ctypes.data for array in arrays]
-        for form, array in zip(ready.outputs, results, strict=True):
+        for form, (name, array) in zip(ready.outputs, results.items(), strict=True):
             if not (_is_plain(array, form.dtype) and array.shape == form.shape and array.flags.writeable):
                 return
-            if any(np.may_share_memory(array, other) for other in (*arrays, *results) if other is not array):
+            others = [
+                other
+                for given, other in zip(self.inputs, arrays, strict=True)
+                if (given, name) not in in_place or not _is_same_memory(array, other)
+            ]
+            others += [other for another, other in results.items() if another != name]
+            if any(np.may_share_memory(array, other) for other in others):
                 return
             addresses[form.external] = array.ctypes.data
         self._prepare(call, ready, (), (), addresses)
@@ -251,6 +267,11 @@ class ManySteps(ShortWay):
             while len(chains) > _MOST_CHAINS:
                 chains.popitem(last=False)
         return woven
+
+
+def _is_same_memory(one: Array, other: Array) -> bool:
+    """Whether two contiguous arrays are of the same elements in the same places."""
+    return one.ctypes.data == other.ctypes.data and one.shape == other.shape and one.dtype == other.dtype
 
 
 def _is_plain(array: Any, dtype: np.dtype[Any]) -> bool:

@@ -69,7 +69,12 @@ class SessionIOBinding:
         self._bind_output(name, CoreValue(_foreign(device, kind, shape, address)), bound=True)
 
     def bind_ortvalue_output(self, name: str, value: CoreValue) -> None:
-        """Write an output into the memory of a tensor; a value that holds nothing yet receives the result."""
+        """Write an output into the memory of a tensor; a value that holds nothing yet receives the result.
+
+        RuntimeError for memory that is read-only.
+        """
+        if isinstance(value.raw, np.ndarray) and not value.raw.flags.writeable:
+            raise RuntimeError(f"Error when binding output: the memory of the OrtValue for '{name}' is read-only")
         self._bind_output(name, value, bound=value.has_value())
 
     def synchronize_inputs(self) -> None:
@@ -119,11 +124,11 @@ class SessionIOBinding:
         one = self._session.short_way
         assert one is not None
         assert self._fast is not None
-        arrays = [self._outputs[name].raw for name in self._session.output_names if name in self._outputs]
+        arrays = {name: self._outputs[name].raw for name in self._session.output_names if name in self._outputs}
         whole = set(feeds) == set(one.inputs) and len(arrays) == len(self._session.output_names)
         if whole and not self._session.contradicts(feeds):
             with contextlib.suppress(MemoryLimitError), self._session.within_limit():  # the long way needs less
-                one.prepare_bound(self._fast, feeds, arrays)
+                one.prepare_bound(self._fast, feeds, arrays, self._session.in_place)
 
     def _changed(self) -> None:
         """What is bound is not what the last run was on."""

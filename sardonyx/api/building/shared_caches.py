@@ -1,0 +1,27 @@
+"""Caches that a step may append to in place: inputs and outputs that a caller may bind to the same memory."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+# By operator, which of its outputs is which of its inputs with rows written into it.
+_CACHES: dict[str, dict[int, int]] = {
+    "GroupQueryAttention": {1: 3, 2: 4},
+    "SparseAttention": {1: 3, 2: 4},
+    "DecoderMaskedMultiHeadAttention": {1: 5, 2: 6},
+    "TensorScatter": {0: 0},
+}
+
+
+def shared_caches(graph: ir.Graph) -> list[tuple[str, str]]:
+    """Inputs that nothing reads but the step that makes the output named beside them, row by row in the same places."""
+    found = []
+    for output in graph.outputs:
+        node = output.producer()
+        if node is None or node.op_type not in _CACHES:
+            continue
+        place = _CACHES[node.op_type].get(node.outputs.index(output))
+        past = node.inputs[place] if place is not None and place < len(node.inputs) else None
+        if past is not None and past.is_graph_input() and len(past.uses()) == 1 and not past.is_graph_output():
+            found.append((past.name or "", output.name or ""))
+    return found

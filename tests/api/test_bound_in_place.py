@@ -1,0 +1,85 @@
+"""Outputs bound to the memory of inputs: the same results in every run, in place where that is safe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import sardonyx as ort
+
+START = np.arange(16, dtype=np.float32).reshape(4, 4)
+
+
+def session(text: str, opset: int = 20) -> ort.InferenceSession:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]> {text}')
+    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def runs(made: ort.InferenceSession, given: dict[str, Any], places: dict[str, str]) -> tuple[list[Any], bool]:
+    """The outputs of five runs from the same inputs, with outputs at the `places` of inputs; and whether the last run
+    was native."""
+    binding, values, found = made.io_binding(), {}, []
+    for name, array in given.items():
+        values[name] = ort.OrtValue.ortvalue_from_numpy(array.copy())
+        binding.bind_ortvalue_input(name, values[name])
+    for item in made.get_outputs():
+        if item.name in places:
+            binding.bind_ortvalue_output(item.name, values[places[item.name]])
+        else:
+            binding.bind_output(item.name)
+    for _ in range(5):
+        for name, array in given.items():
+            values[name].update_inplace(array)
+        made.run_with_iobinding(binding)
+        found.append(binding.copy_outputs_to_cpu())
+    return found, bool(binding._iobinding._fast and binding._iobinding._fast.bound())
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("g (float[4,4] x) => (float[4,4] y, float[4,4] z) { y = Add(x, x) z = MatMul(x, x) }", {"y": "x"}),
+        ("g (float[4,4] x) => (float[4,4] y) { y = Transpose(x) }", {"y": "x"}),
+        ("g (float[4,4] x) => (float[4,4] y) { y = MatMul(x, x) }", {"y": "x"}),
+        (
+            "g (float[4,4] x, float[4,4] w) => (float[4,4] y, float[4,4] z) { y = Relu(x) z = Neg(w) }",
+            {"y": "w", "z": "x"},
+        ),
+    ],
+)
+def test_no_step_reads_what_another_has_written_over(text: str, places: dict[str, str]) -> None:
+    made = session(text)
+    given = {item.name: START + number for number, item in enumerate(made.get_inputs())}
+    wanted = made.run(None, given)
+    for found in runs(made, given, places)[0]:
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("place", ["past", "other"])
+def test_caches_are_written_in_place(place: str) -> None:
+    made = session(
+        "g (float[1,4,4] past, float[1,1,4] update, int64[1] at, float[1,4,4] other)"
+        " => (float[1,4,4] now, float[1,4,4] o) { now = TensorScatter<axis: int = 1>(past, update, at)"
+        " o = Neg(other) }",
+        24,
+    )
+    given = {"past": START[None], "update": START[None, :1] + 50, "at": np.array([2]), "other": START[None]}
+    wanted = START.copy()
+    wanted[2] = START[0] + 50
+    found, is_native = runs(made, given, {"now": place})
+    for now, other in found:
+        np.testing.assert_array_equal(now[0], wanted)
+        np.testing.assert_array_equal(other[0], -START)
+    assert is_native == (place == "past")
+
+
+def test_memory_that_is_read_only_receives_nothing() -> None:
+    array = START.copy()
+    array.flags.writeable = False
+    binding = session("g (float[4,4] x) => (float[4,4] y) { y = Neg(x) }").io_binding()
+    with pytest.raises(RuntimeError, match="'y' is read-only"):
+        binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_numpy(array))
