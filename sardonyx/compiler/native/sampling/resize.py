@@ -133,8 +133,20 @@ def _nearest(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResiz
     adjacent = x.strides[axes - 1] == run or run * x.dtype.itemsize > _LONGEST_VECTOR
     if all(times == 1 for times in outer) and 1 <= down <= _MOST_TIMES and 1 <= across <= _MOST_TIMES and adjacent:
         _by_factors(binder, x, result, axes, down, across)
+    elif all(times == 1 for times in outer) and _looks_up(binder, x, result, positions[-1], run):
+        ones = [places[:, None] for places in positions[-2:]]
+        _Sums(binder, x, result, axes - 2).add(*((places, np.ones(places.shape)) for places in ones))
     else:
         _by_tables(binder, x, result, positions[:axes], run)
+
+
+def _looks_up(binder: Binder, x: Tensor, result: Tensor, across: Array, run: int) -> bool:
+    """Whether elements of lines are looked up in registers: as sums of one element each, with a weight of 1."""
+    if x.dtype != np.float32 or run != 1 or x.strides[-1] != 1 or not result.is_contiguous:
+        return False
+    lanes = binder.target.lanes(F32)
+    spans = [at.max() - at.min() for at in np.split(across, range(lanes, len(across), lanes))]
+    return has_lookup(binder.target) and max(spans) < lanes <= len(across)
 
 
 def _by_tables(binder: Binder, x: Tensor, result: Tensor, positions: Sequence[Array], run: int) -> None:
