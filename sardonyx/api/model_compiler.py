@@ -26,6 +26,7 @@ from sardonyx.api.options.ep_context import OrtEpContextData, OrtExternalInitial
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values.core_value import CoreValue
 from sardonyx.api.values.ort_value import OrtValue
+from sardonyx.graph.saving import drafted
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -114,7 +115,8 @@ class ModelCompiler:
             return
         content = self._compile(Path(path).parent)
         try:
-            Path(path).write_bytes(content)
+            with drafted(Path(path)) as draft:
+                draft.write_bytes(content)
         except OSError as error:
             raise errors.InvalidArgument(f'open file "{path}" failed: {error.strerror}') from error
 
@@ -204,13 +206,15 @@ class ModelCompiler:
                     "external_file_path.is_relative() was false: external_initializers_file_path is relative to the "
                     f"output model, not {self._external_path}"
                 )
-            with open(folder / self._external_path, "wb") as file:
-                for tensor in model.graph.initializer:
+            large = [tensor for tensor in model.graph.initializer if len(_bytes(tensor)) > self._threshold]
+            if not large:
+                return
+            with drafted(folder / self._external_path) as draft, open(draft, "wb") as file:
+                for tensor in large:
                     content = _bytes(tensor)
-                    if len(content) > self._threshold:
-                        place = OrtExternalInitializerInfo(self._external_path, file.tell(), len(content))
-                        file.write(content)
-                        _point_to(tensor, place)
+                    place = OrtExternalInitializerInfo(self._external_path, file.tell(), len(content))
+                    file.write(content)
+                    _point_to(tensor, place)
 
 
 def make_get_initializer_location_func_wrapper(locate: Locate) -> Locate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -45,7 +46,8 @@ def save_model(
         if external_file is not None and large:
             entries = _write_external(target.parent / external_file, external_file, large.values())
         proto = _to_proto(model, entries)
-        _write(target, proto.SerializeToString())
+        with drafted(target) as draft:
+            draft.write_bytes(proto.SerializeToString())
     except OSError as error:
         raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
 
@@ -71,16 +73,13 @@ def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
                 yield value.const_value
 
 
-def _draft_of(path: Path) -> Path:
-    """The name under which this thread writes a file before it gets its own."""
-    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.draft")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file as a whole: under another name first, so that a mapped older one stays intact."""
-    draft = _draft_of(path)
+@contextlib.contextmanager
+def drafted(path: Path) -> Iterator[Path]:
+    """Where to write what becomes the file `path` as a whole after the block, so that a mapped older one stays intact;
+    OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.draft")
     try:
-        draft.write_bytes(data)
+        yield draft
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -89,16 +88,11 @@ def _write(path: Path, data: bytes) -> None:
 def _write_external(path: Path, location: str, tensors: Iterable[ir.TensorProtocol]) -> dict[int, tuple[str, int, int]]:
     """Write weights one after the other; where each lies, by the identity of its tensor."""
     entries: dict[int, tuple[str, int, int]] = {}
-    draft = _draft_of(path)
-    try:
-        with open(draft, "wb") as file:
-            for tensor in tensors:
-                offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
-                file.seek(offset)
-                entries[id(tensor)] = location, offset, _write_tensor(file, tensor)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with drafted(path) as draft, open(draft, "wb") as file:
+        for tensor in tensors:
+            offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
+            file.seek(offset)
+            entries[id(tensor)] = location, offset, _write_tensor(file, tensor)
     return entries
 
 

@@ -204,3 +204,9 @@ def test_values_of_the_c_level_cannot_be_pickled():
         pickle.dumps(OrtValue.ortvalue_from_numpy(FLOAT_ARRAY))
     with pytest.raises(ValueError, match="Provided ortvalue"):
         OrtValue(None)
+
+
+@pytest.mark.parametrize("shape", [[2**62], [2**62, 4], [2**31, 2**31, 2**10]])
+def test_a_shape_beyond_all_addresses_is_refused(shape: list[int]) -> None:
+    with pytest.raises(RuntimeError, match="Integer overflow"):
+        OrtValue.ortvalue_from_shape_and_type(shape, np.float32)

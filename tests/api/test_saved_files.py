@@ -56,3 +56,33 @@ def test_many_sessions_at_once_write_one_model(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved.onnx", "weights.bin"]
     tensor = onnx.load(tmp_path / "saved.onnx").graph.initializer[0]
     np.testing.assert_array_equal(numpy_helper.to_array(tensor), WEIGHTS)
+
+
+def test_a_compiled_model_replaces_files_that_are_in_use(tmp_path: Path) -> None:
+    path, weights = tmp_path / "saved.onnx", tmp_path / "weights.bin"
+    saved(path, "weights.bin")
+    before = [path.stat().st_ino, weights.stat().st_ino]
+    held = [path.open("rb"), weights.open("rb")]  # so that no new file gets their numbers
+    ort.ModelCompiler(
+        ort.SessionOptions(),
+        str(path),
+        external_initializers_file_path="weights.bin",
+        external_initializers_size_threshold=0,
+    ).compile_to_file(str(path))
+    assert not {path.stat().st_ino, weights.stat().st_ino} & set(before)
+    for file in held:
+        file.close()
+    x = np.ones((2, 9), np.float32)
+    found = ort.InferenceSession(str(path)).run(None, {"x": x})[0]
+    np.testing.assert_allclose(found, x @ WEIGHTS, rtol=1e-4, atol=1e-5)
+
+
+def test_no_file_is_left_for_weights_that_there_are_none_of(tmp_path: Path) -> None:
+    saved(tmp_path / "saved.onnx", "weights.bin")
+    ort.ModelCompiler(
+        ort.SessionOptions(),
+        str(tmp_path / "saved.onnx"),
+        external_initializers_file_path="other.bin",
+        external_initializers_size_threshold=1 << 20,
+    ).compile_to_file(str(tmp_path / "compiled.onnx"))
+    assert not (tmp_path / "other.bin").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -260,6 +261,8 @@ def _allocate(shape: Sequence[int], kind: ElementType) -> Array:
         raise RuntimeError(f"Tensor shape.Size() must be >= 0; got the shape {list(dims)}")
     if kind.number == element_types.STRING:
         return np.full(dims, "", object)
+    if math.prod(dims) * kind.dtype.itemsize > sys.maxsize:
+        raise RuntimeError(f"Integer overflow: a tensor of shape {list(dims)} has more bytes than there are addresses")
     return np.zeros(dims, kind.dtype)
 
 
