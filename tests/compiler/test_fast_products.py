@@ -18,7 +18,7 @@ from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.strassen_choice import choose_cut, declined
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
-from sardonyx.compiler.llvm.kernels.products.gemm_strassen import LEAST_MAKING
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import LEAST_MAKING
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sardonyx.compiler.choice.gemm_choice import Problem, asks_ahead, panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.products.gemm_strassen import A_SUMS, LEAST_MAKING, TILES
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import A_SUMS, LEAST_MAKING, TILES
 from sardonyx.compiler.llvm.target import Target
 
 _LINE = 64

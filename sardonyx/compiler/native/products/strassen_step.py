@@ -10,12 +10,8 @@ import numpy as np
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import Problem, tile_shape
 from sardonyx.compiler.choice.strassen_choice import Cut, choose_cut, columns_of_quarters
-from sardonyx.compiler.llvm.kernels.products.gemm_strassen import (
-    StrassenSpec,
-    argument_names,
-    emit_stamp,
-    emit_strassen,
-)
+from sardonyx.compiler.llvm.kernels.products.gemm_strassen import argument_names, emit_stamp, emit_strassen
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import QuarterSpec
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 
 # Rows that are enough for every product that may take quarters.
@@ -47,7 +43,7 @@ def multiply_quarters(binder: Binder, product: PlainProduct) -> None:
     stamp = binder.new(np.dtype(np.int64), (1,))
     binder.step(emit_stamp, (), [stamp], reads=(), writes=(stamp,))
     tile = tile_shape(binder.target)
-    spec = StrassenSpec("f32", tile.rows, tile.vectors, product.epilogue)
+    spec = QuarterSpec("f32", tile.rows, tile.vectors, product.epilogue)
     values = product.arguments | vars(cut) | {"stamp": stamp}
     binder.step(
         emit_strassen,
@@ -62,7 +58,7 @@ def multiply_quarters(binder: Binder, product: PlainProduct) -> None:
     )
 
 
-def _detail(spec: StrassenSpec, cut: Cut, sizes: Problem) -> str:
+def _detail(spec: QuarterSpec, cut: Cut, sizes: Problem) -> str:
     """The sizes, the tile in rows and registers, and how the products are cut into chunks."""
     return (
         f"{sizes.m}x{sizes.k}x{sizes.n} {spec.product} by 7 products of quarters, "

@@ -23,70 +23,31 @@ and columns: a chunk in whose results such a number turns up is computed again, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
-from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
-from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import (
+    A_SUMS,
+    Q12,
+    S1,
+    SEVEN,
+    TILES,
+    Factors,
+    QuarterKernel,
+    QuarterSpec,
+    T,
+    address_word,
+    combined,
+)
 from sardonyx.compiler.llvm.system import nanoseconds
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+from sardonyx.compiler.llvm.types import BOOL, I64, PTR
 
-# Sums of quarters of A; tiles of a panel and a block of rows, one for each product.
-A_SUMS = 4
-TILES = 7
-# Sums of B are made by tiles of this many rows less than the highest, or more.
-LEAST_MAKING = 2
-
-# Numbers of the quarters of A and of B, of S1 to S4, and of the place in scratch where one sum T after the other lies.
-_11, _12, _21, _22 = range(4)
-_S1, _S2, _S3, _S4 = range(4, 8)
-_T = 4
-
-
-@dataclass(frozen=True)
-class _Factors:
-    """One product: the numbers of A's and B's part; B's is made of two others first where they are given."""
-
-    a: int
-    b: int
-    made: tuple[int, int] | None = None
-
-
-# P1, P2, P3, P5, P6, P4, P7: T1, T2 and T4 come one of the other.
-_SEVEN = (
-    _Factors(_11, _11),
-    _Factors(_12, _21),
-    _Factors(_S4, _22),
-    _Factors(_S1, _T, (_12, _11)),
-    _Factors(_S2, _T, (_22, _T)),
-    _Factors(_22, _T, (_21, _T)),
-    _Factors(_S3, _T, (_22, _12)),
-)
 # Two after the other for C11, C12, C21, C22.
-_EIGHT = tuple(_Factors(2 * row + k, 2 * k + column) for row in (0, 1) for column in (0, 1) for k in (0, 1))
+_EIGHT = tuple(Factors(2 * row + k, 2 * k + column) for row in (0, 1) for column in (0, 1) for k in (0, 1))
 
 
-def _combined(products: Sequence[Value]) -> list[Value]:
-    """The quarters of C from the seven products."""
-    p1, p2, p3, p5, p6, p4, p7 = products
-    u = p1 + p6
-    v = u + p7
-    return [p1 + p2, u + p5 + p3, v + p4, v + p5]
-
-
-@dataclass(frozen=True)
-class StrassenSpec:
-    """The structure of a kernel; its ``repr`` identifies the compiled code. A tile has `rows` x `vectors` registers."""
-
-    product: str = "f32"
-    rows: int = 12
-    vectors: int = 2
-    epilogue: TileEpilogue = field(default_factory=TileEpilogue)
-
-
-def argument_names(spec: StrassenSpec) -> tuple[str, ...]:
+def argument_names(spec: QuarterSpec) -> tuple[str, ...]:
     """What the words of the kernel's arguments are, in order; strides and sizes count elements.
 
     a, b, stamp                   addresses of A, of the packed panels of B, and of a word that no other step of this
@@ -108,7 +69,7 @@ def argument_names(spec: StrassenSpec) -> tuple[str, ...]:
     return (*names, *spec.epilogue.argument_names())
 
 
-def emit_strassen(target: Target, spec: StrassenSpec) -> str:
+def emit_strassen(target: Target, spec: QuarterSpec) -> str:
     """The kernel of `spec`; a chunk is a block of rows of both halves of a group of panels of both halves.
 
     Chunks count groups of panels fastest, so that A's rows stay in the second cache. No result may lie where an operand
@@ -135,46 +96,15 @@ class _Chunk:
     last_panel: Value
 
 
-class _Table:
-    """For each product, in memory: where A's part begins and the step between its rows; where B's begins, the two
-    that it is made of, and how many words ahead of it are asked for."""
-
-    def __init__(self, k: Function) -> None:
-        self.k = k
-        self.a, self.stride, self.b, self.left, self.right, self.ahead = (k.stack(I64, len(_EIGHT)) for _ in range(6))
-
-    def enter(self, column: Pointer, number: int, pointer: Pointer) -> None:
-        column.store(address_word(self.k, pointer), number)
-
-
-def address_word(k: Function, pointer: Pointer) -> Value:
-    """An address as an integer."""
-    return k.emit(I64, f"ptrtoint ptr {pointer.address.name} to i64")
-
-
-class _Strassen:
+class _Strassen(QuarterKernel):
     """The kernel while it is written, loop by loop from the outside."""
 
-    def __init__(self, target: Target, spec: StrassenSpec) -> None:
-        self.spec = spec
-        self.product = PRODUCTS[spec.product]
-        self.word = self.product.word
-        k = self.k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
-        self.lanes = target.lanes(self.product.accumulator)
-        self.panel = self.lanes * spec.vectors
-        words = k.pointer("arguments", I64)
-        self.given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
-        self.b_sum = self._scratch("b_sum_scratch", self.word)
-        self.tiles = self._scratch("tile_scratch", self.product.accumulator)
-        self.a_sums = self._scratch("a_sums_scratch", self.word)
-        self.mark = self._scratch("mark_scratch", I64)
-        self.stamp = k.pointer(self.given["stamp"], I64).load()
-        self.tile_size = self.given["row_block"] * self.panel
-        self.table = _Table(k)
-        self.eight = k.variable(I64, 0)  # 1 where the chunk takes the eight ordinary products
-
-    def _scratch(self, name: str, scalar: Type) -> Pointer:
-        return self.k.pointer(self.k.advance(self.k["scratch"], self.given[name], 1), scalar)
+    def __init__(self, target: Target, spec: QuarterSpec) -> None:
+        super().__init__(target, spec, argument_names(spec), len(_EIGHT))
+        self.a_sums = self.scratch("a_sums_scratch", self.word)
+        self.mark = self.scratch("mark_scratch", I64)
+        self.stamp = self.k.pointer(self.given["stamp"], I64).load()
+        self.eight = self.k.variable(I64, 0)  # 1 where the chunk takes the eight ordinary products
 
     def text(self) -> str:
         k, given = self.k, self.given
@@ -243,10 +173,10 @@ class _Strassen:
                 self._enter_b(chunk, panel, k_start)
                 tiles = self.tiles.offset((panel - chunk.first_panel) * TILES * self.tile_size)
                 eight = self.eight.get()
-                with k.loop(0, eight + len(_SEVEN)) as number:
+                with k.loop(0, eight + len(SEVEN)) as number:
                     tile = tiles.offset((number >> eight) * self.tile_size)
                     fresh = k_start.equals(0) & (number & eight).equals(0)
-                    self._product(chunk, number, tile, elements, fresh)
+                    self.multiply(chunk.rows, number, tile, elements, fresh=fresh, of_seven=self._takes_seven())
 
     def _enter_a(self, chunk: _Chunk, k_start: Value) -> None:
         """The parts of A from the chunk's first row and this block of K on."""
@@ -255,10 +185,10 @@ class _Strassen:
         parts = [start for half in halves for start in (half, half.offset(given["k"]))]
         parts += [self.a_sums.offset(k_start + given["sums_apart"] * which) for which in range(A_SUMS)]
 
-        def enter(products: Sequence[_Factors]) -> None:
+        def enter(products: Sequence[Factors]) -> None:
             for number, factors in enumerate(products):
                 table.enter(table.a, number, parts[factors.a])
-                table.stride.store(given["a_stride"] if factors.a < _S1 else given["sums_stride"], number)
+                table.stride.store(given["a_stride"] if factors.a < S1 else given["sums_stride"], number)
 
         self._either(enter)
 
@@ -273,14 +203,14 @@ class _Strassen:
         # What only the sums read is asked for as well: while the first of them is multiplied by, which has it first.
         beside = following + (address_word(k, right) - address_word(k, self.b_sum)) // self.word.nbytes
 
-        def enter(products: Sequence[_Factors]) -> None:
+        def enter(products: Sequence[Factors]) -> None:
             for number, factors in enumerate(products):
                 table.enter(table.b, number, parts[factors.b])
-                ahead: Value | int = following if factors.b != _T else 0
+                ahead: Value | int = following if factors.b != T else 0
                 if factors.made:
                     table.enter(table.left, number, parts[factors.made[0]])
                     table.enter(table.right, number, parts[factors.made[1]])
-                    ahead = beside if factors.made[0] == _12 else 0
+                    ahead = beside if factors.made[0] == Q12 else 0
                 table.ahead.store(ahead, number)
 
         self._either(enter)
@@ -294,52 +224,19 @@ class _Strassen:
         at_end = k.select(is_final, whole - k_start * self.panel, to_next_block)
         return k.select(is_last, at_end, whole)
 
-    def _either(self, enter: Callable[[Sequence[_Factors]], None]) -> None:
+    def _either(self, enter: Callable[[Sequence[Factors]], None]) -> None:
         k, seven = self.k, self._takes_seven()
         with k.when(seven):
-            enter(_SEVEN)
+            enter(SEVEN)
         with k.otherwise(seven):
             enter(_EIGHT)
-
-    def _product(self, chunk: _Chunk, number: Value, tile: Pointer, elements: Value, fresh: Value) -> None:
-        """One product over a block of K, tile after tile of rows; the first makes the sum of B where there is one."""
-        k, spec, given, table = self.k, self.spec, self.given, self.table
-        a, stride = k.pointer(table.a.load(number), self.word), table.stride.load(number)
-        b = k.pointer(table.b.load(number), self.word)
-        there = Panels((b,), spec.vectors, (None,) * spec.vectors, self.panel, table.ahead.load(number))
-        first_made = next(index for index, factors in enumerate(_SEVEN) if factors.made)
-        is_made = (number >= first_made) & self._takes_seven()
-        making = range(2 * spec.rows - LEAST_MAKING, 2 * spec.rows + 1)
-        with k.loop(0, chunk.rows, given["tile_rows"]) as row:
-            height = minimum(k, chunk.rows - row, given["tile_rows"])
-            rows = Rows(a.offset(row * stride), stride, True)
-            place = Tile(tile.offset(row * self.panel), k.constant(I64, self.panel), self.panel)
-            selector = k.select(is_made & row.equals(0), height + spec.rows, height)
-            for case in k.choose(selector, (*range(1, spec.rows + 1), *making)):
-                panels = there
-                if case > spec.rows:
-                    left, right = (k.pointer(column.load(number), self.word) for column in (table.left, table.right))
-                    panels = replace(there, starts=(left,), minus=right, kept=b)
-                cut = case - spec.rows if case > spec.rows else case
-                values = multiply_tile(k, self.product, rows, panels, cut, elements, 1)
-                with k.when(fresh):
-                    store_tile(place, values)
-                with k.otherwise(fresh):
-                    store_tile(place, self._added(place, values))
-
-    def _added(self, tile: Tile, values: Registers) -> Registers:
-        """The tile in memory and the one in registers: sums of blocks of K lose less than one sum of all."""
-        return {
-            (row, panel, vector): tile.element(row, panel, vector, self.lanes).load(0, self.lanes) + value
-            for (row, panel, vector), value in values.items()
-        }
 
     def _results(self, chunk: _Chunk) -> Value:
         """The epilogue of the quarters of C; whether those of the seven products are not finite.
 
         What is not finite in A is in S4 and so in C12, in B in T4 and so in C21.
         """
-        k, spec, given = self.k, self.spec, self.given
+        k, given = self.k, self.given
         zeros = k.constant(self.product.accumulator.vector(self.lanes), 0)
         seen = k.variable(zeros.type, 0)
         seven = self._takes_seven()
@@ -347,16 +244,16 @@ class _Strassen:
         # Of an odd number of rows the middle one is in both halves.
         twice = given["upper"].differs(below) & chunk.row_start.equals(0)
         with k.loop(chunk.first_panel, chunk.last_panel) as panel:
-            writers = [self._writer((panel + given["panels"] * side) * self.panel) for side in range(2)]
+            writers = [self.writer((panel + given["panels"] * side) * self.panel) for side in range(2)]
             start = self.tiles.offset((panel - chunk.first_panel) * TILES * self.tile_size)
             with k.loop(0, chunk.rows) as row:
                 places = [start.offset(self.tile_size * which).offset(row * self.panel) for which in range(TILES)]
                 quarters: list[list[Value]] = [[], [], [], []]
-                for vector in range(spec.vectors):
+                for vector in range(self.vectors):
                     tiles = [place.load(vector * self.lanes, self.lanes) for place in places]
-                    combined = _combined(tiles)
-                    seen.set(k.fma(combined[1], zeros, k.fma(combined[2], zeros, seen.get())))
-                    for quarter, tile, result in zip(quarters, tiles, combined, strict=False):
+                    quartered = combined(tiles)
+                    seen.set(k.fma(quartered[1], zeros, k.fma(quartered[2], zeros, seen.get())))
+                    for quarter, tile, result in zip(quarters, tiles, quartered, strict=False):
                         quarter.append(k.select(seven, result, tile))
                 upper = chunk.row_start + row
                 for side, writer in enumerate(writers):
@@ -366,7 +263,3 @@ class _Strassen:
                         writer.over_registers([quarters[2 + side]], upper + below)
         total = k.horizontal("add", seen.get())
         return total.differs(total)
-
-    def _writer(self, column: Value) -> EpilogueWriter:
-        spec = self.spec
-        return writer_of(self.k, spec.epilogue, self.given, self.product.accumulator, column, [None] * spec.vectors)

@@ -1,0 +1,152 @@
+"""What kernels of Strassen's scheme in Winograd's form share: seven products of quarters, and how one is multiplied.
+
+The scheme is in `gemm_strassen`. A product reads a part of A where its rows lie, or a sum that was made of them; B from
+packed panels, or a sum that its first tile of rows makes while it multiplies by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.types import I64, PTR, Type
+
+# Sums of quarters of A; tiles of a panel and a block of rows, one for each product.
+A_SUMS = 4
+TILES = 7
+# Sums of B are made by tiles of this many rows less than the highest, or more.
+LEAST_MAKING = 2
+
+# Numbers of the quarters of A and of B, of S1 to S4, and of the place in scratch where one sum T after the other lies.
+Q11, Q12, Q21, Q22 = range(4)
+S1, S2, S3, S4 = range(4, 8)
+T = 4
+
+
+@dataclass(frozen=True)
+class Factors:
+    """One product: the numbers of A's and B's part; B's is made of two others first where they are given."""
+
+    a: int
+    b: int
+    made: tuple[int, int] | None = None
+
+
+# P1, P2, P3, P5, P6, P4, P7: T1, T2 and T4 come one of the other.
+SEVEN = (
+    Factors(Q11, Q11),
+    Factors(Q12, Q21),
+    Factors(S4, Q22),
+    Factors(S1, T, (Q12, Q11)),
+    Factors(S2, T, (Q22, T)),
+    Factors(Q22, T, (Q21, T)),
+    Factors(S3, T, (Q22, Q12)),
+)
+
+
+def combined(products: Sequence[Value]) -> list[Value]:
+    """The quarters of C from the seven products."""
+    p1, p2, p3, p5, p6, p4, p7 = products
+    u = p1 + p6
+    v = u + p7
+    return [p1 + p2, u + p5 + p3, v + p4, v + p5]
+
+
+@dataclass(frozen=True)
+class QuarterSpec:
+    """The structure of a kernel; its ``repr`` identifies the compiled code. A tile has `rows` x `vectors` registers."""
+
+    product: str = "f32"
+    rows: int = 12
+    vectors: int = 2
+    epilogue: TileEpilogue = field(default_factory=TileEpilogue)
+
+
+class Table:
+    """For each product, in memory: where A's part begins and the step between its rows; where B's begins, the two
+    that it is made of, and how many words ahead of it are asked for."""
+
+    def __init__(self, k: Function, products: int) -> None:
+        self.k = k
+        self.a, self.stride, self.b, self.left, self.right, self.ahead = (k.stack(I64, products) for _ in range(6))
+
+    def enter(self, column: Pointer, number: int, pointer: Pointer) -> None:
+        column.store(address_word(self.k, pointer), number)
+
+
+def address_word(k: Function, pointer: Pointer) -> Value:
+    """An address as an integer."""
+    return k.emit(I64, f"ptrtoint ptr {pointer.address.name} to i64")
+
+
+class QuarterKernel:
+    """A kernel while it is written: its arguments, a sum of B, tiles, the table of products, how one is multiplied.
+
+    `names` are those of the arguments; among them are `row_block`, `tile_rows`, `b_sum_scratch` and `tile_scratch`.
+    """
+
+    def __init__(self, target: Target, spec: QuarterSpec, names: Sequence[str], products: int) -> None:
+        self.rows, self.vectors, self.epilogue = spec.rows, spec.vectors, spec.epilogue
+        self.product = PRODUCTS[spec.product]
+        self.word = self.product.word
+        k = self.k = Function("kernel", target, [("arguments", PTR), ("begin", I64), ("end", I64), ("scratch", PTR)])
+        self.lanes = target.lanes(self.product.accumulator)
+        self.panel = self.lanes * self.vectors
+        words = k.pointer("arguments", I64)
+        self.given = {name: words.load(index) for index, name in enumerate(names)}
+        self.b_sum = self.scratch("b_sum_scratch", self.word)
+        self.tiles = self.scratch("tile_scratch", self.product.accumulator)
+        self.tile_size = self.given["row_block"] * self.panel
+        self.table = Table(k, products)
+
+    def scratch(self, name: str, scalar: Type) -> Pointer:
+        """Where a part of scratch begins."""
+        return self.k.pointer(self.k.advance(self.k["scratch"], self.given[name], 1), scalar)
+
+    def multiply(
+        self, rows: Value, number: Value, tile: Pointer, elements: Value, *, fresh: Value, of_seven: Value
+    ) -> None:
+        """A product of the table over so many elements of K, tile after tile of rows, added to `tile` unless `fresh`.
+
+        If it is one `of_seven`, its first tile of rows makes the sum of B where there is one.
+        """
+        k, given, table, most = self.k, self.given, self.table, self.rows
+        a, stride = k.pointer(table.a.load(number), self.word), table.stride.load(number)
+        b = k.pointer(table.b.load(number), self.word)
+        there = Panels((b,), self.vectors, (None,) * self.vectors, self.panel, table.ahead.load(number))
+        first_made = next(index for index, factors in enumerate(SEVEN) if factors.made)
+        is_made = (number >= first_made) & of_seven
+        making = range(2 * most - LEAST_MAKING, 2 * most + 1)
+        with k.loop(0, rows, given["tile_rows"]) as row:
+            height = minimum(k, rows - row, given["tile_rows"])
+            lines = Rows(a.offset(row * stride), stride, True)
+            place = Tile(tile.offset(row * self.panel), k.constant(I64, self.panel), self.panel)
+            selector = k.select(is_made & row.equals(0), height + most, height)
+            for case in k.choose(selector, (*range(1, most + 1), *making)):
+                panels = there
+                if case > most:
+                    left, right = (k.pointer(column.load(number), self.word) for column in (table.left, table.right))
+                    panels = replace(there, starts=(left,), minus=right, kept=b)
+                cut = case - most if case > most else case
+                values = multiply_tile(k, self.product, lines, panels, cut, elements, 1)
+                with k.when(fresh):
+                    store_tile(place, values)
+                with k.otherwise(fresh):
+                    store_tile(place, self._added(place, values))
+
+    def _added(self, tile: Tile, values: Registers) -> Registers:
+        """The tile in memory and the one in registers: sums of blocks of K lose less than one sum of all."""
+        return {
+            (row, panel, vector): tile.element(row, panel, vector, self.lanes).load(0, self.lanes) + value
+            for (row, panel, vector), value in values.items()
+        }
+
+    def writer(self, column: Value) -> EpilogueWriter:
+        """What stores rows of a panel of results that begins at a column."""
+        masks = [None] * self.vectors
+        return writer_of(self.k, self.epilogue, self.given, self.product.accumulator, column, masks)
