@@ -125,6 +125,11 @@ SMALL_MODELS: dict[str, SmallModel] = {
         constants={"w": (1024, 1024)},
         tolerance=1e-5,
     ),
+    "product of many rows at times": SmallModel(
+        """times (float[n, 1280] x) => (float[n, 1280] y) { y = MatMul(x, w) }""",
+        sizes=({"n": 5},),
+        constants={"w": (1280, 1280)},
+    ),
     "quantised network": SmallModel(
         """quantised (float[2, 5, n, 9] x, float[2, 40] v) => (float[2, 7, n, 4] y, float[2, 21] m, float[2, 18] p)
         { xs = Constant<value_float = 0.03>() ws = Constant<value_float = 0.02>()

@@ -25,6 +25,8 @@ from sardonyx.tuning.page_faults import fault_nanoseconds
 
 # Rewrites that are left out one at a time, those with the most changes first.
 _MOST_REWRITES = 6
+# Kernels of products that take fewer multiplications.
+_FAST = ("strassen", "sixteenths")
 # Microseconds until a worker that sleeps is at work.
 _WAKE_US = 20.0
 
@@ -263,7 +265,7 @@ class _Knobs:
         turns = [_Turn(other, _entry(run_settings.PRECISION, other))] if faster or brain else []
         yield self._knob(run_settings.PRECISION, self.settings.precision, did, turns)
         for key, is_used, what in (
-            (run_settings.FAST_PRODUCTS, lambda row: "strassen" in row.kernel, "products by quarters"),
+            (run_settings.FAST_PRODUCTS, lambda row: row.kernel.startswith(_FAST), "products by quarters"),
             (run_settings.WINOGRAD, lambda row: "winograd" in row.kernel, "convolutions by minimal filtering"),
             (run_settings.FLOAT32_TILES, lambda row: "f32 tiles" in row.detail, "products in tiles of AMX"),
         ):

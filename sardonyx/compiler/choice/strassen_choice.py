@@ -11,8 +11,8 @@ from sardonyx.compiler.llvm.target import Target
 
 _LINE = 64
 # Elements that rows of sums are longer than they need: a multiple of 4096 bytes apart, they would share cache sets.
-_PAD = 16
-_WORD = PRODUCTS["f32"].word.nbytes
+PAD = 16
+WORD = PRODUCTS["f32"].word.nbytes
 
 # Of the time of the eight products one eighth is saved. What the sums cost of it: those of A are as many for any N,
 # those of C for any K, those of B for any M; and tiles are begun and ended more often. Measured on Zen 5.
@@ -81,7 +81,7 @@ def declined(target: Target, problem: Problem) -> str | None:
     if gain(m, k, n) < _LEAST_GAIN:
         return "the sums cost too much of what is saved"
     rows = tile_shape(target).rows
-    if _row_block((m + 1) // 2, _wished_rows(target, _k_block(target, k // 2, panel), rows), rows) is None:
+    if block_of_rows((m + 1) // 2, _wished_rows(target, block_of_k(target, k // 2, panel), rows), rows) is None:
         return "half of the rows cannot be cut into high tiles"
     return None
 
@@ -106,19 +106,19 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     """
     panel, rows = panel_columns(target), tile_shape(target).rows
     upper, half, panels = (m + 1) // 2, k // 2, n // 2 // panel
-    k_block = _k_block(target, half, panel)
+    k_block = block_of_k(target, half, panel)
     wished = _wished_rows(target, k_block, rows)
-    found = [_row_block(upper, wished, rows), _row_block(upper, wished, rows, more=2)]
+    found = [block_of_rows(upper, wished, rows), block_of_rows(upper, wished, rows, more=2)]
     able = [one for one in found if one is not None]
     if not able:
         raise ValueError(f"{upper} rows cannot be cut into tiles of {rows - LEAST_MAKING} to {rows}")
     row_block, tile_rows = min(able, key=lambda one: _end(one[0], -(-upper // one[0]) * panels))
     row_blocks = -(-upper // row_block)
     group = 2 if k_block < half and panels * row_blocks >= _MANY_CHUNKS else 1
-    tiles = _lines(k_block * panel * _WORD)
-    a_sums = tiles + group * TILES * row_block * panel * _WORD
-    sums_stride = _lines(half * _WORD) // _WORD + _PAD
-    mark = a_sums + A_SUMS * row_block * sums_stride * _WORD
+    tiles = whole_lines(k_block * panel * WORD)
+    a_sums = tiles + group * TILES * row_block * panel * WORD
+    sums_stride = whole_lines(half * WORD) // WORD + PAD
+    mark = a_sums + A_SUMS * row_block * sums_stride * WORD
     return Cut(
         upper=upper,
         k=half,
@@ -152,7 +152,7 @@ def _end(row_block: int, chunks: int) -> float:
     return (1 + _B_SUMS / (2 * row_block)) * -(-chunks // _THREADS) * _THREADS / chunks
 
 
-def _lines(nbytes: int) -> int:
+def whole_lines(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
@@ -161,18 +161,18 @@ def _lines(nbytes: int) -> int:
 _PANEL_BYTES = 48 << 10
 
 
-def _k_block(target: Target, half: int, panel: int) -> int:
+def block_of_k(target: Target, half: int, panel: int) -> int:
     """Elements of K whose words of a panel take the nearest cache, the same for all blocks."""
-    most = max(64, max(_PANEL_BYTES, target.caches.l1) // (panel * _WORD))
+    most = max(64, max(_PANEL_BYTES, target.caches.l1) // (panel * WORD))
     return -(-half // -(-half // most))
 
 
 def _wished_rows(target: Target, k_block: int, rows: int) -> int:
     """Rows of seven parts of A, a block of K wide, that take the second cache: a multiple of the tile's."""
-    return max(4 * rows, target.caches.l2 // (7 * k_block * _WORD) // rows * rows)
+    return max(4 * rows, target.caches.l2 // (7 * k_block * WORD) // rows * rows)
 
 
-def _row_block(upper: int, wished: int, rows: int, more: int = 1) -> tuple[int, int] | None:
+def block_of_rows(upper: int, wished: int, rows: int, more: int = 1) -> tuple[int, int] | None:
     """Rows of a block of the `upper` ones, about `wished`, and of its tiles, at most `rows`: all about equal. There are
     `more` times as many blocks.
 

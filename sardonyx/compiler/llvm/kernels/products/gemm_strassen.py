@@ -28,15 +28,12 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import (
     A_SUMS,
-    Q12,
     S1,
     SEVEN,
     TILES,
     Factors,
     QuarterKernel,
     QuarterSpec,
-    T,
-    address_word,
     combined,
 )
 from sardonyx.compiler.llvm.system import nanoseconds
@@ -194,26 +191,13 @@ class _Strassen(QuarterKernel):
 
     def _enter_b(self, chunk: _Chunk, panel: Value, k_start: Value) -> None:
         """The parts of B of this panel of each half from this block of K on."""
-        k, given, table = self.k, self.given, self.table
+        k, given = self.k, self.given
         whole = given["k"] * (2 * self.panel)  # words of a panel
         left = k.pointer(given["b"], self.word).offset(panel * whole).offset(k_start * self.panel)
         right, down = left.offset(given["panels"] * whole), given["k"] * self.panel
         parts = [left, right, left.offset(down), right.offset(down), self.b_sum]
         following = self._following(chunk, panel, k_start, whole)
-        # What only the sums read is asked for as well: while the first of them is multiplied by, which has it first.
-        beside = following + (address_word(k, right) - address_word(k, self.b_sum)) // self.word.nbytes
-
-        def enter(products: Sequence[Factors]) -> None:
-            for number, factors in enumerate(products):
-                table.enter(table.b, number, parts[factors.b])
-                ahead: Value | int = following if factors.b != T else 0
-                if factors.made:
-                    table.enter(table.left, number, parts[factors.made[0]])
-                    table.enter(table.right, number, parts[factors.made[1]])
-                    ahead = beside if factors.made[0] == Q12 else 0
-                table.ahead.store(ahead, number)
-
-        self._either(enter)
+        self._either(lambda products: self.enter_b(products, parts, following))
 
     def _following(self, chunk: _Chunk, panel: Value, k_start: Value, whole: Value) -> Value:
         """Words from a quarter's panel to the one that is read next: of the next panel, block of K or chunk."""

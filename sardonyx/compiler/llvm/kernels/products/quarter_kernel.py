@@ -108,6 +108,23 @@ class QuarterKernel:
         """Where a part of scratch begins."""
         return self.k.pointer(self.k.advance(self.k["scratch"], self.given[name], 1), scalar)
 
+    def enter_b(self, products: Sequence[Factors], parts: Sequence[Pointer], following: Value) -> None:
+        """Enter where the products' parts of B begin, four quarters and the sum T of them.
+
+        Each quarter is read next so many words behind.
+        """
+        # What only the sums read is asked for as well: while the first of them is multiplied by, which has it first.
+        apart = address_word(self.k, parts[Q12]) - address_word(self.k, self.b_sum)
+        beside = following + apart // self.word.nbytes
+        for number, factors in enumerate(products):
+            self.table.enter(self.table.b, number, parts[factors.b])
+            ahead: Value | int = following if factors.b != T else 0
+            if factors.made:
+                self.table.enter(self.table.left, number, parts[factors.made[0]])
+                self.table.enter(self.table.right, number, parts[factors.made[1]])
+                ahead = beside if factors.made[0] == Q12 else 0
+            self.table.ahead.store(ahead, number)
+
     def multiply(
         self, rows: Value, number: Value, tile: Pointer, elements: Value, *, fresh: Value, of_seven: Value
     ) -> None:
