@@ -36,6 +36,7 @@ from sardonyx.api.running.results import detach, to_python
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import RefusedError, execute
 from sardonyx.runtime.memory.constant_memory import WEIGHTS
+from sardonyx.runtime.memory.mapped_pages import check_unwritten
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
 from sardonyx.runtime.native.fast_call import FastCall
 from sardonyx.runtime.plan import Plan
@@ -83,6 +84,7 @@ class LoadedSession:
         with self.within_limit():
             built = session_opening.open_session(self._request._replace(trace=self._trace))
         self._providers = built.providers
+        self._maps = built.maps
         self._memory_owners = [*built.providers]
         self._compiled = built.compiled
         self._build = built.again
@@ -152,7 +154,18 @@ class LoadedSession:
     def fast_run(self) -> Callable[[None, Any], list[Any] | None] | None:
         """`run` of all outputs without options, in native code; gives None for whatever it does not take."""
         fast = self._fast
-        return None if fast is None else fast[1].arrays
+        if fast is None or not self._maps:
+            return None if fast is None else fast[1].arrays
+        return functools.partial(self._run_fast, fast[1].arrays)
+
+    def _run_fast(self, call: Callable[[None, Any], list[Any] | None], names: None, feeds: Any) -> list[Any] | None:
+        self.check_files()
+        return call(names, feeds)
+
+    def check_files(self) -> None:
+        """`Fail` where a file that weights are read from was written to; before every run."""
+        if self._maps:
+            check_unwritten(self._maps)
 
     def _close_fast(self) -> None:
         fast = self._fast
@@ -219,6 +232,7 @@ class LoadedSession:
     def _execute(
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None
     ) -> list[Any]:
+        self.check_files()
         context, adapted = self._context_of(run_options)
         trace = context.trace
         start = 0 if trace is None else trace.now()
@@ -252,6 +266,7 @@ class LoadedSession:
         from sardonyx.api.running.streamed_run import StreamedRun
 
         self._close_fast()  # its memory serves this run
+        self.check_files()
         names = tuple(output_names)
         context, adapted = self._context_of(run_options)
         with self.within_limit():

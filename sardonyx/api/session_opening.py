@@ -129,7 +129,8 @@ def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> B
     built, later = found
     again = functools.partial(_build_again, files=files)
     observer = Observer(store, later, request.logger)
-    return replace(built, keep=observer, warnings=content["warnings"], again=again, states=content["files"])
+    kept = {"warnings": content["warnings"], "states": content["files"], "maps": files.in_use}
+    return replace(built, keep=observer, again=again, **kept)
 
 
 def _build_again(request: SessionRequest, files: HeldFiles) -> Built:

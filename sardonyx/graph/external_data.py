@@ -6,7 +6,7 @@ import functools
 import mmap
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import onnx
@@ -50,6 +50,11 @@ class ExternalData:
         if self._model is not None and (beside := os.path.dirname(os.path.realpath(self._model))) not in folders:
             folders.append(beside)
         return folders
+
+    @property
+    def mapped(self) -> Collection[memoryview]:
+        """The files that were mapped."""
+        return self._mapped.values()
 
     def view(self, tensor: onnx.TensorProto, size: int) -> memoryview:
         """The `size` bytes that an external tensor stands for; `errors.Fail` where they are not there."""

@@ -28,11 +28,11 @@ from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
-from sardonyx.runtime.memory.mapped_pages import map_file, named_path, read_file
+from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_file, named_path, read_file
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
-# Smaller files are read, not mapped: a file that somebody truncates while it is mapped ends the process.
+# Smaller files are read, not mapped: sessions go on whatever is written to them.
 _MAPPED_BYTES = 16 << 20
 
 _INITIALIZERS_ARE_CONSTANT = 3  # up to this IR version an initializer is listed among the inputs and yet constant
@@ -43,7 +43,7 @@ class LoadedModel:
     """A model as it was written, before any rewrite, but for calls of its own `functions`, which are expanded.
 
     `warnings` are lines for the session's log, `files` the absolute paths of what it was read from, and of links that
-    led there.
+    led there, `maps` those files that are mapped.
     """
 
     model: ir.Model
@@ -52,6 +52,7 @@ class LoadedModel:
     warnings: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     functions: tuple[ir.Function, ...] = ()
+    maps: tuple[FileMap, ...] = ()
 
     @property
     def is_bytes(self) -> bool:
@@ -87,7 +88,8 @@ def load_model(
             raise
         raise type(error)(f"Load model from {path} failed:{error.message}") from error
     own = () if path is None else dict.fromkeys((os.path.realpath(path), named_path(path)))
-    return LoadedModel(model, path, len(data), tuple(warnings), (*own, *external.paths), functions)
+    maps = tuple(one for view in (data, *external.mapped) if (one := file_map(view)) is not None)
+    return LoadedModel(model, path, len(data), tuple(warnings), (*own, *external.paths), functions, maps)
 
 
 def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sardonyx.api.building.compiled_model import CompiledModel
     from sardonyx.api.building.session_request import SessionRequest
     from sardonyx.providers.base import ExecutionProvider
+    from sardonyx.runtime.memory.mapped_pages import FileMap
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Built:
     `live` is held as long as the session; with `borrows`, the plans are those of another one. `again` builds the same
     model for another request, whatever its files are by now; without it they must be as they were. `states` are
     those of the model's files where engines of it may be kept. `in_place` are inputs with the outputs that may lie in
-    their memory."""
+    their memory. `maps` are the model's files of which weights are read where they lie."""
 
     signature: Signature
     plan: Plan
@@ -41,3 +42,4 @@ class Built:
     again: Callable[[SessionRequest], Built] | None = None
     states: Mapping[str, Sequence[int]] | None = None
     in_place: Sequence[Sequence[str]] = ()
+    maps: Sequence[FileMap] = ()

@@ -107,6 +107,7 @@ def build(request: SessionRequest) -> Built:
         providers,
         lambda: compiled,
         files=loaded.files,
+        maps=loaded.maps,
         warnings=[(line, "model") for line in loaded.warnings]
         + [(line, "inference") for line in compiled.contradictions],
         open_ifs=compiled.open_ifs,

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.runtime.files.engine_file import Bytes, state_of
-from sardonyx.runtime.memory.mapped_pages import map_file
+from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_file
 
 
 def file_state(path: str) -> list[int] | None:
@@ -27,12 +27,17 @@ class HeldFiles:
         """`states` by path, as `file_state` gives them; OSError where a file is not like that."""
         self._states = {path: list(state) for path, state in states.items()}
         self.views = {path: map_file(path) for path in states}
+        self.in_use: list[FileMap] = []  # those that somebody reads
         if self.changed():
             raise FileNotFoundError(f"{self.changed()[0]} has changed")
 
     def array(self, path: str) -> Bytes:
         """The bytes of a file."""
-        return np.frombuffer(self.views[path], np.uint8)
+        view = self.views[path]
+        one = file_map(view)
+        if one is not None and one not in self.in_use:
+            self.in_use.append(one)
+        return np.frombuffer(view, np.uint8)
 
     def changed(self) -> list[str]:
         """The paths that lead to other contents now, or nowhere."""

@@ -6,10 +6,12 @@ import mmap
 import os
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from sardonyx import errors
 
 Array = np.ndarray[Any, Any]
 
@@ -46,6 +48,16 @@ class FileMap(mmap.mmap):
 
     path = ""
     state: FileState | None = None
+    opened: FileState = (0, 0, 0, 0, 0)
+
+    def was_written(self) -> bool:
+        """Whether somebody has written to the file since, or made it shorter; what took its name is another file."""
+        try:
+            now = os.stat(self.path)
+        except OSError:
+            return False
+        device, inode, size, modified, _ = self.opened
+        return (now.st_dev, now.st_ino) == (device, inode) and (now.st_size, now.st_mtime_ns) != (size, modified)
 
 
 class FileContents(np.ndarray[Any, Any]):
@@ -65,8 +77,23 @@ def map_open_file(handle: int, path: str | os.PathLike[str]) -> memoryview:
     if os.fstat(handle).st_size == 0:
         return memoryview(b"")
     mapped = FileMap(handle, 0, access=mmap.ACCESS_READ)
-    mapped.path, mapped.state = os.path.realpath(path), _state(handle)
+    mapped.path, mapped.opened, mapped.state = os.path.realpath(path), *_states(handle)
     return memoryview(mapped)
+
+
+def file_map(view: memoryview) -> FileMap | None:
+    """The mapped file that a view is of, if it is of one."""
+    return view.obj if isinstance(view.obj, FileMap) else None
+
+
+def check_unwritten(maps: Iterable[FileMap]) -> None:
+    """`Fail` where one of the files was written to: what is read of it may be gone, and ends the process, or is new."""
+    for one in maps:
+        if one.was_written():
+            raise errors.Fail(
+                f"{one.path} was written to while this session has weights mapped from it: make the session anew. To "
+                "change a model that is in use, write another file and rename it (os.replace)."
+            )
 
 
 def named_path(path: str | os.PathLike[str]) -> str:
@@ -79,17 +106,17 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a regular file, in memory; OSError where it cannot be read."""
     with open(path, "rb") as file:
         contents = np.fromfile(file, np.uint8).view(FileContents)
-        contents.state = _state(file.fileno())
+        _, contents.state = _states(file.fileno())
         contents.flags.writeable = False
         return contents.data
 
 
-def _state(file: int) -> FileState | None:
+def _states(file: int) -> tuple[FileState, FileState | None]:
+    """The state of an open file, and the same unless it may change unnoticed."""
     status = os.fstat(file)
-    changed = max(status.st_mtime, status.st_ctime)
-    if not 0 <= changed <= time.time() - _SETTLED_SECONDS:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    is_settled = 0 <= max(status.st_mtime, status.st_ctime) <= time.time() - _SETTLED_SECONDS
+    return state, state if is_settled else None
 
 
 def root_of(array: Array) -> Any:
