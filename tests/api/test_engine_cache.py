@@ -231,9 +231,10 @@ def test_a_session_keeps_the_model_that_it_began_with(tmp_path: Path, change: st
         with changed.open("r+b") as file:
             file.write(content)
     if change == "written to":
-        with pytest.raises(errors.Fail, match=f"{changed.name} was written to since this session began"):
+        with pytest.raises(errors.Fail, match=f"{changed.name} was written to "):
             made.run(None, {"ids": IDS})
-        assert made.run(None, {"ids": IDS[:7]})[0].shape == (7, 40)
+        if not external:  # of which nothing is mapped for the size that the engine has
+            assert made.run(None, {"ids": IDS[:7]})[0].shape == (7, 40)
         return
     for count in (64, 7):
         (y, _) = made.run(None, {"ids": IDS[:count]})

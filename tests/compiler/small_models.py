@@ -305,13 +305,15 @@ SMALL_MODELS: dict[str, SmallModel] = {
         special={"places": lambda sizes: np.tile(np.arange(sizes["n"]), (2, 1))},
     ),
     "resampling": SmallModel(
-        """resampling (float[1, 3, n, 20] x, float[2, 3, n, 20] maps, float[2, 5, 6, 2] grid, float[2, 2, 3] theta)
+        """resampling (float[1, 3, n, 20] x, uint8[1, 3, n, 20] bytes, float[2, 3, n, 20] maps, float[2, 5, 6, 2] grid,
+                float[2, 2, 3] theta)
             => (float[1, 3, m, 40] a, float[1, 3, m, 40] b, float[1, 3, m, 30] c, float[1, 3, m, 30] d,
-                float[2, 3, 5, 6] g, float[2, 4, 5, 2] p, float[1, 6, m, 20] e)
+                uint8[1, 3, m, 30] f, float[2, 3, 5, 6] g, float[2, 4, 5, 2] p, float[1, 6, m, 20] e)
         { twice = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>()
           other = Constant<value_floats = [1.0, 1.0, 2.0, 1.5]>()
           a = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , twice)
           d = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(x, , other)
+          f = Resize<coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(bytes, , other)
           b = Resize<mode = "linear">(x, , twice) c = Resize<mode = "cubic">(x, , other)
           inside = Constant<value_floats = [1.0, 2.0, 2.0, 1.0]>() e = Resize<mode = "linear">(x, , inside)
           size = Constant<value_ints = [2, 3, 4, 5]>() p = AffineGrid(theta, size)

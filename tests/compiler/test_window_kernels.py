@@ -190,7 +190,7 @@ def test_rows_are_combined_in_pairs(variant: str) -> None:
 def test_lines_are_combined_while_they_pass_by(variant: str) -> None:
     """Windows of all sizes over lines of less than a vector up to several strips."""
     rng = np.random.default_rng(15)
-    for turn, (size, down, across) in enumerate(itertools.product((7, 33, 130, 300), (1, 3, 9), (1, 2, 5, 9))):
+    for turn, (size, down, across) in enumerate(itertools.product((7, 32, 33, 64, 130, 300), (1, 3, 9), (1, 2, 5, 9))):
         begin, end, above, below = (int(rng.integers(0, most)) for most in (across, across, down, down))
         if size + begin + end < across:
             continue

@@ -73,7 +73,6 @@ def bind_row_strips(binder: Binder, call: WindowCall) -> None:
     channels, (_, lines, places) = first.shape[-1], slide.output
     _, down, along = (Along(1, *one) for one in zip(slide.kernel, slide.stride, slide.dilation, strict=True))
     begin, size = slide.each(slide.windows.begin, 0), slide.size
-    reach = (strips.places - 1) * along.stride + along.taps - strips.lead
     starts = [turn * strips.places for turn in range(strips.count - 1)] + [places - strips.places]
     columns = [start * along.stride - begin[-1] + strips.lead for start in starts]
     masked = tuple(
@@ -88,7 +87,6 @@ def bind_row_strips(binder: Binder, call: WindowCall) -> None:
         masked,
         strips.lead,
         -(-strips.places // lanes),
-        reach <= strips.vectors * lanes,
         fold,
         call.finish(slide, by_rows=True),
     )

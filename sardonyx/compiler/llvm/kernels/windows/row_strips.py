@@ -34,8 +34,8 @@ class RowStripSpec:
     """Windows over elements of the dtype `x`; `lanes` of them make a vector.
 
     A strip reads as many vectors of a line as there are in `masked`, which tells those that may have places outside,
-    from `lead` places behind its first window's first tap on, and makes `results` vectors. With `enough` they reach
-    to the last tap of its last window; else there is nothing but padding beyond them.
+    from `lead` places behind its first window's first tap on, and makes `results` vectors. If these do not reach to
+    the last tap of its last window, there is nothing but padding beyond them.
     """
 
     x: str
@@ -45,7 +45,6 @@ class RowStripSpec:
     masked: tuple[bool, ...]
     lead: int
     results: int
-    enough: bool
     fold: Combine
     finish: Finish
 
@@ -152,7 +151,7 @@ class _Writer:
                 combinations = self._line(walk)
             if own < spec.down.stride:
                 self._move(walk, spec.down.stride - own)
-            along = Neighbours(k, combinations, self.neutral, combine, spec.along.stride, enough=spec.enough)
+            along = Neighbours(k, combinations, self.neutral, combine, spec.along.stride)
             self.finishing.take_row(rows)
             for index in range(spec.results):
                 found = along.windows(spec.along.taps, spec.lead, index)

@@ -72,14 +72,13 @@ def _lengths(taps: int) -> tuple[list[int], dict[int, int]]:
 class Neighbours:
     """Windows along vectors of places that follow each other; beyond these there is what changes no combination.
 
-    `vectors` lie at the places from `lead` behind the first tap of the first window on. Where the places are `enough`
-    for all windows, nothing beyond their end is looked at.
+    `vectors` lie at the places from `lead` behind the first tap of the first window on.
     """
 
     def __init__(
-        self, k: Function, vectors: Sequence[Value], neutral: Value, combine: Combination, stride: int, *, enough: bool
+        self, k: Function, vectors: Sequence[Value], neutral: Value, combine: Combination, stride: int
     ) -> None:
-        self.k, self.neutral, self.combine, self.stride, self.enough = k, neutral, combine, stride, enough
+        self.k, self.neutral, self.combine, self.stride = k, neutral, combine, stride
         self.lanes = neutral.type.lanes
         self.parts = [self._part(vectors, offset) for offset in range(stride)]
         self._made: dict[tuple[int, int, int, int], Value | None] = {}
@@ -108,7 +107,7 @@ class Neighbours:
 
     def _run(self, part: int, length: int, shift: int, index: int) -> Value | None:
         """For each place of a vector the run of so many elements that begins `shift` behind it; None: nothing."""
-        if self.enough and index >= len(self.parts[part]):
+        if index * self.lanes + shift >= len(self.parts[part]) * self.lanes:
             return None
         key = part, length, shift, index
         if key not in self._made:
