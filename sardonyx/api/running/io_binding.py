@@ -103,11 +103,7 @@ class SessionIOBinding:
 
     def execute(self, run_options: Any = None) -> None:
         """Run the session on what is bound; RuntimeError ``Error in execution: …`` for whatever fails."""
-        try:
-            self._session.check_files()
-        except errors.Fail as error:
-            raise RuntimeError(f"Error in execution: {error.message}") from error
-        if self._fast is not None and run_options is None and self._fast.bound():
+        if self._fast is not None and run_options is None and self._session.files_are_whole() and self._fast.bound():
             return
         if run_options is not None:
             self._changed()  # such a run may give memory back

@@ -27,21 +27,28 @@ def columns_by_quarters(binder: Binder, product: PlainProduct) -> int:
 
     A rehearsal with few rows makes the kernels ready for runs with many.
     """
-    columns = _add_steps(binder, product)
+    part = _part(binder, product)
+    known = [] if part is None else [_add_steps(binder, part)]
     if binder.rehearses:
         for rows in (_MANY_ROWS, _VERY_MANY_ROWS):
             a = product.a.reshaped((rows, product.problem.k), product.a.strides)
-            _add_steps(Binder(binder.library), replace(product, problem=replace(product.problem, m=rows), a=a))
-    return columns
+            long = _part(binder, replace(product, problem=replace(product.problem, m=rows), a=a))
+            if long is not None and takes_sixteenths(binder.target, long.problem) not in known:
+                known.append(_add_steps(Binder(binder.library), long))
+    return 0 if part is None else part.problem.n
 
 
-def _add_steps(binder: Binder, product: PlainProduct) -> int:
+def _part(binder: Binder, product: PlainProduct) -> PlainProduct | None:
+    """What of a product is computed so: the first columns, or nothing."""
     columns = columns_of_quarters(binder.target, product.problem)
-    if columns:
-        part = replace(product, problem=replace(product.problem, n=columns))
-        by_sixteenths = takes_sixteenths(binder.target, part.problem)
-        (multiply_sixteenths if by_sixteenths else multiply_quarters)(binder, part)
-    return columns
+    return replace(product, problem=replace(product.problem, n=columns)) if columns else None
+
+
+def _add_steps(binder: Binder, part: PlainProduct) -> bool:
+    """Whether the steps that were added take sixteenths."""
+    by_sixteenths = takes_sixteenths(binder.target, part.problem)
+    (multiply_sixteenths if by_sixteenths else multiply_quarters)(binder, part)
+    return by_sixteenths
 
 
 def multiply_quarters(binder: Binder, product: PlainProduct) -> None:

@@ -16,9 +16,9 @@ from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.reducing import neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import memory_type
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, may_watch, windows_along
-from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot, within
+from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot, divided, within
 from sardonyx.compiler.llvm.kernels.windows.running import Combination, Running, combination
-from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, TileWriter, divided
+from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, TileWriter
 from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64

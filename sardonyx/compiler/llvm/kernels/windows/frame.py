@@ -116,3 +116,9 @@ class Taps:
 def within(k: Function, coordinate: Value, size: Value) -> Value:
     """Whether 0 <= coordinate < size."""
     return coordinate.bits_as(U64) < size.bits_as(U64)
+
+
+def divided(number: Value, size: Value) -> tuple[Value, Value]:
+    """Quotient and remainder."""
+    quotient = number // size
+    return quotient, number - quotient * size

@@ -19,7 +19,7 @@ from sardonyx.compiler.llvm.kernels.rows.reducing import neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, may_watch
-from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, within
+from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within
 from sardonyx.compiler.llvm.kernels.windows.running import Neighbours, Running, combination
 from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.target import Target
@@ -107,9 +107,9 @@ class _Writer:
 
     def item(self, item: Value) -> None:
         k, a = self.k, self.a
-        above, band = _divided(item, a["bands"])
-        above, number = _divided(above, a["strips"])
-        batch, map_ = _divided(above, a["maps"])
+        above, band = divided(item, a["bands"])
+        above, number = divided(above, a["strips"])
+        batch, map_ = divided(above, a["maps"])
         first = band * a["band"]
         last = k.smaller(first + a["band"], a["out_h"])
         strip = _Strip(batch, map_, first, last, k.smaller(number * a["strip"], a["out_w"] - a["strip"]))
@@ -186,9 +186,3 @@ class _Writer:
         k, lanes = self.k, self.spec.lanes
         places = k.iota(I32, lanes) + k.splat(start.to(I32), lanes)
         return places.bits_as(_U32) < k.splat(size.to(_U32), lanes)
-
-
-def _divided(number: Value, size: Value) -> tuple[Value, Value]:
-    """Quotient and remainder."""
-    quotient = number // size
-    return quotient, number - quotient * size

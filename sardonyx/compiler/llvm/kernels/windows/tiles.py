@@ -22,7 +22,7 @@ from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Combining, Correlate, may_watch
-from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, within
+from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
 
@@ -257,9 +257,3 @@ class TileWriter:
         else:
             with k.when(asked):
                 yield as_loaded(at.load(0, lanes), self.storage)
-
-
-def divided(number: Value, size: Value) -> tuple[Value, Value]:
-    """Quotient and remainder."""
-    quotient = number // size
-    return quotient, number - quotient * size
