@@ -90,10 +90,19 @@ def product(*, real: bool) -> onnx.ModelProto:
     return model.finished("m" if real else model.pair("m", 0.2, 120))
 
 
-def gemm(*, real: bool, kind: Any = np.uint8) -> onnx.ModelProto:
+def gemm(
+    *,
+    real: bool,
+    kind: Any = np.uint8,
+    scale: Any = 0.0125,
+    bias_shape: tuple[int, ...] = (7,),
+    bias_scale: Any = None,
+) -> onnx.ModelProto:
     model = Model(5, 12, kind=kind)
-    w = model.weight("w", RNG.integers(-128, 128, (7, 12)).astype(np.int8), np.float32(0.0125))
-    b = model.weight("b", RNG.integers(-500, 500, 7).astype(np.int32), np.float32(0.02) * np.float32(0.0125))
+    w = model.weight("w", RNG.integers(-128, 128, (7, 12)).astype(np.int8), scale, axis=0 if np.ndim(scale) else None)
+    factor = np.float32(0.02) * np.asarray(scale, np.float32) if bias_scale is None else bias_scale
+    bias = RNG.integers(-500, 500, bias_shape).astype(np.int32)
+    b = model.weight("b", bias, factor, axis=0 if np.ndim(factor) else None)
     model.add("Gemm", ["x_d", w, b], "g", transB=1)
     return model.finished("g" if real else model.pair("g", 0.2, 20))
 
@@ -169,6 +178,56 @@ def test_reasons() -> None:
     after, reports = rewritten(model.finished(model.pair("a", 0.03)))
     assert "QLinearAdd" not in operators(after)
     assert any("bytes of different kinds" in reason for reason in reports[QDQ].declined)
+
+
+TINY = np.float32(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (gemm(real=True, scale=TINY, bias_scale=np.float32(1e-7)), "another scale than the product"),
+        (gemm(real=True, scale=np.full(7, 0.01), bias_shape=(5, 7), bias_scale=np.full(5, 2e-4)), "another axis"),
+        (gemm(real=True, scale=np.full(7, 0.01), bias_shape=(1, 7), bias_scale=np.full(1, 3e-4)), "another scale"),
+    ],
+)
+def test_biases_in_other_units_stay_real(model: onnx.ModelProto, reason: str) -> None:
+    after, reports = rewritten(model)
+    assert any(reason in text for text in reports[QDQ].declined)
+    assert "Gemm" in operators(after)
+    feeds = {"x": RNG.standard_normal((5, 12)).astype(np.float32)}
+    plain = session(sardonyx, model, disable_quant_qdq="1").run(None, feeds)[0]
+    found = session(sardonyx, model).run(None, feeds)[0]
+    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-5 * float(np.abs(plain).max()))
+
+
+def test_a_scale_for_each_place_of_a_vector_is_none_for_columns() -> None:
+    model = Model(3, 4)
+    w = model.weight("w", RNG.integers(-128, 128, 4).astype(np.int8), RNG.uniform(0.01, 0.02, 4), axis=0)
+    model.add("MatMul", ["x_d", w], "m")
+    finished = model.finished("m")
+    assert "MatMul" in operators(rewritten(finished)[0])
+    feeds = {"x": RNG.standard_normal((3, 4)).astype(np.float32)}
+    plain = session(sardonyx, finished, disable_quant_qdq="1").run(None, feeds)[0]
+    np.testing.assert_allclose(session(sardonyx, finished).run(None, feeds)[0], plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("op_type", ["Relu", "MaxPool"])
+def test_negative_scales_turn_the_order_of_numbers(op_type: str) -> None:
+    model = Model(1, 2, 4, 4)
+    model.nodes.clear()
+    model.constants |= {"x_s": np.float32(-0.5), "x_z": np.array(0, np.uint8)}
+    model.pair("x", -0.5, 0)
+    model.add(op_type, ["x_d"], "r", **({"kernel_shape": [2, 2]} if op_type == "MaxPool" else {}))
+    finished = model.finished(model.pair("r", -0.5, 0))
+    after, _ = rewritten(finished)
+    assert operators(after).count("DequantizeLinear") == 2
+    feeds = {"x": RNG.standard_normal((1, 2, 4, 4)).astype(np.float32) * 50}
+    ort = pytest.importorskip("onnxruntime")
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    theirs = ort.InferenceSession(finished.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session(sardonyx, finished).run(None, feeds)[0], theirs.run(None, feeds)[0])
 
 
 @pytest.mark.parametrize(("zero", "kind", "stays"), [(0, np.uint8, False), (-128, np.int8, False), (5, np.uint8, True)])

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx.passes.anchored import AnchoredRule
 from sardonyx.passes.base import Level
 from sardonyx.passes.rule import Match, OpPattern, Rule, op
-from sardonyx.passes.rules.facts import integers
+from sardonyx.passes.rules.facts import integers, result_fact
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
@@ -55,6 +55,8 @@ def _normalization_reason(m: Match) -> str | None:
         return "its steps round one by one in this type"
     if x.rank is None:
         return "the number of its input's dimensions is not known"
+    if result_fact(m).rank != x.rank:
+        return "a constant may give the result more dimensions"
     epsilon = m.constant("epsilon")
     if epsilon is None or epsilon.size != 1:
         return "its epsilon is not one constant"

@@ -27,6 +27,7 @@ from sardonyx.passes.rule import Match, OpPattern, Rule, apply_rule, op
 from sardonyx.passes.rules.facts import permutation
 
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
+_TURNS = "a scale turns the order of its numbers around"
 _MICROSOFT = "com.microsoft"
 
 
@@ -78,7 +79,7 @@ class IntegerRule(Rule):
         """Whether the scales of the weights lie along this axis."""
         node = next(node for pattern, node in m.parts if pattern.operands[0] == "w!")
         scale, rank = m.constant("w_scale"), m.fact("w").rank
-        if scale is None or rank is None or m.attribute(node, "block_size", 0) or scale.ndim != 1:
+        if scale is None or rank is None or rank < 2 or m.attribute(node, "block_size", 0) or scale.ndim != 1:
             return False
         return bool(m.attribute(node, "axis", 1) % rank == axis % rank)
 
@@ -106,9 +107,10 @@ class IntegerRule(Rule):
         if any(factor is None for factor in factors):
             return "its scales are not constant"
         product: Array = factors[0] * factors[1]  # type: ignore[operator]
-        if not np.allclose(np.broadcast_to(product, scale.shape) if product.size == 1 else product, scale, rtol=1e-4):
-            return "its bias has another scale than the product"
-        return None
+        if scale.size > 1 and (m.fact("bias").rank != 1 or product.size not in (1, scale.size)):
+            return "its bias has scales along another axis than the product"
+        one, other = (np.ravel(numbers) for numbers in (product, scale))
+        return None if np.allclose(one, other, rtol=1e-4, atol=0) else "its bias has another scale than the product"
 
     @staticmethod
     def _attributes(node: ir.Node) -> Mapping[str, Any]:
@@ -350,6 +352,8 @@ class IntegerMovement(IntegerRule):
         scales = [m.constant(f"{name}_scale") for name in ("a", "y")]
         if self._dtype(m, "a") != self._dtype(m, "y") or points[0] != points[1] or scales[0] != scales[1]:
             return "its input and its result are quantised differently"
+        if m.covered(_MOVED).op_type == "MaxPool" and not bool((scales[0] > 0).all()):  # type: ignore[operator, union-attr]
+            return _TURNS
         return None
 
     def rewrite(self, m: Match) -> ir.Node:
@@ -365,7 +369,9 @@ class DropRelu(Rule):
     patterns = (_quantized(op.Relu("x")),)
 
     def check(self, m: Match) -> str | None:
-        zero = m.constant("y_zero")
+        scale, zero = m.constant("y_scale"), m.constant("y_zero")
+        if scale is None or not bool((scale > 0).all()):
+            return _TURNS
         if m.optional("y_zero") is None:
             return None if not m.attribute(m.root, "output_dtype", 0) else "its integers may be signed"
         if zero is None or zero.dtype.kind not in "iu":
