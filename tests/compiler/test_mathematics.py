@@ -8,10 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from sardonyx.compiler.llvm import mathematics, trigonometry
+from sardonyx.compiler.llvm.mathematics.error_function import erf
+from sardonyx.compiler.llvm.mathematics.exponentials import exp, gated, sigmoid
+from sardonyx.compiler.llvm.mathematics.functions import ONE_OPERAND, TWO_OPERANDS
+from sardonyx.compiler.llvm.mathematics.hyperbolic import tanh
+from sardonyx.compiler.llvm.mathematics.powers import power
 from tests.compiler.vector_calls import VARIANTS, run_vectors
-
-FUNCTIONS = {**mathematics.FUNCTIONS, **trigonometry.FUNCTIONS}
 
 # Bounds that the documentation of the modules states, for float32 and float64.
 BOUNDS = {
@@ -58,14 +60,14 @@ def ulps(result, exact, dtype):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+@pytest.mark.parametrize("name", sorted(ONE_OPERAND))
 def test_function_stays_within_its_bound(name, dtype, variant):
     x = samples(np.dtype(dtype))
     if name == "erf":
         x = x[::7]  # the oracle is slow
     if name == "sigmoid":
         x = x[~(x < np.log(np.finfo(dtype).tiny))]  # a test of its own has those
-    (result,) = run_vectors(variant, lambda k, args: [FUNCTIONS[name](k, args[0])], [x], [np.dtype(dtype)])
+    (result,) = run_vectors(variant, lambda k, args: [ONE_OPERAND[name](k, args[0])], [x], [np.dtype(dtype)])
     with np.errstate(all="ignore"):
         wide = x.astype(np.float64 if name == "erf" else WIDER[np.dtype(dtype)])
         exact = NUMPY.get(name, getattr(np, name, None))(wide)
@@ -82,7 +84,7 @@ def test_function_stays_within_its_bound(name, dtype, variant):
                                   "sqrt", "tan", "tanh", "trunc"])  # fmt: skip
 def test_sign_of_zero_is_kept(name, dtype, variant):
     x = np.array([0.0, -0.0], dtype)
-    (result,) = run_vectors(variant, lambda k, args: [FUNCTIONS[name](k, args[0])], [x], [np.dtype(dtype)])
+    (result,) = run_vectors(variant, lambda k, args: [ONE_OPERAND[name](k, args[0])], [x], [np.dtype(dtype)])
     assert (result == 0).all()
     assert np.signbit(result).tolist() == [False, True]
 
@@ -91,7 +93,7 @@ def test_sign_of_zero_is_kept(name, dtype, variant):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_erf_and_tanh_reach_one_and_no_more(dtype, variant):
     x = np.concatenate([np.linspace(3, 30, 100_000), [np.inf]]).astype(dtype)
-    for function in (mathematics.erf, mathematics.tanh):
+    for function in (erf, tanh):
         (result,) = run_vectors(variant, lambda k, args, f=function: [f(k, args[0])], [x], [np.dtype(dtype)])
         assert result.max() == 1
         assert result[-1] == 1
@@ -104,7 +106,7 @@ def test_erf_and_tanh_reach_one_and_no_more(dtype, variant):
 def test_results_do_not_depend_on_the_number_of_lanes(variant, lanes):
     x = specials(np.float32)
     for name in ("exp", "erf", "sigmoid", "sin", "log1p", "tanh"):
-        emit = lambda k, args, f=FUNCTIONS[name]: [f(k, args[0])]  # noqa: E731
+        emit = lambda k, args, f=ONE_OPERAND[name]: [f(k, args[0])]  # noqa: E731
         (few,) = run_vectors(variant, emit, [x], [x.dtype], lanes)
         (usual,) = run_vectors(variant, emit, [x], [x.dtype])
         np.testing.assert_array_equal(few, usual)
@@ -120,7 +122,7 @@ def test_power(dtype, variant):
     whole = np.stack([rng.normal(size=2000) * 10, rng.integers(-12, 12, 2000)], 1).astype(dtype)
     close = np.stack([1 + rng.normal(size=4000) * 1e-4, rng.normal(size=4000) * 1e5], 1).astype(dtype)
     base, exponent = np.concatenate([*pairs, whole, close]).T.copy()
-    (result,) = run_vectors(variant, lambda k, args: [mathematics.power(k, *args)], [base, exponent], [np.dtype(dtype)])
+    (result,) = run_vectors(variant, lambda k, args: [power(k, *args)], [base, exponent], [np.dtype(dtype)])
     with np.errstate(all="ignore"):
         exact = np.power(base.astype(WIDER[np.dtype(dtype)]), exponent.astype(WIDER[np.dtype(dtype)]))
         error = ulps(result, exact, dtype)
@@ -138,7 +140,7 @@ def test_remainders_are_exact(name, oracle, dtype, variant):
     pairs = np.array(list(itertools.product(specials(dtype), specials(dtype))), dtype)
     random = (rng.normal(size=(4000, 2)) * [1000, 3]).astype(dtype)
     a, b = np.concatenate([pairs, random]).T.copy()
-    emit = lambda k, args: [getattr(mathematics, name)(k, *args)]  # noqa: E731
+    emit = lambda k, args: [TWO_OPERANDS[name](k, *args)]  # noqa: E731
     (result,) = run_vectors(variant, emit, [a, b], [np.dtype(dtype)])
     with np.errstate(all="ignore"):
         expected = oracle(a, b)
@@ -148,7 +150,7 @@ def test_remainders_are_exact(name, oracle, dtype, variant):
 
 def test_only_floats_and_doubles_are_accepted():
     with pytest.raises(TypeError, match="no mathematics for"):
-        run_vectors(VARIANTS[0], lambda k, args: [mathematics.exp(k, args[0])], [np.ones(4, np.int32)],
+        run_vectors(VARIANTS[0], lambda k, args: [exp(k, args[0])], [np.ones(4, np.int32)],
                     [np.dtype(np.int32)])  # fmt: skip
 
 
@@ -156,7 +158,7 @@ def test_only_floats_and_doubles_are_accepted():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sigmoid_goes_from_zero_to_one(dtype, variant):
     """Exactly one and zero at the ends, and no more than the right denormal number before the latter."""
-    emit = lambda k, args: [mathematics.sigmoid(k, args[0])]  # noqa: E731
+    emit = lambda k, args: [sigmoid(k, args[0])]  # noqa: E731
     highest = np.finfo(dtype).max
     x = np.array([np.inf, highest, 1e10, 40, 0.0, -0.0, -1e10, -highest, -np.inf], dtype)
     (result,) = run_vectors(variant, emit, [x], [np.dtype(dtype)])
@@ -173,7 +175,7 @@ def test_sigmoid_goes_from_zero_to_one(dtype, variant):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_silu_of_any_number(dtype, variant):
     """x * sigmoid(x) from its largest values down to where it vanishes, and beyond."""
-    emit = lambda k, args: [mathematics.gated(k, args[0], args[0])]  # noqa: E731
+    emit = lambda k, args: [gated(k, args[0], args[0])]  # noqa: E731
     x = np.concatenate([np.linspace(-80, 80, 20_001).astype(dtype), samples(np.dtype(dtype), 2000)])
     x = x[~(x < -80)]
     (result,) = run_vectors(variant, emit, [x], [np.dtype(dtype)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.compiler.llvm import mathematics
 from sardonyx.compiler.llvm.builder import Function
+from sardonyx.compiler.llvm.mathematics.exponentials import sigmoid
+from sardonyx.compiler.llvm.mathematics.hyperbolic import tanh
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.llvm.types import F32
 from tests.compiler.vector_calls import VARIANTS, run_vectors
@@ -18,7 +19,7 @@ def test_strands_give_what_they_give_one_after_the_other(variant):
 
     def pieces(k, args):
         (a,) = args
-        return [lambda: mathematics.sigmoid(k, a), lambda: a * 2.0, lambda: mathematics.tanh(k, a + 1.0)]
+        return [lambda: sigmoid(k, a), lambda: a * 2.0, lambda: tanh(k, a + 1.0)]
 
     together = run_vectors(variant, lambda k, args: k.abreast(pieces(k, args)), [x], [x.dtype] * 3)
     apart = run_vectors(variant, lambda k, args: [piece() for piece in pieces(k, args)], [x], [x.dtype] * 3)

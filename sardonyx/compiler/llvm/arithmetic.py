@@ -185,6 +185,13 @@ class Arithmetic(FunctionText):
                 vector = self.binary(operation, low, high)
         return vector
 
+    def any_lane(self, mask: Value) -> Value:
+        """Whether a truth value holds in some lane, as a scalar."""
+        if mask.type.lanes == 1:
+            return mask
+        word = self.emit(Type("u", mask.type.lanes), f"bitcast {mask.type} {mask.name} to i{mask.type.lanes}")
+        return word.differs(0)
+
     def keep_order(self) -> None:
         """No access of memory is moved across this place, in either direction; it costs no instruction."""
         self.line('call void asm sideeffect "", "~{memory}"()')

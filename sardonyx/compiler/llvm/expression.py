@@ -6,24 +6,22 @@ finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.llvm import integers, mathematics, trigonometry
+from sardonyx.compiler.llvm import integers
 from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.mathematics.elements import absolute, sqrt
+from sardonyx.compiler.llvm.mathematics.functions import ONE_OPERAND, TWO_OPERANDS
 from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
 from sardonyx.compiler.llvm.types import BOOL, E8M0, F32, F64, I8, I32, I64, U8, Type, type_of
 from sardonyx.kernel.dtypes import TINY_INTEGERS
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, walk
 
-_FLOAT_FUNCTIONS: Mapping[str, Callable[[Function, Value], Value]] = {
-    **mathematics.FUNCTIONS,
-    **trigonometry.FUNCTIONS,
-}
 # Powers of two are only read.
 _ONLY_READ = np.dtype(E8M0.kind)
 _LOGIC = {
@@ -47,8 +45,8 @@ _ON_INTEGERS = frozenset(
 )
 _ON_TINY_INTEGERS = frozenset({"cast", "where"})
 _ON_FLOATS = frozenset(
-    {*_FLOAT_FUNCTIONS, *_RELATIONS, *_ARITHMETIC, "maximum", "minimum", "where", "cast", "isnan", "isinf", "negative"}
-    | {"gated", "sign", "divide", "modulo", "fmod", "power", "logical_and", "logical_or", "logical_xor", "logical_not"}
+    {*ONE_OPERAND, *TWO_OPERANDS, *_RELATIONS, *_ARITHMETIC, "maximum", "minimum", "where", "cast", "isnan", "isinf"}
+    | {"negative", "sign", "divide", "logical_and", "logical_or", "logical_xor", "logical_not"}
 )
 
 
@@ -289,7 +287,7 @@ def _limited(k: Function, expr: Expr, values: Mapping[int, Value]) -> Value:
     rounded = _rounded(limits.expr, values)
     if rounded is None:
         return k.faster_larger(values[id(expr)], limits.low)
-    nearest = _FLOAT_FUNCTIONS["rint"](k, _within(k, limits, rounded, values))
+    nearest = ONE_OPERAND["rint"](k, _within(k, limits, rounded, values))
     return nearest if rounded.point is None else nearest + values[id(rounded.point)]
 
 
@@ -376,15 +374,15 @@ def _on_floats(k: Function, expr: Apply, args: list[Value]) -> Value:
     if name == "isnan":
         return x.differs(x)
     if name == "isinf":
-        return mathematics.absolute(k, x).equals(float("inf"))
+        return absolute(k, x).equals(float("inf"))
     if name == "sign":
         positive = k.select(x > 0.0, k.constant(x.type, 1.0), k.select(x.equals(0.0), k.constant(x.type, 0.0), x))
         return k.select(x < 0.0, k.constant(x.type, -1.0), positive)
     if name == "power":
         return _power(k, expr, args)
-    if name in ("fmod", "gated", "modulo"):
-        return getattr(mathematics, name)(k, x, args[1])  # type: ignore[no-any-return]
-    return _FLOAT_FUNCTIONS[name](k, x)
+    if name in TWO_OPERANDS:
+        return TWO_OPERANDS[name](k, x, args[1])
+    return ONE_OPERAND[name](k, x)
 
 
 def _extreme(k: Function, expr: Apply, args: list[Value]) -> Value:
@@ -410,9 +408,9 @@ def _power(k: Function, expr: Apply, args: list[Value]) -> Value:
         if number == -1:
             return 1.0 / base
         if number == 0.5:  # the root of -0 is 0, and of -infinity infinite
-            root = mathematics.sqrt(k, base + 0.0)
+            root = sqrt(k, base + 0.0)
             return k.select(base.equals(float("-inf")), k.constant(base.type, float("inf")), root)
-    return mathematics.power(k, base, exponent)
+    return TWO_OPERANDS["power"](k, base, exponent)
 
 
 def _on_integers(k: Function, expr: Apply, args: list[Value]) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.mathematics import any_lane, trunc
+from sardonyx.compiler.llvm.mathematics.rounding import trunc
 from sardonyx.compiler.llvm.types import F32, F64, Type
 
 
@@ -86,7 +86,7 @@ def power(k: Function, base: Value, exponent: Value) -> Value:
     left = k.variable(exponent.type.with_scalar(unsigned), exponent.bits_as(unsigned))
     if base.type.is_signed:
         left.set(k.select(exponent < 0, k.constant(exponent.type, 0), exponent).bits_as(unsigned))
-    with k.loop_while(lambda: any_lane(k, left.get().differs(0))):
+    with k.loop_while(lambda: k.any_lane(left.get().differs(0))):
         now = left.get()
         result.set(k.select((now & 1).differs(0), result.get() * factor.get(), result.get()))
         factor.set(factor.get() * factor.get())

@@ -17,7 +17,6 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import parts_of
 from sardonyx.compiler.llvm.kernels.products.gemm_parts import paired_parts
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
-from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.types import I64, U32, Type
 
 _WITHOUT_SIGN = 0x7FFFFFFF
@@ -99,8 +98,7 @@ class Frame:
     def is_large(self, *operands: str) -> Value:
         """Whether some numbers of these operands are so large that products of their parts may not be finite; infinity
         and what is no number are."""
-        return any_lane(
-            self.k,
+        return self.k.any_lane(
             functools.reduce(
                 lambda one, other: one | other, [self.bits[operand].get() >= _LARGE for operand in operands]
             ),

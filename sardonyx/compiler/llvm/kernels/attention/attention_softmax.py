@@ -10,7 +10,9 @@ import numpy as np
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.attention.attention_frame import Block, Frame, RowTable
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
-from sardonyx.compiler.llvm.mathematics import exp, polynomial, tanh
+from sardonyx.compiler.llvm.mathematics.elements import polynomial
+from sardonyx.compiler.llvm.mathematics.exponentials import exp
+from sardonyx.compiler.llvm.mathematics.hyperbolic import tanh
 from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.types import BF16, F32, F64, I32, type_of
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Rows, Tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
-from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.types import F32, I32, U32
 
 # Visits the units of words along K of one row: words from A's start of the row, and words of B's panel before them.
@@ -125,7 +124,7 @@ def mend_rows(
         zero = place.load(0, lanes) * 0.0
         for vector in vectors[1:]:
             zero = k.fma(place.load(vector * lanes, lanes), k.constant(zero.type, 0.0), zero)
-        with k.when(any_lane(k, zero.differs(zero))):
+        with k.when(k.any_lane(zero.differs(zero))):
             _row_by_vectors(k, product, left, row, right, place, across, walk, True)
 
 

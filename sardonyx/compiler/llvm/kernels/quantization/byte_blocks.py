@@ -12,7 +12,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
-from sardonyx.compiler.llvm.mathematics import rint
+from sardonyx.compiler.llvm.mathematics.rounding import rint
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I8, I32, type_of

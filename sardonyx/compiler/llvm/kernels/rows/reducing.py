@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.types import BOOL, Type
 
 
@@ -45,7 +44,7 @@ def folded(k: Function, kind: str, vector: Value) -> Value:
     if vector.type.is_float and kind in ("maximum", "minimum") and vector.type.lanes > 2:
         # One look for NaN at the vector, in place of one for each combination.
         best = _halved(k, k.faster_larger if kind == "maximum" else k.faster_smaller, vector)
-        return k.select(any_lane(k, vector.differs(vector)), k.constant(best.type, math.nan), best)
+        return k.select(k.any_lane(vector.differs(vector)), k.constant(best.type, math.nan), best)
     return _halved(k, partial(combined, k, kind), vector)
 
 

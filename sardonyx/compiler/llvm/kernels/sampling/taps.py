@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.mathematics import absolute, floor, rint
+from sardonyx.compiler.llvm.mathematics.elements import absolute
+from sardonyx.compiler.llvm.mathematics.rounding import floor, rint
 from sardonyx.compiler.llvm.types import I32
 
 Neighbours = Literal["nearest", "linear", "cubic"]

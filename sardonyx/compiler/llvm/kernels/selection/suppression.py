@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
 from sardonyx.compiler.llvm.kernels.selection.ranks import Ranking, Sorter, lanes_that, lowest_bit
-from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, F32, I64, U8, U32
 
@@ -131,7 +130,7 @@ class _Kept:
             shared = k.larger(height, 0.0) * k.larger(width, 0.0)
             union = area + spread[4] - shared
             bad = (union > 0.0) & (shared / union > self._overlap)
-            found.set(any_lane(k, bad & k.lanes_below(number - first, lanes)))
+            found.set(k.any_lane(bad & k.lanes_below(number - first, lanes)))
             at.set(first + lanes)
         return found.get()
 

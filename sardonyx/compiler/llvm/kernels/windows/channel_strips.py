@@ -19,7 +19,6 @@ from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, may_w
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot, divided, within
 from sardonyx.compiler.llvm.kernels.windows.running import Combination, Running, combination
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, TileWriter
-from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
 from sardonyx.compiler.llvm.values import Variable
@@ -94,7 +93,7 @@ class _Writer(TileWriter):
         total = watches[0].get()
         for watch in watches[1:]:
             total = total + watch.get()
-        with k.when(any_lane(k, total.differs(total))):
+        with k.when(k.any_lane(total.differs(total))):
             self._lines(strip, channel, combination(k, fold, careful=True), ())
 
     def _lines(self, strip: _Strip, channel: Value, combine: Combination, watches: Sequence[Variable]) -> None:

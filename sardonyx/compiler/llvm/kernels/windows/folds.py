@@ -16,7 +16,6 @@ from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.rows.reducing import combined, neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
-from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, Type
 from sardonyx.kernel.canonical import Canonical
@@ -143,7 +142,7 @@ class Combining:
         total = self.watches[0].get()
         for watch in self.watches[1:]:
             total = total + watch.get()
-        return any_lane(self.k, total.differs(total))
+        return self.k.any_lane(total.differs(total))
 
     def _combined(self, left: Value, right: Value) -> Value:
         if not self.watches:

@@ -21,7 +21,6 @@ from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, sto
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, may_watch
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within
 from sardonyx.compiler.llvm.kernels.windows.running import Neighbours, Running, combination
-from sardonyx.compiler.llvm.mathematics import any_lane
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, Type
 from sardonyx.compiler.llvm.values import Variable
@@ -122,7 +121,7 @@ class _Writer:
         total = self.watches[0].get()
         for watch in self.watches[1:]:
             total = total + watch.get()
-        with k.when(any_lane(k, total.differs(total))):
+        with k.when(k.any_lane(total.differs(total))):
             self._lines(strip, careful=True)
 
     def _lines(self, strip: _Strip, *, careful: bool) -> None:

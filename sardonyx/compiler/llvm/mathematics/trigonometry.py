@@ -1,18 +1,15 @@
 """Sine, cosine, tangent and their inverses of floating-point vectors.
 
-As in `mathematics`: F32 or F64 with any number of lanes, NaN and signed zeros kept. Arguments are reduced by
-multiples of pi/2 in F64 (three parts of 33 bits, after Cody and Waite); lanes beyond that reduction's range go to C's
-library one by one. Bounds of the error in units in the last place: sin, cos 2, tan 4, asin, acos,
-atan 3.
+Arguments are reduced by multiples of pi/2 in F64 (three parts of 33 bits, after Cody and Waite); lanes beyond that
+reduction's range go to C's library one by one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from sardonyx.compiler.llvm.builder import Function, Value
-from sardonyx.compiler.llvm.mathematics import absolute, any_lane, copy_sign, polynomial, sqrt, table
+from sardonyx.compiler.llvm.mathematics.elements import absolute, copy_sign, polynomial, sqrt, table
 from sardonyx.compiler.llvm.types import F64, I64
 
 # pi / 2 in parts whose products with integers below 2^19 are exact, and what they leave.
@@ -61,7 +58,7 @@ def _with_library(k: Function, name: str, x: Value, result: Value) -> Value:
     magnitude = absolute(k, x)
     far = (magnitude > _FARTHEST) & (magnitude < math.inf)
     place = k.variable(x.type, result)
-    with k.when(any_lane(k, far)):
+    with k.when(k.any_lane(far)):
         lanes = x.type.lanes
         if lanes == 1:
             place.set(k.call(name, F64, x.to(F64)).to(x.type))
@@ -148,11 +145,3 @@ def acos(k: Function, x: Value) -> Value:
 
 
 # One operand, by the name of the primitive of expressions.
-FUNCTIONS: dict[str, Callable[[Function, Value], Value]] = {
-    "acos": acos,
-    "asin": asin,
-    "atan": atan,
-    "cos": cos,
-    "sin": sin,
-    "tan": tan,
-}
