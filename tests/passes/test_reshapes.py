@@ -87,6 +87,26 @@ def test_the_declared_shape_of_an_output_fixes_no_sizes() -> None:
     assert session.run(None, feeds)[0].shape == (3, 2)
 
 
+@pytest.mark.parametrize("source", ["target", "other"])
+def test_sizes_of_the_run_that_do_not_fit_are_refused(source: str) -> None:
+    value = helper.make_tensor_value_info
+    inputs = [value("x", TensorProto.FLOAT, ["n", "m"]), value("other", TensorProto.FLOAT, ["k"])]
+    inputs.append(value("target", TensorProto.INT64, [1]))
+    nodes = [N("Shape", ["other"], ["size"]), N("Reshape", ["x", "target" if source == "target" else "size"], ["r"])]
+    graph = helper.make_graph([*nodes, N("Relu", ["r"], ["y"])], "graph", inputs, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = sardonyx.SessionOptions()
+    options.log_severity_level = 4
+    session = sardonyx.InferenceSession(model.SerializeToString(), options)
+    for size in (6, 5, 6):
+        feeds = {"x": np.ones((2, 3), np.float32), "target": np.array([size]), "other": np.ones(size, np.float32)}
+        if size == 6:
+            assert session.run(None, feeds)[0].shape == (6,)
+        else:
+            with pytest.raises(sardonyx.errors.Fail, match=r"Input shape:\{2,3\}, requested shape:\{5\}"):
+                session.run(None, feeds)
+
+
 def test_a_reshape_to_the_shape_that_is_there_goes() -> None:
     nodes = [*_heads(["batch", "length", "width"]), N("Relu", ["y"], ["z"])]
     model = make_model(nodes, {"x": ["batch", "length", 12]}, ["z"], HEADS)

@@ -146,6 +146,11 @@ def _scores_kernel(
     return Template("tree_scores", parameters, run)
 
 
+def _rounded(scores: Array, single: bool) -> Array:
+    """Sums of scores, rounded to `single` precision: classes that have the same share of the trees stay equal."""
+    return scores.astype(np.float32).astype(np.float64) if single else scores
+
+
 @operator("TreeEnsembleRegressor", domain=DOMAIN)
 class TreeEnsembleRegressor(_Named):
     """(rows, features) to (rows, n_targets): leaves' weights aggregated over the trees, plus base values."""
@@ -228,17 +233,19 @@ class TreeEnsembleClassifier(_Named):
         base = self.base()
         if base.size > classes:
             raise ValueError(f"base_values has {base.size} entries for {classes} classes")
+        single = data.dtype != np.float64
         if classes <= 2:
-            winners, scores = self._binary(scores, counts > 0, weights, base)
+            winners, scores = self._binary(scores, counts > 0, weights, base, single)
         else:
             scored = counts > 0
             scored[:, : base.size] = True
             scores[:, : base.size] += base
+            scores = _rounded(scores, single)
             winners = np.where(scored, scores, -np.inf).argmax(axis=1) if len(scores) else np.zeros(0, np.int64)
             scores = transformed(scores, self.post_transform)
         return labels[winners], scores.astype(np.float32)
 
-    def _binary(self, scores: Array, scored: Array, weights: Array, base: Array) -> tuple[Array, Array]:
+    def _binary(self, scores: Array, scored: Array, weights: Array, base: Array, single: bool) -> tuple[Array, Array]:
         """The number of each row's class, and two scores."""
         one_sided = len(set(self.class_ids)) == 1
         positive = bool((weights >= 0).all())
@@ -253,6 +260,7 @@ class TreeEnsembleClassifier(_Named):
         else:
             first = first + base[0] if base.size else first
             pair = both
+        first, second = _rounded(first, single), _rounded(second, single)
         decisive = np.where(both, second, first)
         winners = decisive > (0.5 if one_sided and positive else 0)
         scores = np.stack([first, second], axis=1)

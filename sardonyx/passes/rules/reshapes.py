@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dims, same
 from sardonyx.passes.base import Level
 from sardonyx.passes.rule import Match, OpPattern, Rule, op
@@ -53,7 +54,19 @@ class ConstantReshape(Rule):
         if not in_main_graph(m):
             return "it is inside a loop or a branch"
         target = self._target(m)
-        return target if isinstance(target, str) else None
+        if isinstance(target, str):
+            return target
+        if -1 in target and self._is_data(m):
+            return "the sizes come with the run, which refuses those that do not fit"
+        return None
+
+    @staticmethod
+    def _is_data(m: Match) -> bool:
+        """Whether nothing is known of the sizes, or of the only one not that it is the number of elements."""
+        wanted, source = m.fact("shape").elements, m.fact("x").shape
+        if wanted is None or source is None:
+            return True
+        return len(wanted) == 1 and wanted[0] != -1 and not same(wanted[0], dims.product(source))
 
     @staticmethod
     def _target(m: Match) -> list[int] | str:

@@ -114,6 +114,33 @@ def test_classifier_of_two(transform: str, base: list[float], ids: list[int], po
     )  # fmt: skip
 
 
+def votes(classes: int, given: list[list[float]]) -> dict[str, Any]:
+    """Trees of one leaf each, which gives the classes the weights in `given` whatever the row is."""
+    entries = [(tree, index, weight) for tree, row in enumerate(given) for index, weight in enumerate(row) if weight]
+    return {
+        "nodes_treeids": list(range(len(given))), "nodes_nodeids": [0] * len(given),
+        "nodes_featureids": [0] * len(given), "nodes_values": [0.0] * len(given), "nodes_modes": ["LEAF"] * len(given),
+        "nodes_truenodeids": [0] * len(given), "nodes_falsenodeids": [0] * len(given),
+        "class_treeids": [tree for tree, _, _ in entries], "class_nodeids": [0] * len(entries),
+        "class_ids": [index if classes > 2 else 0 for _, index, _ in entries],
+        "class_weights": [weight for _, _, weight in entries], "classlabels_int64s": list(range(classes)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [5, 10])
+def test_classes_with_the_same_share_of_the_trees_are_equal(count: int) -> None:
+    halves = votes(2, [[0.1]] * count)
+    labels, scores = ours("TreeEnsembleClassifier", [rows(1)], 2, domain=DOMAIN, **halves)
+    # Ten tenths of single precision are a little more than 1, and five of them more than a half.
+    assert labels == (count > 5)
+    assert scores.tolist() == [[1 - count / 10, count / 10]]
+    thirds = votes(3, [[0.0, 0.5, 0.3], [0.0, 0.5, 0.7], [0.5, 0.0, 0.0]])
+    labels, scores = ours("TreeEnsembleClassifier", [rows(1)], 2, domain=DOMAIN, **thirds)
+    assert labels == 1
+    assert scores.tolist() == [[0.5, 1, 1]]
+    compare("TreeEnsembleClassifier", [rows(1)], 2, domain=DOMAIN, **thirds)
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float64])
 def test_classifier_of_other_inputs(dtype: Any) -> None:
     attributes = {**Grown(6).attributes("class", [0, 1, 2]), "classlabels_int64s": [1, 2, 3]}

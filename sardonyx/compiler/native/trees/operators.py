@@ -70,6 +70,11 @@ class TreeScores(NativeKernel):
         return [transform_rows(binder, scores, transform, result)]
 
 
+def _rounded(total: Expr, single: bool) -> Expr:
+    """A sum of scores, rounded to `single` precision: classes that have the same share of the trees stay equal."""
+    return total.cast(F32).cast(F64) if single else total
+
+
 @template("tree_classes")
 class TreeClasses(NativeKernel):
     """Labels (int64) and scores of rows.
@@ -104,27 +109,33 @@ class TreeClasses(NativeKernel):
         if base.size > len(labels):
             raise ValueError(f"base_values has {base.size} entries for {len(labels)} classes")
         scores = self._forest().bind(binder, _rows(binder, data), F64)
+        single = data.dtype != F64
         if len(labels) == 2:
-            winners, results = self._pair(binder, scores.values, scores.known, base)
+            winners, results = self._pair(binder, scores.values, scores.known, base, single)
         else:
-            winners, results = self._several(binder, scores.values, scores.known, base)
+            winners, results = self._several(binder, scores.values, scores.known, base, single)
         return [labelled(binder, winners, labels), results]
 
-    def _several(self, binder: Binder, values: Tensor, known: Tensor | None, base: Array) -> tuple[Tensor, Tensor]:
+    def _several(
+        self, binder: Binder, values: Tensor, known: Tensor | None, base: Array, single: bool
+    ) -> tuple[Tensor, Tensor]:
         assert known is not None
         classes = values.shape[1]
         more, scored = np.zeros(classes), np.arange(classes) < base.size
         more[: base.size] = base
         inputs = [values, known, binder.constant(more), binder.constant(scored)]
-        chosen = where(logical_or(Input(_TRUTH, 1), Input(_TRUTH, 3)), Input(F64, 0) + Input(F64, 2), -np.inf)
+        total = _rounded(Input(F64, 0) + Input(F64, 2), single)
+        chosen = where(logical_or(Input(_TRUTH, 1), Input(_TRUTH, 3)), total, -np.inf)
         (winners,) = by_rows(binder, [winner(chosen)], inputs)
         transform = self.parameters["transform"]
         run = by_rows if transform.startswith("SOFTMAX") else by_elements
-        root = transformed(Input(F64, 0) + Input(F64, 1), transform).cast(F32)
+        root = transformed(_rounded(Input(F64, 0) + Input(F64, 1), single), transform).cast(F32)
         (results,) = run(binder, [root], [values, inputs[2]])
         return winners.reshaped((values.shape[0],)), results
 
-    def _pair(self, binder: Binder, values: Tensor, known: Tensor | None, base: Array) -> tuple[Tensor, Tensor]:
+    def _pair(
+        self, binder: Binder, values: Tensor, known: Tensor | None, base: Array, single: bool
+    ) -> tuple[Tensor, Tensor]:
         """As the operator's rules for two classes have it."""
         inputs: list[Tensor] = []
 
@@ -144,6 +155,7 @@ class TreeClasses(NativeKernel):
             first, second = where(both, -sums, first + base[0].item()), where(both, sums, second)
         elif base.size:
             first = first + base[0].item()
+        first, second = _rounded(first, single), _rounded(second, single)
         winners = where(where(both, second, first) > (0.5 if one_sided and positive else 0.0), constant(1, I64), 0)
         pair = transformed_pair(
             where(scored[0], first, 0.0), where(scored[1], second, 0.0), self.parameters["transform"]
