@@ -397,6 +397,21 @@ def test_the_order_of_execution_decides_how_much_memory_a_run_needs() -> None:
         np.testing.assert_array_equal(result, results["DEFAULT"])
 
 
+@pytest.mark.parametrize("order", ort.ExecutionOrder)
+def test_texts_are_brought_into_any_order(order: ort.ExecutionOrder) -> None:
+    text = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
+    result = helper.make_tensor_value_info("y", TensorProto.STRING, ["n"])
+    nodes = [
+        helper.make_node("StringConcat", ["x", name], ["twice" if name == "x" else "y"]) for name in ("x", "twice")
+    ]
+    graph = helper.make_graph(nodes, "texts", [text], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    options = ort.SessionOptions()
+    options.execution_order = order
+    (found,) = ort.InferenceSession(model.SerializeToString(), options).run(None, {"x": np.array(["a", "bc"], object)})
+    assert found.tolist() == ["aaa", "bcbcbc"]
+
+
 def test_sizes_are_read_first_where_nodes_have_priorities() -> None:
     nodes = [
         helper.make_node("Neg", ["x"], ["less"], name="less"),

@@ -126,7 +126,7 @@ def test_levels_are_turned_and_compared() -> None:
     found = plain()
     level = knob(found, "graph_optimization_level")
     assert level.value == "ORT_ENABLE_ALL"
-    assert "1 steps for 7 nodes" in level.did
+    assert "1 step for 7 nodes" in level.did
     by_value = {one.value: one for one in level.turned}
     assert set(by_value) == {one.name for one in ort.GraphOptimizationLevel} - {level.value}
     assert by_value["ORT_DISABLE_ALL"].steps == 7
@@ -242,7 +242,7 @@ def test_fallback_names_steps_in_python_with_their_reason() -> None:
     one = diagnosis(why(noisy()), "fallback")
     assert one.found
     assert one.nodes == ("noise",)
-    assert "1 of 2 steps run in Python" in one.evidence
+    assert "in Python: 1 of 2 steps" in one.evidence
     assert "RandomNormalLike" in one.evidence
     assert one.remedy
 
@@ -279,8 +279,27 @@ def test_values_that_are_only_turned_are_transfers() -> None:
     one = diagnosis(why(made(nodes, {"x": [64, 48]}, ["y"], {}), {"x": np.ones((64, 48), np.float32)}), "transfers")
     assert one.found
     assert one.nodes == ("turn",)
-    assert "1 steps only copy or turn values" in one.evidence
+    assert "1 step for nothing but copying or turning values" in one.evidence
     assert not diagnosis(plain(), "transfers").found
+
+
+def test_copies_that_the_options_cause_are_laid_to_them() -> None:
+    """Convolutions that do not hand their results on as they compute them."""
+    weights = np.random.default_rng(4).standard_normal((32, 32, 1, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], name="first"),
+        helper.make_node("Conv", ["h", "w"], ["i"], name="second"),
+        helper.make_node("Conv", ["i", "w"], ["y"], name="third"),
+    ]
+    model, feeds = (
+        made(nodes, {"x": [1, 32, 40, 40]}, ["y"], {"w": weights}),
+        {"x": np.ones((1, 32, 40, 40), np.float32)},
+    )
+    kept = diagnosis(why(model, feeds, disabled_optimizers=["NchwcTransformer"]), "transfers")
+    assert kept.found
+    assert kept.nodes == ("first", "second", "third")
+    assert kept.remedy == "ORT_ENABLE_ALL and no disabled optimizers, with which 2 steps would copy"
+    assert not diagnosis(why(model, feeds), "transfers").found
 
 
 def test_fusions_that_the_options_leave_out_are_missing() -> None:
@@ -317,6 +336,7 @@ def test_fusions_that_just_miss_their_pattern_say_why() -> None:
         (2, 2.0, 1.0, True),
         (1, 2.0, 1.0, False),
         (1, 2.0, 2.0, True),
+        (1, 0.5, 0.0, False),
     ],
 )
 def test_contention_is_more_threads_than_processors_or_others_on_them(
@@ -325,9 +345,19 @@ def test_contention_is_more_threads_than_processors_or_others_on_them(
     explanation = Explanation({}, threads, "avx2", {})
     one = troubles.thread_contention(explanation, usable, others)
     assert one.found is found
-    assert f" on {usable:g} processors" in one.evidence
+    assert f" on {usable:g} processor" in one.evidence
     assert ("intra_op_num_threads" in one.remedy) == (found and threads > 1)
     assert bool(one.remedy) == found
+
+
+def test_contention_is_told_once() -> None:
+    """Fewer threads for the processors that there are, and still fewer while others use these."""
+    one = troubles.thread_contention(Explanation({}, 8, "avx2", {}), 4.0, 2.0)
+    assert one.remedy == "set intra_op_num_threads to 4 at most, to 2 while others compute on the same processors"
+    assert troubles.thread_contention(Explanation({}, 4, "avx2", {}), 1.0, 1.0).remedy == (
+        "set intra_op_num_threads to 1 at most"
+    )
+    assert troubles.thread_contention(Explanation({}, 1, "avx2", {}), 1.0, None).evidence == "1 thread on 1 processor"
 
 
 def test_too_many_threads_are_contention_of_a_session() -> None:
@@ -430,7 +460,24 @@ def test_sizes_that_data_decide_are_dynamic_shapes() -> None:
     harmless = diagnosis(why(block(["rows", 8])), "dynamic shapes")
     assert not harmless.found
     assert "open sizes: rows" in harmless.evidence
-    assert "open sizes: none" in diagnosis(plain(), "dynamic shapes").evidence
+    assert "mask" in one.remedy
+    assert "fix the open sizes" not in one.remedy
+    assert diagnosis(plain(), "dynamic shapes").evidence == "open sizes: none"
+
+
+def test_inputs_that_say_sizes_are_dynamic_shapes() -> None:
+    """To fix the sizes of the inputs would not help."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "sizes"], ["turned"], name="view"),
+        helper.make_node("Softmax", ["turned"], ["y"], name="soft"),
+    ]
+    sizes = helper.make_tensor_value_info("sizes", TensorProto.INT64, [2])
+    model = onnx.load_from_string(made(nodes, {"x": ["n", 8]}, ["y"], {}))
+    model.graph.input.append(sizes)
+    one = diagnosis(why(model.SerializeToString(), {**FEED, "sizes": np.array([8, 6])}), "dynamic shapes")
+    assert one.found
+    assert "planned anew for other contents of small inputs: 1 part of the model" in one.evidence
+    assert one.remedy == "make constants of the inputs that say sizes"
 
 
 def test_open_sizes_that_keep_a_rewrite_from_its_place_are_dynamic_shapes() -> None:
@@ -443,4 +490,4 @@ def test_open_sizes_that_keep_a_rewrite_from_its_place_are_dynamic_shapes() -> N
     model = made(nodes, {"x": ["n", 8], "other": ["m", 8]}, ["y"], {})
     one = diagnosis(why(model, {**FEED, "other": FEED["x"]}), "dynamic shapes")
     assert one.found
-    assert "fixed sizes would make 1 steps of 3" in one.evidence
+    assert "fixed sizes would make 1 step of 3" in one.evidence

@@ -34,6 +34,8 @@ from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 from sardonyx.runtime.trace import Trace, span
 
+_BITS_OF_A_TEXT = 64  # where it lies
+
 
 def never_cancelled() -> None:
     """A build that nobody can cancel."""
@@ -135,7 +137,8 @@ def _put_in_order(model: ir.Model, inference: Inference, order: ExecutionOrder) 
         if fact is None or fact.dtype is None or fact.shape is None:
             return 0
         (shape,) = likely_shapes([value], inference)
-        return int(math.prod(shape) * fact.dtype.itemsize)
+        bits = _BITS_OF_A_TEXT if fact.dtype == ir.DataType.STRING else fact.dtype.bitwidth
+        return int(math.prod(shape) * bits / 8)
 
     for graph in list(graphs_of(model.graph)):
         prioritised = order == ExecutionOrder.PRIORITY_BASED

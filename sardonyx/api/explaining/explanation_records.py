@@ -17,6 +17,9 @@ Trouble = Literal[
     "dynamic shapes",
 ]
 
+# The passes that tidy up behind others: that they would do more is no gain by itself.
+HOUSEKEEPING = frozenset({"RemoveUnused", "RemoveUnusedShapes"})
+
 
 @dataclass(frozen=True)
 class Row:
@@ -205,6 +208,11 @@ class Explanation:
         """Everything in the types of JSON."""
         rows = [asdict(row) | {"gflops": row.gflops, "roofline": row.roofline} for row in self.rows]
         return asdict(self) | {"rows": rows, "totals": self.totals}
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things of a kind, as ``1 step`` or ``3 steps``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def abbreviated(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from sardonyx import errors
 from sardonyx.api.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from sardonyx.api.explaining.explained_plan import Subject, explained, in_turns
-from sardonyx.api.explaining.explanation_records import Explanation, Knob, Overridable, Turned
+from sardonyx.api.explaining.explanation_records import HOUSEKEEPING, Explanation, Knob, Overridable, Turned, counted
 from sardonyx.api.options import config_keys, run_settings
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
@@ -76,7 +76,7 @@ def overridable(subject: Subject, found: Explanation) -> Overridable | None:
     return Overridable(
         names,
         tuple(readers),
-        {name: count for name, count in gained.items() if count > 0},
+        {name: count for name, count in gained.items() if count > 0 and name not in HOUSEKEEPING},
         max(0, constant.packed_bytes - found.packed_bytes) if constant else 0,
         (len(found.rows), len(constant.rows) if constant else len(found.rows)),
         predicted,
@@ -138,10 +138,9 @@ class _Knobs:
     def _level(self) -> Knob:
         now = self.options.graph_optimization_level
         nodes = {name for row in self.found.rows for name in row.nodes}
-        did = (
-            f"{sum(self.found.rewrites.values())} changes by {len(self.found.rewrites)} rewrites; "
-            f"{len(self.found.rows)} steps for {len(nodes)} nodes"
-        )
+        rewrites, rows = self.found.rewrites, self.found.rows
+        did = f"{counted(sum(rewrites.values()), 'change')} by {counted(len(rewrites), 'rewrite')}; "
+        did += f"{counted(len(rows), 'step')} for {counted(len(nodes), 'node')}"
         others = [level for level in GraphOptimizationLevel if level != now]
         turns = [_Turn(level.name, _setting("graph_optimization_level", level)) for level in others]
         return self._knob("graph_optimization_level", now.name, did, turns)
@@ -173,7 +172,7 @@ class _Knobs:
     def _threads(self) -> Knob:
         rows, threads = self.found.rows, self.found.threads
         alone = sum(row.chunks <= 1 for row in rows)
-        did = f"{_counted(threads, 'thread')}; {alone} of {len(rows)} steps are one chunk, which one thread does"
+        did = f"{counted(threads, 'thread')}; {alone} of {len(rows)} steps are one chunk, which one thread does"
         usable = max(1, int(usable_processors()))
         counts = sorted({1, max(1, usable // 2), usable} - {threads})
         turns = [_Turn(str(count), _setting("intra_op_num_threads", count)) for count in counts]
@@ -245,7 +244,8 @@ class _Knobs:
                 if isinstance(dim, str):
                     sizes.setdefault(dim, size)
         fixed = {name: size for (kind, name), size in self.options._free_dimensions.items() if kind == "name"}
-        did = f"{len(sizes)} dimensions of the inputs are open" if sizes else "no named dimension of the inputs is open"
+        names = "no named dimension" if not sizes else counted(len(sizes), "dimension")
+        did = f"{names} of the inputs {'is' if len(sizes) < 2 else 'are'} open"
 
         def fix(options: SessionOptions) -> None:
             for name, size in sizes.items():
@@ -272,10 +272,15 @@ class _Knobs:
             on = is_on(self.config, key)
             count = sum(map(is_used, self.found.rows))
             turns = [_Turn(str(int(not on)), _entry(key, str(int(not on))))] if count or not on else []
-            yield self._knob(key, str(int(on)), f"{count} steps are parts of {what}", turns)
+            yield self._knob(
+                key,
+                str(int(on)),
+                f"{counted(count, 'step')} {'is part' if count == 1 else 'are parts'} of {what}",
+                turns,
+            )
         rounds = sum("at a time" in row.detail and "all items" not in row.detail for row in self.found.rows)
         now = self.config.get(run_settings.BATCH_ITEMS, "auto")
-        did = f"{rounds} steps take a few items of the batch at a time"
+        did = f"{counted(rounds, 'step')} {'takes' if rounds == 1 else 'take'} a few items of the batch at a time"
         turns = [_Turn("0", _entry(run_settings.BATCH_ITEMS, "0"))] if rounds and now != "0" else []
         yield self._knob(run_settings.BATCH_ITEMS, now, did, turns)
 
@@ -293,10 +298,6 @@ def _entry(key: str, value: str) -> Change:
 
 def _predicted(found: Explanation) -> float:
     return found.totals["predicted_us"] or 0.0
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

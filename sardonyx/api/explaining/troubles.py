@@ -11,7 +11,7 @@ from sardonyx import errors
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.enums import GraphOptimizationLevel
 from sardonyx.api.explaining.explained_plan import Subject, explained
-from sardonyx.api.explaining.explanation_records import Diagnosis, Explanation, Row
+from sardonyx.api.explaining.explanation_records import HOUSEKEEPING, Diagnosis, Explanation, Row, counted
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.bound_plan import symbols_of
 from sardonyx.compiler.control_flow_call import ControlFlowCall
@@ -50,7 +50,7 @@ def troubles(
         missing_fusions(found, best),
         thread_contention(found, usable_processors(), other_load()),
         fragmentation(session.held_plans, found),
-        transfers(subject, found),
+        transfers(subject, found, best),
         initializers_in_inputs(found),
         dynamic_shapes(subject, found, feeds),
     )
@@ -65,10 +65,10 @@ def fallback(subject: Subject, found: Explanation) -> Diagnosis:
     if on_host:
         reasons = dict.fromkeys(f"{row.operators[0]}: {row.reason or 'NumPy computes it'}" for row in on_host)
         share = _share(on_host, found)
-        texts.append(f"{len(on_host)} of {len(found.rows)} steps run in Python{share} ({'; '.join(reasons)})")
+        texts.append(f"in Python: {len(on_host)} of {counted(len(found.rows), 'step')}{share} ({'; '.join(reasons)})")
     if left:
         answers = dict.fromkeys(f"{node.op_type}: {reason}" for node in left for _, reason in node.declined)
-        texts.append(f"{len(left)} nodes were declined by {preferred} ({'; '.join(answers)})")
+        texts.append(f"{counted(len(left), 'node')} declined by {preferred} ({'; '.join(answers)})")
     nodes = [name for row in on_host for name in row.nodes] + [node.name for node in left]
     return Diagnosis(
         "fallback",
@@ -88,21 +88,25 @@ def missing_fusions(found: Explanation, best: Explanation | None) -> Diagnosis:
     nodes: list[str] = []
     if best is not None:
         gained = {name: count - found.rewrites.get(name, 0) for name, count in best.rewrites.items()}
-        gained = {name: count for name, count in gained.items() if count > 0}
+        gained = {name: count for name, count in gained.items() if count > 0 and name not in HOUSEKEEPING}
         steps = len(found.rows) - len(best.rows)
         if gained or steps > 0:
             listed = ", ".join(f"{name} {count}" for name, count in gained.items()) or "kernels that do more at once"
-            texts.append(f"the options leave out {listed}: {len(found.rows)} steps in place of {len(best.rows)}")
+            texts.append(
+                f"the options leave out {listed}: {counted(len(found.rows), 'step')} in place of {len(best.rows)}"
+            )
     fusions = {one.name for one in passes_up_to(Level.ALL) if one.level >= Level.EXTENDED or "Fusion" in one.name}
     for one in found.declined:
         rows = [row for row in found.rows if set(one.nodes) & set(row.nodes)]
-        if one.rule in fusions and _time(rows) >= _WORTH * _time(found.rows) > 0:
-            texts.append(f"{one.rule} left {len(one.nodes)} places alone: {one.reason}")
+        if one.rule in fusions and _time(rows) >= _WORTH * _whole(found) > 0:
+            texts.append(f"{one.rule} left {counted(len(one.nodes), 'place')} alone: {one.reason}")
             nodes += one.nodes
     remedy = "ORT_ENABLE_ALL and no disabled optimizers" if best is not None and texts else ""
     if nodes:
         remedy += f"{', and ' if remedy else ''}another way to export what the reasons name"
-    evidence = ". ".join(texts) or f"{sum(found.rewrites.values())} changes were made, and no fusion missed its pattern"
+    evidence = (
+        ". ".join(texts) or f"{counted(sum(found.rewrites.values()), 'change')} made, and no fusion missed its pattern"
+    )
     return Diagnosis("missing fusions", bool(texts), evidence, remedy, tuple(dict.fromkeys(nodes)))
 
 
@@ -112,22 +116,24 @@ def thread_contention(found: Explanation, usable: float, others: float | None) -
     `usable` are the processors' worth of time that this process gets, `others` what other processes take of that.
     """
     threads = found.threads
-    evidence = f"{threads} thread{'' if threads == 1 else 's'} on {usable:g} processors"
+    evidence = f"{counted(threads, 'thread')} on {usable:g} processor{'' if usable == 1 else 's'}"
     if others is not None:
         evidence += f", of which other processes use {others:.1f}"
-    remedies = []
-    if threads > usable:
-        remedies.append(f"set intra_op_num_threads to {max(1, int(usable))} at most")
-    if others is not None and others > _OTHERS and threads + others > usable + _OTHERS:
-        fewer = max(1, int(usable - others))
-        if fewer < threads:
-            remedies.append(
-                f"set intra_op_num_threads to {fewer}, or session.dynamic_block_base to 4, while others compute on the "
-                "same processors"
-            )
-        else:
-            remedies.append("let others compute elsewhere: nothing that the session could change helps")
-    return Diagnosis("thread contention", bool(remedies), evidence, "; ".join(remedies))
+    limit = max(1, int(usable))
+    is_busy = others is not None and others > _OTHERS and threads + others > usable + _OTHERS
+    fewer = max(1, int(usable - others)) if is_busy and others is not None else limit
+    remedy = ""
+    if threads > max(1.0, usable):
+        remedy = f"set intra_op_num_threads to {limit} at most"
+        remedy += f", to {fewer} while others compute on the same processors" if fewer < limit else ""
+    elif is_busy and fewer < threads:
+        remedy = (
+            f"set intra_op_num_threads to {fewer}, or session.dynamic_block_base to 4, while others compute on the "
+            "same processors"
+        )
+    elif is_busy:
+        remedy = "let others compute elsewhere: nothing that the session could change helps"
+    return Diagnosis("thread contention", bool(remedy), evidence, remedy)
 
 
 def fragmentation(plans: Sequence[Plan], found: Explanation) -> Diagnosis:
@@ -144,20 +150,29 @@ def fragmentation(plans: Sequence[Plan], found: Explanation) -> Diagnosis:
     return Diagnosis("fragmentation", grown, evidence, remedy if grown else "")
 
 
-def transfers(subject: Subject, found: Explanation) -> Diagnosis:
-    """Values that go from one provider to another, and values that are only brought into another order."""
+def transfers(subject: Subject, found: Explanation, best: Explanation | None) -> Diagnosis:
+    """Values that go from one provider to another, and values that are only brought into another order.
+
+    `best` is the session with everything turned on, None where that is the session itself.
+    """
     crossing, nbytes = _crossing(subject, found)
-    copies = [row for row in found.rows if row.kernel.split(" ")[0] in _COPIES]
+    copies = _copies(found)
     texts = []
     if crossing:
         size = "" if nbytes is None else f", {_bytes(nbytes)}"
-        texts.append(f"{len(crossing)} values go from one provider to another{size}")
-    if found.rows and _time(copies) > _COPIES_WORTH * _time(found.rows):
-        texts.append(f"{len(copies)} steps only copy or turn values{_share(copies, found)}")
-    evidence = ". ".join(texts) or f"no value changes its provider, and {len(copies)} steps of {len(found.rows)} copy"
+        go = "goes" if len(crossing) == 1 else "go"
+        texts.append(f"{counted(len(crossing), 'value')} {go} from one provider to another{size}")
+    if _time(copies) > _COPIES_WORTH * _whole(found):
+        texts.append(f"{counted(len(copies), 'step')} for nothing but copying or turning values{_share(copies, found)}")
+    evidence = (
+        ". ".join(texts)
+        or f"no value changes its provider, and {len(copies)} of {counted(len(found.rows), 'step')} copy"
+    )
     remedy = ""
     if crossing:
         remedy = "choose providers that take whole parts of the model"
+    elif texts and best is not None and (fewer := len(_copies(best))) < len(copies):
+        remedy = f"ORT_ENABLE_ALL and no disabled optimizers, with which {counted(fewer, 'step')} would copy"
     elif texts:
         remedy = "bind inputs and outputs (io_binding), keep past keys and values in place, avoid Transpose at borders"
     names = [*crossing, *(name for row in copies for name in row.nodes)] if texts else []
@@ -173,9 +188,9 @@ def initializers_in_inputs(found: Explanation) -> Diagnosis:
     if one.packed_bytes:
         texts.append(f"{_bytes(one.packed_bytes)} of weights packed ahead")
     if one.steps[1] < one.steps[0]:
-        texts.append(f"{one.steps[1]} steps in place of {one.steps[0]}")
+        texts.append(f"{counted(one.steps[1], 'step')} in place of {one.steps[0]}")
     cost = ", ".join(texts) or "nothing here"
-    evidence = f"{len(one.names)} initializers are inputs of the graph, which costs {cost}"
+    evidence = f"inputs of the graph: {counted(len(one.names), 'initializer')}, which costs {cost}"
     return Diagnosis(
         "initializers in inputs",
         bool(texts),
@@ -194,11 +209,11 @@ def dynamic_shapes(subject: Subject, found: Explanation, feeds: Mapping[str, Any
                 open_dims.setdefault(dim or f"{item.name}[{axis}]", size)
     texts = []
     steered = [step.name for step in _segments(subject.plan) if step.call.steering_places]
-    counted = [row.nodes[0] for row in found.rows if row.kernel.startswith("native ")]
+    by_data = [row.nodes[0] for row in found.rows if row.kernel.startswith("native ")]
     if steered:
-        texts.append(f"{len(steered)} parts of the model are planned anew for other contents of small inputs")
-    if counted:
-        texts.append(f"{len(counted)} steps make results of sizes that the data decide")
+        texts.append(f"planned anew for other contents of small inputs: {counted(len(steered), 'part')} of the model")
+    if by_data:
+        texts.append(f"sizes of results that the data decide: {counted(len(by_data), 'step')}")
     asking = () if found.open_ifs is None else found.open_ifs.names
     if asking:
         texts.append(f"Ifs ask for them ({len(asking)}): the model is compiled again for sizes that come a second time")
@@ -206,17 +221,24 @@ def dynamic_shapes(subject: Subject, found: Explanation, feeds: Mapping[str, Any
     gain = _fixed(subject, found, fixed, feeds) if fixed else None
     if gain is not None:
         made = {name: count - found.rewrites.get(name, 0) for name, count in gain.rewrites.items()}
-        made = {name: count for name, count in made.items() if count > 0}
+        made = {name: count for name, count in made.items() if count > 0 and name not in HOUSEKEEPING}
         now, then = (one.totals["predicted_us"] or 0.0 for one in (found, gain))
         if len(gain.rows) < (1 - _WORTH) * len(found.rows) or then < (1 - _WORTH) * now:
             listed = ", ".join(f"{name} {count}" for name, count in made.items())
-            texts.append(
-                f"fixed sizes would make {len(gain.rows)} steps of {len(found.rows)}{f' ({listed})' if listed else ''}"
-            )
+            made_of = f"{counted(len(gain.rows), 'step')} of {len(found.rows)}"
+            texts.append(f"fixed sizes would make {made_of}{f' ({listed})' if listed else ''}")
     names = ", ".join(open_dims) or "none"
-    evidence = f"open sizes: {names}. {'. '.join(texts) or 'Nothing is slower for them but the first run of each size'}"
-    remedy = "fix them (add_free_dimension_override_by_name, or export with fixed sizes)" if texts else ""
-    nodes = tuple(dict.fromkeys([*steered, *counted, *asking]))
+    harmless = "Nothing is slower for them but the first run of each size" if open_dims else ""
+    evidence = ". ".join([f"open sizes: {names}", *(texts or [harmless] * bool(harmless))])
+    remedies = []
+    if steered:
+        remedies.append("make constants of the inputs that say sizes")
+    if by_data:
+        remedies.append("give these results one size, as by a mask in place of Compress, or pad them")
+    if len(texts) > bool(steered) + bool(by_data):
+        remedies.append("fix the open sizes (add_free_dimension_override_by_name, or export with fixed ones)")
+    remedy = "; ".join(remedies)
+    nodes = tuple(dict.fromkeys([*steered, *by_data, *asking]))
     return Diagnosis("dynamic shapes", bool(texts), evidence, remedy, nodes)
 
 
@@ -295,11 +317,22 @@ def _time(rows: list[Row]) -> float:
     return sum((row.measured_us or row.predicted_us or 0.0) * row.executions for row in rows)
 
 
+def _whole(found: Explanation) -> float:
+    """Microseconds of all steps, those inside of others' not once more."""
+    totals = found.totals
+    return totals["measured_us"] or totals["predicted_us"] or 0.0
+
+
+def _copies(found: Explanation) -> list[Row]:
+    """The steps that only bring values into another order."""
+    return [row for row in found.rows if row.kernel.split(" ")[0] in _COPIES]
+
+
 def _share(rows: list[Row], found: Explanation) -> str:
     """The share of a run, where the times are measured: host steps have no other."""
-    if found.run_us is None or not any(row.measured_us for row in rows):
+    if found.totals["measured_us"] is None or not any(row.measured_us for row in rows):
         return ""
-    return f", {_time(rows) / found.run_us:.0%} of its time"
+    return f", {_time(rows) / _whole(found):.0%} of its time"
 
 
 def _bytes(count: int) -> str:
