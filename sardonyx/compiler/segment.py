@@ -23,8 +23,10 @@ from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.joint_results import Rooms, Slice
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import copy
+from sardonyx.compiler.new_sizes.looks import Looks
 from sardonyx.compiler.new_sizes.outline import LaterSteps, Outlines, Sample
-from sardonyx.compiler.new_sizes.replay import MOST_RECORDINGS, Looks, Recording, Replays
+from sardonyx.compiler.new_sizes.recording import Recording
+from sardonyx.compiler.new_sizes.replay import MOST_RECORDINGS, Replays
 from sardonyx.compiler.pairs import Pair
 from sardonyx.compiler.shared_constants import ConstantShares, Use
 from sardonyx.runtime.executor import error_of_node

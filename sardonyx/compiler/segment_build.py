@@ -23,7 +23,7 @@ from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.new_sizes.picked_sizes import PickedSizes, picked_sizes
-from sardonyx.compiler.new_sizes.replay import structure_of
+from sardonyx.compiler.new_sizes.structure import structure_of
 from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
 from sardonyx.compiler.rounded_results import round_results
 from sardonyx.compiler.segment import Operation, PairOperation, Segment, Tensors

@@ -12,9 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
-from sardonyx.compiler.bound_step import ComputedConstant
+from sardonyx.compiler.bound_step import ComputedConstant, contents_of
 from sardonyx.compiler.computed_constants import computed_constant
-from sardonyx.compiler.new_sizes.replay import contents_of
 from sardonyx.graph.computed_tensor import ComputedTensor, JoinedTensor, ScaledTensor
 from tests.compiler.steps import VARIANTS, new_binder
 

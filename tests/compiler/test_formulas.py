@@ -16,7 +16,7 @@ from sardonyx.compiler.native_steps import BoundSegment
 from sardonyx.compiler.new_sizes import formulas
 from sardonyx.compiler.new_sizes.formulas import Formulas
 from sardonyx.compiler.new_sizes.outline import Outline
-from sardonyx.compiler.new_sizes.replay import Recording
+from sardonyx.compiler.new_sizes.recording import Recording
 from sardonyx.compiler.new_sizes.route import Route, RoutedWalk, Routes
 from sardonyx.compiler.segment import Segment
 from sardonyx.runtime.native.native_segment import NativeSegment

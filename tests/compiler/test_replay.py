@@ -16,7 +16,9 @@ import sardonyx as ort
 from sardonyx.compiler.binding import Binder, Bound, Tensor
 from sardonyx.compiler.native_steps import BoundSegment
 from sardonyx.compiler.new_sizes import replay as replaying
-from sardonyx.compiler.new_sizes.replay import Looks, Recording, Replays
+from sardonyx.compiler.new_sizes.looks import Looks
+from sardonyx.compiler.new_sizes.recording import Recording
+from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.segment import Segment
 from sardonyx.runtime.native.native_segment import NativeSegment
 from tests.compiler.steps import new_binder
@@ -159,13 +161,13 @@ def test_a_replayed_plan_is_the_fresh_one(session: ort.InferenceSession, size: t
 
 def test_equal_layers_are_bound_once(session: ort.InferenceSession, monkeypatch: pytest.MonkeyPatch) -> None:
     segment, bound = segment_of(session), []
-    record = replaying._record
+    record = replaying.record
 
     def counting(bind: Any, binder: Binder, *others: Any) -> Any:
         bound.append(binder.label)
         return record(bind, binder, *others)
 
-    monkeypatch.setattr(replaying, "_record", counting)
+    monkeypatch.setattr(replaying, "record", counting)
     segment.bind(shapes_of(session, 2, 5, 21))
     assert bound.count("Softmax") == 1
     first = len(bound)

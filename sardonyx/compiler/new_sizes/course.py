@@ -10,7 +10,9 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
 from sardonyx.compiler.bound_step import contents_of, tensor_over
 from sardonyx.compiler.new_sizes.formulas import has_elements
-from sardonyx.compiler.new_sizes.replay import Describe, Looks, Recording, Replays
+from sardonyx.compiler.new_sizes.looks import Looks
+from sardonyx.compiler.new_sizes.recording import Describe, Recording
+from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.pieces import Piece, Words
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from sardonyx.compiler.pieces import PieceMaker
 from sardonyx.compiler.traced import Trace, text_of
 
 if TYPE_CHECKING:
-    from sardonyx.compiler.new_sizes.replay import Looks, Recording
+    from sardonyx.compiler.new_sizes.looks import Looks
+    from sardonyx.compiler.new_sizes.recording import Recording
 
 Tensors = Sequence["Tensor | None"]
 Numbers = tuple[int, ...]

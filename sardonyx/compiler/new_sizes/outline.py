@@ -22,7 +22,9 @@ from sardonyx.compiler.assembly import find_barriers, lay_out
 from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
 from sardonyx.compiler.bound_step import BoundStep
 from sardonyx.compiler.new_sizes.course import Course, NotOutlinedError, Values, Walk
-from sardonyx.compiler.new_sizes.replay import Looks, Recording, Replays
+from sardonyx.compiler.new_sizes.looks import Looks
+from sardonyx.compiler.new_sizes.recording import Recording
+from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.new_sizes.route import NoOutlineError, RoutedWalk, Routes
 from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT

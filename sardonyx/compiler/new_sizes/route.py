@@ -26,7 +26,8 @@ from sardonyx.compiler.new_sizes.formulas import (
     places_of,
     sized_of,
 )
-from sardonyx.compiler.new_sizes.replay import Recording, Replays
+from sardonyx.compiler.new_sizes.recording import Recording
+from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.pieces import Piece, Words
 
 if TYPE_CHECKING:
