@@ -20,7 +20,7 @@ from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
 )
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.types import F32, F64
-from sardonyx.compiler.native.products.gemm_step import allows_parts, product_of
+from sardonyx.compiler.native.products.inner_products import allows_parts, product_of
 from sardonyx.compiler.traced import larger
 
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.

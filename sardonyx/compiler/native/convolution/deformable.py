@@ -15,7 +15,8 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.products.gemm_step import multiply, product_of
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template

@@ -16,7 +16,8 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.convolution.window_copies import columns
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.pad import Frame, framed
-from sardonyx.compiler.native.products.gemm_step import OverlappingRows, multiply
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.left_rows import OverlappingRows
 from sardonyx.compiler.native.products.words import as_words
 
 # The share of the peak that products reach.

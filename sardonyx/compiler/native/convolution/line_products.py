@@ -18,7 +18,7 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish, evenly_spaced
 from sardonyx.compiler.native.convolution.window_copies import columns
-from sardonyx.compiler.native.products.gemm_step import product_of
+from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.packed_constants import Packed
 
 # The code is written out for each tap of a line, or for those of all channels at one place: not for too many of them.

@@ -20,7 +20,8 @@ from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.convolution.overlaps import Spread, add_lines, has_line_sums
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.products.gemm_step import multiply, product_of
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.kernel.expr import Input
 
 # What the product reaches of the peak, reading its columns as they lie.

@@ -17,7 +17,7 @@ from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.compiler.native.convolution.convolution_call import Finish
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import reshaped, transposed
-from sardonyx.compiler.native.products.gemm_step import product_of
+from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype

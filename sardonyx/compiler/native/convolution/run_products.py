@@ -19,7 +19,8 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, tiles_ns, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.window_products import contiguous_places, panels_by_taps
-from sardonyx.compiler.native.products.gemm_step import RunGeometry, RunRows, multiply
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.left_rows import RunGeometry, RunRows
 from sardonyx.compiler.native.products.packed_constants import panels_product
 from sardonyx.compiler.native.products.words import as_framed_words, row_words
 

@@ -30,7 +30,9 @@ from sardonyx.compiler.native.convolution.overlaps import (
 )
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.slices import transposed
-from sardonyx.compiler.native.products.gemm_step import OverlappingRows, multiply, product_of, products_reason
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.inner_products import product_of, products_reason
+from sardonyx.compiler.native.products.left_rows import OverlappingRows
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.products.words import as_words
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template

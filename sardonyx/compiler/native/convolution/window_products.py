@@ -18,7 +18,8 @@ from sardonyx.compiler.llvm.kernels.products.gemm_windows import SPATIAL, Window
 from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates, weights_ns, words_ns
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.products.gemm_step import WindowRows, multiply
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.left_rows import WindowRows
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.products.words import as_words
 

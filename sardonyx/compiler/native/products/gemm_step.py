@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product as grid
-from typing import Any
-
-import ml_dtypes
-import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
 from sardonyx.compiler.choice.gemm_blocking import choose_blocking, copies_large_rows
@@ -20,10 +16,8 @@ from sardonyx.compiler.choice.gemm_choice import (
     Problem,
     asks_ahead,
     asks_for_results,
-    bf16_product,
     packed_words,
     panel_columns,
-    suits_parts,
     tile_shape,
 )
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
@@ -38,78 +32,15 @@ from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.dots_step import takes_dots
+from sardonyx.compiler.native.products.inner_products import by_constant, takes_pairs, worth_rounding
+from sardonyx.compiler.native.products.left_rows import Left, RunGeometry, RunRows, WindowRows, laid_out, read_left
 from sardonyx.compiler.native.products.packed_constants import Packed, panels_product
 from sardonyx.compiler.native.products.plain_product import Axis, PlainProduct, batch_arguments
 from sardonyx.compiler.native.products.shallow_step import takes_shallow
 from sardonyx.compiler.native.products.strassen_step import columns_by_quarters
-from sardonyx.compiler.native.products.words import as_tiles, as_words, row_step
-from sardonyx.graph.types import numpy_dtype
+from sardonyx.compiler.native.products.words import as_tiles, row_step
 from sardonyx.kernel.expr import Expr
-from sardonyx.ops.framework.facts import Fact
 from sardonyx.runtime.threads.processors import team_size
-
-
-@dataclass(frozen=True, eq=False)
-class WindowRows:
-    """The windows of a convolution as an A of shape [..., M, K], put together while they are multiplied.
-
-    `tensor` is the input, of words where the product has several elements in one; the windows of the next batch begin
-    `steps` words further on.
-    """
-
-    tensor: Tensor
-    geometry: WindowGeometry
-    steps: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class OverlappingRows:
-    """An A of shape [..., M, K] whose rows share memory: each lies together, the next one begins within it.
-
-    `tensor` holds them, of words where the product has several elements in one; `steps` are the strides of the axes
-    before K. K is a multiple of the elements that come together.
-    """
-
-    tensor: Tensor
-    steps: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class RunGeometry:
-    """Rows that consist of runs of words: where each starts in a row, their words, rows from line to line, and how
-    many of these stand for rows of the results."""
-
-    starts: tuple[int, ...]
-    run_words: int
-    pitch: int
-    places: int
-
-    def arguments(self) -> dict[str, int]:
-        """The values of `RUN_NAMES`."""
-        return {"run_words": self.run_words, "pitch": self.pitch, "places": self.places}
-
-    def table(self) -> Sequence[int]:
-        return self.starts
-
-
-@dataclass(frozen=True, eq=False)
-class RunRows:
-    """An A of shape [items, 1, M, K] in tiles of AMX, whose rows consist of runs of words of `tensor`.
-
-    There are `rows` of them in an item; `steps` are the strides of the axes before K. M are those that stand for
-    results. Sixteen rows are readable wherever a row is.
-    """
-
-    tensor: Tensor
-    geometry: RunGeometry
-    rows: int
-    steps: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-Left = Tensor | WindowRows | OverlappingRows | RunRows
 
 
 def multiply(
@@ -129,14 +60,14 @@ def multiply(
     if math.prod(results[0].shape) == 0:
         return
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        product = _worth_rounding(product, a, b, results[0])
+        product = worth_rounding(product, a, b, results[0])
     found = _matrix_terms(binder, a, b, operands, results, product)
     if found is None:
         found = _terms(binder, a, b, operands, results, product)
     if isinstance(a, RunRows):
         unit = PRODUCTS[product].elements(a.geometry.run_words)
         found.problem = replace(found.problem, m=a.rows, k_unit=unit)
-    if _takes_pairs(binder.target, found.problem):
+    if takes_pairs(binder.target, found.problem):
         product = "bf16"
         found.problem = replace(found.problem, product=product)
     problem, rows, epilogue = found.problem, found.row_steps, TileEpilogue(found.kinds, outputs)
@@ -201,29 +132,6 @@ def _make_ready(binder: Binder, spec: GemmSpec, problem: Problem) -> None:
 
 
 _BY_ROWS = ("f32", "f32 tiles")
-
-
-def _takes_pairs(target: Target, problem: Problem) -> bool:
-    """Whether so few rows of pairs are multiplied by vectors, in the panels that tiles take: they would fill a small
-    part of a tile, and vectors read weights from memory faster."""
-    kind = PRODUCTS[problem.product]
-    is_few = problem.product == "bf16 tiles" and problem.m <= _FEW_ROWS_OF_TILES and target.has_bf16_dot
-    return is_few and problem.a == "words" and problem.b == "packed" and problem.k % kind.elements(kind.unit) == 0
-
-
-_FEW_ROWS_OF_TILES = 3
-
-
-def _worth_rounding(product: str, a: Tensor, b: Tensor, result: Tensor) -> str:
-    """The product, or float32 where so few rows meet each matrix of an input that rounding it takes longer."""
-    if not PRODUCTS[product].in_tiles or {a.dtype, b.dtype} != {_FLOAT32}:
-        return product
-    rows = math.prod(result.shape[:-1]) // math.prod(b.shape[:-2])
-    return "f32" if rows <= (_FEW_BY_COLUMNS if b.strides[-2] == 1 else _FEW_BY_ROWS) else product
-
-
-# Rows that take no longer in float32 than in tiles by a matrix that is rounded first, by how it lies.
-_FEW_BY_ROWS, _FEW_BY_COLUMNS = 4, 1
 
 
 @dataclass(eq=False, slots=True)
@@ -300,10 +208,10 @@ def _terms(
     """The product as kernels take it; what they cannot read as it lies is copied."""
     shape = results[0].shape
     size_n, size_k = shape[-1], a.shape[-1]
-    a, a_layout = _left(binder, a, product)
+    a, a_layout = read_left(binder, a, product)
     b_layout: Layout
     if isinstance(b, Tensor):
-        b, b_layout = _laid_out(binder, b)
+        b, b_layout = laid_out(binder, b)
         b_tensor, b_steps = b, _steps(b.shape[:-2], b.strides[:-2], shape[:-2])
         b_stride = b.strides[-2] if b_layout == "rows" else b.strides[-1]
     else:
@@ -432,32 +340,6 @@ class _Known:
         return [*(values[name] for name in argument_names(self.spec)), *self.geometry.table()]
 
 
-def _left(binder: Binder, a: Left, product: str) -> tuple[Tensor, Layout]:
-    """A as the kernel reads it. Windows are stood for by a tensor of their shape that begins where the first does."""
-    if isinstance(a, WindowRows):
-        start = a.geometry.start() * a.tensor.dtype.itemsize
-        return a.tensor.reshaped(a.shape, (*a.steps, 0, 1), start), "windows"
-    if isinstance(a, RunRows):
-        return a.tensor.reshaped(a.shape, (*a.steps, 1)), "runs"
-    if isinstance(a, OverlappingRows):
-        return a.tensor.reshaped(a.shape, (*a.steps, 1)), "words" if PRODUCTS[product].depth > 1 else "rows"
-    if PRODUCTS[product].parts > 1:
-        return as_tiles(binder, a, product), "tiles"
-    if PRODUCTS[product].depth > 1:
-        return as_words(binder, a, product), "words"
-    return _laid_out(binder, a)
-
-
-def _laid_out(binder: Binder, matrix: Tensor) -> tuple[Tensor, Layout]:
-    """The matrix with one of its last two strides equal to 1 (copied where it has none), and which."""
-    rows, columns = matrix.strides[-2:]
-    if columns == 1 or (matrix.shape[-1] == 1 and rows != 1):
-        return matrix, "rows"
-    if rows == 1 or matrix.shape[-2] == 1:
-        return matrix, "columns"
-    return contiguous(binder, matrix), "rows"
-
-
 def _readable(binder: Binder, operand: Tensor) -> Tensor:
     """The operand with stride 1 along columns, unless it is one column."""
     if operand.shape and operand.shape[-1] != 1 and operand.strides[-1] not in (0, 1):
@@ -501,49 +383,6 @@ def _addressing(down: int, along: int) -> Addressing:
     return "full" if down else "row"
 
 
-_FLOAT32 = np.dtype(np.float32)
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_PRODUCTS_OF: dict[np.dtype[Any], str] = {
-    _FLOAT32: "f32",
-    np.dtype(np.float64): "f64",
-    np.dtype(np.float16): "f16",
-    _BFLOAT16: "bfloat16",
-}
-
-
-def product_of(dtype: np.dtype[np.generic], target: Target | None = None, precision: str = "float32") -> str | None:
-    """The inner product for matrices of a dtype; None where there is none.
-
-    With the precision "bfloat16", float32 matrices are rounded to bfloat16 where the target multiplies those faster.
-    """
-    if precision == "bfloat16" and dtype == _FLOAT32 and target is not None:
-        faster = bf16_product(target)
-        if faster is not None:
-            return faster
-    return _PRODUCTS_OF.get(dtype)
-
-
-def allows_parts(binder: Binder) -> bool:
-    """Whether products of float32 may be in tiles of AMX, three parts for each number."""
-    return binder.target.has_amx and binder.settings.float32_tiles
-
-
-def by_constant(binder: Binder, product: str, m: int, n: int, k: int) -> str:
-    """The inner product for m x k by a constant k x n: in tiles of parts where float32 takes less time so."""
-    in_parts = product == "f32" and allows_parts(binder) and suits_parts(binder.target, m, n, k)
-    return "f32 tiles" if in_parts else product
-
-
 def _width(target: Target, product: str, columns: int) -> int:
     """The columns of panels of numbers for a product of parts, 0 for others."""
     return panel_columns(target, panels_product(product), columns) if PRODUCTS[product].parts > 1 else 0
-
-
-def products_reason(operands: Sequence[Fact | None]) -> str | None:
-    """Why there is no inner product of operands of these types; None where there is one."""
-    for fact in operands:
-        if fact is None or fact.dtype is None:
-            return "the type of an operand is not known before the run"
-        if product_of(numpy_dtype(fact.dtype)) is None:
-            return f"no kernel for products of {numpy_dtype(fact.dtype)}"
-    return None

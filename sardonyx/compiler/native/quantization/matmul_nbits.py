@@ -23,7 +23,7 @@ from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import Unpacke
 from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import argument_names as unpacked_names
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.native.products.gemm_step import product_of
+from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.matmul import ProductShape, add_product, as_matrix
 from sardonyx.compiler.native.products.packed_constants import Packed, pack_b
 from sardonyx.compiler.native.quantization.epilogues import as_matrix_operands, joined_epilogue

@@ -15,11 +15,8 @@ from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.types import BF16
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.products.gemm_step import (
-    by_constant,
-    multiply,
-    product_of,
-)
+from sardonyx.compiler.native.products.gemm_step import multiply
+from sardonyx.compiler.native.products.inner_products import by_constant, product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.recurrent.layer import HALVES, Gates, Layer, element_type, is_constant
 from sardonyx.compiler.native.template import NativeKernel, template
