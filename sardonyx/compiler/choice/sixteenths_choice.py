@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
-from sardonyx.compiler.choice.strassen_choice import PAD, WORD, block_of_k, block_of_rows, whole_lines
+from sardonyx.compiler.choice.quarter_cuts import (
+    WORD,
+    QuarterCut,
+    block_of_k,
+    block_of_rows,
+    laid_in_scratch,
+    row_of_sums,
+)
 from sardonyx.compiler.llvm.kernels.products.gemm_sixteenths import PARTS
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import TILES
 from sardonyx.compiler.llvm.target import Target
@@ -20,34 +27,18 @@ _LEAST_GAIN = 0.03
 _CHUNKS_OF_A_THREAD = 2
 
 
-# Nobody changes one: it is not frozen because that makes its construction three times as dear.
-@dataclass
-class SixteenthsCut:
-    """Sizes of a chunk and of what it keeps in scratch: see `gemm_sixteenths.argument_names`."""
+@dataclass(kw_only=True)
+class SixteenthsCut(QuarterCut):
+    """The cut of a product by sixteenths: see `gemm_sixteenths.argument_names`."""
 
     half: int
     quarter: int
-    k: int
-    panels: int
-    row_block: int
-    k_block: int
-    group: int
-    row_blocks: int
-    groups: int
-    tile_rows: int
     part_stride: int
     parts_apart: int
-    b_sum_scratch: int
-    tile_scratch: int
     part_scratch: int
     u_scratch: int
     w_scratch: int
     seen_scratch: int
-    scratch: int
-
-    @property
-    def chunks(self) -> int:
-        return self.row_blocks * self.groups
 
 
 def second_gain(target: Target, m: int, k: int, n: int) -> float:
@@ -80,7 +71,7 @@ def choose_sixteenths(target: Target, problem: Problem) -> SixteenthsCut:
     row_blocks = -(-quarter // row_block)
     wished = _CHUNKS_OF_A_THREAD * problem.threads if problem.threads > 1 else 1
     group = -(-panels // min(panels, -(-wished // row_blocks)))
-    part_stride = whole_lines(part * WORD) // WORD + PAD
+    part_stride = row_of_sums(part)
     tile = row_block * panel * WORD
     sizes = {
         "b_sum": k_block * panel * WORD,
@@ -90,10 +81,6 @@ def choose_sixteenths(target: Target, problem: Problem) -> SixteenthsCut:
         "w": group * 4 * tile,
         "seen": group * panel * WORD,
     }
-    places, end = {}, 0
-    for name, nbytes in sizes.items():
-        places[f"{name}_scratch"] = end
-        end += whole_lines(nbytes)
     return SixteenthsCut(
         half=half,
         quarter=quarter,
@@ -107,8 +94,7 @@ def choose_sixteenths(target: Target, problem: Problem) -> SixteenthsCut:
         tile_rows=tile_rows,
         part_stride=part_stride,
         parts_apart=row_block * part_stride,
-        scratch=end,
-        **places,
+        **laid_in_scratch(sizes),
     )
 
 

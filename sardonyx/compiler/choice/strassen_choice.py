@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sardonyx.compiler.choice.gemm_choice import Problem, asks_ahead, panel_columns, tile_shape
-from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.choice.quarter_cuts import (
+    WORD,
+    QuarterCut,
+    block_of_k,
+    block_of_rows,
+    laid_in_scratch,
+    row_of_sums,
+)
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import A_SUMS, LEAST_MAKING, TILES
 from sardonyx.compiler.llvm.target import Target
-
-_LINE = 64
-# Elements that rows of sums are longer than they need: a multiple of 4096 bytes apart, they would share cache sets.
-PAD = 16
-WORD = PRODUCTS["f32"].word.nbytes
 
 # Of the time of the eight products one eighth is saved. What the sums cost of it: those of A are as many for any N,
 # those of C for any K, those of B for any M; and tiles are begun and ended more often. Measured on Zen 5.
@@ -23,33 +25,19 @@ _A_SUMS, _C_SUMS, _B_SUMS = 8.0, 14.0, 1.2
 _LEAST_GAIN = 0.035
 # The part of the columns that may be left to the ordinary product.
 _MOST_OTHERS = 1 / 256
+# Two words that tell whose sums of A are in scratch.
+_MARK_BYTES = 16
 
 
-# Nobody changes one: it is not frozen because that makes its construction three times as dear.
-@dataclass
-class Cut:
-    """Sizes of a chunk and of what it keeps in scratch: see `gemm_strassen.argument_names`."""
+@dataclass(kw_only=True)
+class Cut(QuarterCut):
+    """The cut of a product by quarters: see `gemm_strassen.argument_names`."""
 
     upper: int
-    k: int
-    panels: int
-    row_block: int
-    k_block: int
-    group: int
-    row_blocks: int
-    groups: int
-    tile_rows: int
     sums_stride: int
     sums_apart: int
-    b_sum_scratch: int
-    tile_scratch: int
     a_sums_scratch: int
     mark_scratch: int
-    scratch: int
-
-    @property
-    def chunks(self) -> int:
-        return self.row_blocks * self.groups
 
 
 def gain(m: int, k: int, n: int) -> float:
@@ -115,10 +103,14 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     row_block, tile_rows = min(able, key=lambda one: _end(one[0], -(-upper // one[0]) * panels))
     row_blocks = -(-upper // row_block)
     group = 2 if k_block < half and panels * row_blocks >= _MANY_CHUNKS else 1
-    tiles = whole_lines(k_block * panel * WORD)
-    a_sums = tiles + group * TILES * row_block * panel * WORD
-    sums_stride = whole_lines(half * WORD) // WORD + PAD
-    mark = a_sums + A_SUMS * row_block * sums_stride * WORD
+    tile = row_block * panel * WORD
+    sums_stride = row_of_sums(half)
+    sizes = {
+        "b_sum": k_block * panel * WORD,
+        "tile": group * TILES * tile,
+        "a_sums": A_SUMS * row_block * sums_stride * WORD,
+        "mark": _MARK_BYTES,
+    }
     return Cut(
         upper=upper,
         k=half,
@@ -131,11 +123,7 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
         tile_rows=tile_rows,
         sums_stride=sums_stride,
         sums_apart=row_block * sums_stride,
-        b_sum_scratch=0,
-        tile_scratch=tiles,
-        a_sums_scratch=a_sums,
-        mark_scratch=mark,
-        scratch=mark + _LINE,
+        **laid_in_scratch(sizes),
     )
 
 
@@ -152,40 +140,6 @@ def _end(row_block: int, chunks: int) -> float:
     return (1 + _B_SUMS / (2 * row_block)) * -(-chunks // _THREADS) * _THREADS / chunks
 
 
-def whole_lines(nbytes: int) -> int:
-    return -(-nbytes // _LINE) * _LINE
-
-
-# A block of a panel may be so large where the nearest cache is smaller: reading it again from the second one is hidden
-# behind the multiplications, and each end of a block is a pass over the tiles.
-_PANEL_BYTES = 48 << 10
-
-
-def block_of_k(target: Target, half: int, panel: int) -> int:
-    """Elements of K whose words of a panel take the nearest cache, the same for all blocks."""
-    most = max(64, max(_PANEL_BYTES, target.caches.l1) // (panel * WORD))
-    return -(-half // -(-half // most))
-
-
 def _wished_rows(target: Target, k_block: int, rows: int) -> int:
     """Rows of seven parts of A, a block of K wide, that take the second cache: a multiple of the tile's."""
     return max(4 * rows, target.caches.l2 // (7 * k_block * WORD) // rows * rows)
-
-
-def block_of_rows(upper: int, wished: int, rows: int, more: int = 1) -> tuple[int, int] | None:
-    """Rows of a block of the `upper` ones, about `wished`, and of its tiles, at most `rows`: all about equal. There are
-    `more` times as many blocks.
-
-    The first tile of every block is one of those that make sums of B: `rows - LEAST_MAKING` rows at least. None where
-    no block will do.
-    """
-    count = max(1, round(upper / wished)) * more
-    block = -(-upper // count)
-    # No range: that would fix a length that is traced.
-    while block > 0:
-        tile = -(-block // -(-block // rows))
-        last = upper - (-(-upper // block) - 1) * block
-        if tile >= rows - LEAST_MAKING and last >= tile:
-            return block, tile
-        block -= 1
-    return None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from sardonyx.compiler.binding import Argument, Binder
+from sardonyx.compiler.binding import Argument, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
-from sardonyx.compiler.choice.sixteenths_choice import SixteenthsCut, choose_sixteenths, takes_sixteenths
-from sardonyx.compiler.choice.strassen_choice import Cut, choose_cut, columns_of_quarters
-from sardonyx.compiler.llvm.kernels.products import gemm_sixteenths
+from sardonyx.compiler.choice.quarter_cuts import QuarterCut
+from sardonyx.compiler.choice.sixteenths_choice import choose_sixteenths, takes_sixteenths
+from sardonyx.compiler.choice.strassen_choice import choose_cut, columns_of_quarters
+from sardonyx.compiler.llvm.kernels.products import gemm_sixteenths, gemm_strassen
 from sardonyx.compiler.llvm.kernels.products.gemm_sixteenths import emit_b_sums, emit_sixteenths
-from sardonyx.compiler.llvm.kernels.products.gemm_strassen import argument_names, emit_stamp, emit_strassen
+from sardonyx.compiler.llvm.kernels.products.gemm_strassen import emit_stamp, emit_strassen
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import QuarterSpec
+from sardonyx.compiler.llvm.library import Emit
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 
 # Rows that are enough for every product that may take quarters, and for one that may take sixteenths.
@@ -51,33 +54,35 @@ def _add_steps(binder: Binder, part: PlainProduct) -> bool:
     return by_sixteenths
 
 
+@dataclass(frozen=True)
+class _Scheme:
+    """A kernel, the argument that names what was made for it before, and how many products of which parts it takes."""
+
+    emit: Emit
+    argument_names: Callable[[QuarterSpec], Sequence[str]]
+    made_before: str
+    products: int
+    of: int
+    parts: str
+    part_of_chunk: str
+
+
+_QUARTERS = _Scheme(emit_strassen, gemm_strassen.argument_names, "stamp", 7, 8, "quarters", "half")
+_SIXTEENTHS = _Scheme(emit_sixteenths, gemm_sixteenths.argument_names, "b_sums", 49, 64, "sixteenths", "quarter")
+
+
 def multiply_quarters(binder: Binder, product: PlainProduct) -> None:
     """Add the steps of a product by the packed panels of a constant."""
-    m, n, k = product.problem.m, product.problem.n, product.problem.k
-    cut = choose_cut(binder.target, m, k, n)
+    cut = choose_cut(binder.target, product.problem.m, product.problem.k, product.problem.n)
     stamp = binder.new(np.dtype(np.int64), (1,))
     binder.step(emit_stamp, (), [stamp], reads=(), writes=(stamp,))
-    tile = tile_shape(binder.target)
-    spec = QuarterSpec("f32", tile.rows, tile.vectors, product.epilogue)
-    values = product.arguments | vars(cut) | {"stamp": stamp}
-    binder.step(
-        emit_strassen,
-        spec,
-        [*map(values.__getitem__, argument_names(spec))],
-        reads=(*product.reads, stamp),
-        writes=product.writes,
-        chunks=cut.chunks,
-        scratch=cut.scratch,
-        flops=product.flops * 7 / 8,
-        detail=partial(_detail, spec, cut, product.problem),
-    )
+    _multiply(binder, product, _QUARTERS, cut, stamp)
 
 
 def multiply_sixteenths(binder: Binder, product: PlainProduct) -> None:
     """Add the steps of a product by the packed panels of a constant: its sums, then 49 products."""
     n, k = product.problem.n, product.problem.k
     cut = choose_sixteenths(binder.target, product.problem)
-    tile = tile_shape(binder.target)
     sums = binder.new(np.dtype(np.float32), (n * k,))
     values: dict[str, Argument] = {"b": product.b, "b_sums": sums, "k": 2 * cut.k, "panels": 2 * cut.panels}
     binder.step(
@@ -90,34 +95,30 @@ def multiply_sixteenths(binder: Binder, product: PlainProduct) -> None:
         flops=float(n * k),
         detail=partial("sums of quarters of {}x{}".format, k, n),
     )
+    _multiply(binder, product, _SIXTEENTHS, cut, sums)
+
+
+def _multiply(binder: Binder, product: PlainProduct, scheme: _Scheme, cut: QuarterCut, made_before: Tensor) -> None:
+    tile = tile_shape(binder.target)
     spec = QuarterSpec("f32", tile.rows, tile.vectors, product.epilogue)
-    values = product.arguments | vars(cut) | {"b_sums": sums}
+    values = product.arguments | vars(cut) | {scheme.made_before: made_before}
     binder.step(
-        emit_sixteenths,
+        scheme.emit,
         spec,
-        [*map(values.__getitem__, gemm_sixteenths.argument_names(spec))],
-        reads=(*product.reads, sums),
+        [*map(values.__getitem__, scheme.argument_names(spec))],
+        reads=(*product.reads, made_before),
         writes=product.writes,
         chunks=cut.chunks,
         scratch=cut.scratch,
-        flops=product.flops * 49 / 64,
-        detail=partial(_sixteenths_detail, spec, cut, product.problem),
+        flops=product.flops * scheme.products / scheme.of,
+        detail=partial(_detail, spec, scheme, cut, product.problem),
     )
 
 
-def _detail(spec: QuarterSpec, cut: Cut, sizes: Problem) -> str:
+def _detail(spec: QuarterSpec, scheme: _Scheme, cut: QuarterCut, sizes: Problem) -> str:
     """The sizes, the tile in rows and registers, and how the products are cut into chunks."""
     return (
-        f"{sizes.m}x{sizes.k}x{sizes.n} {spec.product} by 7 products of quarters, "
-        f"tile {cut.tile_rows}x{spec.vectors}, {cut.row_block} rows of each half, k {cut.k_block}, "
-        f"{cut.group} panels of each half a chunk"
-    )
-
-
-def _sixteenths_detail(spec: QuarterSpec, cut: SixteenthsCut, sizes: Problem) -> str:
-    """The same of a product by sixteenths."""
-    return (
-        f"{sizes.m}x{sizes.k}x{sizes.n} {spec.product} by 49 products of sixteenths, "
-        f"tile {cut.tile_rows}x{spec.vectors}, {cut.row_block} rows of each quarter, k {cut.k_block}, "
-        f"{cut.group} panels of each quarter a chunk"
+        f"{sizes.m}x{sizes.k}x{sizes.n} {spec.product} by {scheme.products} products of {scheme.parts}, "
+        f"tile {cut.tile_rows}x{spec.vectors}, {cut.row_block} rows of each {scheme.part_of_chunk}, k {cut.k_block}, "
+        f"{cut.group} panels of each {scheme.part_of_chunk} a chunk"
     )

@@ -28,11 +28,13 @@ from sardonyx.compiler.llvm.kernels.products.quarter_kernel import (
     S1,
     SEVEN,
     TILES,
+    Chunk,
     QuarterKernel,
     QuarterSpec,
     T,
     address_word,
     combined,
+    sums_of_a,
 )
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, PTR
@@ -122,16 +124,6 @@ def emit_b_sums(target: Target, spec: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Rows of each quarter, the first of them; the first panel of each quarter of the columns, and how many."""
-
-    rows: Value
-    row_start: Value
-    first_panel: Value
-    panels: Value
-
-
-@dataclass(frozen=True)
 class _Pass:
     """Its number, whether it is an outer product of the seven, and the number of the quarter of C that it completes."""
 
@@ -155,19 +147,16 @@ class _Sixteenths(QuarterKernel):
         self.b_starts, self.b_steps, self.completed = (k.stack(I64, _PASSES) for _ in range(3))
 
     def text(self) -> str:
-        k, given = self.k, self.given
+        k = self.k
         self._enter_passes()
         with k.loop(k["begin"], k["end"]) as number:
-            first = number % given["groups"] * given["group"]
-            panels = minimum(k, given["panels"] - first, given["group"])
-            row_start = number // given["groups"] * given["row_block"]
-            chunk = _Chunk(minimum(k, given["quarter"] - row_start, given["row_block"]), row_start, first, panels)
-            with k.loop(0, panels) as turn:
+            chunk = self.chunk(number, "quarter")
+            with k.loop(0, chunk.panels) as turn:
                 self._seen(turn).store(self._zeros())
             with k.loop(0, _PASSES) as number_of_pass:
                 one = _Pass(number_of_pass, number_of_pass < _ORDINARY, self.completed.load(number_of_pass))
                 self._enter_a(chunk, one)
-                with k.loop(0, panels) as turn:
+                with k.loop(0, chunk.panels) as turn:
                     seen = k.horizontal("add", self._seen(turn).load(0, self.lanes))
                     with k.when(one.of_seven | seen.differs(seen)):
                         self._multiply_panel(chunk, one, turn)
@@ -205,7 +194,7 @@ class _Sixteenths(QuarterKernel):
         given = self.given
         return row + (given["m"] - given["half"]) * half + (given["half"] - given["quarter"]) * quarter
 
-    def _enter_a(self, chunk: _Chunk, one: _Pass) -> None:
+    def _enter_a(self, chunk: Chunk, one: _Pass) -> None:
         """Make the parts of A that the pass takes, all of K, and note where they begin."""
         k, given = self.k, self.given
 
@@ -254,9 +243,7 @@ class _Sixteenths(QuarterKernel):
                     total = value if number == 0 else total + value if sign > 0 else total - value
                 found.append(total)
             x11, x12, x21, x22 = found
-            s1 = x21 + x22
-            s2 = s1 - x11
-            made = {Q11: x11, Q12: x12, Q22: x22} | dict(enumerate((s1, s2, x11 - x21, x12 - s2), S1))
+            made = {Q11: x11, Q12: x12, Q22: x22} | dict(enumerate(sums_of_a(x11, x12, x21, x22), S1))
             for part, target in targets.items():
                 target.offset(column).store(made[part], beside)
 
@@ -269,7 +256,7 @@ class _Sixteenths(QuarterKernel):
         with k.when(whole < size):
             sum_vector(whole, 0, k.lanes_below(size - whole, self.lanes))
 
-    def _multiply_panel(self, chunk: _Chunk, one: _Pass, turn: Value) -> None:
+    def _multiply_panel(self, chunk: Chunk, one: _Pass, turn: Value) -> None:
         """The inner products of an outer one for a panel, or four ordinary ones, in the tiles."""
         k, given = self.k, self.given
         count = k.select(one.of_seven, k.constant(I64, len(SEVEN)), k.constant(I64, 4))
@@ -287,7 +274,7 @@ class _Sixteenths(QuarterKernel):
                 tile = self.tiles.offset(number * self.tile_size)
                 self.multiply(chunk.rows, number, tile, elements, fresh=fresh, of_seven=one.of_seven)
 
-    def _enter_ordinary_b(self, chunk: _Chunk, one: _Pass, turn: Value) -> None:
+    def _enter_ordinary_b(self, chunk: Chunk, one: _Pass, turn: Value) -> None:
         """The panels of B for four ordinary products, all of K."""
         k, given = self.k, self.given
         for number in range(4):
@@ -297,7 +284,7 @@ class _Sixteenths(QuarterKernel):
             self.table.enter(self.table.b, number, start)
             self.table.ahead.store(0, number)
 
-    def _enter_b(self, chunk: _Chunk, one: _Pass, turn: Value, k_start: Value) -> None:
+    def _enter_b(self, chunk: Chunk, one: _Pass, turn: Value, k_start: Value) -> None:
         """The parts of the outer product's part of B of this panel of each half of it, from this block of K on."""
         k, given, nbytes = self.k, self.given, self.word.nbytes
         step = self.b_steps.load(one.number)
@@ -313,7 +300,7 @@ class _Sixteenths(QuarterKernel):
         at_end = k.select(is_last, to_next_pass, step - k_start * self.panel)
         self.enter_b(SEVEN, parts, k.select(is_final, at_end, given["k_block"] * self.panel))
 
-    def _add_outer(self, chunk: _Chunk, one: _Pass, turn: Value) -> None:
+    def _add_outer(self, chunk: Chunk, one: _Pass, turn: Value) -> None:
         """The quarters of the outer product of a panel, added to what is kept, or to the results that they complete."""
         k = self.k
         apart = turn * self.tile_size * 4
@@ -361,7 +348,7 @@ class _Sixteenths(QuarterKernel):
 
     def _complete(
         self,
-        chunk: _Chunk,
+        chunk: Chunk,
         one: _Pass,
         turn: Value,
         products: Callable[[Value], list[list[Value]]],

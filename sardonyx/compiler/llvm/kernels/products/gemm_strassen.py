@@ -23,7 +23,6 @@ and columns: a chunk in whose results such a number turns up is computed again, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import (
@@ -31,10 +30,12 @@ from sardonyx.compiler.llvm.kernels.products.quarter_kernel import (
     S1,
     SEVEN,
     TILES,
+    Chunk,
     Factors,
     QuarterKernel,
     QuarterSpec,
     combined,
+    sums_of_a,
 )
 from sardonyx.compiler.llvm.system import nanoseconds
 from sardonyx.compiler.llvm.target import Target
@@ -83,16 +84,6 @@ def emit_stamp(target: Target, spec: tuple[()]) -> str:
     return k.finish()
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Rows of each half, the first of them, and the panels of the left half."""
-
-    rows: Value
-    row_start: Value
-    first_panel: Value
-    last_panel: Value
-
-
 class _Strassen(QuarterKernel):
     """The kernel while it is written, loop by loop from the outside."""
 
@@ -104,17 +95,10 @@ class _Strassen(QuarterKernel):
         self.eight = self.k.variable(I64, 0)  # 1 where the chunk takes the eight ordinary products
 
     def text(self) -> str:
-        k, given = self.k, self.given
+        k = self.k
         pending = k.variable(BOOL)
         with k.loop(k["begin"], k["end"]) as number:
-            first = number % given["groups"] * given["group"]
-            row_start = number // given["groups"] * given["row_block"]
-            chunk = _Chunk(
-                minimum(k, given["upper"] - row_start, given["row_block"]),
-                row_start,
-                first,
-                minimum(k, first + given["group"], given["panels"]),
-            )
+            chunk = self.chunk(number, "upper")
             self._sum_a(chunk)
             self.eight.set(0)
             pending.set(True)
@@ -127,7 +111,7 @@ class _Strassen(QuarterKernel):
     def _takes_seven(self) -> Value:
         return self.eight.get().equals(0)
 
-    def _sum_a(self, chunk: _Chunk) -> None:
+    def _sum_a(self, chunk: Chunk) -> None:
         """Make S1 to S4 of the chunk's rows, unless they were made for a chunk before it."""
         k, given = self.k, self.given
         wanted = self.mark.load(0).differs(self.stamp) | self.mark.load(1).differs(chunk.row_start)
@@ -155,27 +139,25 @@ class _Strassen(QuarterKernel):
             for half in (upper, lower)
             for start in (half, half.offset(self.given["k"]))
         )
-        s1 = a21 + a22
-        s2 = s1 - a11
-        for which, value in enumerate((s1, s2, a11 - a21, a12 - s2)):
+        for which, value in enumerate(sums_of_a(a11, a12, a21, a22)):
             target.offset(self.given["sums_apart"] * which).store(value, column)
 
-    def _products(self, chunk: _Chunk) -> None:
+    def _products(self, chunk: Chunk) -> None:
         """All products of the chunk, summed over K in the tiles."""
         k, given = self.k, self.given
         with k.loop(0, given["k"], given["k_block"]) as k_start:
             elements = minimum(k, given["k"] - k_start, given["k_block"])
             self._enter_a(chunk, k_start)
-            with k.loop(chunk.first_panel, chunk.last_panel) as panel:
-                self._enter_b(chunk, panel, k_start)
-                tiles = self.tiles.offset((panel - chunk.first_panel) * TILES * self.tile_size)
+            with k.loop(0, chunk.panels) as turn:
+                self._enter_b(chunk, turn, k_start)
+                tiles = self.tiles.offset(turn * TILES * self.tile_size)
                 eight = self.eight.get()
                 with k.loop(0, eight + len(SEVEN)) as number:
                     tile = tiles.offset((number >> eight) * self.tile_size)
                     fresh = k_start.equals(0) & (number & eight).equals(0)
                     self.multiply(chunk.rows, number, tile, elements, fresh=fresh, of_seven=self._takes_seven())
 
-    def _enter_a(self, chunk: _Chunk, k_start: Value) -> None:
+    def _enter_a(self, chunk: Chunk, k_start: Value) -> None:
         """The parts of A from the chunk's first row and this block of K on."""
         given, table = self.given, self.table
         halves = [half.offset(k_start) for half in self._rows(chunk.row_start)]
@@ -189,22 +171,22 @@ class _Strassen(QuarterKernel):
 
         self._either(enter)
 
-    def _enter_b(self, chunk: _Chunk, panel: Value, k_start: Value) -> None:
+    def _enter_b(self, chunk: Chunk, turn: Value, k_start: Value) -> None:
         """The parts of B of this panel of each half from this block of K on."""
         k, given = self.k, self.given
         whole = given["k"] * (2 * self.panel)  # words of a panel
-        left = k.pointer(given["b"], self.word).offset(panel * whole).offset(k_start * self.panel)
+        left = k.pointer(given["b"], self.word).offset((chunk.first_panel + turn) * whole).offset(k_start * self.panel)
         right, down = left.offset(given["panels"] * whole), given["k"] * self.panel
         parts = [left, right, left.offset(down), right.offset(down), self.b_sum]
-        following = self._following(chunk, panel, k_start, whole)
+        following = self._following(chunk, turn, k_start, whole)
         self._either(lambda products: self.enter_b(products, parts, following))
 
-    def _following(self, chunk: _Chunk, panel: Value, k_start: Value, whole: Value) -> Value:
+    def _following(self, chunk: Chunk, turn: Value, k_start: Value, whole: Value) -> Value:
         """Words from a quarter's panel to the one that is read next: of the next panel, block of K or chunk."""
         k, given = self.k, self.given
-        is_last = panel + 1 >= chunk.last_panel
+        is_last = turn + 1 >= chunk.panels
         is_final = k_start + given["k_block"] >= given["k"]
-        to_next_block = given["k_block"] * self.panel - (chunk.last_panel - chunk.first_panel - 1) * whole
+        to_next_block = given["k_block"] * self.panel - (chunk.panels - 1) * whole
         at_end = k.select(is_final, whole - k_start * self.panel, to_next_block)
         return k.select(is_last, at_end, whole)
 
@@ -215,7 +197,7 @@ class _Strassen(QuarterKernel):
         with k.otherwise(seven):
             enter(_EIGHT)
 
-    def _results(self, chunk: _Chunk) -> Value:
+    def _results(self, chunk: Chunk) -> Value:
         """The epilogue of the quarters of C; whether those of the seven products are not finite.
 
         What is not finite in A is in S4 and so in C12, in B in T4 and so in C21.
@@ -227,9 +209,10 @@ class _Strassen(QuarterKernel):
         below = given["m"] - given["upper"]
         # Of an odd number of rows the middle one is in both halves.
         twice = given["upper"].differs(below) & chunk.row_start.equals(0)
-        with k.loop(chunk.first_panel, chunk.last_panel) as panel:
+        with k.loop(0, chunk.panels) as turn:
+            panel = chunk.first_panel + turn
             writers = [self.writer((panel + given["panels"] * side) * self.panel) for side in range(2)]
-            start = self.tiles.offset((panel - chunk.first_panel) * TILES * self.tile_size)
+            start = self.tiles.offset(turn * TILES * self.tile_size)
             with k.loop(0, chunk.rows) as row:
                 places = [start.offset(self.tile_size * which).offset(row * self.panel) for which in range(TILES)]
                 quarters: list[list[Value]] = [[], [], [], []]

@@ -79,9 +79,26 @@ class Table:
         column.store(address_word(self.k, pointer), number)
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of each part of A, the first of them; the first panel of each part of the columns, and how many."""
+
+    rows: Value
+    row_start: Value
+    first_panel: Value
+    panels: Value
+
+
 def address_word(k: Function, pointer: Pointer) -> Value:
     """An address as an integer."""
     return k.emit(I64, f"ptrtoint ptr {pointer.address.name} to i64")
+
+
+def sums_of_a(a11: Value, a12: Value, a21: Value, a22: Value) -> tuple[Value, Value, Value, Value]:
+    """S1 to S4 of elements of the quarters of A."""
+    s1 = a21 + a22
+    s2 = s1 - a11
+    return s1, s2, a11 - a21, a12 - s2
 
 
 class QuarterKernel:
@@ -103,6 +120,14 @@ class QuarterKernel:
         self.tiles = self.scratch("tile_scratch", self.product.accumulator)
         self.tile_size = self.given["row_block"] * self.panel
         self.table = Table(k, products)
+
+    def chunk(self, number: Value, rows: str) -> Chunk:
+        """The chunk of this number, where each part of A has as many rows as the argument called `rows` says."""
+        k, given = self.k, self.given
+        first = number % given["groups"] * given["group"]
+        panels = minimum(k, given["panels"] - first, given["group"])
+        row_start = number // given["groups"] * given["row_block"]
+        return Chunk(minimum(k, given[rows] - row_start, given["row_block"]), row_start, first, panels)
 
     def scratch(self, name: str, scalar: Type) -> Pointer:
         """Where a part of scratch begins."""
