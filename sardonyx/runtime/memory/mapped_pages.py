@@ -43,12 +43,12 @@ _SETTLED_SECONDS = 2.0
 
 
 class FileMap(mmap.mmap):
-    """A mapped file, by its real path; `state` is that in which it was opened, None where it may have changed
-    unnoticed."""
+    """A mapped file, by its real path, and the state in which it was opened; `state` is the same where no later change
+    can leave it as it is, else None."""
 
     path = ""
-    state: FileState | None = None
     opened: FileState = (0, 0, 0, 0, 0)
+    state: FileState | None = None
 
     def was_written(self) -> bool:
         """Whether somebody has written to the file since, or made it shorter; what took its name is another file."""
@@ -77,7 +77,8 @@ def map_open_file(handle: int, path: str | os.PathLike[str]) -> memoryview:
     if os.fstat(handle).st_size == 0:
         return memoryview(b"")
     mapped = FileMap(handle, 0, access=mmap.ACCESS_READ)
-    mapped.path, mapped.opened, mapped.state = os.path.realpath(path), *_states(handle)
+    mapped.path, mapped.opened = os.path.realpath(path), _state(handle)
+    mapped.state = _settled(mapped.opened)
     return memoryview(mapped)
 
 
@@ -106,17 +107,21 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a regular file, in memory; OSError where it cannot be read."""
     with open(path, "rb") as file:
         contents = np.fromfile(file, np.uint8).view(FileContents)
-        _, contents.state = _states(file.fileno())
+        contents.state = _settled(_state(file.fileno()))
         contents.flags.writeable = False
         return contents.data
 
 
-def _states(file: int) -> tuple[FileState, FileState | None]:
-    """The state of an open file, and the same unless it may change unnoticed."""
+def _state(file: int) -> FileState:
+    """The state of an open file."""
     status = os.fstat(file)
-    state = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    is_settled = 0 <= max(status.st_mtime, status.st_ctime) <= time.time() - _SETTLED_SECONDS
-    return state, state if is_settled else None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _settled(state: FileState) -> FileState | None:
+    """The state that a file has now, unless it may change unnoticed."""
+    latest = max(state[3:]) / 1e9
+    return state if 0 <= latest <= time.time() - _SETTLED_SECONDS else None
 
 
 def root_of(array: Array) -> Any:
