@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,19 +19,18 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.node_arg import NodeArg
 from sardonyx.api.building.session_request import SessionRequest
-from sardonyx.api.building.shared_symbols import Contradiction, SharedSymbols
-from sardonyx.api.building.signature import Signature
+from sardonyx.api.building.shared_symbols import Contradiction
 from sardonyx.api.engines.held_files import file_state
 from sardonyx.api.options import environment
 from sardonyx.api.options.run_options import RunOptions, check_run_config, shrinks_memory
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.running.declared_shapes import warn_of_other_shapes
 from sardonyx.api.running.fast_run import ShortWay
-from sardonyx.api.running.feeds import InputSpec
+from sardonyx.api.running.given_inputs import GivenInputs
 from sardonyx.api.running.memory_limit import memory_limit
-from sardonyx.api.running.node_memory import node_memory
 from sardonyx.api.running.output_plans import OutputPlans
 from sardonyx.api.running.results import detach, to_python
+from sardonyx.api.running.session_profile import SessionProfile
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import RefusedError, execute
 from sardonyx.runtime.memory.constant_memory import WEIGHTS
@@ -72,17 +70,14 @@ class LoadedSession:
         self.number = environment.next_session_number()
         self._options = session_opening.effective_options(source, options) if read_config else options
         self._logger = log.Logger(self._options.logid, self._options.log_severity_level)
-        self._trace = self._start_trace() if self._options.enable_profiling else None
-        # What is not written by then is written with the session's end, or before the process ends.
-        self._ending = None if self._trace is None else weakref.finalize(self, self._trace.write)
-        self._profiling_start = 0 if self._trace is None else self._trace.start_ns
-        self._node_memory = node_memory(source, self._options._config, self._trace)
-        self._context = RunContext(trace=self._node_memory or self._trace, logger=self._logger)
+        self._profile = SessionProfile(self, self.number, source, self._options)
+        trace = self._profile.trace
+        self._context = RunContext(trace=self._profile.node_memory or trace, logger=self._logger)
         self._disabled = frozenset(disabled_optimizers)
         self._request = SessionRequest(source, self._options, providers, provider_options, self._disabled, self._logger)
         self.memory_limit = memory_limit(self._options._config)
         with self.within_limit():
-            built = session_opening.open_session(self._request._replace(trace=self._trace))
+            built = session_opening.open_session(self._request._replace(trace=trace))
         self._providers = built.providers
         self._maps = built.maps
         self._memory_owners = [*built.providers]
@@ -93,13 +88,12 @@ class LoadedSession:
         self._set_signature(built)
         self._plan = built.plan
         self._plans = OutputPlans(self._plan, self._output_names)
-        self._shared_symbols = _shared_symbols(built.signature)
         self._files = {path: file_state(path) for path in built.files}
         self._settled = self._plans_of_sizes(built.states) if built.open_ifs else None
         self._distinct: OutputPlans | None = None
         self._distinct_lock = threading.Lock()
         self.short_way = (
-            ShortWay.of(self._plan, [name for name, _, _ in self._inputs])
+            ShortWay.of(self._plan, self._given.names)
             if self._context.trace is None and self._options.enable_cpu_mem_arena
             else None
         )
@@ -116,14 +110,7 @@ class LoadedSession:
         self.outputs_meta: list[NodeArg] = [item.node_arg() for item in seen.outputs]
         self.overridable_initializers: list[NodeArg] = [item.node_arg() for item in seen.overridable]
         self._output_names = tuple(argument.name for argument in self.outputs_meta)
-        specs = {
-            item.name: InputSpec(item.name, item.kind, item.sizes, self._logger)
-            for item in (*seen.inputs, *seen.overridable)
-            if item.kind is not None
-        }
-        self._specs = specs
-        self._inputs = [(name, specs[name].raw, specs[name].optional) for name in seen.order]
-        self._defaults = built.defaults
+        self._given = GivenInputs(seen, built.defaults, self._logger)
         self.in_place = frozenset((given, made) for given, made in built.in_place)
         # Outputs whose declared shape says something that a result can break.
         self._declared = {
@@ -192,11 +179,11 @@ class LoadedSession:
                 return built
             return session_opening.kept_for_sizes(built, request._replace(sizes=sizes), states)
 
-        return SettledPlans(find, build, [name for name, _, _ in self._inputs], self._output_names)
+        return SettledPlans(find, build, self._given.names, self._output_names)
 
     def _fast_for(self, feeds: Mapping[str, Any], settled: SettledPlans) -> tuple[ShortWay, FastCall] | None:
         """The short way for these inputs: that of the plan for their sizes, where there is one."""
-        made = settled.made([feeds.get(name) for name, _, _ in self._inputs])
+        made = settled.made([feeds.get(name) for name in self._given.names])
         if made is None:
             return self._own_fast
         return made.fast if self._context.trace is None and self._options.enable_cpu_mem_arena else None
@@ -234,7 +221,7 @@ class LoadedSession:
         context, adapted = self._context_of(run_options)
         trace = context.trace
         start = 0 if trace is None else trace.now()
-        inputs = self._checked(feeds, adapted)
+        inputs = self._given.checked(feeds, adapted)
         names = output_names if type(output_names) is tuple else tuple(output_names)
         plan = self._plan_of(names, inputs)
         try:
@@ -268,7 +255,7 @@ class LoadedSession:
         names = tuple(output_names)
         context, adapted = self._context_of(run_options)
         with self.within_limit():
-            inputs = self._checked(feeds, adapted)
+            inputs = self._given.checked(feeds, adapted)
             plan = self._plan_of(names, inputs, settles=False)
         work = functools.partial(self._stream, names, plan, inputs, run_options)
         return StreamedRun(work, context, f"session-{self.number}-streamed")
@@ -299,7 +286,7 @@ class LoadedSession:
 
     def _plan_of(self, names: tuple[str, ...], inputs: Sequence[Any], settles: bool = True) -> Plan:
         """The plan that makes these outputs of such inputs; one for their sizes alone if it `settles`."""
-        contradiction = self._shared_symbols.contradiction(inputs)
+        contradiction = self._given.contradiction(inputs)
         if settles and self._settled is not None and contradiction is None:
             settled = self._settled.of(inputs)
             if settled is not None:
@@ -309,8 +296,8 @@ class LoadedSession:
 
     def _note(self, plan: Plan, inputs: Sequence[Any]) -> None:
         """Keep what is kept of a run: how much memory its nodes took, and an engine with its plans."""
-        if self._node_memory is not None:
-            self._node_memory.write()
+        if self._profile.node_memory is not None:
+            self._profile.node_memory.write()
         if self._keep is not None and plan is self._plan and not self._keep(inputs):
             self._keep = None
         if self._settled is not None and plan is not self._plan:
@@ -318,7 +305,7 @@ class LoadedSession:
 
     def observe(self, feeds: Mapping[str, Any], trace: Trace, plan: Plan | None = None) -> None:
         """Run for all outputs, with `trace` told of every step; the plan of a `variant` in place of its own."""
-        execute(plan or self._plan, replace(self._context, trace=trace), self._checked(feeds, _NO_ADAPTERS))
+        execute(plan or self._plan, replace(self._context, trace=trace), self._given.checked(feeds, _NO_ADAPTERS))
 
     def variant(self, options: SessionOptions, disabled: Iterable[str] | None = None, **changes: Any) -> Built:
         """What a session of the same model would be with other options, with other optimizers `disabled`, and with
@@ -336,7 +323,7 @@ class LoadedSession:
     def _same_built_again(self, **changes: Any) -> Built:
         """The same for this session's own runs; InvalidArgument where the model is another one by now."""
         built = self._built_again(self._options, **changes)
-        is_same = list(built.signature.order) == [name for name, _, _ in self._inputs]
+        is_same = list(built.signature.order) == self._given.names
         if not is_same or {path: file_state(path) for path in self._files} != self._files:
             raise errors.InvalidArgument("the model is not the one that was loaded before")
         self._memory_owners.extend(built.providers)
@@ -376,7 +363,7 @@ class LoadedSession:
 
     def own_sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]] | None:
         """The shapes of all inputs, where inputs of these have a plan of their own, or get one when they come again."""
-        whole = {**{name: np.shape(value) for name, value in self._defaults.items()}, **shapes}
+        whole = self._given.all_shapes(shapes)
         return whole if self._settled is not None and self._settled.serves(whole) else None
 
     def code_bytes(self, addresses: Collection[int]) -> int:
@@ -408,33 +395,9 @@ class LoadedSession:
         """The optimizers that the constructor left out."""
         return self._disabled
 
-    def _checked(self, feeds: Mapping[str, Any], adapted: Mapping[str, Any]) -> list[Any]:
-        """Values for the plan's inputs, in its order."""
-        inputs = []
-        used = 0
-        for name, raw, optional in self._inputs:
-            if name in feeds:
-                inputs.append(raw(feeds[name]))
-                used += 1
-            elif name in adapted:
-                inputs.append(raw(adapted[name]))
-            elif name in self._defaults:
-                inputs.append(self._defaults[name])
-            elif optional:
-                inputs.append(None)
-            else:
-                raise errors.InvalidArgument(f"Missing Input: {name}")
-        if used != len(feeds) or not adapted.keys() <= self._specs.keys():
-            unknown = next(name for name in (*feeds, *adapted) if name not in self._specs)
-            if not isinstance(unknown, str):
-                raise wrong_argument("run()", "a str as the name of each input", unknown)
-            raise errors.InvalidArgument(f"Invalid input name: {unknown}")
-        return inputs
-
     def contradicts(self, feeds: Mapping[str, Any]) -> bool:
         """Whether dimensions of arrays that the model calls by one name have different sizes."""
-        values = [feeds.get(name, self._defaults.get(name)) for name, _, _ in self._inputs]
-        return self._shared_symbols.contradiction(values) is not None
+        return self._given.contradicts(feeds)
 
     def _plans_of_distinct_symbols(self, contradiction: Contradiction) -> OutputPlans:
         """Plans that take no two dimensions for equal because of their names; compiled when first needed.
@@ -482,34 +445,13 @@ class LoadedSession:
 
     # Profiling
 
-    def _start_trace(self) -> Trace:
-        from sardonyx.runtime.trace import Trace
-
-        pool = None if self._options.intra_op_num_threads == 1 else f"session-{self.number}-intra-op"
-        try:
-            return Trace(self._options.profile_file_prefix, pool)
-        except OSError as error:
-            raise errors.Fail(
-                f"Cannot write the profile: {error}. SessionOptions.profile_file_prefix must name a place that exists."
-            ) from error
-
     def end_profiling(self) -> str:
         """Write the profile and return its name; an empty text where there is none to write."""
-        ending, self._ending, self._trace = self._ending, None, None
-        if ending is None:
-            return ""
-        if self._node_memory is not None:
-            self._node_memory.inner = None
-        self._context = replace(self._context, trace=self._node_memory)
-        return ending() or ""
+        write = self._profile.end()
+        self._context = replace(self._context, trace=self._profile.node_memory)
+        return write()
 
     @property
     def get_profiling_start_time_ns(self) -> int:
         """When the trace began, on the clock of `time.monotonic_ns`; 0 without profiling."""
-        return self._profiling_start
-
-
-def _shared_symbols(signature: Signature) -> SharedSymbols:
-    """The names that several dimensions of inputs share, over the inputs in the plan's order."""
-    dims = {item.name: item.dims or () for item in (*signature.inputs, *signature.overridable)}
-    return SharedSymbols([(name, dims[name]) for name in signature.order])
+        return self._profile.start_ns
