@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from sardonyx.compiler.new_sizes.route import Route, RoutedWalk, Routes
 from sardonyx.compiler.segment import Segment
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.native_plan import StepColumn
+from tests.compiler.plans import assert_alike, bound_one_by_one
 
 Array = np.ndarray[Any, Any]
 
@@ -154,21 +154,7 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def assert_same_plan(segment: Segment, shapes: Sequence[Sequence[int]]) -> None:
     """The plan and its words, but for addresses, are those of binding every operation."""
-    ordinary = replace(segment)
-    ordinary._outlines = None
-    bound, wanted = segment.bind(shapes)[0], ordinary.bind(shapes)[0]
-    words, expected = bound.plan.words.copy(), wanted.plan.words.copy()
-    first = 0
-    for step in wanted.steps:
-        for word, _, _ in step.form.places:
-            words[first + word] = expected[first + word] = 0
-        first += len(step.form.words) // 8
-    np.testing.assert_array_equal(words, expected)
-    np.testing.assert_array_equal(bound.plan.steps[:, :4], wanted.plan.steps[:, :4])
-    np.testing.assert_array_equal(bound.plan.fixups[:, :2], wanted.plan.fixups[:, :2])
-    assert bound.outputs == wanted.outputs
-    assert bound.plan.scratch_bytes == wanted.plan.scratch_bytes
-    assert bound.plan.nanoseconds == wanted.plan.nanoseconds
+    assert_alike(segment.bind(shapes)[0], bound_one_by_one(segment, shapes)[0])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
