@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.fusion import Group
+from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue, JointKernel, Part
 from sardonyx.kernel.expr import Input
@@ -120,7 +121,16 @@ class AveragedPair:
         (x,) = made
         assert x is not None
         means = None if sums is None else self.averaging.bind_means(binder, sums, x.shape)
-        return [x, *(self.averaging.bind(binder, [x]) if means is None else [means])]
+        made_of_x = self.averaging.bind(binder, [x]) if means is None else [means]
+        return [x, *self._finished(binder, made_of_x)]
+
+    def _finished(self, binder: Binder, means: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The means as the pool's readers take them."""
+        values = list(self.pool.values.values())
+        (own,) = means
+        if own is None or all(isinstance(expr, Input) for expr in values):
+            return means
+        return PointwiseKernel(values, (own.dtype,)).bind_nodes(binder, [own])
 
 
 def averaged(pair: Pair, groups: Sequence[Group]) -> AveragedPair | None:
@@ -130,9 +140,8 @@ def averaged(pair: Pair, groups: Sequence[Group]) -> AveragedPair | None:
     for pool in groups:
         if pool.anchor is None or pool.inputs != pair.second.outputs or pool.outputs != [pool.anchor.node.outputs[0]]:
             continue
-        kernel, made = pool.anchor.native, list(pool.values.values())
-        is_plain = not made or (len(made) == 1 and isinstance(made[0], Input))
-        if is_plain and isinstance(kernel, AveragingKernel) and kernel.averages:
+        kernel = pool.anchor.native
+        if isinstance(kernel, AveragingKernel) and kernel.averages:
             return AveragedPair(pair, pool, pair.kernel, kernel)
     return None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.parser
@@ -15,6 +16,8 @@ import sardonyx as ort
 from sardonyx import errors
 from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.choice.gemm_choice import bf16_product
+from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.native.convolution import bands
 from sardonyx.compiler.native.convolution.convolution import ConvolutionKernel, ConvolutionPair
 from sardonyx.compiler.native.template import Epilogue, Part
@@ -22,11 +25,13 @@ from sardonyx.kernel import expr as e
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.convolution import correlate
 from sardonyx.ops.windows import WindowAttributes
+from sardonyx.runtime.settings import RunSettings
+from tests.compiler.machines import kernels_of
 from tests.compiler.steps import VARIANTS, Memory, new_binder
 from tests.compiler.test_window_kernels import placed
 
 Array = np.ndarray[Any, Any]
-F = np.dtype(np.float32)
+F, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 
 
 def clip(x: Expr) -> Expr:
@@ -169,10 +174,16 @@ def kernels(case: Case) -> tuple[ConvolutionKernel, ConvolutionKernel]:
 
 
 def computed(
-    case: Case, given: Given, variant: str, *, two: bool = False, one_by_one: bool = False
+    case: Case,
+    given: Given,
+    variant: str,
+    *,
+    two: bool = False,
+    one_by_one: bool = False,
+    precision: str = "float32",
 ) -> tuple[Array | None, Binder]:
     """What the pair computes in one step, or in `two`; None where one cannot do it."""
-    binder, memory = new_binder(variant), Memory()
+    binder, memory = Binder(kernels_of(variant), settings=RunSettings(precision=precision)), Memory()
     x = placed(binder, memory, given.x, by_channels=True)
     known = [None if one is None else binder.constant(one) for one in (given.w, given.bias, given.taps, given.added)]
     residual = None
@@ -213,6 +224,22 @@ def test_it_is_the_product_and_the_windows(variant: str) -> None:
         case = random_case(rng, 1 if number % 7 == 3 else 2)
         given = Given.of(case, rng)
         check(computed(case, given, variant, one_by_one=number % 2 == 0)[0], case, given)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_products_of_pairs_of_bfloat16(is_stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an input that is rounded already, or that is rounded first."""
+    monkeypatch.setattr(bands, "_SHARE_OF_L3", 1e9)  # no exact products
+    rng = np.random.default_rng(33)
+    for number in range(10):
+        case = random_case(rng)
+        given = Given.of(case, rng)
+        rounded = replace(given, x=given.x.astype(BF16), w=given.w.astype(BF16).astype(np.float32))
+        taken = replace(given, x=rounded.x) if is_stored else given
+        for variant in [name for name, target in host_targets().items() if bf16_product(target) == "bf16"]:
+            found, binder = computed(case, taken, variant, one_by_one=number % 2 == 0, precision="bfloat16")
+            assert "bf16" in binder.steps[-1].arithmetic
+            check(found, case, rounded)
 
 
 # Tiles that end with their line, two blocks that overlap, several bands, batches, and one place that windows reach.
@@ -305,7 +332,14 @@ NETWORK = """
     low = Constant<value_float=0.0>() high = Constant<value_float=6.0>()
     d = Clip(c, low, high) e = Conv<group=96, pads=[1,1,1,1], strides=[2,2]>(d, w2, b2) y = Clip(e, low, high)
 """
-WEIGHTS = {"w0": (16, 3, 3, 3), "w1": (96, 16, 1, 1), "b1": (96,), "w2": (96, 1, 3, 3), "b2": (96,)}
+WEIGHTS = {
+    "w0": (16, 3, 3, 3),
+    "w1": (96, 16, 1, 1),
+    "b1": (96,),
+    "w2": (96, 1, 3, 3),
+    "b2": (96,),
+    "w4": (96, 96, 1, 1),
+}
 
 
 def model_of(body: str) -> onnx.ModelProto:
@@ -409,13 +443,21 @@ def test_shapes_that_do_not_fit_are_refused_in_the_name_of_their_node() -> None:
         session(body).run(None, image(1, 3, 20, 20))
 
 
-def test_coarser_products_are_not_given_up_for_a_map_that_caches_hold() -> None:
+@pytest.mark.parametrize(
+    "body", [NETWORK, SQUEEZED.replace("m = GlobalAveragePool(f)", "k = GlobalAveragePool(f) m = Conv(k, w4)")]
+)
+def test_coarser_products_are_not_given_up_for_a_map_that_caches_hold(body: str) -> None:
+    """Bands multiply pairs of bfloat16, too, where there is an instruction for them."""
     one = ort.SessionOptions()
     one.add_session_config_entry("sardonyx.cpu.precision", "bfloat16")
     feeds = image(1, 3, 112, 112)
-    made = ort.InferenceSession(model_of(NETWORK).SerializeToString(), one)
-    (wanted,) = session(NETWORK, kernels="numpy").run(None, feeds)
+    made = ort.InferenceSession(model_of(body).SerializeToString(), one)
+    (wanted,) = session(body, kernels="numpy").run(None, feeds)
     (found,) = made.run(None, feeds)
     assert np.abs(found - wanted).max() < 0.05 * np.abs(wanted).max()
-    coarse = any("bf16" in row.detail for row in explain(made, feeds).rows)
-    assert coarse != any("bands" in row.kernel for row in explain(made, feeds).rows)
+    rows = explain(made, feeds).rows
+    (bands_in,) = [row.detail for row in rows if "bands" in row.kernel] or [""]
+    product = bf16_product(host_target())
+    assert product in (None, "bf16 tiles") or "bf16" in bands_in
+    assert product != "bf16 tiles" or not bands_in
+    assert (product == "bf16" and "Pool" in body) <= any("96 x 56 by columns" in row.detail for row in rows)

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
 from sardonyx.compiler.bound_step import Buffer
 from sardonyx.compiler.choice.gemm_choice import asks_for_results
 from sardonyx.compiler.llvm.kernels.convolution.bands import BandSpec, emit_bands
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.rows.row_access import types_within
 from sardonyx.compiler.llvm.kernels.windows import finish as finishing
 from sardonyx.compiler.llvm.kernels.windows.folds import Correlate
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I64
-from sardonyx.compiler.native.convolution.algorithm import rates
-from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish
+from sardonyx.compiler.native.convolution.algorithm import rates, words_ns
+from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish, one_item
 from sardonyx.compiler.native.movement.slices import transposed
+from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.words import as_words
 from sardonyx.compiler.native.windows.channel_windows import tile
 from sardonyx.compiler.native.windows.window_call import Slide
 from sardonyx.kernel.canonical import canonical
@@ -53,7 +57,9 @@ _SHARE_OF_L1 = 0.9
 _SHARE_OF_L3 = 1 / 3
 
 _LINE = 64
-_FLOAT32 = np.dtype(np.float32)
+_FLOAT32, _BFLOAT16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+# The products that there is code for, and of which types their input may be.
+_PRODUCTS = {"f32": (_FLOAT32,), "bf16": (_FLOAT32, _BFLOAT16)}
 
 
 @dataclass(frozen=True)
@@ -113,16 +119,26 @@ def made_by(call: ConvolutionCall) -> Tensor:
 
 def predict(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> float | None:
     """Nanoseconds that both take on one thread, or None where this cannot do it."""
-    if not _is_possible(binder.target, first, second):
-        return None
-    slide = Slide.of(second.windows)
-    cut = _best_cut(binder.target, first, second, slide, threads=1)
-    return _time(binder.target, first, second, slide, cut, _made_lines(slide, cut.band))
+    found = _choose(binder.target, first, second)
+    return None if found is None else found[0]
 
 
 def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Sequence[Tensor]:
     """Add the step and give the outputs of the second call, in ONNX's order."""
     return _bind(binder, first, second, None)
+
+
+def _choose(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> tuple[float, ConvolutionCall] | None:
+    """The nanoseconds that both take on one thread, and the first call with the product that takes the least."""
+    slide, able = Slide.of(second.windows), []
+    for product in dict.fromkeys((first.product, "f32")):
+        call = replace(first, product=product)
+        if not _is_possible(target, call, second, is_coarser_allowed=first.product != "f32"):
+            continue
+        cut = _best_cut(target, call, second, slide, threads=1)
+        words = 0.0 if call.x.dtype == _BFLOAT16 else words_ns(target, product, call.x.nbytes)
+        able.append((words + _time(target, call, second, slide, cut, _made_lines(slide, cut.band)), call))
+    return min(able, key=lambda candidate: candidate[0], default=None)
 
 
 def bind_with_sums(
@@ -141,6 +157,9 @@ def bind_with_sums(
 
 def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums: Tensor | None) -> Sequence[Tensor]:
     target, slide = binder.target, Slide.of(second.windows)
+    chosen = _choose(target, one_item(first), one_item(second))
+    assert chosen is not None
+    first = replace(first, product=chosen[1].product)
     middle, finish = first.finish(binder), second.finish(binder)
     results = second.results(binder, finish)
     cut = _best_cut(target, first, second, slide, team_size(binder.settings.threads))
@@ -155,15 +174,18 @@ def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums:
         along,
         _finish_form(slide, finish, sums is not None),
         asks_for_results(target, sum(tensor.nbytes for tensor in results), in_strips=True),
+        first.product,
     )
     lanes = target.lanes(F32)
     panel = cut.vectors * lanes
     panels, taps = _panels(binder, first, panel), _taps(binder, second, cut.vectors, lanes)
-    words: dict[str, Argument] = {"b": panels, "weights": taps, "depth": first.channels, "channels": second.filters}
+    words: dict[str, Argument] = {"b": panels, "weights": taps, "depth": _depth(first), "channels": second.filters}
     words |= {"blocks": cut.blocks, "band": cut.band, "bands": cut.bands}
     words |= _geometry(slide, panel)
     words["ring_start"] = ring_start = -(-slide.kernel[1] * I64.nbytes // _LINE) * _LINE
     x = first.channels_last
+    if first.product != "f32":
+        x = as_words(binder, x, first.product)
     _, x_h, x_w = slide.each(x.strides[1:-1], 0)
     words |= {"x": x, "x_n": x.strides[0], "x_h": x_h, "x_w": x_w}
     words |= {f"middle{index}": operand for index, operand in enumerate(middle.operands)}
@@ -183,16 +205,19 @@ def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums:
         chunks=second.batch * cut.bands * cut.blocks,
         scratch=ring_start + _ring_bytes(slide, panel),
         flops=first.flops + second.flops,
-        detail=f"{first.channels} channels to {second.filters}, {panel} at once, tile {cut.rows}x{cut.vectors}; "
-        f"{'x'.join(map(str, slide.output))} windows of {'x'.join(map(str, slide.kernel))}, {along.places} at once, "
-        f"in bands of {cut.band} lines",
+        arithmetic="" if first.product == "f32" else first.product,
+        detail=f"{first.channels} channels to {second.filters} {first.product}, {panel} at once, "
+        f"tile {cut.rows}x{cut.vectors}; {'x'.join(map(str, slide.output))} windows of "
+        f"{'x'.join(map(str, slide.kernel))}, {along.places} at once, in bands of {cut.band} lines",
     )
     return second.handed_on(results)
 
 
-def _is_possible(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> bool:
+def _is_possible(target: Target, first: ConvolutionCall, second: ConvolutionCall, *, is_coarser_allowed: bool) -> bool:
     """Whether the first call is a product of places and the second one slides windows over each of its channels."""
-    if first.x.dtype != _FLOAT32 or first.group != 1 or first.taps != 1 or not first.is_channels_last:
+    if first.product not in _PRODUCTS or first.x.dtype not in _PRODUCTS[first.product]:
+        return False
+    if first.group != 1 or first.taps != 1 or not first.is_channels_last:
         return False
     if first.windows.size != first.windows.output or any((*first.windows.begin, *first.windows.end)):
         return False
@@ -202,7 +227,8 @@ def _is_possible(target: Target, first: ConvolutionCall, second: ConvolutionCall
         return False
     if second.windows.kernel[-1] > _MOST_TAPS or len(second.windows.kernel) > 2:
         return False
-    if first.product != "f32" and math.prod(first.result_shape[1:]) * F32.nbytes <= _SHARE_OF_L3 * target.caches.l3:
+    exact = first.product == "f32" and is_coarser_allowed
+    if exact and math.prod(first.result_shape[1:]) * F32.nbytes <= _SHARE_OF_L3 * target.caches.l3:
         return False
     bias = () if first.bias is None else (first.bias,)
     others = () if first.epilogue is None else first.epilogue.operands
@@ -253,7 +279,8 @@ def _finish_form(slide: Slide, finish: Finish, sums: bool = False) -> finishing.
         finishing.OperandForm(operand.dtype.name, operand.strides[-1] != 0, slide.strides("", operand)["_w"] != 0)
         for operand in finish.operands
     )
-    return finishing.Finish(canonical(finish.outputs), forms, sums)
+    flushes = any(output.dtype == _BFLOAT16 for output in finish.outputs)
+    return finishing.Finish(canonical(finish.outputs), forms, sums, flushes)
 
 
 def _best_cut(target: Target, first: ConvolutionCall, second: ConvolutionCall, slide: Slide, threads: int) -> _Cut:
@@ -290,15 +317,15 @@ def _best_rows(target: Target, first: ConvolutionCall, slide: Slide, vectors: in
 
 def _tile_time(target: Target, first: ConvolutionCall, rows: int, vectors: int) -> float:
     """Nanoseconds for a tile of the product: multiplications, between which its rows and columns are loaded."""
-    lanes, channels = target.lanes(F32), first.channels
-    touched = (vectors * lanes + rows) * channels + rows * vectors * lanes
+    lanes, words = target.lanes(F32), _depth(first)
+    touched = (vectors * lanes + rows) * words + rows * vectors * lanes
     near = _SHARE_OF_L1 * target.caches.l1 / F32.nbytes
     loads = _LOAD * (rows + vectors) + (_USED_ONCE * rows if vectors == 1 else 0.0)
     if touched > near:
         loads += _FAR_LINE * vectors * lanes / (_LINE / F32.nbytes)
-    if math.prod(first.x.shape[1:]) > near:
+    if words * math.prod(first.windows.size) > near:
         loads += _FAR_LINE * rows / (_LINE / F32.nbytes)
-    product = 2.0 * lanes * channels * (rows * vectors + loads) / rates().flops(target)
+    product = 2.0 * lanes * words * (rows * vectors + loads) / rates().flops(target)
     return product + rows * vectors * _VECTOR_NS + _TILE_NS
 
 
@@ -327,13 +354,19 @@ def _starts(channels: int, panel: int) -> list[int]:
 
 
 def _panels(binder: Binder, call: ConvolutionCall, panel: int) -> Tensor:
-    """The filters of the product as [blocks, channels, panel]."""
+    """The filters of the product as [blocks, words of channels, panel]."""
 
     def packed(array: Array) -> Array:
         columns = array.reshape(array.shape[:2]).T
-        return np.ascontiguousarray(np.stack([columns[:, at : at + panel] for at in _starts(array.shape[0], panel)]))
+        blocks = np.ascontiguousarray(np.stack([columns[:, at : at + panel] for at in _starts(array.shape[0], panel)]))
+        return blocks if call.product == "f32" else pack_b(binder.library, blocks, call.product, panel)
 
-    return binder.derived(call.w, ("blocks of filters", panel), packed)
+    return binder.derived(call.w, ("blocks of filters", panel, call.product), packed)
+
+
+def _depth(call: ConvolutionCall) -> int:
+    """Words of the channels of a place."""
+    return PRODUCTS[call.product].words(call.channels)
 
 
 def _taps(binder: Binder, call: ConvolutionCall, vectors: int, lanes: int) -> Tensor:

@@ -25,12 +25,10 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I64
 from sardonyx.kernel.canonical import Canonical
 
-PRODUCT = PRODUCTS["f32"]
-
 
 @dataclass(frozen=True)
 class BandSpec:
-    """The structure of a kernel for float32.
+    """The structure of a kernel for float32, whose product may be of words of another type.
 
     A tile of the product has `rows` places of `vectors` vectors of channels, which are a block. `middle` is what
     becomes of its sums, the first input, with other inputs that are one number for each channel, or for all of them
@@ -45,11 +43,12 @@ class BandSpec:
     along: Along
     finish: Finish
     asks_results: bool = False
+    product: str = "f32"
 
     def argument_names(self) -> tuple[str, ...]:
-        """The words of the kernel's arguments; strides of x count its elements, those of the ring too.
+        """The words of the kernel's arguments; strides of x count its words, those of the ring its elements.
 
-        x, x_n, x_h, x_w, depth        the input of the product, and how many channels it has
+        x, x_n, x_h, x_w, depth        the input of the product, and how many words of channels it has
         b, weights                     filters of the product and of the windows, by blocks of channels
         channels, blocks               of the result; how many blocks they are
         out_h, out_w, band, bands      lines of the result, places of one, lines of a band, how many bands
@@ -85,6 +84,7 @@ class _Bands:
 
     def __init__(self, k: Function, a: Arguments, spec: BandSpec) -> None:
         self.k, self.a, self.spec = k, a, spec
+        self.product = PRODUCTS[spec.product]
         self.lanes = k.target.lanes(F32)
         self.panel = spec.vectors * self.lanes
         self.lines = k.pointer("scratch", I64)  # where in the ring the lines are that a window reads
@@ -141,12 +141,12 @@ class _Bands:
         return Request(self.k.pointer(self.k.advance(start.address, place * step, 1), F32), 1, step)
 
     def _filters(self, block: Value) -> Pointer:
-        return self.k.pointer(self.a["b"], F32).offset(block * self.a["depth"] * self.panel)
+        return self.k.pointer(self.a["b"], self.product.word).offset(block * self.a["depth"] * self.panel)
 
     def _make(self, item: Value, line: Value, block: Value, channel: Value) -> None:
         """One line of the product and what becomes of it."""
         k, a, spec = self.k, self.a, self.spec
-        source = k.pointer(a["x"], F32).offset(item * a["x_n"] + line * a["x_h"])
+        source = k.pointer(a["x"], self.product.word).offset(item * a["x_n"] + line * a["x_h"])
         made = self.ring.offset(self._line(line) + a["first_w"] * self.panel)
         with k.loop(0, a["made_w"], spec.rows) as turn:
             place = k.smaller(turn, a["made_w"] - spec.rows)
@@ -156,7 +156,7 @@ class _Bands:
             if spec.asks_results:
                 requests = (*requests, self._request_results(turn // spec.rows, channel))
             panels = Panels((self._filters(block),), spec.vectors, whole, self.panel, requests=requests)
-            tile = multiply_tile(k, PRODUCT, rows, panels, spec.rows, a["depth"], 1)
+            tile = multiply_tile(k, self.product, rows, panels, spec.rows, a["depth"], 1)
             target = made.offset(place * self.panel)
             for vector in range(spec.vectors):
                 others = self._others(channel + vector * self.lanes) if self.is_cheap else []
