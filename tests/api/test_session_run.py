@@ -464,6 +464,21 @@ def test_shapes_are_shown_as_by_onnxruntime(case: str) -> None:
     assert shown(ort) == shown(theirs)
 
 
+def test_what_is_shown_of_shapes_belongs_to_the_caller() -> None:
+    (item,) = ort.InferenceSession(
+        models.model(
+            [helper.make_node("Relu", ["x"], ["y"])],
+            [models.value("x", models.FLOAT, ["n", 4])],
+            [models.value("y", models.FLOAT, ["n", 4])],
+        )
+    ).get_inputs()
+    shape = item.shape
+    shape[0] = 1
+    assert item.shape == ["n", 4]
+    with pytest.raises(AttributeError):
+        item.shape = shape  # type: ignore[misc]
+
+
 def test_metadata_is_that_of_onnxruntime() -> None:
     theirs = pytest.importorskip("onnxruntime")
     message = onnx.load_model_from_string(ADD)

@@ -61,6 +61,8 @@ class Attention(Operator):
         q_size, k_size, v_size = self.hidden_sizes(weights.shape[1])
         projected = np.matmul(wide(x), wide(weights))
         if bias is not None:
+            if bias.shape != weights.shape[1:]:
+                raise ValueError(f"input 'bias' is expected to have shape {weights.shape[1:]}, got {bias.shape}")
             projected = projected + wide(bias)
         q = split_heads(projected[..., :q_size], self.num_heads, "weights")
         k = split_heads(projected[..., q_size : q_size + k_size], self.num_heads, "weights")

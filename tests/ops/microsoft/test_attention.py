@@ -53,6 +53,13 @@ def test_past(masked: bool) -> None:
     peer.compare("Attention", [X, W, B, mask, CACHE], 2, {"num_heads": HEADS, "unidirectional": 1})
 
 
+@pytest.mark.parametrize("length", [1, WIDTH, 3 * WIDTH - 1, 3 * WIDTH + 1])
+@pytest.mark.parametrize("mask", [None, np.ones((BATCH, 1, 9, 9), np.int32)], ids=["native", "host"])
+def test_a_bias_of_another_length_is_refused(length: int, mask: np.ndarray | None) -> None:
+    with pytest.raises(Exception, match=rf"'bias' is expected to have shape \({3 * WIDTH},\), got \({length},\)"):
+        peer.run("Attention", [X, W, normal(length), mask], attributes={"num_heads": HEADS})
+
+
 @pytest.mark.parametrize("shape", [(1, HEADS), (BATCH, HEADS)])
 def test_attention_bias_and_scale(shape: tuple[int, int]) -> None:
     bias = normal(*shape, LENGTH, LENGTH)

@@ -50,6 +50,8 @@ class ProjectedAttentionKernel(NativeKernel):
             raise ValueError(f"input 'input' is expected to have 3 dimensions, got {len(x.shape)}")
         epilogue = None
         if bias is not None:
+            if bias.shape != weights.shape[1:]:
+                raise ValueError(f"input 'bias' is expected to have shape {weights.shape[1:]}, got {bias.shape}")
             epilogue = Epilogue((Input(x.dtype, 0) + Input(bias.dtype, 1),), (bias,))
         (projected,) = self._product.bind(binder, (x, weights), epilogue=epilogue)
         assert projected is not None
