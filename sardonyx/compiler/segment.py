@@ -223,26 +223,29 @@ class Segment:
         outlined = None if outlines is None else self._bind_outlined(outlines, shapes, contents)
         if outlined is not None:
             return outlined
-        bound, known, operations, constants = self._bind_all(shapes, contents, rehearses=rehearses)
-        if outlines is not None:
+        bound, known, operations, constants, is_whole = self._bind_all(shapes, contents, rehearses=rehearses)
+        # What is copied without a step has no elements here; for other sizes it may have some.
+        if outlines is not None and (is_whole or (operations and operations[-1].end != len(bound.steps))):
             made = len(self.outputs) - len(known)
             outlines.learn(Sample(operations, bound.steps, len(self.inputs), made, constants))
         return bound, known
 
     def _bind_all(
         self, shapes: Sequence[Sequence[int]], contents: Sequence[Array], *, rehearses: bool = False
-    ) -> tuple[Bound, dict[int, Array], list[BoundOperation], list[Array]]:
-        """The same operation by operation; with the operations, and the constants that the plan keeps alive."""
+    ) -> tuple[Bound, dict[int, Array], list[BoundOperation], list[Array], bool]:
+        """The same operation by operation; with the operations, the constants that the plan keeps alive, and whether
+        operations make all outputs in memory of their own."""
         binder = self.binder(rehearses)
         values = self.constants | self._brought(binder, shapes, contents)
         chosen = self.chosen(self.operations, binder, values)
         operations = self.bind_operations(binder, chosen, values, Rooms(self.slices))
         results, known = self._made(values.__getitem__)
+        is_whole = _are_whole(results)
         try:
             bound = binder.finish(results, len(self.inputs), copy)
         except OverflowError as error:
             raise errors.Fail("Failed to allocate memory for requested buffer: a size exceeds 64 bits") from error
-        return bound, known, operations, binder.constants
+        return bound, known, operations, binder.constants, is_whole
 
     def _bind_outlined(
         self, outlines: Outlines, shapes: Sequence[Sequence[int]], contents: Sequence[Array]
@@ -259,7 +262,7 @@ class Segment:
                 return None
             walk, outline = found
             results, known = self._made(walk.value)
-            if not all(tensor.fills_buffer for tensor in results):
+            if not _are_whole(results):
                 return None
             plan = outline.plan(walk, self.settings.flush_denormals)
         except OverflowError:  # a size that exceeds 64 bits
@@ -367,3 +370,8 @@ def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
     made = ", ".join(f"'{value.name}'" for value in node.outputs if value.name)
     called = f"'{node.name}'" if node.name or not made else f"'' (which makes {made})"
     return error_of_node(kind, node.op_type, called, text)
+
+
+def _are_whole(outputs: Sequence[Tensor]) -> bool:
+    """Whether each of a plan's outputs fills a buffer of its own, so that none of them is copied."""
+    return all(tensor.fills_buffer for tensor in outputs) and len({tensor.buffer for tensor in outputs}) == len(outputs)

@@ -392,3 +392,22 @@ def test_an_input_that_decides_is_handed_on_as_well() -> None:
         np.testing.assert_array_equal(y, x.reshape(rows, -1))
         np.testing.assert_array_equal(t, s)
         np.testing.assert_array_equal(u, s[:, None])
+
+
+def test_what_was_copied_without_elements_is_copied_with_them() -> None:
+    """A result that is a part of a value, or a value a second time, takes no step where it has no elements."""
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+    agraph (float[n, 8] x, int64[2] s, float[m] v, int64[1] k) => (float[a, b] y, float[c] w, float[c] u) {
+        r = Relu (x)
+        y = Expand (r, s)
+        w = Exp (v)
+        zero = Constant <value_ints = [0]> ()
+        u = Slice (w, zero, k)
+    }"""
+    session = ort.InferenceSession(parser.parse_model(text).SerializeToString())
+    for rows, count in ((0, 0), (1, 3), (0, 5), (1, 0), (2, 4), (1, 1), (0, 0), (1, 2)):
+        x, v = np.arange(1, 9, dtype=np.float32)[None], np.arange(count, dtype=np.float32)
+        y, w, u = session.run(None, {"x": x, "s": np.array([rows, 8]), "v": v, "k": np.array([count])})
+        np.testing.assert_array_equal(y, np.broadcast_to(x, (rows, 8)))
+        np.testing.assert_allclose(w, np.exp(v), rtol=1e-6)
+        np.testing.assert_array_equal(u, w)

@@ -33,7 +33,7 @@ def split_heads(x: Array, heads: int, name: str = "query") -> Array:
         raise ValueError(
             f"input '{name}' of shape {x.shape} does not divide into {heads} heads of (batch, length, heads * size)"
         )
-    return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(0, 2, 1, 3)
+    return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
 
 
 def check_new_rows(sizes: Sequence[tuple[int, int]]) -> None:

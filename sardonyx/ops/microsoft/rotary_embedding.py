@@ -63,7 +63,7 @@ class HeadRotation(SameAsFirst):
         size = x.shape[-1] // self.num_heads if self.num_heads else 2 * cos.shape[-1]
         if size == 0 or x.shape[-1] % size or size < 2 * cos.shape[-1]:
             raise ValueError(f"input 'input' of width {x.shape[-1]} does not divide into heads of {size} channels")
-        heads = wide(x).reshape(*x.shape[:2], -1, size)
+        heads = wide(x).reshape(*x.shape[:2], x.shape[-1] // size, size)
         return rotated(heads, cos[:, :, None], sin[:, :, None], bool(self.interleaved)).reshape(x.shape).astype(x.dtype)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:

@@ -23,6 +23,7 @@ def normal(*shape: int) -> np.ndarray:
         ("LeakyRelu", [0.2]),
         ("Clip", [-0.5, 1.0]),
         ("HardSigmoid", [0.3, 0.4]),
+        ("HardSwish", None),
     ],
 )
 @pytest.mark.parametrize("residual", [True, False])

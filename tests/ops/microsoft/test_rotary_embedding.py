@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import sardonyx
 from tests.ops.microsoft import peer
 
 RNG = np.random.default_rng(4)
@@ -61,3 +62,14 @@ def test_gemma_rotary_embedding() -> None:
     cos, sin = np.cos(angle)[:, None].astype(np.float64), np.sin(angle)[:, None].astype(np.float64)
     for ours, (x, half) in zip(found, (given[:2], given[2:]), strict=True):
         np.testing.assert_allclose(ours, x * cos + half * sin, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("kernels", ["", "numpy"])
+@pytest.mark.parametrize("shape", [(2, 0, 24), (0, 5, 24), (2, 3, 0, 8)])
+def test_nothing_to_turn(shape: tuple[int, ...], kernels: str) -> None:
+    given = [normal(*shape), np.zeros((shape[0], shape[-2]), np.int64), *caches(10, 4)]
+    model = peer.one_node("RotaryEmbedding", given, 1)
+    options = sardonyx.SessionOptions()
+    options.add_session_config_entry("sardonyx.cpu.kernels", kernels)
+    (found,) = sardonyx.InferenceSession(model.SerializeToString(), options).run(None, peer.feeds(model, given))
+    assert found.shape == shape
