@@ -15,7 +15,7 @@ from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.reducing import neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import memory_type
-from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, may_watch, windows_along
+from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Watch, may_watch, windows_along
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot, divided, within
 from sardonyx.compiler.llvm.kernels.windows.running import Combination, Running, combination
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, TileWriter
@@ -57,7 +57,7 @@ class _Walk:
     number: Variable
     places: Sequence[Running]
     combine: Combination
-    watches: Sequence[Variable]
+    watch: Watch | None
 
 
 class _Writer(TileWriter):
@@ -83,27 +83,23 @@ class _Writer(TileWriter):
 
     def _vector(self, strip: _Strip, channel: Value) -> None:
         """The windows of a strip for a vector of channels."""
-        k, fold = self.k, self.spec.fold
-        assert isinstance(fold, Combine)
-        if not may_watch(fold, self.working.scalar):
-            self._lines(strip, channel, combination(k, fold, careful=True), ())
+        if not may_watch(self.spec.fold, self.working.scalar):
+            self._lines(strip, channel, None)
             return
-        watches = [k.variable(self.working, 0) for _ in range(WATCHES)]  # see `Combining`
-        self._lines(strip, channel, combination(k, fold, careful=False), watches)
-        total = watches[0].get()
-        for watch in watches[1:]:
-            total = total + watch.get()
-        with k.when(k.any_lane(total.differs(total))):
-            self._lines(strip, channel, combination(k, fold, careful=True), ())
+        watch = Watch(self.k, self.working)
+        watch.over(lambda careful: self._lines(strip, channel, None if careful else watch))
 
-    def _lines(self, strip: _Strip, channel: Value, combine: Combination, watches: Sequence[Variable]) -> None:
+    def _lines(self, strip: _Strip, channel: Value, watch: Watch | None) -> None:
+        """The lines of a strip, with care for NaN unless a `watch` sees all elements."""
         k, spec = self.k, self.spec
+        assert isinstance(spec.fold, Combine)
+        combine = combination(k, spec.fold, careful=watch is None)
         nothing = neutral(k, self._kind, self.working)
         places = [Running(k, self.working, spec.down.taps, combine) for _ in range(spec.along.places)]
         for one in places:
             one.begin(nothing)
         start = strip.start.offset(channel).address
-        walk = _Walk(k.variable(start.type, start), k.variable(I64, strip.top), places, combine, watches)
+        walk = _Walk(k.variable(start.type, start), k.variable(I64, strip.top), places, combine, watch)
         for _ in range(spec.down.taps - spec.down.stride):
             self._line(strip, walk, nothing)
         rows = self.finishing.start_rows(Spot(strip.batch, k.constant(I64, 0), k.constant(I64, 0), strip.first))
@@ -146,9 +142,8 @@ class _Writer(TileWriter):
                 if asked is not None and self.has_masks:
                     value = k.select(asked, value, nothing)
                 column.set(value)
-                if walk.watches:
-                    watch = walk.watches[index % len(walk.watches)]
-                    watch.set(watch.get() + value)
+                if walk.watch is not None:
+                    walk.watch.see(index, value)
             if self.spec.asks_ahead:
                 Pointer(k.advance(at.address, a["x_h"] * self.spec.down.stride, 1), at.scalar).prefetch()
             columns.append(column.get())

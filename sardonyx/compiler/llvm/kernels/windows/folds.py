@@ -98,19 +98,51 @@ def may_watch(fold: Fold, working: Type) -> bool:
     return isinstance(fold, Combine) and fold.kind in ("maximum", "minimum") and working.is_float
 
 
+class Watch:
+    """Tells whether there may have been NaN among elements: by their sum, which takes other instructions than extremes
+    do. Infinities of both signs are taken for NaN, too."""
+
+    def __init__(self, k: Function, working: Type, most: int = WATCHES) -> None:
+        """`working` is the type of the vectors that it sees, of which no more than `most` come one after the other."""
+        self.k = k
+        self._sums = [k.variable(working) for _ in range(min(most, WATCHES))]
+
+    def begin(self) -> None:
+        for variable in self._sums:
+            variable.set(self.k.constant(variable.type, 0))
+
+    def see(self, index: int, value: Value) -> None:
+        """One more vector, the element of this index among those that come one after the other."""
+        total = self._sums[index % len(self._sums)]
+        total.set(total.get() + value)
+
+    def met_nan(self) -> Value:
+        """Whether there may have been NaN."""
+        total = self._sums[0].get()
+        for variable in self._sums[1:]:
+            total = total + variable.get()
+        return self.k.any_lane(total.differs(total))
+
+    def over(self, work: Callable[[bool], None]) -> None:
+        """Do some work without care for NaN, and where there may have been some, again with care."""
+        self.begin()
+        work(False)
+        with self.k.when(self.met_nan()):
+            work(True)
+
+
 class Combining:
     """Columns are combined over the rows first, then windows along the row, where neighbours share partial results.
 
     Where it only `watches` for NaN, the windows are right if there is none: a minimum or maximum that hands NaN on
-    takes several instructions. What tells is the sum of all elements, which takes others than extremes do; infinities
-    of both signs are taken for NaN, too.
+    takes several instructions.
     """
 
     def __init__(
         self, k: Function, fold: Combine, along: Along, working: Type, lanes: int, *, in_turns: bool, watches: bool
     ) -> None:
         self.k, self.fold, self.along = k, fold, along
-        self.watches = [k.variable(working.vector(lanes)) for _ in range(WATCHES if watches else 0)]
+        self.watch = Watch(k, working.vector(lanes)) if watches else None
         self.neutral = neutral(k, fold.kind, working.vector(lanes))
         self.columns = [k.variable(working.vector(lanes)) for _ in along.columns]
         self.windows = [k.variable(working.vector(lanes)) for _ in range(along.places)] if in_turns else []
@@ -118,8 +150,8 @@ class Combining:
     def begin(self) -> None:
         for variable in (*self.columns, *self.windows):
             variable.set(self.neutral)
-        for variable in self.watches:
-            variable.set(self.k.constant(variable.type, 0))
+        if self.watch is not None:
+            self.watch.begin()
 
     def row(self, row: Row) -> None:
         for index, _, block in row.columns():
@@ -133,19 +165,16 @@ class Combining:
             value = self.k.select(asked, value, self.neutral)
         column = self.columns[index]
         column.set(self._combined(column.get(), value))
-        if self.watches:
-            watch = self.watches[index % WATCHES]
-            watch.set(watch.get() + value)
+        if self.watch is not None:
+            self.watch.see(index, value)
 
     def met_nan(self) -> Value:
-        """Whether there may have been NaN among the elements."""
-        total = self.watches[0].get()
-        for watch in self.watches[1:]:
-            total = total + watch.get()
-        return self.k.any_lane(total.differs(total))
+        """Whether there may have been NaN among the elements that it watched."""
+        assert self.watch is not None
+        return self.watch.met_nan()
 
     def _combined(self, left: Value, right: Value) -> Value:
-        if not self.watches:
+        if self.watch is None:
             return combined(self.k, self.fold.kind, left, right)
         faster = self.k.faster_larger if self.fold.kind == "maximum" else self.k.faster_smaller
         return faster(left, right)

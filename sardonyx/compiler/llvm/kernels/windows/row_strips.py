@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.reducing import neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
-from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, may_watch
+from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Watch, may_watch
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within
 from sardonyx.compiler.llvm.kernels.windows.running import Neighbours, Running, combination
 from sardonyx.compiler.llvm.target import Target
@@ -101,8 +102,8 @@ class _Writer:
         self.working = working_type(np.dtype(spec.x)).vector(spec.lanes)
         self.neutral = neutral(k, spec.fold.kind, self.working)
         self.finishing = Finishing(k, a, spec.finish, spec.lanes)
-        watches = min(WATCHES, len(spec.masked)) if may_watch(spec.fold, self.working.scalar) else 0
-        self.watches = [k.variable(self.working) for _ in range(watches)]  # see `Combining`
+        may = may_watch(spec.fold, self.working.scalar)
+        self.watch = Watch(k, self.working, len(spec.masked)) if may else None
 
     def item(self, item: Value) -> None:
         k, a = self.k, self.a
@@ -112,19 +113,12 @@ class _Writer:
         first = band * a["band"]
         last = k.smaller(first + a["band"], a["out_h"])
         strip = _Strip(batch, map_, first, last, k.smaller(number * a["strip"], a["out_w"] - a["strip"]))
-        if not self.watches:
-            self._lines(strip, careful=True)
-            return
-        for watch in self.watches:
-            watch.set(k.constant(self.working, 0))
-        self._lines(strip, careful=False)
-        total = self.watches[0].get()
-        for watch in self.watches[1:]:
-            total = total + watch.get()
-        with k.when(k.any_lane(total.differs(total))):
-            self._lines(strip, careful=True)
+        if self.watch is None:
+            self._lines(strip, True)
+        else:
+            self.watch.over(partial(self._lines, strip))
 
-    def _lines(self, strip: _Strip, *, careful: bool) -> None:
+    def _lines(self, strip: _Strip, careful: bool) -> None:
         k, a, spec = self.k, self.a, self.spec
         combine = combination(k, spec.fold, careful=careful)
         columns = [Running(k, self.working, spec.down.taps, combine) for _ in spec.masked]
@@ -170,9 +164,8 @@ class _Writer:
                 if mask is not None:
                     element = k.select(mask, element, self.neutral)
                 variable.set(element)
-                if not walk.careful:
-                    watch = self.watches[index % len(self.watches)]
-                    watch.set(watch.get() + element)
+                if not walk.careful and self.watch is not None:
+                    self.watch.see(index, element)
         self._move(walk, 1)
         return [column.line(variable.get()) for column, variable in zip(walk.columns, read, strict=True)]
 
