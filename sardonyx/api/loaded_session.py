@@ -395,6 +395,15 @@ class LoadedSession:
         """The optimizers that the constructor left out."""
         return self._disabled
 
+    def checked(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """The values of all inputs in the plan's order; what `execute` raises for inputs that do not fit."""
+        return self._given.checked(feeds, _NO_ADAPTERS)
+
+    def note_bound_run(self, inputs: Sequence[Any]) -> None:
+        """A run on bound memory had these inputs, which the ordinary way has not seen."""
+        with self.within_limit():
+            self._note(self._plan, inputs)
+
     def contradicts(self, feeds: Mapping[str, Any]) -> bool:
         """Whether dimensions of arrays that the model calls by one name have different sizes."""
         return self._given.contradicts(feeds)

@@ -83,3 +83,56 @@ def test_memory_that_is_read_only_receives_nothing() -> None:
     binding = session("g (float[4,4] x) => (float[4,4] y) { y = Neg(x) }").io_binding()
     with pytest.raises(RuntimeError, match="'y' is read-only"):
         binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_numpy(array))
+
+
+SIZES = """ones = Constant<value_ints: ints = [1]>() one = Constant<value_int: int = 1>()
+    sum = ReduceSum<keepdims: int = 0>(mask, ones) last = Sub(sum, one) seq = Cast<to: int = 6>(last)
+    dims = Shape(mask) length = Gather<axis: int = 0>(dims, one) total = Cast<to: int = 6>(length)"""
+
+
+@pytest.mark.parametrize("told", ["by a mask", "by contents"])
+def test_caches_grow_in_place(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token has other sizes, or other contents that decide; none goes the way that copies the caches."""
+    sizes = "int64[1,t] mask" if told == "by a mask" else "int32[1] seq, int32[1] total"
+    made = session(
+        f"g (float[1,s,16] q, float[1,s,8] k, float[1,s,8] v, float[1,2,9,4] pk, float[1,2,9,4] pv, {sizes})"
+        f" => (float[1,s,16] y, float[1,2,9,4] nk, float[1,2,9,4] nv) {{ {SIZES if told == 'by a mask' else ''}"
+        " y, nk, nv = com.microsoft.GroupQueryAttention<num_heads: int = 4, kv_num_heads: int = 2>"
+        "(q, k, v, pk, pv, seq, total) }"
+    )
+    rng = np.random.default_rng(0)
+    binding, executed, core = made.io_binding(), [], made._session()
+    execute = core.execute
+
+    def noting(*others: Any) -> Any:
+        executed.append(others)
+        return execute(*others)
+
+    monkeypatch.setattr(core, "execute", noting)
+    caches = {name: np.zeros((1, 2, 9, 4), np.float32) for name in ("pk", "pv")}
+    bound = {name: ort.OrtValue.ortvalue_from_numpy(cache.copy()) for name, cache in caches.items()}
+    for name, value in bound.items():
+        binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_output(name.replace("p", "n"), value)
+    for length in range(1, 9):
+        widths = {"q": 16, "k": 8, "v": 8}
+        given = {name: rng.standard_normal((1, 1, width)).astype(np.float32) for name, width in widths.items()}
+        if told == "by a mask":
+            given["mask"] = np.ones((1, length), np.int64)
+        else:
+            given |= {"seq": np.array([length - 1], np.int32), "total": np.array([length], np.int32)}
+        for name, array in given.items():
+            binding.bind_cpu_input(name, array)
+        y = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 1, 16), np.float32))
+        binding.bind_ortvalue_output("y", y)
+        made.run_with_iobinding(binding)
+        wanted = execute(("y", "nk", "nv"), {**given, **caches})
+        caches = {"pk": wanted[1], "pv": wanted[2]}
+        for found, other in zip((y, bound["pk"], bound["pv"]), wanted, strict=True):
+            np.testing.assert_array_equal(found.numpy(), other)
+    assert not executed
+    wrong = {"mask": np.ones((2, 9), np.int64)} if told == "by a mask" else {"total": np.array([9], np.int64)}
+    for name, array in wrong.items():
+        binding.bind_cpu_input(name, array)
+    with pytest.raises(RuntimeError, match="Error in execution"):
+        made.run_with_iobinding(binding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -68,6 +69,11 @@ class ShortWay(ABC):
     def _deciding(self) -> Iterable[int]:
         """The places of the inputs whose contents may decide what is done."""
 
+    @property
+    def is_steered(self) -> bool:
+        """Whether contents of inputs decide what is done, as far as it is known yet."""
+        return any(True for _ in self._deciding())
+
     def look(self, arrays: Sequence[Array]) -> Hashable:
         """What runs have in common that the same call serves, as far as it is known yet."""
         return tuple([one.shape for one in arrays]), self._contents(arrays)
@@ -98,31 +104,29 @@ class ShortWay(ABC):
         feeds: Mapping[str, Array],
         results: Mapping[str, Array],
         in_place: Collection[tuple[str, str]],
+        *,
+        once: bool = False,
     ) -> None:
         """Let `call` run on this memory, which its owner keeps; it stays closed where the memory does not fit.
 
         `results` is the memory of all outputs in their order. One may be that of an input where the two are a pair of
-        `in_place`: elsewhere a step might read what another one has written over.
+        `in_place`: elsewhere a step might read what another one has written over. Where contents of inputs decide what
+        is done, `call` serves the run that comes next, and no other: nobody would see that they have changed.
         """
         arrays = [feeds[name] for name in self.inputs]
         ready = self._served(call, arrays)
         if ready is None or len(results) != len(ready.outputs) or any(form.axis >= 0 for form in ready.outputs):
             return
-        if ready.deciding:  # nobody would see that what is in the memory has changed
+        if ready.deciding and not once:
+            return
+        for form, array in zip(ready.outputs, results.values(), strict=True):
+            if not (_is_plain(array, form.dtype) and array.shape == form.shape and array.flags.writeable):
+                return
+        if not _are_apart(dict(zip(self.inputs, arrays, strict=True)), results, in_place):
             return
         addresses = list(ready.addresses)
         addresses[: len(arrays)] = [array.ctypes.data for array in arrays]
-        for form, (name, array) in zip(ready.outputs, results.items(), strict=True):
-            if not (_is_plain(array, form.dtype) and array.shape == form.shape and array.flags.writeable):
-                return
-            others = [
-                other
-                for given, other in zip(self.inputs, arrays, strict=True)
-                if (given, name) not in in_place or not _is_same_memory(array, other)
-            ]
-            others += [other for another, other in results.items() if another != name]
-            if any(np.may_share_memory(array, other) for other in others):
-                return
+        for form, array in zip(ready.outputs, results.values(), strict=True):
             addresses[form.external] = array.ctypes.data
         self._prepare(call, ready, (), (), addresses)
 
@@ -269,7 +273,23 @@ class ManySteps(ShortWay):
         return woven
 
 
-def _is_same_memory(one: Array, other: Array) -> bool:
+def _are_apart(
+    inputs: Mapping[str, Array], results: Mapping[str, Array], in_place: Collection[tuple[str, str]]
+) -> bool:
+    """Whether contiguous results share memory with nothing but, as a whole, the inputs that `in_place` names."""
+    given = [one for one in (*inputs.values(), *results.values()) if one.nbytes]
+    begins = sorted(one.ctypes.data for one in given)
+    ends = sorted(one.ctypes.data + one.nbytes for one in given)
+    sharing = {made for one, made in in_place if one in inputs and is_same_memory(inputs[one], results[made])}
+    for name, array in results.items():
+        place = array.ctypes.data
+        there = bisect_left(begins, place + array.nbytes) - bisect_right(ends, place)
+        if array.nbytes and there > 1 + (name in sharing):
+            return False
+    return True
+
+
+def is_same_memory(one: Array, other: Array) -> bool:
     """Whether two contiguous arrays are of the same elements in the same places."""
     return one.ctypes.data == other.ctypes.data and one.shape == other.shape and one.dtype == other.dtype
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.api.running.fast_run import is_same_memory
 from sardonyx.api.values import element_types
 from sardonyx.api.values.core_value import CoreValue, pointer_array, tensor_array
 from sardonyx.api.values.device import CoreDevice, OrtDevice, require_cpu
 from sardonyx.api.values.ort_value import OrtValue
 from sardonyx.api.values.ort_value_vector import OrtValueVector
 from sardonyx.runtime.memory.memory import MemoryLimitError
+from sardonyx.runtime.native.native_segment import BindingError
 
 if TYPE_CHECKING:
     from sardonyx.api.core_session import CoreSession
@@ -110,6 +112,8 @@ class SessionIOBinding:
         if not self._outputs:
             raise RuntimeError("Error in execution: At least one output should be requested.")
         feeds = {name: value.raw for name, value in self._inputs.items()}
+        if run_options is None and self._ran_in_place(feeds):
+            return
         try:
             results = self._session.execute(list(self._outputs), feeds, run_options)
         except errors.OnnxRuntimeError as error:
@@ -119,8 +123,31 @@ class SessionIOBinding:
         if self._fast is not None and run_options is None:
             self._prepare_fast(feeds)
 
-    def _prepare_fast(self, feeds: Mapping[str, Any]) -> None:
-        """Let the next run write straight into the bound memory, where what is bound allows that."""
+    def _ran_in_place(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether a run was done in caches that are bound as inputs and as outputs, which the long way copies twice.
+
+        That also says what is wrong with inputs.
+        """
+        pairs = [(feeds.get(given), self._outputs.get(made)) for given, made in self._session.in_place]
+        is_wanted = self._fast is not None and self._session.files_are_whole()
+        if not is_wanted or not any(_is_bound_to(made, given) for given, made in pairs):
+            return False
+        assert self._fast is not None
+        try:
+            inputs = self._session.checked(feeds)
+            self._prepare_fast(feeds, once=True)
+        except (errors.OnnxRuntimeError, RuntimeError, BindingError):
+            return False
+        is_done = bool(self._fast.bound())
+        if self._session.short_way is None or self._session.short_way.is_steered:
+            self._fast.close()
+        if is_done:
+            self._session.note_bound_run(inputs)
+        return is_done
+
+    def _prepare_fast(self, feeds: Mapping[str, Any], *, once: bool = False) -> None:
+        """Let the next run write straight into the bound memory, where what is bound allows that; with `once`, also
+        where contents decide, for the next run alone."""
         one = self._session.short_way
         assert one is not None
         assert self._fast is not None
@@ -128,7 +155,7 @@ class SessionIOBinding:
         whole = set(feeds) == set(one.inputs) and len(arrays) == len(self._session.output_names)
         if whole and not self._session.contradicts(feeds):
             with contextlib.suppress(MemoryLimitError), self._session.within_limit():  # the long way needs less
-                one.prepare_bound(self._fast, feeds, arrays, self._session.in_place)
+                one.prepare_bound(self._fast, feeds, arrays, self._session.in_place, once=once)
 
     def _changed(self) -> None:
         """What is bound is not what the last run was on."""
@@ -172,6 +199,12 @@ class SessionIOBinding:
             f"Unexpected output data type for output '{name}'. Actual: ({target.data_type()}) , "
             f"expected: ({self._output_kinds[name]})"
         )
+
+
+def _is_bound_to(value: CoreValue | None, memory: Any) -> bool:
+    """Whether a value is an array in this memory."""
+    held = None if value is None else value.raw
+    return isinstance(held, np.ndarray) and isinstance(memory, np.ndarray) and is_same_memory(held, memory)
 
 
 class IOBinding:
