@@ -23,9 +23,9 @@ from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console
 from sardonyx.cli.failure import CommandError
 from sardonyx.cli.model_inputs import assumed, make_inputs
+from sardonyx.cli.models import read_model
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.cli.why import open_ifs_text, overridable_text, show_why
-from sardonyx.graph.load import load_model
 
 # Widths from which on the table has a column for details, and columns for what others give in short.
 _WIDE, _MIDDLE = 200, 120
@@ -34,7 +34,7 @@ _MOST_NODES = 3  # names of nodes at which a rewrite declined
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file, or an engine.")],
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", help="NAME=FILE.npy, NAME=random, NAME=zeros, NAME=ones or NAME=NUMBER."),
@@ -58,7 +58,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show every kernel of a model: its nodes, rewrites, tile, cost, time, and what runs on the host and why."""
-    source = load_model(model).model
+    source = read_model(model).model
     sizes = dimensions(dims or [])
     given = assignments("--input", inputs or [])
     feeds = make_inputs(source, infer(source), given, sizes, 0)
@@ -285,7 +285,8 @@ def _weight(rows: Sequence[Row]) -> float:
 
 def _sums(line: Line, measured: float | None) -> str:
     predicted = sum((row.predicted_us or 0.0) * row.executions for row in line.rows)
-    text = f"{len(line.rows):>4} steps {_number((line.total('flops') or 0) / 1e6):>9} MFLOP"
+    text = f"{len(line.rows):>4} {'step ' if len(line.rows) == 1 else 'steps'}"
+    text += f" {_number((line.total('flops') or 0) / 1e6):>9} MFLOP"
     text += f" {_number((line.total('bytes') or 0) / 1e6):>7} MB {_number(predicted):>8} us by the ceilings"
     if measured:
         text += f" {_number(measured):>8} us measured, {predicted / measured:.0%}"

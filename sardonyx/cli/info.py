@@ -16,11 +16,11 @@ from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.cli.arguments import dimensions
 from sardonyx.cli.console import console, plain_table
 from sardonyx.cli.model_inputs import required_inputs
+from sardonyx.cli.models import read_model
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.compiler.bound_plan import buffer_bytes, native_plan
 from sardonyx.compiler.memory import plan_memory
 from sardonyx.graph.constants import graphs_of
-from sardonyx.graph.load import load_model
 from sardonyx.graph.types import type_name
 from sardonyx.ops.framework.facts import UNKNOWN
 from sardonyx.ops.framework.inference import Inference
@@ -31,7 +31,7 @@ from sardonyx.runtime.plan import Plan
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file, or an engine.")],
     dims: Annotated[
         list[str] | None, typer.Option("--dim", help="SYMBOL=SIZE of a symbolic dimension, for the cost (1).")
     ] = None,
@@ -39,14 +39,14 @@ def info(
 ) -> None:
     """Show a model's inputs, outputs, operators, weights, cost and placement."""
     sizes = dimensions(dims or [])
-    source = load_model(model).model
+    source = read_model(model).model
     report = {"model": str(model), **signature(source), **contents(source)}
     try:
         report["cost"] = {**cost(source, infer(source, sizes)), "problem": None}
     except errors.OnnxRuntimeError as error:  # the model does not take these sizes; the rest of the report still holds
-        source = load_model(model).model
+        source = read_model(model).model
         report["cost"] = {**cost(source, infer(source)), "problem": error.message}
-    compiled = CompiledModel.build(load_model(model), _providers(), log.DEFAULT)
+    compiled = CompiledModel.build(read_model(model), _providers(), log.DEFAULT)
     bound = bound_segments(compiled.compiled.plan, collections.defaultdict(lambda: 1, sizes))
     report |= {"placement": placement(compiled, bound), "memory": memory(compiled.compiled.plan, sizes, bound)}
     if as_json:

@@ -17,14 +17,14 @@ from sardonyx.cli.arguments import assignments, dimensions
 from sardonyx.cli.console import console, plain_table
 from sardonyx.cli.failure import CommandError
 from sardonyx.cli.model_inputs import make_inputs, naming_assumed
+from sardonyx.cli.models import read_model
 from sardonyx.cli.shapes import infer, listed_shape
-from sardonyx.graph.load import load_model
 
 _SHOWN_VALUES = 6
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file, or an engine.")],
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", help="NAME=FILE.npy, NAME=random, NAME=zeros, NAME=ones or NAME=NUMBER."),
@@ -40,7 +40,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a model on given or random inputs; print its outputs and the time."""
-    source = load_model(model).model
+    source = read_model(model).model
     sizes = dimensions(dims or [])
     given = assignments("--input", inputs or [])
     feeds = make_inputs(source, infer(source), given, sizes, seed)

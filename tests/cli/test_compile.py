@@ -63,3 +63,23 @@ def test_what_is_refused(command: Command, embedding: Path, arguments: list[str]
     assert outcome.code == 1
     assert words in outcome.err
     assert len(outcome.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["out.engine", "out.onnx"])
+def test_other_commands_take_engines(name: str, command: Command, embedding: Path, tmp_path: Path) -> None:
+    """A file of its own, or a model that names one; they show what is inside."""
+    target = tmp_path / "out.engine"
+    assert command("compile", embedding, "-o", target, "--profile", PROFILE, "--threads", 1).code == 0
+    given = tmp_path / name
+    if given != target:
+        options = sardonyx.SessionOptions()
+        options.add_session_config_entry("ep.context_enable", "1")
+        options.add_session_config_entry("ep.context_file_path", str(given))
+        sardonyx.InferenceSession(embedding, options)
+    of_model, of_engine = (json.loads(command("info", one, "--json").out) for one in (embedding, given))
+    assert of_engine["inputs"] == of_model["inputs"]
+    assert of_engine["parameters"]["bytes"] == of_model["parameters"]["bytes"]
+    ran, expected = (command("run", one, "--input", "ids=ones", "--json", "--repeat", 1) for one in (given, embedding))
+    assert json.loads(ran.out)["outputs"] == json.loads(expected.out)["outputs"]
+    rows = json.loads(command("explain", given, "--json").out)["rows"]
+    assert {row["kind"] for row in rows} == {"native"}

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from io import BufferedReader
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors, log
 from sardonyx._version import __version__
@@ -35,6 +35,9 @@ from sardonyx.runtime.files.engine_file import DamagedError
 from sardonyx.runtime.files.kernel_cache import default_folder
 from sardonyx.runtime.files.vouchers import Vouchers
 from sardonyx.runtime.settings import RunSettings
+
+if TYPE_CHECKING:
+    from sardonyx.graph.load import LoadedModel
 
 TRUST = "sardonyx.engine_trusted"
 WEIGHTS = "weights"  # the file of the model's external data, and the section that has it
@@ -107,6 +110,14 @@ def _of_model_in(given: EngineSource, request: SessionRequest) -> SessionRequest
     options = request.options._copy()
     options._external_files = {**options._external_files, WEIGHTS: sections[WEIGHTS].data}
     return request._replace(source=sections["model"].tobytes(), options=options)
+
+
+def model_in(given: EngineSource) -> LoadedModel:
+    """The model in an engine, whose weights stay in its file."""
+    from sardonyx.graph.load import load_model  # which sessions of engines do without
+
+    sections = given.sealed.engine.sections
+    return load_model(sections["model"].tobytes(), external_buffers={WEIGHTS: sections[WEIGHTS].data})
 
 
 def plan_settings(settings: RunSettings) -> dict[str, Any]:

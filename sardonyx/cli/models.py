@@ -1,0 +1,15 @@
+"""The model that a command is given: an ONNX file, or an engine that has one inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sardonyx.api.engines import compiled_engine, engine_source
+from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.graph.load import LoadedModel, load_model
+
+
+def read_model(path: Path) -> LoadedModel:
+    """The model in a file; the typed error of loading where there is none."""
+    engine = engine_source.find(str(path), SessionOptions())
+    return load_model(path) if engine is None else compiled_engine.model_in(engine)
