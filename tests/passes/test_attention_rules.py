@@ -429,6 +429,21 @@ def test_causal_masks_become_the_attribute(form: Callable[[Graph, str], str]) ->
     assert attributes(node)["unidirectional"] == 1
 
 
+def test_scores_that_are_the_beginning_of_what_the_mask_is_for() -> None:
+    """Rows of Min(64, s) items, as they come from a residual with a table, under a mask of s x s."""
+    g = Graph()
+    x = g.hidden()
+    zero, end = g.constant([0], np.int64), g("Unsqueeze", g.size(x, 1), g.constant([0], np.int64))
+    rows = g("Slice", g.constant(np.ones((1, 64, 1))), zero, end, g.constant([1], np.int64))
+    least = g("Min", g.constant(64, np.int64), g.size(x, 1))
+    flat = g("Reshape", g("Mul", x, rows), g.constant([-1, WIDTH], np.int64))
+    sizes = g("Concat", g.sizes(x, "b"), g("Unsqueeze", least, zero), g.constant([WIDTH], np.int64), axis=0)
+    cut = g("Reshape", flat, sizes)
+    scores, values = g.scores(cut)
+    scores = g("Add", scores, g.input("m", ["s", "s"], g.normal(5, 5)))
+    fused(g.finished(g.attended(scores, values, cut), cut))
+
+
 @pytest.mark.parametrize("diagonal", [0, 1])
 def test_a_constant_mask_is_causal_or_a_bias(diagonal: int) -> None:
     g = Graph()

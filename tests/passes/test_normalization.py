@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from sardonyx import InferenceSession, errors
 from sardonyx.passes.rule import RULE_KEY
 from tests.passes.agreement import assert_agrees
 from tests.passes.models import make_model, operators, rewritten
@@ -230,6 +231,27 @@ def test_a_sum_that_is_an_output_keeps_its_name() -> None:
     (node,) = after.graph.node
     assert list(node.output) == ["y", "", "", "total"]
     assert_agrees(model, after, {**X, **Z})
+
+
+@pytest.mark.parametrize("table_first", [False, True])
+def test_the_beginning_of_a_table_is_as_long_as_what_it_is_added_to(table_first: bool) -> None:
+    """Other lengths than the sequence's fail in the sum, and in the node that takes its place."""
+    nodes = [
+        N("Shape", ["x"], ["length"], start=1, end=2),
+        N("Slice", ["table", "zero", "length", "one"], ["rows"]),
+        N("Add", ["rows", "x"] if table_first else ["x", "rows"], ["total"]),
+        N("LayerNormalization", ["total", "scale"], ["y"]),
+    ]
+    numbers = {name: np.array([value]) for name, value in (("zero", 0), ("one", 1))}
+    table = RNG.standard_normal((1, 6, 8)).astype(np.float32)
+    constants = {"table": table, "scale": np.ones(8, np.float32), **numbers}
+    model = make_model(nodes, {"x": [1, "m", 8]}, ["y"], constants, opset=17)
+    after, _ = rewritten(model)
+    assert "SkipLayerNormalization" in operators(after)
+    assert_agrees(model, after, {"x": RNG.standard_normal((1, 5, 8)).astype(np.float32)})
+    for one in (model, after):
+        with pytest.raises(errors.OnnxRuntimeError):
+            InferenceSession(one).run(None, {"x": np.ones((1, 7, 8), np.float32)})
 
 
 @pytest.mark.parametrize(

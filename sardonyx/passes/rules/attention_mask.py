@@ -45,20 +45,28 @@ def fits(dim: Dim, size: Dim, scores: Dims = ()) -> bool:
     """Whether a dimension of a mask that broadcasts to `size` is `size` in every run that does not fail.
 
     A mask that is the beginning of a table of `limit` rows has Min(limit, size) of them: broadcasting fails where that
-    is not `size`, since it is 1 only where `size` is. The limit may be the length of another tensor, as that of a
-    caller's mask is, if none of the dimensions of the `scores` has to do with it: such a tensor of one element is not
-    taken for one that goes for all keys.
+    is not `size`, since it is 1 only where `size` is. So it is where `size` is Min(limit, dim). The limit may be the
+    length of another tensor, as that of a caller's mask is, if none of the dimensions of the `scores` has to do with
+    it: such a tensor of one element is not taken for one that goes for all keys.
     """
-    if same(dim, size):
+    if same(dim, size) or _is_beginning(dim, size) or _is_beginning(size, dim):
         return True
-    if isinstance(dim, int) or dim.value is None:
-        return False
-    parts = [part.strip() for least in _LEAST.findall(dim.value) for part in least.split(",")]
-    if any(int(part) > 1 and same(dim, minimum(int(part), size)) for part in parts if part.isdecimal()):
-        return True
+    parts = _limits(dim)
     names = {name for one in scores if isinstance(one, ir.SymbolicDim) for name in _NAME.findall(one.value or "")}
     others = [ir.SymbolicDim(part) for part in parts if scores and _NAME.fullmatch(part) and part not in names]
     return any(same(dim, minimum(other, size)) for other in others)
+
+
+def _is_beginning(dim: Dim, size: Dim) -> bool:
+    """Whether a dimension is Min(limit, size) for a number above 1."""
+    return any(int(part) > 1 and same(dim, minimum(int(part), size)) for part in _limits(dim) if part.isdecimal())
+
+
+def _limits(dim: Dim) -> list[str]:
+    """What the minima in a dimension are of."""
+    if isinstance(dim, int) or dim.value is None:
+        return []
+    return [part.strip() for least in _LEAST.findall(dim.value) for part in least.split(",")]
 
 
 def as_filled(mask: Mask) -> Mask:

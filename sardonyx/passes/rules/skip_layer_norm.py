@@ -6,13 +6,22 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from sardonyx.ops.framework.facts import Dims
 from sardonyx.passes.base import Level, is_named
 from sardonyx.passes.rule import Match, Replacement, Rule, op
+from sardonyx.passes.rules.attention_mask import fits
 from sardonyx.passes.rules.facts import in_main_graph, same_shape
 
 _SUM = op.Add("x", "skip", shared=True)
 _BIASED = op.Add("x", "bias!")
 _MICROSOFT = "com.microsoft"
+
+
+def _add_up(a: Dims | None, b: Dims | None) -> bool:
+    """Whether two shapes are equal in every run in which their sum does not fail."""
+    if a is None or b is None or len(a) != len(b):
+        return False
+    return all(map(fits, a, b))
 
 
 class _SkipNormalization(Rule):
@@ -29,7 +38,7 @@ class _SkipNormalization(Rule):
             return "only single precision has such a kernel in onnxruntime"
         if x.rank not in (2, 3):
             return "it is not over rows of a matrix or of a batch of matrices"
-        if not same_shape(x.shape, skip.shape):
+        if not _add_up(x.shape, skip.shape):
             return "what is added is of another shape"
         if m.attribute(m.root, "axis", -1) not in (-1, x.rank - 1):
             return "it normalises more than the last dimension"
@@ -97,7 +106,7 @@ class FuseBiasSkipNormalization(Rule):
         x = m.fact("x")
         if x.shape is None or not same_shape(m.fact("bias").shape, x.shape[-1:]):
             return "its bias is not a row as long as the last dimension"
-        return None if same_shape(x.shape, m.fact("skip").shape) else "its bias gives it another shape"
+        return None if _add_up(x.shape, m.fact("skip").shape) else "its bias gives it another shape"
 
     def rewrite(self, m: Match) -> Replacement:
         inputs: list[ir.Value | None] = [m.value("x"), m.value("skip"), m.value("scale")]
