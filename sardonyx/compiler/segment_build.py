@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -73,26 +73,7 @@ def build_segment(
         round_results(groups, dtype_of, outer, library.target)
     picked = picked_sizes(items, constant, shape_of)
     needed = _needed(groups, picked, outer)
-    numbers: dict[ir.Value, int] = {}
-    constants: dict[int, Tensor] = {}
-    inputs: list[ir.Value] = []
-    binder = Binder(library)
-    lying = _read_as_they_lie(items)
-
-    def number(value: ir.Value | None) -> int:
-        if value is None or value.name == "":
-            return -1
-        known = numbers.get(value)
-        if known is None:
-            known = numbers[value] = len(numbers)
-            if value not in made:
-                tensor = _constant_tensor(binder, value, constant)
-                if tensor is None:
-                    inputs.append(value)
-                else:
-                    constants[known] = tensor if settings.packs or value not in lying else LyingConstant(tensor)
-        return known
-
+    number = _Numbering(Binder(library), made, constant, () if settings.packs else _read_as_they_lie(items))
     operations: list[Operation] = []
     structures: dict[Hashable, int] = {}
     passed = _passed_through(groups, lambda value: value in made or constant(value) is not None)
@@ -107,10 +88,8 @@ def build_segment(
             bind = _reading(sizes, read)
         else:
             read = _read(group)
-            bind = _binding(group, dtype_of)
             is_handed_over = any(outer[value] for value in group.outputs if value in passed)
-            if is_handed_over:
-                bind = _each_by(bind, _own)
+            bind = _each_by(_binding(group, dtype_of), _own) if is_handed_over else _binding(group, dtype_of)
             if not settings.layouts and group.anchor is not None and group.anchor.role == "native":
                 bind = _each_by(bind, contiguous)  # in the order of their axes
             if group.anchor is None or group.anchor.role != "known":
@@ -120,14 +99,48 @@ def build_segment(
         operations.append(Operation(group, *places, bind, _label(group), structure))
     pairs = _paired(groups, outer, operations, structures, number) if settings.pairs else {}
     outputs = tuple(value for value in made if outer[value])
+    inputs = tuple(number.inputs)
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
-    kept = tuple(groups), tuple(operations), tuple(inputs), outputs, dtypes, numbers, constants
-    by_number = {place: value for value, place in numbers.items()}
+    kept = tuple(groups), tuple(operations), inputs, outputs, dtypes, number.numbers, number.constants
+    by_number = {place: value for value, place in number.numbers.items()}
     slices: dict[int, Slice] = {}
     if settings.layouts:
         known = operations, lambda one: shape_of(by_number[one]), lambda one: outer[by_number[one]]
         slices = find_slices(*known) | find_spread(*known)
     return Segment(library, *kept, settings, steering.intersection(inputs), pairs, slices)
+
+
+class _Numbering:
+    """Numbers the values of a segment as they are asked for. Those that are not `made` in it are constants, by their
+    numbers, or its inputs; the constants that are `lying` are read as they lie."""
+
+    def __init__(
+        self,
+        binder: Binder,
+        made: Container[ir.Value],
+        constant: Callable[[ir.Value], Array | None],
+        lying: Container[ir.Value],
+    ) -> None:
+        self.numbers: dict[ir.Value, int] = {}
+        self.constants: dict[int, Tensor] = {}
+        self.inputs: list[ir.Value] = []
+        self._binder, self._constant = binder, constant
+        self._made, self._lying = made, lying
+
+    def __call__(self, value: ir.Value | None) -> int:
+        """The number of a value; -1 for one that is absent."""
+        if value is None or value.name == "":
+            return -1
+        known = self.numbers.get(value)
+        if known is None:
+            known = self.numbers[value] = len(self.numbers)
+            if value not in self._made:
+                tensor = _constant_tensor(self._binder, value, self._constant)
+                if tensor is None:
+                    self.inputs.append(value)
+                else:
+                    self.constants[known] = LyingConstant(tensor) if value in self._lying else tensor
+        return known
 
 
 def _paired(
