@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,11 +17,30 @@ from sardonyx.ops.framework.operator import Array, Operator, Value, operator, te
 _ORDERS = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
 
 
+# What a rearrangement is: the shape that splits the axes, their order, and the shape of the result.
+Rearrangement = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
 class _Blocks(Operator):
     """What both directions share: input (n, c, h, w) and the size of a block."""
 
     blocksize: int
     mode: str = "DCR"
+
+    template: ClassVar[str]
+
+    def axes(self, shape: tuple[int, ...]) -> Rearrangement:
+        """How an input of this shape is rearranged."""
+        raise NotImplementedError
+
+    def run(self, data: Array) -> Sequence[Value]:
+        split, order, shape = self.axes(data.shape)
+        result = data.reshape(split).transpose(order).reshape(shape)
+        return (result.copy() if np.may_share_memory(result, data) else result,)
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        parameters = {"blocksize": self.blocksize, "mode": self.mode}
+        return template_unless_text(self.template, parameters, self.run, inputs)
 
     def checked(self, shape: Sequence[Dim]) -> Sequence[Dim]:
         """The shape itself; ValueError where it cannot be split into blocks."""
@@ -35,10 +54,6 @@ def check_blocks(rank: int, blocksize: int) -> None:
         raise ValueError(f"blocksize must be at least 1, not {blocksize}")
     if rank != 4:
         raise ValueError(f"the input must have 4 dimensions (n, c, h, w), not {rank}")
-
-
-# What a rearrangement is: the shape that splits the axes, their order, and the shape of the result.
-Rearrangement = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def depth_to_space_axes(shape: Sequence[int], b: int, mode: str) -> Rearrangement:
@@ -67,12 +82,6 @@ def space_to_depth_axes(shape: Sequence[int], b: int, mode: str) -> Rearrangemen
     return (n, c, h // b, b, w // b, b), _ORDERS[mode], (n, c * b * b, h // b, w // b)
 
 
-def _rearranged(data: Array, axes: Rearrangement) -> Array:
-    split, order, shape = axes
-    result = data.reshape(split).transpose(order).reshape(shape)
-    return result.copy() if np.may_share_memory(result, data) else result
-
-
 @operator("DepthToSpace")
 class DepthToSpace(_Blocks):
     """(n, c, h, w) to (n, c / b², h·b, w·b): each pixel's channels become a block of b by b pixels.
@@ -80,12 +89,10 @@ class DepthToSpace(_Blocks):
     Mode DCR counts channels as (row, column, depth), CRD as (depth, row, column).
     """
 
-    def run(self, data: Array) -> Sequence[Value]:
-        return (_rearranged(data, depth_to_space_axes(data.shape, self.blocksize, self.mode)),)
+    template = "depth_to_space"
 
-    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
-        parameters = {"blocksize": self.blocksize, "mode": self.mode}
-        return template_unless_text("depth_to_space", parameters, self.run, inputs)
+    def axes(self, shape: tuple[int, ...]) -> Rearrangement:
+        return depth_to_space_axes(shape, self.blocksize, self.mode)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
@@ -106,12 +113,10 @@ class SpaceToDepth(_Blocks):
     Channels count as (row, column, depth) in mode DCR, as (depth, row, column) in mode CRD, which opset 28 adds.
     """
 
-    def run(self, data: Array) -> Sequence[Value]:
-        return (_rearranged(data, space_to_depth_axes(data.shape, self.blocksize, self.mode)),)
+    template = "space_to_depth"
 
-    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
-        parameters = {"blocksize": self.blocksize, "mode": self.mode}
-        return template_unless_text("space_to_depth", parameters, self.run, inputs)
+    def axes(self, shape: tuple[int, ...]) -> Rearrangement:
+        return space_to_depth_axes(shape, self.blocksize, self.mode)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN

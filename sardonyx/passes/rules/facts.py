@@ -45,6 +45,13 @@ def in_main_graph(m: Match) -> bool:
     return m.root.graph is m.context.model.graph
 
 
+def may_change_shape(m: Match) -> str | None:
+    """Why the root, which changes nothing but shapes, may change that of `x`; None where it does not."""
+    if not same_shape(m.fact("x").shape, result_fact(m).shape):
+        return ""
+    return None if in_main_graph(m) else "it is inside a loop or a branch"
+
+
 def permutation(node: ir.Node, rank: int | None) -> tuple[int, ...] | None:
     """The order of axes of a Transpose; None where it reverses a number of axes that is not known."""
     perm = node.attributes.get("perm")

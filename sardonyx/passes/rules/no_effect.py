@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from sardonyx.passes.base import Level
 from sardonyx.passes.rule import Match, Rule, op
-from sardonyx.passes.rules.facts import all_known, in_main_graph, result_fact, same_shape
+from sardonyx.passes.rules.facts import all_known, in_main_graph, may_change_shape, result_fact, same_shape
 
 
 class EliminateDropout(Rule):
@@ -114,9 +114,7 @@ class EliminateExpand(Rule):
     patterns = (op.Expand("x", "shape"),)
 
     def check(self, m: Match) -> str | None:
-        if not same_shape(m.fact("x").shape, result_fact(m).shape):
-            return ""
-        return None if in_main_graph(m) else "it is inside a loop or a branch"
+        return may_change_shape(m)
 
     def rewrite(self, m: Match) -> ir.Value:
         return m.value("x")

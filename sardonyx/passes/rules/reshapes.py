@@ -9,7 +9,7 @@ from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dims, same
 from sardonyx.passes.base import Level
 from sardonyx.passes.rule import Match, OpPattern, Rule, op
-from sardonyx.passes.rules.facts import all_known, in_main_graph, result_fact, same_shape
+from sardonyx.passes.rules.facts import all_known, in_main_graph, may_change_shape, result_fact, same_shape
 
 VIEWS = "Reshape|Squeeze|Unsqueeze|Flatten"
 
@@ -91,9 +91,7 @@ class EliminateView(Rule):
     patterns = (OpPattern(VIEWS, ("x", "how?")),)
 
     def check(self, m: Match) -> str | None:
-        if not same_shape(m.fact("x").shape, result_fact(m).shape):
-            return ""
-        return None if in_main_graph(m) else "it is inside a loop or a branch"
+        return may_change_shape(m)
 
     def rewrite(self, m: Match) -> ir.Value:
         return m.value("x")
