@@ -21,6 +21,7 @@ from sardonyx.compiler.llvm.codegen import compile_assembly, compile_object
 from sardonyx.compiler.llvm.kernels.engine.call import emit_call
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
+from sardonyx.compiler.llvm.lookup import has_lookup
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets, x86_64_targets
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from tests.compiler.aarch64.machine import missing
@@ -101,6 +102,8 @@ def test_every_template_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         wanted.discard("emit_words")  # for products of pairs of bfloat16
     if not target.has_masks:
         wanted.discard("emit_row_strips")  # whose rows end by masks
+    if not has_lookup(target):
+        wanted.discard("emit_resized_strips")
     if not target.has_fma:
         wanted.discard("emit_bands")  # arithmetic takes longer than the maps that it keeps in the caches
     assert sorted(wanted - {emit.__name__ for emit, _ in asked.values()}) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
@@ -12,14 +14,16 @@ def has_lookup(target: Target) -> bool:
     return "avx2" in target.features
 
 
-def lookup(k: Function, low: Value, high: Value, indices: Value) -> Value:
-    """For each lane the element of `low` followed by `high`, two whole registers of F32, that `indices` (I32) names.
+def lookup(k: Function, halves: Sequence[Value], indices: Value) -> Value:
+    """For each lane the element of one or two whole registers of F32, one behind the other, that `indices` (I32) names.
 
-    Indices lie below twice the number of lanes. For targets that `has_lookup` names.
+    Indices lie below the number of lanes of them all. For targets that `has_lookup` names.
     """
     wide = F32.vector(k.target.lanes(F32))
     if wide.lanes == 16:
-        return k.call("llvm.x86.avx512.vpermi2var.ps.512", wide, low, indices, high)
+        if len(halves) == 1:
+            return k.call("llvm.x86.avx512.permvar.sf.512", wide, halves[0], indices)
+        return k.call("llvm.x86.avx512.vpermi2var.ps.512", wide, halves[0], indices, halves[1])
     # The instruction looks at the lowest bits alone, so that the same indices serve both halves.
-    first, second = (k.call("llvm.x86.avx2.permps", wide, half, indices) for half in (low, high))
-    return k.select(indices < wide.lanes, first, second)
+    found = [k.call("llvm.x86.avx2.permps", wide, half, indices) for half in halves]
+    return found[0] if len(found) == 1 else k.select(indices < wide.lanes, *found)

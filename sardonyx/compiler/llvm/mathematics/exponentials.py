@@ -100,7 +100,7 @@ def _reduce_by_table(k: Function, x: Value, *, once: bool = False) -> tuple[_Red
     reduced = reduce_exponent(k, x, steps=_STEPS, once=once)
     r = by_avx512(k, "range", [reduced.remainder, k.constant(x.type, 0.5 / _STEPS)], LESSER_MAGNITUDE)
     low, high = (k.numbers(F32, half) for half in (_POWERS[: x.type.lanes], _POWERS[x.type.lanes :]))
-    return reduced, r, lookup(k, low, high, reduced.shifted.bits_as(I32))
+    return reduced, r, lookup(k, (low, high), reduced.shifted.bits_as(I32))
 
 
 def _exp_by_table(k: Function, x: Value, adjust: int) -> Value:

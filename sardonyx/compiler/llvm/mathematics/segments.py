@@ -37,7 +37,7 @@ def erf_by_segments(k: Function, x: Value) -> Value:
 
 def _looked_up(k: Function, numbers: Sequence[float], indices: Value) -> Value:
     half = indices.type.lanes
-    return lookup(k, k.numbers(F32, numbers[:half]), k.numbers(F32, numbers[half:]), indices)
+    return lookup(k, (k.numbers(F32, numbers[:half]), k.numbers(F32, numbers[half:])), indices)
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy
 from sardonyx.compiler.native.movement.gather import BLOBS
 from sardonyx.compiler.native.movement.slices import part_of, spread, stored_order, transposed
 from sardonyx.compiler.native.rows.rows import elements_per_chunk, laid_out
+from sardonyx.compiler.native.sampling.resized_strips import bind_resized_strips
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
@@ -133,20 +134,12 @@ def _nearest(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResiz
     adjacent = x.strides[axes - 1] == run or run * x.dtype.itemsize > _LONGEST_VECTOR
     if all(times == 1 for times in outer) and 1 <= down <= _MOST_TIMES and 1 <= across <= _MOST_TIMES and adjacent:
         _by_factors(binder, x, result, axes, down, across)
-    elif all(times == 1 for times in outer) and _looks_up(binder, x, result, positions[-1], run):
-        ones = [places[:, None] for places in positions[-2:]]
-        _Sums(binder, x, result, axes - 2).add(*((places, np.ones(places.shape)) for places in ones))
-    else:
-        _by_tables(binder, x, result, positions[:axes], run)
-
-
-def _looks_up(binder: Binder, x: Tensor, result: Tensor, across: Array, run: int) -> bool:
-    """Whether elements of lines are looked up in registers: as sums of one element each, with a weight of 1."""
-    if x.dtype != np.float32 or run != 1 or x.strides[-1] != 1 or not result.is_contiguous:
-        return False
-    lanes = binder.target.lanes(F32)
-    spans = [at.max() - at.min() for at in np.split(across, range(lanes, len(across), lanes))]
-    return has_lookup(binder.target) and max(spans) < lanes <= len(across)
+        return
+    if all(times == 1 for times in outer) and run == 1 and x.dtype == np.float32:
+        taps = [(places[:, None], np.ones((len(places), 1))) for places in positions[axes - 2 : axes]]
+        if bind_resized_strips(binder, x, result, axes - 2, *taps):
+            return
+    _by_tables(binder, x, result, positions[:axes], run)
 
 
 def _by_tables(binder: Binder, x: Tensor, result: Tensor, positions: Sequence[Array], run: int) -> None:
@@ -202,14 +195,17 @@ def _factor(length: int, positions: Array) -> int:
 
 def _weighted(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResize], rule: ResampleRule) -> None:
     """Weighted sums along one axis after the other; along the last two of them together where they are neighbours."""
-    left = [axis for axis, resize in enumerate(plan) if not rule.keeps(resize)]
+    rank, left = len(plan), [axis for axis, resize in enumerate(plan) if not rule.keeps(resize)]
     working = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
     while left:
         now = left if len(left) == 2 and left[1] == left[0] + 1 else left[:1]
         left = left[len(now) :]
         shape = [plan[axis].output if axis in now else size for axis, size in enumerate(x.shape)]
         made = binder.new(working, shape) if left else result
-        _Sums(binder, _dense_behind(binder, x, now[0]), made, now[0]).add(*(rule.taps(plan[axis]) for axis in now))
+        taps = [rule.taps(plan[axis]) for axis in now]
+        dense = _dense_behind(binder, x, now[0])
+        if now != [rank - 2, rank - 1] or not bind_resized_strips(binder, dense, made, now[0], *taps):
+            _Sums(binder, dense, made, now[0]).add(*taps)
         x = made
 
 

@@ -79,6 +79,15 @@ def blocked_loop(
     vector_loop(k, count - blocks, lanes, lambda at, width, mask: body(blocks + at, 1, width, mask))
 
 
+def sum_of(k: Function, factors: Sequence[tuple[Value, Value]]) -> Value:
+    """The sum of products."""
+    (value, weight), *others = factors
+    total = value * weight
+    for value, weight in others:
+        total = k.fma(value, weight, total)
+    return total
+
+
 def interleaved(k: Function, vectors: Sequence[Value]) -> list[Value]:
     """The elements of a power of two of vectors: the first ones of all, the second ones, and so on."""
     if len(vectors) == 1:
@@ -90,4 +99,4 @@ def interleaved(k: Function, vectors: Sequence[Value]) -> list[Value]:
     return [k.shuffle(even, odd, half) for even, odd in pairs for half in (low, high)]
 
 
-__all__ = ["Elements", "blocked_loop", "interleaved", "stored", "vector_loop", "working_type"]
+__all__ = ["Elements", "blocked_loop", "interleaved", "stored", "sum_of", "vector_loop", "working_type"]

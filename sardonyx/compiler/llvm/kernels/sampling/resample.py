@@ -16,6 +16,7 @@ from sardonyx.compiler.llvm.kernels.sampling.elements import (
     Elements,
     blocked_loop,
     interleaved,
+    sum_of,
     vector_loop,
     working_type,
 )
@@ -155,21 +156,12 @@ class _Taps:
 def _summed(k: Function, taps: _Taps, wide: Type, term: Callable[[Tap], tuple[Value, Value]]) -> Value:
     """The sum over the taps of the two factors that `term` gives for each."""
     if taps.unrolled:
-        return _sum_of(k, [term(number) for number in range(taps.unrolled)])
+        return sum_of(k, [term(number) for number in range(taps.unrolled)])
     variable = k.variable(wide, 0)
     with k.loop(0, taps.count) as tap:
         value, weight = term(tap)
         variable.set(k.fma(value, weight, variable.get()))
     return variable.get()
-
-
-def _sum_of(k: Function, factors: Sequence[tuple[Value, Value]]) -> Value:
-    """The sum of products."""
-    (value, weight), *others = factors
-    total = value * weight
-    for value, weight in others:
-        total = k.fma(value, weight, total)
-    return total
 
 
 def _blend(k: Function, spec: ResampleSpec, taps: _Taps, plane: Pointer, row: Value, line: Value, to: Elements) -> None:
@@ -263,7 +255,7 @@ def _pairs_of_runs(
         def sum_down(run: Value, into: Sequence[Variable]) -> None:
             for index, variable in enumerate(into):
                 here = run + at + index * count
-                variable.set(_sum_of(k, [(line.load(here, count, mask), k.splat(one, count)) for line, one in lines]))
+                variable.set(sum_of(k, [(line.load(here, count, mask), k.splat(one, count)) for line, one in lines]))
 
         with k.loop(0, width // run) as place:
             entry = place * across.count
@@ -281,7 +273,7 @@ def _pairs_of_runs(
             written = to.offset(place * run + at)
             for index, sides in enumerate(zip(left, right, strict=True)):
                 factors = [(side.get(), weight) for side, weight in zip(sides, weights, strict=True)]
-                written.store(_sum_of(k, factors), index * count, mask)
+                written.store(sum_of(k, factors), index * count, mask)
 
     blocked_loop(k, run, lanes, _UNROLL, body)
 
@@ -312,7 +304,7 @@ def _across_elements(
 
             def term(tap: Tap, near: Elements = near, halves: Sequence[Value] = halves) -> tuple[Value, Value]:
                 indices, weight = shared[tap] if isinstance(tap, int) else entry(tap)
-                found = lookup(k, halves[0], halves[1], indices) if looks_up else near.gather(indices, mask)
+                found = lookup(k, halves, indices) if looks_up else near.gather(indices, mask)
                 return found, weight
 
             to.store(_summed(k, taps, spec.working.vector(count), term), at, mask)
@@ -384,6 +376,6 @@ def _across_phases_of_runs(
                 near = {distance: read.load(run * distance + here, width, mask) for distance in distances}
                 for number, (phase, own) in enumerate(zip(spec.phases, weights, strict=True)):
                     factors = [(near[distance], k.splat(one, width)) for distance, one in zip(phase, own, strict=True)]
-                    written.store(_sum_of(k, factors), run * number + here, mask)
+                    written.store(sum_of(k, factors), run * number + here, mask)
 
         blocked_loop(k, run, lanes, _UNROLL, body)
