@@ -431,10 +431,11 @@ SMALL_MODELS: dict[str, SmallModel] = {
         tolerance=1e-5,
     ),
     "pools": SmallModel(
-        """pools (float[n, 11, 9, 10] x, int8[n, 5, 6, 7] q) => (float[n, 11, 5, 5] m, int64[n, 11, 5, 5] at,
+        """pools (float[n, 11, 9, 10] x, int8[n, 5, 6, 7] q, float[n, 35, 3, 5] s)
+              => (float[n, 11, 5, 5] m, int64[n, 11, 5, 5] at,
                   float[n, 11, 9, 10] a, float[n, 11, 4, 5] l, float[n, 11, 9, 10] r, int8[n, 5, 5, 6] k,
-                  float[n, 11, 10, 10] u)
-        { m, at = MaxPool<kernel_shape = [2, 2], strides = [2, 2], pads = [1, 0, 0, 0]>(x)
+                  float[n, 11, 10, 10] u, float[n, 35, 1, 1] g)
+        { g = GlobalAveragePool(s) m, at = MaxPool<kernel_shape = [2, 2], strides = [2, 2], pads = [1, 0, 0, 0]>(x)
           p = AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x) a = Relu(p)
           l = LpPool<kernel_shape = [2, 2], strides = [2, 2]>(x) r = LRN<size = 3>(x)
           k = MaxPool<kernel_shape = [2, 2]>(q) u = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(m, at) }""",

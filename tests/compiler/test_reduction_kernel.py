@@ -94,6 +94,20 @@ def test_many_short_rows_lie_side_by_side(size, dtype, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("size", [9, 16, 31, 49, 70, 128])
+def test_lanes_of_short_rows_are_combined_together(size, dtype, variant):
+    x = random((2, 75, size), size, np.dtype(dtype))
+    x[1, 70, size - 1] = np.nan
+    wide = Input(x.dtype, 0).cast(np.promote_types(dtype, np.float32))
+    largest = e.reduce("maximum", wide)
+    roots = [one.cast(dtype) for one in (e.mean(wide), largest + 2 * e.sqrt(e.reduce("sum", wide * wide)))]
+    tolerance = 1e-2 if dtype == np.float16 else 1e-5
+    check(roots, [x], [2], variant, rtol=tolerance, atol=tolerance)
+    check([e.mean(wide).cast(dtype)], [x[:, ::2]], [2], variant, one_by_one=True, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("axes", [axes for n in (0, 1, 2, 3, 4) for axes in itertools.combinations(range(4), n)])
 def test_every_choice_of_axes(axes, variant):
     a = random((3, 4, 5, 6), 1)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.expression import supported
-from sardonyx.compiler.llvm.kernels.rows.reduction import ReductionSpec, emit_reduction
+from sardonyx.compiler.llvm.kernels.rows.reduction import Form, ReductionSpec, emit_reduction
 from sardonyx.compiler.llvm.kernels.rows.row_access import Access, lanes_for, types_within
 from sardonyx.compiler.llvm.kernels.rows.row_passes import RowPasses
 from sardonyx.compiler.llvm.target import Target
@@ -40,7 +40,7 @@ from sardonyx.compiler.traced import larger
 from sardonyx.errors import EngineError
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
-from sardonyx.kernel.expr import Expr, Input, Reduce, RowLength, mean, reduce, substitute, walk
+from sardonyx.kernel.expr import Expr, Input, Reduce, RowIndex, RowLength, mean, reduce, substitute, walk
 from sardonyx.kernel.program import Arrangement, Reduction, is_row_value
 from sardonyx.ops.framework.facts import Fact
 
@@ -245,9 +245,17 @@ class ReductionKernel:
         self._names = tuple(dtype.name for dtype in self.dtypes)
         self._all_values = [*self.body.roots, *(Input(dtype, 0) for dtype in self.dtypes)]
         self._can_be_cut = can_be_cut(self.body.roots)
+        self._folds = self._folds_floats()
         self._long: LongRow | None = None
         self._lanes: dict[str, int] = {}
         self._kept: dict[tuple[bool, ...], int] = {}
+
+    def _folds_floats(self) -> bool:
+        """Whether all that becomes of a row are combinations of floats, made in one pass."""
+        passes = RowPasses(self.body.roots, [False] * len(self.dtypes), False)
+        are_floats = all(one.dtype.kind == "f" for group in passes.reductions for one in group)
+        numbered = any(isinstance(expr, RowIndex) for expr in passes.order)
+        return len(passes.reductions) == 1 and all(self.of_rows) and are_floats and not numbered
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
         """Add the step and give the outputs; rows extend along `axes` of the inputs' broadcast shape.
@@ -310,6 +318,8 @@ class ReductionKernel:
         space = space.with_row([t.dtype.itemsize if e else 0 for t, e in zip(operands, is_output_element, strict=True)])
         along_row = list(zip(*[axis.steps for axis in space.reduced], strict=True))
         fixed = tuple([not element and not any(along_row[i]) for i, element in enumerate(is_output_element)])
+        if self._folds_together(binder.target, space, fixed):
+            space = replace(space, form="short rows")
         vector = space.reduced[-1] if space.form == "rows" else space.kept[-1]
         access = tuple([access_of(step, one.dtype.itemsize) for one, step in zip(operands, vector.steps, strict=True)])
         spec, lanes, scratch = self._spec(binder.target, space, access, fixed)
@@ -332,6 +342,18 @@ class ReductionKernel:
             nbytes=sum([tensor.nbytes for tensor in operands]),
             detail=partial(_detail, elements, length, space.form, self.operations),
         )
+
+    def _folds_together(self, target: Target, space: _Space, fixed: Sequence[bool]) -> bool:
+        """Whether rows are so short, and so many, that the lanes of several are combined together."""
+        if not self._folds or not target.has_masks or space.form != "rows" or len(space.reduced) > 1 or not space.kept:
+            return False
+        lanes, row, rows = self._lanes_on(target), space.reduced[-1], space.kept[-1]
+        if not 1 < row.size <= _SHORT_VECTORS * lanes or rows.size < _MANY_ROWS:
+            return False
+        count, sizes = len(self.dtypes), [np.dtype(one.dtype).itemsize for one in self._all_values]
+        sizes = [*sizes[-count:], *sizes[:-count]]  # inputs, then outputs
+        steps = [*row.steps[:count], *rows.steps[count:]]
+        return steps == sizes and not any(fixed[:count])
 
     def _lanes_on(self, target: Target) -> int:
         """Elements of the widest type in a vector."""
@@ -389,7 +411,7 @@ class _Space:
 
     kept: list[Axis]
     reduced: list[Axis]
-    form: Literal["rows", "columns"]
+    form: Form
 
     @staticmethod
     def of(
@@ -453,8 +475,8 @@ class _Space:
         return words, space_size(slower) * fastest.size, rows
 
 
-# So many rows are worth it to put short ones side by side.
-_MANY_ROWS = 64
+# So many rows are worth it to put short ones side by side, or to combine the lanes of several of so many vectors.
+_MANY_ROWS, _SHORT_VECTORS = 64, 8
 # Words between the addresses and the steps.
 _HEADER_WORDS = 7
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Value
@@ -46,6 +46,19 @@ def folded(k: Function, kind: str, vector: Value) -> Value:
         best = _halved(k, k.faster_larger if kind == "maximum" else k.faster_smaller, vector)
         return k.select(k.any_lane(vector.differs(vector)), k.constant(best.type, math.nan), best)
     return _halved(k, partial(combined, k, kind), vector)
+
+
+def folded_together(k: Function, kind: str, vectors: Sequence[Value]) -> Value:
+    """A power of two of vectors, at most as many as each has lanes: of each in turn the same number of lanes is left.
+
+    Neighbouring lanes are combined, those of two vectors at a time.
+    """
+    if len(vectors) == 1:
+        return vectors[0]
+    half, lanes = len(vectors) // 2, vectors[0].type.lanes
+    first, second = (folded_together(k, kind, part) for part in (vectors[:half], vectors[half:]))
+    even, odd = (k.shuffle(first, second, range(lane, 2 * lanes, 2)) for lane in (0, 1))
+    return combined(k, kind, even, odd)
 
 
 def _halved(k: Function, combine: Callable[[Value, Value], Value], vector: Value) -> Value:

@@ -3,13 +3,14 @@
 Softmax, the normalisations and the reductions of ONNX are this kernel. It makes one pass over a row for each level of
 reductions that need each other, and one that writes what is an element; a row is small, so it stays in the cache.
 
-Two forms: in ``rows`` the vector runs along the row, in ``columns`` along a dimension that is kept, so that each
-lane has a row of its own. Sums are added in one fixed order, whatever the threads do: several lanes side by side, in
-blocks, whose sums are added; the lanes at last in pairs.
+Three forms: in ``rows`` the vector runs along the row, in ``columns`` along a dimension that is kept, so that each
+lane has a row of its own; in ``short rows`` it runs along one row after the other, and the lanes of as many rows as
+there are lanes are combined together. Sums are added in one fixed order, whatever the threads do: several lanes side
+by side, in blocks, whose sums are added; the lanes at last in pairs.
 
 Arguments: the address of each operand (inputs, then outputs); items, items per chunk, elements along the vector's
 dimension, elements of a whole row, runs (slower reduced dimensions), items along the fastest dimension of items, place
-of the second table; steps in bytes of each operand along the items and along the vector's dimension; in columns the
+of the second table; steps in bytes of each operand along the items and along the vector's dimension; but for rows the
 size and the steps of the fastest reduced dimension; rank and table of the slower dimensions of items; at the place
 named above, rank and table of the slower reduced dimensions.
 """
@@ -26,7 +27,7 @@ import numpy as np
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_node, emit_working, unrounded, working_type
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, places, runs, share
-from sardonyx.compiler.llvm.kernels.rows.reducing import combined, folded, neutral
+from sardonyx.compiler.llvm.kernels.rows.reducing import combined, folded, folded_together, neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import (
     Access,
     Operand,
@@ -38,12 +39,17 @@ from sardonyx.compiler.llvm.kernels.rows.row_access import (
 )
 from sardonyx.compiler.llvm.kernels.rows.row_passes import RowPasses, available
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, Type, type_of
+from sardonyx.compiler.llvm.types import BOOL, I64, Type, type_of
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Constant, Expr, Input, Reduce, RowIndex, RowLength
 
 # Words before the steps, besides the addresses.
 HEADER = 7
+
+Form = Literal["rows", "columns", "short rows"]
+
+# Short rows that are gone through side by side.
+_ABREAST = 8
 
 # Elements of a row that are added up before their sum is added to that of the row.
 BLOCK = 4096
@@ -61,7 +67,7 @@ class ReductionSpec:
     inputs: tuple[str, ...]
     access: tuple[Access, ...]
     fixed: tuple[bool, ...]
-    form: Literal["rows", "columns"]
+    form: Form
     width: int = 1
     runs: bool = False
     keeps: bool = False
@@ -83,7 +89,7 @@ class ReductionSpec:
 def emit_reduction(target: Target, spec: ReductionSpec) -> str:
     """The module of a reduction kernel."""
     k, words = kernel_frame(target)
-    form = _Rows(k, words, spec) if spec.form == "rows" else _Columns(k, words, spec)
+    form = {"rows": _Rows, "columns": _Columns, "short rows": _ShortRows}[spec.form](k, words, spec)
     count = len(spec.access)
     items, per_chunk, fastest = words.load(count), words.load(count + 1), words.load(count + 5)
     begin, end = share(k, items, per_chunk)
@@ -449,3 +455,55 @@ class _Columns(_Form):
             }
             yield first
         self.lanes, self.known, self.first = lanes, known, self.zero
+
+
+class _ShortRows(_Columns):
+    """An item is a block of as many rows as a vector has lanes, whose elements lie together; nothing is kept."""
+
+    def combine(self, reductions: Sequence[Reduce], keep: Sequence[Expr]) -> None:
+        k, lanes = self.k, self.lanes
+        whole = self.depth - self.depth % lanes
+        rest = self.depth - whole
+        inside = k.lanes_below(rest, lanes)
+        folded_rows: list[list[Value]] = [[] for _ in reductions]
+        for first in range(0, lanes, _ABREAST):
+            rows = [self._row(first + number) for number in range(min(_ABREAST, lanes))]
+            totals = [self.accumulators(reductions) for _ in rows]
+            with k.loop(0, whole, lanes) as index:
+                for row, total in zip(rows, totals, strict=True):
+                    self.add(reductions, total, self._values(reductions, row, index, None))
+            with k.when(rest > 0):
+                for row, total in zip(rows, totals, strict=True):
+                    values = self._values(reductions, row, whole, inside)
+                    self.add(reductions, total, values)
+            for one, vectors, of_rows in zip(reductions, folded_rows, zip(*totals, strict=True), strict=True):
+                vectors.append(folded_together(k, one.kind, [variable.get() for variable in of_rows]))
+        for one, vectors in zip(reductions, folded_rows, strict=True):
+            self.row_values[id(one)] = folded_together(k, one.kind, vectors)
+
+    def _row(self, number: int) -> list[Pointer]:
+        """Where a row of the block lies in each input; the last one for those behind it."""
+        k = self.k
+        row = k.constant(I64, number) if self.count is None else k.smaller(self.count - 1, number)
+        return [
+            Pointer(k.advance(start, row * operand.stride, 1), memory_type(operand.scalar))
+            for operand, start in zip(self.inputs, self.starts, strict=False)
+        ]
+
+    def _values(
+        self, reductions: Sequence[Reduce], row: Sequence[Pointer], index: Value, inside: Value | None
+    ) -> list[Value]:
+        """What is combined of a vector of a row; what changes nothing where a mask says that there is no element."""
+        k = self.k
+        loaded = [
+            as_loaded(one.load(index, self.lanes, inside), operand.scalar)
+            for one, operand in zip(row, self.inputs, strict=True)
+        ]
+        values = self.elements([one.arg for one in reductions], loaded, self.zero, 0, index)
+        if inside is None:
+            return values
+        wide = [k.splat(value, self.lanes) for value in values]
+        return [
+            k.select(inside, value, neutral(k, one.kind, value.type))
+            for one, value in zip(reductions, wide, strict=True)
+        ]
