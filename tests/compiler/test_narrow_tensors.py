@@ -14,7 +14,9 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
+from sardonyx.compiler.llvm.target import host_targets
 from tests.compiler.small_models import SMALL_MODELS, Array, SmallModel
+from tests.compiler.steps import VARIANTS
 from tests.compiler.typed_models import typed
 
 DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -105,6 +107,8 @@ def _operators() -> Mapping[str, SmallModel]:
 
 
 OPERATORS = _operators()
+# An instruction set of this machine for each width of its vectors.
+KERNELS = [name for name in host_targets() if name in VARIANTS]
 # Those which ONNX does not define for a type, of operators and of small models.
 UNDEFINED = {("bfloat16", name) for name in ("Shrink", "Einsum", "places", "counted")}
 
@@ -124,9 +128,10 @@ def host_steps(session: ort.InferenceSession) -> list[tuple[str, str | None]]:
     return [(name, reason) for name, reason in found if name not in ("If", "Loop", "Scan")]
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("name", list(OPERATORS))
-def test_an_operator_rounds_once(name: str, dtype: str) -> None:
+def test_an_operator_rounds_once(name: str, dtype: str, kernels: str) -> None:
     small = OPERATORS[name]
     narrow = typed(small.model, dtype)
     inputs = {key: array.astype(DTYPES[dtype]) for key, array in small.inputs({}).items()}
@@ -135,7 +140,7 @@ def test_an_operator_rounds_once(name: str, dtype: str) -> None:
         with pytest.raises(errors.InvalidGraph, match="Type Error"):
             ort.InferenceSession(narrow.SerializeToString(), options())
         return
-    session = ort.InferenceSession(narrow.SerializeToString(), options())
+    session = ort.InferenceSession(narrow.SerializeToString(), options(kernels))
     assert host_steps(session) == []
     found = session.run(None, inputs)
     wide = typed(narrow, "float64", dtype).SerializeToString()
