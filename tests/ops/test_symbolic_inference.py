@@ -238,6 +238,14 @@ def test_contradictions_name_the_node() -> None:
         infer(model)
 
 
+def test_errors_show_dimensions_by_their_names() -> None:
+    shapes: dict[str, list[str | int | None]] = {"a": ["n", None, 4], "b": [4, "m"]}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    graph = helper.make_graph([node("Gemm", ["a", "b"], ["y"])], "graph", inputs, [onnx.ValueInfoProto(name="y")])
+    with pytest.raises(errors.Fail, match=r"not shapes \(n, \?, 4\) and \(4, m\)$"):
+        infer(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
 def test_loop_forgets_what_changes() -> None:
     body = helper.make_graph(
         [

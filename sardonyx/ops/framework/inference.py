@@ -32,6 +32,7 @@ _BOUNDS = {
     dtype: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     for dtype, bits in ((ir.DataType.INT32, 32), (ir.DataType.INT64, 64))
 }
+_DIMENSION = re.compile(r"SymbolicDim\((?:'([^']*)'|None)\)")  # how a rule's words show one
 _ERROR_HEAD = re.compile(r"^\[\w+\] (\(op_type:[^)]*\): )?")
 
 
@@ -114,6 +115,7 @@ class Inference:
             raise
         except Exception as error:  # a rule meets whatever a model says: every refusal becomes the node's typed error
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            text = _DIMENSION.sub(lambda found: found[1] or "?", text)
             raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}) [ShapeInferenceError] {text}") from error
         if found and found[0].elements is None:
             elements = contents(node, inputs, found[0])
