@@ -45,7 +45,10 @@ def test_a_session_whose_weights_are_beyond_the_limit_is_refused() -> None:
     model = layers().SerializeToString()
     with pytest.raises(errors.Fail) as caught:
         session(model, limited(packed_bytes() // 2))
-    for part in ("sardonyx.memory_limit", f"limit is {packed_bytes() // 2} bytes", "weights packed for kernels"):
+    for part in (
+        *("sardonyx.memory_limit", f"limit is {packed_bytes() // 2} bytes", "weights packed for kernels"),
+        "session.disable_prepacking",
+    ):
         assert part in caught.value.message
     made = session(model, limited(4 * packed_bytes()))
     np.testing.assert_array_equal(run(made, 4), run(session(model), 4))

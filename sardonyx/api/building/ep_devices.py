@@ -42,6 +42,7 @@ class OrtSyncStream:
         self._handle = handle
 
     def get_handle(self) -> int:
+        """The address of the device's stream."""
         return self._handle
 
 
@@ -81,6 +82,7 @@ class OrtEpAssignedSubgraph:
     nodes: Sequence[OrtEpAssignedNode] = ()
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
+        """The nodes that the provider runs."""
         return list(self.nodes)
 
 

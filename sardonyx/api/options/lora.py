@@ -72,30 +72,39 @@ class AdapterFormat:
 
     @staticmethod
     def read_adapter(file_path: str | os.PathLike[str]) -> AdapterFormat:
+        """Read a file; RuntimeError where it is missing or no adapter."""
         return AdapterFormat(CoreAdapterFormat.read_adapter(os.fspath(file_path)))
 
     def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
+        """Write the adapter to a file; RuntimeError where that is impossible."""
         self._adapter.export_adapter(os.fspath(file_path))
 
     def get_format_version(self) -> int:
+        """The version of the file format."""
         return self._adapter.format_version
 
     def set_adapter_version(self, adapter_version: int) -> None:
+        """Set the version of the adapter, which its maker counts; TypeError for what is no integer."""
         self._adapter.adapter_version = adapter_version
 
     def get_adapter_version(self) -> int:
+        """The version of the adapter, 0 until it is set."""
         return self._adapter.adapter_version
 
     def set_model_version(self, model_version: int) -> None:
+        """Set the version of the model that it is for; TypeError for what is no integer."""
         self._adapter.model_version = model_version
 
     def get_model_version(self) -> int:
+        """The version of the model that it is for, 0 until it is set."""
         return self._adapter.model_version
 
     def set_parameters(self, params: Mapping[str, OrtValue]) -> None:
+        """Set the tensors, by the name of the initializer that each replaces."""
         self._adapter.parameters = {name: value._ortvalue for name, value in params.items()}
 
     def get_parameters(self) -> dict[str, OrtValue]:
+        """The tensors by the name of the initializer that each replaces."""
         return {name: OrtValue(value) for name, value in self._adapter.parameters.items()}
 
 

@@ -56,6 +56,7 @@ class SessionIOBinding:
         self._inputs[name] = CoreValue(_foreign(device, kind, shape, address))
 
     def bind_ortvalue_input(self, name: str, value: CoreValue) -> None:
+        """Bind a value, whose memory the runs read; RuntimeError for an unknown name."""
         self._changed()
         if name not in self._input_kinds:
             raise RuntimeError(f"Error when binding input: Failed to find input name in the mapping: {name}")
@@ -86,10 +87,12 @@ class SessionIOBinding:
         """Wait until outputs have arrived; on the host they always have."""
 
     def clear_binding_inputs(self) -> None:
+        """Forget all bound inputs."""
         self._changed()
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
+        """Forget all bound outputs and their results."""
         self._changed()
         self._outputs.clear()
         self._bound.clear()
@@ -225,6 +228,7 @@ class IOBinding:
         self._iobinding.bind_input(name, device, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Bind a value, whose memory the runs read; RuntimeError for an unknown name."""
         self._iobinding.bind_ortvalue_input(name, ortvalue._ortvalue)
 
     def bind_output(
@@ -246,12 +250,18 @@ class IOBinding:
             self._iobinding.bind_output(name, device, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Write an output into the memory of a tensor of its type and shape; an empty value gets the result.
+
+        RuntimeError for memory that is read-only, and in the run for another type or shape.
+        """
         self._iobinding.bind_ortvalue_output(name, ortvalue._ortvalue)
 
     def synchronize_inputs(self) -> None:
+        """Wait until inputs have arrived; on the host they always have."""
         self._iobinding.synchronize_inputs()
 
     def synchronize_outputs(self) -> None:
+        """Wait until outputs have arrived; on the host they always have."""
         self._iobinding.synchronize_outputs()
 
     def get_outputs(self) -> list[OrtValue]:
@@ -259,6 +269,7 @@ class IOBinding:
         return [OrtValue(value) for value in self._iobinding.get_outputs()]
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """`get_outputs` as the vector that `InferenceSession.run_with_ortvaluevector` takes."""
         return self._iobinding.get_outputs()
 
     def copy_outputs_to_cpu(self) -> list[Any]:
@@ -266,9 +277,11 @@ class IOBinding:
         return self._iobinding.copy_outputs_to_cpu()
 
     def clear_binding_inputs(self) -> None:
+        """Forget all bound inputs."""
         self._iobinding.clear_binding_inputs()
 
     def clear_binding_outputs(self) -> None:
+        """Forget all bound outputs and their results."""
         self._iobinding.clear_binding_outputs()
 
 

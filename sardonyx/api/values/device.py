@@ -121,15 +121,19 @@ class OrtDevice:
         return self._ort_device
 
     def device_id(self) -> int:
+        """The number of the device among those of its type."""
         return self._ort_device.device_id()
 
     def device_type(self) -> int:
+        """The type as a number: 0 for the CPU."""
         return self._ort_device.device_type()
 
     def device_vendor_id(self) -> int:
+        """The vendor of the device, 0 for the CPU."""
         return self._ort_device.vendor_id()
 
     def device_mem_type(self) -> int:
+        """The kind of memory as a number, 0 for the usual one."""
         return self._ort_device.mem_type()
 
 

@@ -84,9 +84,11 @@ class OrtValue:
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: SparseTensor) -> OrtValue:
+        """A value that is a sparse tensor."""
         return cls(CoreValue.ort_value_from_sparse_tensor(sparse_tensor._get_c_tensor()))
 
     def as_sparse_tensor(self) -> SparseTensor:
+        """The sparse tensor that the value is; RuntimeError for other values."""
         return SparseTensor(self._ortvalue.as_sparse_tensor())
 
     def data_ptr(self) -> int:
@@ -94,9 +96,11 @@ class OrtValue:
         return self._ortvalue.data_ptr()
 
     def device_name(self) -> str:
+        """Where the value is: ``cpu``."""
         return self._ortvalue.device_name()
 
     def shape(self) -> list[int]:
+        """The sizes of a tensor, dense or sparse; RuntimeError for other values."""
         return self._ortvalue.shape()
 
     def data_type(self) -> str:
@@ -112,15 +116,19 @@ class OrtValue:
         return self._ortvalue.tensor_size_in_bytes()
 
     def has_value(self) -> bool:
+        """Whether it holds anything."""
         return self._ortvalue.has_value()
 
     def is_tensor(self) -> bool:
+        """Whether it is a dense tensor."""
         return self._ortvalue.is_tensor()
 
     def is_sparse_tensor(self) -> bool:
+        """Whether it is a sparse tensor."""
         return self._ortvalue.is_sparse_tensor()
 
     def is_tensor_sequence(self) -> bool:
+        """Whether it is a sequence of tensors."""
         return self._ortvalue.is_tensor_sequence()
 
     def numpy(self) -> Array:

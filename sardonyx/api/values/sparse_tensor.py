@@ -201,30 +201,39 @@ class SparseTensor:
         return cls(made)
 
     def values(self) -> Array:
+        """The values that are not zero, read-only."""
         return self._tensor.values()
 
     def as_coo_view(self) -> SparseCooView:
+        """The int64 indices in coordinate form; RuntimeError for a tensor in another form."""
         return self._tensor.get_coo_data()
 
     def as_csrc_view(self) -> SparseCsrView:
+        """The int64 indices in compressed row form; RuntimeError for a tensor in another form."""
         return self._tensor.get_csrc_data()
 
     def as_blocksparse_view(self) -> SparseBlockSparseView:
+        """The int32 indices in block form; RuntimeError for a tensor in another form."""
         return self._tensor.get_blocksparse_data()
 
     def to_cuda(self, ort_device: OrtDevice) -> SparseTensor:
+        """Always a RuntimeError: tensors stay on the host."""
         return SparseTensor(self._tensor.to_cuda(ort_device._get_c_device()))
 
     def format(self) -> OrtSparseFormat:
+        """Which of the forms it is in."""
         return self._tensor.format
 
     def dense_shape(self) -> list[int]:
+        """The shape of the tensor with its zeros."""
         return self._tensor.dense_shape()
 
     def data_type(self) -> str:
+        """The type as text: ``sparse_tensor(float)``…"""
         return self._tensor.data_type()
 
     def device_name(self) -> str:
+        """Where the tensor is: ``cpu``."""
         return self._tensor.device_name()
 
 

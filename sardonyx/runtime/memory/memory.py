@@ -96,7 +96,8 @@ class MemoryLimit:
             raise MemoryLimitError(
                 f"Failed to allocate memory for requested buffer of size {nbytes} ({what}): Available memory of "
                 f"{max(0, left)} is smaller than requested bytes of {nbytes}. The limit is {self.nbytes} bytes "
-                f"({self.name}); held are {holders or 'none'}. Raise the limit, or give the model smaller inputs."
+                f"({self.name}); held are {holders or 'none'}. Raise the limit, give the model smaller inputs, or let "
+                "it read weights as they lie in its file (session.disable_prepacking)."
             )
 
     def charge(self, nbytes: int, what: str) -> Charge:
