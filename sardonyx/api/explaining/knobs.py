@@ -29,6 +29,8 @@ _MOST_REWRITES = 6
 _FAST = ("strassen", "sixteenths")
 # Microseconds until a worker that sleeps is at work.
 _WAKE_US = 20.0
+# Microseconds of a run that makes its memory ready and cannot go the short way of runs that find it so.
+_AFRESH_US = 50.0
 
 Change = Callable[[SessionOptions], None]
 
@@ -217,9 +219,9 @@ class _Knobs:
 
     def _arena(self) -> Knob:
         keeps = bool(self.options.enable_cpu_mem_arena)
-        nbytes = self.found.arena_bytes
+        nbytes = self.found.arena_bytes + self.found.scratch_bytes * self.found.threads
         did = f"{nbytes:,} bytes {'are kept for later runs' if keeps else 'come from the system in every run'}"
-        change = nbytes * fault_nanoseconds() / 1e3
+        change = nbytes * fault_nanoseconds() / 1e3 + (_AFRESH_US if nbytes else 0.0)
         turn = _Turn(str(not keeps), _setting("enable_cpu_mem_arena", not keeps), adds_us=change if keeps else -change)
         return self._knob("enable_cpu_mem_arena", str(keeps), did, [turn])
 
