@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
+from sardonyx.compiler.binding import Address, Argument, Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.lines import OUTER, LinesSpec, argument_names, emit_lines
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
@@ -19,7 +19,7 @@ from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, Finish, evenly_spaced
 from sardonyx.compiler.native.convolution.window_copies import columns
 from sardonyx.compiler.native.products.inner_products import product_of
-from sardonyx.compiler.native.products.packed_constants import Packed
+from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 
 # The code is written out for each tap of a line, or for those of all channels at one place: not for too many of them.
 _MOST_TAPS = 24
@@ -55,19 +55,23 @@ class _Lines:
 
 def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     """The product, and copies of the lines for each line of the result."""
-    lines, product = _lines_of(call), PRODUCTS[_product(call)]
+    lines = _lines_of(call)
     if lines is None or not call.has_constant_weights or 0 in (math.prod(call.result_shape), call.w.size):
         return None
-    target = binder.target
+    target, product = binder.target, PRODUCTS[_product(call, lines)]
     length = call.windows.output[-1] * lines.stride + lines.taps
     copied = call.flops / (2.0 * call.filters * lines.taps * call.windows.output[-1]) * length
-    if _line_count(call, lines) * min(length, _MOST_PLACES * lines.stride) * product.word.nbytes > target.caches.l2 / 2:
+    if (
+        _line_count(call, lines) * min(length, _MOST_PLACES * lines.stride) * _element_bytes(product)
+        > target.caches.l2 / 2
+    ):
         return None
     rate, lanes = rates(), target.lanes(product.word)
     if lines.parts > 1 and call.channels >= lanes:  # the channels of a place fill vectors: see `window_products`
         return None
     panel = panel_columns(target, product.name, call.filters)
     padded = -(-call.filters // panel) * panel / call.filters
+    padded *= product.depth * -(-lines.part_taps // product.depth) / lines.part_taps
     vectors = copied / lanes + call.batch * call.places * -(-call.filters // lanes)
     return call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, product.name)) + vectors * _VECTOR_NS
 
@@ -78,7 +82,7 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     results = call.results(binder, finish)
     lines = _lines_of(call)
     assert lines is not None
-    name = _product(call)
+    name = _product(call, lines)
     tile, product = tile_shape(binder.target, name, call.filters), PRODUCTS[name]
     kinds = tuple(Operand(_addressing(tensor), tensor.dtype) for tensor in finish.operands)
     epilogue, flushes = TileEpilogue(kinds, finish.outputs), binder.settings.precision == "bfloat16"
@@ -93,8 +97,7 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
         flushes,
         lines.parts,
     )
-    weights = columns(binder, call, not lines.channels_first, name)
-    assert isinstance(weights, Packed)
+    weights = _weights(binder, call, lines, name)
     values = _geometry(call, lines, binder.target, product) | _matrices(finish, results)
     values |= {"x": call.x, "b": weights.words}
     tile_bytes = tile.rows * tile.vectors * binder.target.lanes(product.accumulator) * product.accumulator.nbytes
@@ -111,7 +114,8 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
         claim=_claim(outer) if values["shared"] else 1,
         scratch=start + tile_bytes,
         flops=call.flops,
-        detail=f"{lines.taps} taps of {_line_count(call, lines)} lines, tile {spec.rows}x{spec.vectors}",
+        detail=f"{lines.taps} taps of {_line_count(call, lines)} lines {name}, tile {spec.rows}x{spec.vectors}",
+        arithmetic=name if name == _PAIRS else "",
     )
     return call.handed_on(results)
 
@@ -119,9 +123,41 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
 LINE_PRODUCTS = Algorithm("line products", predict, bind)
 
 
-def _product(call: ConvolutionCall) -> str:
-    """The inner product: one element a word, whatever the session's precision."""
+def _product(call: ConvolutionCall, lines: _Lines) -> str:
+    """The inner product: of pairs in a session of that precision, where taps lie together and words are so much fewer
+    that it is worth rounding what enters a network."""
+    is_rounded = call.product == _PAIRS and call.x.dtype == np.float32 and lines.dilation == 1
+    if is_rounded and PRODUCTS[_PAIRS].words(lines.part_taps) <= _WORTH_ROUNDING * lines.part_taps:
+        return _PAIRS
     return product_of(call.x.dtype) or call.product
+
+
+_PAIRS, _WORTH_ROUNDING = "bf16", 0.6
+
+
+def _element_bytes(product: Product) -> int:
+    """Bytes of an element of a line in scratch."""
+    return product.word.nbytes // product.depth
+
+
+def _weights(binder: Binder, call: ConvolutionCall, lines: _Lines, product: str) -> Packed:
+    """The filters in panels, K by lines and then their taps, as many as come together for each part of a line."""
+    by_channels, depth = not lines.channels_first, PRODUCTS[product].depth
+    if lines.part_taps % depth == 0:
+        found = columns(binder, call, by_channels, product)
+        assert isinstance(found, Packed)
+        return found
+    filters, channels = call.filters, call.channels
+
+    def matrices(array: Array) -> Array:
+        matrix: Array = array.reshape(filters, channels, call.taps)
+        matrix = matrix.transpose(0, 2, 1) if by_channels else matrix
+        parts = matrix.reshape(filters, -1, lines.part_taps).transpose(1, 2, 0)
+        # The last word begins with the tap before, as `LinesSpec.word_taps` has it.
+        return np.ascontiguousarray(np.insert(parts, lines.part_taps - 1, 0, axis=1)).reshape(1, -1, filters)
+
+    shape = (1, call.taps * channels // lines.part_taps * (lines.part_taps + 1), filters)
+    return in_panels(binder, call.w, ("filters by lines", by_channels, lines.part_taps), matrices, product, shape)
 
 
 def _lines_of(call: ConvolutionCall) -> _Lines | None:
@@ -197,7 +233,7 @@ def _geometry(call: ConvolutionCall, lines: _Lines, target: Target, product: Pro
         "shared": _shared_taps(call) if segments == 1 else 0,
         "line_words": line_words,
     }
-    copied = -(-_line_count(call, lines) * line_words * product.word.nbytes // _LINE) * _LINE
+    copied = -(-_line_count(call, lines) * line_words * _element_bytes(product) // _LINE) * _LINE
     order = -(-_line_count(call, lines) * np.dtype(np.int64).itemsize // _LINE) * _LINE
     values |= {"order_scratch": copied, "tile_scratch": copied + order}
     missing = OUTER + 1 - len(windows.size)

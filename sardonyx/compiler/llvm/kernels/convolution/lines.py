@@ -9,6 +9,8 @@ of them, `taps` and `stride` count elements, and nothing else changes.
 Windows of one line of the output overlap those of the next: chunks that a thread does one after the other keep the
 lines that they share. The taps of a column of the kernel turn around in as many places, and only what is new is copied,
 over what is needed no more.
+
+Products of pairs read neighbouring elements of a line as a word, wherever it begins: lines lie in scratch as elements.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import (
 )
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.narrow_floats import word_of
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 from sardonyx.compiler.llvm.values import Variable
@@ -41,8 +44,8 @@ class LinesSpec:
 
     The code is written out for `taps` of them, and goes over these `parts` times.
 
-    A tile has up to `rows` places of `vectors` vectors of filters; `product` takes one element a word. `flushes`:
-    results in bfloat16 lose denormal numbers.
+    A tile has up to `rows` places of `vectors` vectors of filters; words of `product` are one element, or two at
+    a `dilation` of 1. `flushes`: results in bfloat16 lose denormal numbers.
     """
 
     product: str
@@ -60,6 +63,13 @@ class LinesSpec:
         """Elements that a place needs of a line."""
         return (self.taps * self.parts - 1) * self.dilation + 1
 
+    @property
+    def word_taps(self) -> tuple[int, ...]:
+        """The first tap of each word. The last pair of an odd number begins with the one before, which has no weight
+        there: what lies beside a window is not touched."""
+        depth = PRODUCTS[self.product].depth
+        return tuple(min(tap, self.taps - depth) for tap in range(0, self.taps, depth))
+
 
 def argument_names(spec: LinesSpec) -> tuple[str, ...]:
     """What the words of the kernel's arguments are, in order; strides and offsets count elements.
@@ -74,7 +84,7 @@ def argument_names(spec: LinesSpec) -> tuple[str, ...]:
     line_first, line_size         where the first place of a line begins, and elements of a line of the input
     around, shared                taps along the last outer dimension, and how many of them read what others read for
                                   the line of the result before: 0 where chunks do not follow each other so
-    line_words                    words from line to line in scratch
+    line_words                    elements from line to line in scratch
     order_scratch, tile_scratch   where the lines' places and the tile lie there, in bytes
 
     The table of lines lies behind all arguments.
@@ -102,8 +112,9 @@ class _Lines:
         self.table = words.offset(len(names))
         self.lanes = target.lanes(self.product.word)
         self.panel = self.lanes * spec.vectors
-        self.scratch = k.pointer("scratch", self.product.word)
-        # Of each line the words before it in scratch.
+        self.stored = self.product.word if self.product.depth == 1 else word_of(self.product.packed_a)
+        self.scratch = k.pointer("scratch", self.stored)
+        # Of each line the elements before it in scratch.
         self.order = k.pointer(k.advance(k["scratch"], self.given["order_scratch"], 1), I64)
 
     def text(self) -> str:
@@ -160,17 +171,22 @@ class _Lines:
     def _copy_line(self, source: Pointer, target: Pointer, low: Value, high: Value, length: Value) -> None:
         """Elements [low, high) of a line, and zeros up to `length`; up to a vector more is overwritten."""
         k, lanes = self.k, self.lanes
-        zeros = k.constant(self.product.word.vector(lanes), 0)
+        zeros = k.constant(self.stored.vector(lanes), 0)
         with k.loop(0, low, lanes) as place:
             target.store(zeros, place)
         whole = low + (high - low) // lanes * lanes
         with k.loop(low, whole, lanes) as place:
-            target.store(converted(k, source.load(place, lanes), self.product.packed_a), place)
+            target.store(self._converted(source.load(place, lanes)), place)
         with k.when(whole < high):
             rest = source.load(whole, lanes, k.lanes_below(high - whole, lanes))
-            target.store(converted(k, rest, self.product.packed_a), whole)
+            target.store(self._converted(rest), whole)
         with k.loop(high, length, lanes) as place:
             target.store(zeros, place)
+
+    def _converted(self, values: Value) -> Value:
+        """Elements of the input as they lie in scratch."""
+        found = converted(self.k, values, self.product.packed_a)
+        return found if self.product.depth == 1 else found.bits_as(self.stored)
 
     def _tiles(self, item: Value, row: Value, places: Value, filters: Value) -> None:
         """One panel of filters at all places, in tiles of nearly equal height."""
@@ -180,7 +196,7 @@ class _Lines:
         left = self.given["filters"] - filters
         narrow = left <= self.lanes
         panel = k.pointer(self.given["b"], self.product.word).offset(
-            filters * (self.given["lines"] * (spec.taps * spec.parts))
+            filters * (self.given["lines"] * (len(spec.word_taps) * spec.parts))
         )
         room = k.pointer(k.advance(k["scratch"], self.given["tile_scratch"], 1), self.product.accumulator)
         in_registers = k.constant(BOOL, fits_registers(spec.epilogue))
@@ -224,14 +240,15 @@ class _Lines:
         """Add the products of neighbouring places with the next weights."""
         k, spec, lanes = self.k, self.spec, self.lanes
         filters = k.pointer(weights.get(), self.product.word)
-        for tap in range(spec.taps):
+        for number, tap in enumerate(spec.word_taps):
             k.keep_order()  # neighbouring places read the same elements at other taps: none of these shall wait
-            factors = [filters.load(tap * self.panel + vector * lanes, lanes) for vector in range(len(sums[0]))]
+            factors = [filters.load(number * self.panel + vector * lanes, lanes) for vector in range(len(sums[0]))]
             for row, totals in enumerate(sums):
-                word = here.load(row * spec.stride + tap * spec.dilation)
+                place = here.offset(row * spec.stride + tap * spec.dilation)
+                word = place.cast(self.product.word).load(align=self.stored.nbytes)
                 for total, factor in zip(totals, factors, strict=True):
                     total.set(self.product.multiply(k, word, factor, total.get()))
-        weights.set(filters.offset(spec.taps * self.panel).address)
+        weights.set(filters.offset(len(spec.word_taps) * self.panel).address)
 
     def _keep(self, room: Pointer, tile: list[list[Value]]) -> None:
         for number, line in enumerate(tile):
