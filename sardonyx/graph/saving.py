@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
@@ -46,10 +47,26 @@ def save_model(
         if external_file is not None and large:
             entries = _write_external(target.parent / external_file, external_file, large.values())
         proto = _to_proto(model, entries)
+        _name_apart(proto.graph)
         with drafted(target) as draft:
             draft.write_bytes(proto.SerializeToString())
     except OSError as error:
         raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
+
+
+def _name_apart(graph: onnx.GraphProto) -> None:
+    """Give a node that has the name of another one in its graph a name of its own: onnxruntime refuses such models."""
+    taken = {node.name for node in graph.node}
+    seen = {""}
+    for node in graph.node:
+        if node.name and node.name in seen:
+            numbered = (f"{node.name}_{number}" for number in itertools.count(1))
+            node.name = next(name for name in numbered if name not in taken)
+            taken.add(node.name)
+        seen.add(node.name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _name_apart(inner)
 
 
 def _check_location(target: Path, location: str) -> None:

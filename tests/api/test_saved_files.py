@@ -86,3 +86,33 @@ def test_no_file_is_left_for_weights_that_there_are_none_of(tmp_path: Path) -> N
         external_initializers_size_threshold=1 << 20,
     ).compile_to_file(str(tmp_path / "compiled.onnx"))
     assert not (tmp_path / "other.bin").exists()
+
+
+@pytest.mark.parametrize("level", ort.GraphOptimizationLevel)
+def test_nodes_of_one_name_are_told_apart(level: ort.GraphOptimizationLevel, tmp_path: Path) -> None:
+    """Names that the model or its rewrites repeat, in branches as well: onnxruntime refuses such files."""
+    model = onnx.parser.parse_model("""
+<ir_version: 9, opset_import: ["" : 20]>
+g (float[n, 9] x, bool up) => (float[n, 9] y, float[n, 9] z) {
+    a = Exp(x) b = Sin(a) y = Neg(b)
+    z = If(up) <then_branch = t () => (float[n, 9] p) { c = Cos(x) p = Neg(c) },
+                else_branch = e () => (float[n, 9] q) { d = Sin(x) q = Exp(d) }>
+}""")
+    branches = [attribute.g for attribute in model.graph.node[3].attribute]
+    for graph in (model.graph, *branches):
+        for node in graph.node:
+            node.name = "one"
+    model.graph.node[1].name = "one_1"
+    options = ort.SessionOptions()
+    options.graph_optimization_level = level
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    feed = {"x": np.linspace(-1, 1, 18, dtype=np.float32).reshape(2, 9), "up": np.array(True)}
+    wanted = ort.InferenceSession(model.SerializeToString(), options).run(None, feed)
+    written = onnx.load(tmp_path / "saved.onnx").graph
+    names = [node.name for node in written.node]
+    assert len(set(names)) == len(names)
+    assert {"one", "one_1"} <= set(names)
+    for package in (ort, pytest.importorskip("onnxruntime")):
+        session = package.InferenceSession(str(tmp_path / "saved.onnx"), providers=["CPUExecutionProvider"])
+        for found, expected in zip(session.run(None, feed), wanted, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
