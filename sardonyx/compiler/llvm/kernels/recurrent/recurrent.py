@@ -5,6 +5,8 @@ rows of the batch. The gates of a unit lie beside each other in R's panels, so t
 products are summed up, and the expressions of the stage follow at once. The hidden state is kept twice, the old and
 the new one, so that a turn only reads what the turns before it wrote.
 
+The input's part of the gates was multiplied before, or is in the same loop (`input_tiles`).
+
 Sums run over the hidden units in order, or in every second time step from the last one, in as many interleaved parts
 as hide the time of a multiply-add: a block computes the same whoever does it.
 
@@ -299,18 +301,18 @@ class _StageBlock:
         first_unit = unit_block * self.units
         block = direction * given["unit_blocks"] + unit_block
         tiles = InputTiles(
-            k,
-            given.numbers("input"),
-            given["input_step"],
-            given.numbers("input_panels").offset(block * given["width"] * (TILE_ROWS * self.lanes)),
-            given.numbers("input_biases").offset(direction * self.cell.gates * row + first_unit),
-            given.numbers("projected").offset(direction * given["projected_direction"] + first_unit),
-            row,
-            BLOCK_VECTORS,
-            given["steps"],
-            given["width"],
-            self._runs_backwards(direction),
-            room,
+            k=k,
+            rows=given.numbers("input"),
+            row_step=given["input_step"],
+            panel=given.numbers("input_panels").offset(block * given["width"] * (TILE_ROWS * self.lanes)),
+            biases=given.numbers("input_biases").offset(direction * self.cell.gates * row + first_unit),
+            result=given.numbers("projected").offset(direction * given["projected_direction"] + first_unit),
+            gate_step=row,
+            vectors_of_gate=BLOCK_VECTORS,
+            steps=given["steps"],
+            width=given["width"],
+            backwards=self._runs_backwards(direction),
+            room=room,
         )
         with k.when(time.equals(0)):
             tiles.begin()
