@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 from sardonyx.compiler.llvm.codegen import Loader, compile_object
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary, library
-from sardonyx.compiler.llvm.target import Caches, Target
+from sardonyx.compiler.llvm.target import Target
 from tests.compiler.aarch64.machine import EmulatedLibrary, emulated, missing
 
 Array = np.ndarray[Any, Any]
@@ -78,13 +77,3 @@ def kernels_of(variant: str) -> KernelLibrary:
     if variant == "neon" and not missing():
         return emulated()
     return library(variant)
-
-
-def kernels_with(variant: str, caches: Caches) -> KernelLibrary:
-    """A library of its own for the same machine with other caches."""
-    given = kernels_of(variant)
-    other = type(given)(replace(given.target, caches=caches), given.cache)
-    if isinstance(given, EmulatedLibrary) and isinstance(other, EmulatedLibrary):
-        other.machine = given.machine
-        other._loader = given._loader
-    return other

@@ -30,7 +30,6 @@ from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.framework.operator import Operator
 from sardonyx.ops.framework.registry import operator_of
 from sardonyx.runtime.settings import RunSettings
-from tests.compiler.machines import kernels_of, kernels_with
 from tests.compiler.steps import VARIANTS, bind, new_binder, outputs_of, run_plan
 
 Array = np.ndarray[Any, Any]
@@ -291,87 +290,6 @@ def test_inputs_of_whole_pages_are_copied_into_longer_rows(batch_first: bool) ->
     many = [inputs[0], *few[1:]]
     longer = [sum(step.kernel == "unit_rows" for step in bind(kernel, one)[0].steps) for one in (few, many)]
     assert longer[1] == longer[0] + 1
-
-
-# A first cache that small layers outgrow, a second one that holds them.
-TIGHT = Caches(1 << 8, 1 << 20, 32 << 20)
-
-
-def _beside(variant: str, caches: Caches, threads: int = 0) -> Binder:
-    return Binder(kernels_with(variant, caches), settings=RunSettings(threads=threads))
-
-
-def _multiplies_inputs(binder: Binder) -> bool:
-    (loop,) = (step for step in binder.steps if step.kernel == "recurrent")
-    return "beside" in (loop.detail if isinstance(loop.detail, str) else loop.detail())
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("attributes", [{}, {"direction": "reverse"}, {"direction": "bidirectional"}, {"layout": 1}])
-def test_inputs_are_multiplied_beside_the_recurrent_weights(attributes: dict[str, Any], variant: str) -> None:
-    """Spans of time steps that are whole and that are not, inputs as wide as the hidden state and narrower."""
-    rng = np.random.default_rng(20)
-    target = kernels_of(variant).target
-    units = block_units(target, F32)
-    for steps, width, peepholes in (
-        (16, 2 * units, 0.0),
-        (17, 2 * units - 3, 1.0),
-        (23, units + 1, 0.0),
-        (33, 2 * units - 1, 1.0),
-    ):
-        hidden = 2 * units
-        directions = 1 + (attributes.get("direction") == "bidirectional")
-        sizes = steps, 1, width, hidden
-        inputs = _inputs(rng, "LSTM", sizes, directions, batch_first="layout" in attributes, optional=peepholes)
-        inputs[3], inputs[4] = rng.uniform(-1, 1, (directions, 8 * hidden)).astype(np.float32), None
-        operator = _operator("LSTM", inputs, attributes)
-        binder = _beside(variant, TIGHT)
-        found = outputs_of(_kernel(operator, inputs), inputs, known=[1, 2, 3, 7], binder=binder)
-        assert _multiplies_inputs(binder) == (target.registers == 32)
-        for mine, right in zip(found, operator.run(*_wide(inputs)), strict=True):
-            np.testing.assert_allclose(mine, right, atol=3e-6, rtol=3e-6)
-
-
-def test_inputs_beside_weights_change_no_bits_by_threads_and_stay_finite_alone() -> None:
-    units = block_units(library().target, F32)
-    inputs = _inputs(np.random.default_rng(21), "LSTM", (40, 1, 6 * units, 6 * units), 2, optional=1.0)
-    inputs[4] = None
-    x = inputs[0]
-    assert x is not None
-    x[20, 0, 3] = np.nan
-    kernel = _kernel(_operator("LSTM", inputs, {"direction": "bidirectional"}), inputs)
-    one, *others = (
-        outputs_of(kernel, inputs, known=[1, 2, 3, 7], binder=_beside("", TIGHT, threads)) for threads in (1, 2, 3, 5)
-    )
-    for other in others:
-        for mine, same in zip(one, other, strict=True):
-            np.testing.assert_array_equal(mine, same)
-    y = one[0][:, :, 0]
-    assert np.isfinite(y[:20, 0]).all()
-    assert np.isfinite(y[21:, 1]).all()
-    assert np.isnan(y[20:, 0]).all()
-    assert np.isnan(y[:21, 1]).all()
-
-
-@pytest.mark.parametrize(
-    ("sizes", "caches"),
-    [
-        ((15, 1, 64, 64), TIGHT),
-        ((16, 2, 64, 64), TIGHT),
-        ((16, 1, 65, 64), TIGHT),
-        ((16, 1, 32, 64), TIGHT),
-        ((16, 1, 64, 63), TIGHT),
-        ((16, 1, 64, 64), Caches(64 << 10, 1 << 20, 32 << 20)),
-        ((16, 1, 64, 64), Caches(1 << 10, 64 << 10, 32 << 20)),
-    ],
-)
-def test_what_is_not_multiplied_beside_the_recurrent_weights(sizes: tuple[int, int, int, int], caches: Caches) -> None:
-    inputs = _inputs(np.random.default_rng(22), "LSTM", sizes, optional=0.0)
-    inputs[3] = np.ones((1, 8 * sizes[3]), np.float32)
-    binder, _, _ = bind(
-        _kernel(_operator("LSTM", inputs, {}), inputs), inputs, known=[1, 2, 3], binder=_beside("", caches)
-    )
-    assert not _multiplies_inputs(binder)
 
 
 def test_a_late_seat_finds_nothing_left() -> None:

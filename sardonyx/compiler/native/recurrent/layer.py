@@ -85,25 +85,13 @@ class Quantized:
 
 
 @dataclass(frozen=True, eq=False)
-class InputProduct:
-    """What the loop multiplies for the input's part of the gates: X, W in panels, and its biases; as `argument_names`
-    has them."""
-
-    input: Tensor
-    input_panels: Tensor
-    input_biases: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class Gates:
-    """What the gates are computed from: the input's part, R in panels for each stage, and the recurrent biases; and
-    what the loop multiplies for the first of these, if it does."""
+    """What the gates are computed from: the input's part, R in panels for each stage, and the recurrent biases."""
 
     projected: Tensor
     panels: Sequence[Tensor]
     biases: Tensor | None = None
     quantized: Quantized | None = None
-    product: InputProduct | None = None
 
     @property
     def halves(self) -> bool:
@@ -181,11 +169,11 @@ class Layer:
             if tensor is not None and tensor.shape != shape:
                 raise ValueError(f"{name} must have shape {shape}, not {tensor.shape}")
 
-    def new_projected(self, units: int) -> Tensor:
-        """Where the input's part of the gates goes, [directions, rows of X, gates * units], with room for a block
+    def new_projected(self) -> Tensor:
+        """Where the input's part of the gates goes, [directions, rows of X, gates * hidden], with room for a block
         behind it."""
         sizes = self.sizes
-        shape = (sizes.directions, sizes.steps * sizes.batch, sizes.gates * units)
+        shape = (sizes.directions, sizes.steps * sizes.batch, sizes.gates * sizes.hidden)
         buffer = Buffer((math.prod(shape) + sizes.row) * self.working.itemsize)
         return Tensor(self.working, shape, row_major(shape), buffer)
 
@@ -305,7 +293,6 @@ class Layer:
             asks_for_input=asks_ahead(binder.target) and gates.projected.nbytes > binder.target.caches.l2,
             halves=gates.halves,
             quantization=None if gates.quantized is None else gates.quantized.quantization,
-            takes_input=gates.product is not None,
         )
         values = {
             "shared": shared,
@@ -321,11 +308,6 @@ class Layer:
         if gates.quantized is not None:
             read += gates.quantized.tensors
             written += gates.quantized.tensors[:2]
-        flops *= sizes.steps
-        if gates.product is not None:
-            read += vars(gates.product).values()
-            written.append(gates.projected)
-            flops += 2.0 * sizes.steps * gates.product.input_panels.size
         binder.step(
             emit_recurrent,
             spec,
@@ -334,13 +316,11 @@ class Layer:
             writes=[tensor for tensor in written if tensor is not None],
             chunks=shares.chunks,
             claim=shares.claim,
-            flops=flops,
+            flops=sizes.steps * flops,
             nbytes=1.0 * (sizes.steps * panel_bytes + gates.projected.nbytes + loop.result.nbytes),
             detail=lambda: (
                 f"{sizes.steps} steps of {sizes.directions}x{sizes.batch}x{sizes.hidden} with "
-                f"{sizes.gates} gates, {shares}"
-                + (", weights kept as bfloat16" if gates.halves else "")
-                + (f", beside {sizes.width} inputs" if gates.product is not None else "")
+                f"{sizes.gates} gates, {shares}" + (", weights kept as bfloat16" if gates.halves else "")
             ),
             arithmetic="" if gates.quantized is None else "int8",
         )
@@ -349,7 +329,7 @@ class Layer:
         """The arguments of the loop's kernel but for those that say how threads share it."""
         sizes = self.sizes
         result_time, result_direction, result_batch = self._result_steps(loop.result)
-        across, columns, _ = gates.projected.strides
+        columns = sizes.gates * sizes.hidden
         return {
             "projected": gates.projected,
             "panels0": gates.panels[0],
@@ -357,7 +337,7 @@ class Layer:
             "biases": gates.biases,
             **vars(loop),
             "backwards": int(self._backwards and sizes.directions == 1),
-            "projected_direction": across,
+            "projected_direction": sizes.steps * sizes.batch * columns,
             "projected_time": columns * (1 if self.batch_first else sizes.batch),
             "projected_batch": columns * (sizes.steps if self.batch_first else 1),
             "result_direction": result_direction,
@@ -367,7 +347,6 @@ class Layer:
             "fault": None if loop.lengths is None else _fault(self.binder, sizes.steps),
             **{name: getattr(sizes, name) for name in ("steps", "batch", "hidden", "row", "unit_blocks", "directions")},
             **({} if gates.quantized is None else vars(gates.quantized)),
-            **({} if gates.product is None else _of_product(gates.product, sizes)),
         }
 
     def _shares(self, strands: int, panel_bytes: int, flops: float, turns: int) -> _Shares:
@@ -398,11 +377,6 @@ class Layer:
         else:
             time, direction, batch, _ = result.strides
         return time, direction, batch
-
-
-def _of_product(product: InputProduct, sizes: Sizes) -> dict[str, Argument | None]:
-    """The arguments of the input's product."""
-    return {**vars(product), "input_step": product.input.strides[-2], "width": sizes.width}
 
 
 def _fault(binder: Binder, steps: int) -> Address:

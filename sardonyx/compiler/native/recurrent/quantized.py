@@ -70,7 +70,7 @@ class DynamicQuantizeLSTMKernel(NativeKernel):
         self, layer: Layer, x: Tensor, w: Tensor, bias: Tensor | None, parameters: Mapping[str, Tensor]
     ) -> Tensor:
         """X W + all biases, from X as bytes."""
-        binder, result = layer.binder, layer.new_projected(layer.sizes.hidden)
+        binder, result = layer.binder, layer.new_projected()
         directions, rows, columns = result.shape
         shape = directions, 1, columns
 

@@ -9,17 +9,16 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.choice.gemm_choice import asks_ahead, row_step
+from sardonyx.compiler.choice.gemm_choice import row_step
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.recurrent.input_tiles import TILE_ROWS
-from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, PanelsSpec, emit_recurrent_panels
+from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import PanelsSpec, emit_recurrent_panels
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.types import BF16
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.inner_products import by_constant, product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
-from sardonyx.compiler.native.recurrent.layer import HALVES, Gates, InputProduct, Layer, element_type, is_constant
+from sardonyx.compiler.native.recurrent.layer import HALVES, Gates, Layer, element_type, is_constant
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.evaluate import working_dtype
@@ -61,41 +60,19 @@ class RecurrentKernel(NativeKernel):
         halves = _keeps_halves(binder, x.dtype)
 
         def gates() -> Gates:
-            panels = [_panels(layer, r, stage, halves) for stage in cells[0].stages]
-            biases = None if bias is None else layer.wide_rows(*layer.half(bias, 1), layer.sizes.row)
-            if bias is None or halves or others[0] is not None or not _multiplies_input(layer, x, w, r):
-                return Gates(_projected(layer, x, w, bias), panels, biases)
-            rows = contiguous(binder, x).reshaped((layer.sizes.steps, layer.sizes.width))
-            first = layer.wide_rows(*layer.half(bias, 0), layer.sizes.row)
-            product = InputProduct(rows, _panels(layer, w, cells[0].stages[0], halves), first)
-            return Gates(layer.new_projected(layer.sizes.row), panels, biases, product=product)
+            return Gates(
+                _projected(layer, x, w, bias),
+                [_panels(layer, r, stage, halves) for stage in cells[0].stages],
+                None if bias is None else layer.wide_rows(*layer.half(bias, 1), layer.sizes.row),
+            )
 
         return layer.bind(x.dtype, [bias, *others], gates)
-
-
-def _multiplies_input(layer: Layer, x: Tensor, w: Tensor, r: Tensor) -> bool:
-    """Whether the loop multiplies X by W as well, beside what it reads of R.
-
-    That is for one row of the batch, of weights that outgrow the nearest cache and fit into the second one, and of an
-    input about as wide as the hidden state: reading W again for each span takes longer than it saves where it has more
-    columns, and beginning tiles where it has few. Of threads nothing is asked: results have the same bits for any
-    number of them.
-    """
-    sizes, target = layer.sizes, layer.binder.target
-    if not (x.dtype == w.dtype == np.float32 and is_constant(w) and is_constant(r)) or asks_ahead(target):
-        return False
-    is_one_row = sizes.batch == 1 and sizes.steps >= 2 * TILE_ROWS and len(layer.cells[0].stages) == 1
-    is_whole = sizes.gates * BLOCK_VECTORS == TILE_ROWS and target.registers > 3 * TILE_ROWS
-    is_as_wide = sizes.row == sizes.hidden < 2 * sizes.width <= 2 * sizes.hidden
-    outgrows = r.nbytes // sizes.directions > 4 * target.caches.l1
-    fits = (r.nbytes + w.nbytes) // sizes.directions <= target.caches.l2
-    return is_one_row and is_whole and is_as_wide and outgrows and fits
 
 
 def _projected(layer: Layer, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """X W' + the biases of the input."""
     binder, sizes = layer.binder, layer.sizes
-    result = layer.new_projected(layer.sizes.hidden)
+    result = layer.new_projected()
     _, rows, columns = result.shape
     value: Expr = Input(x.dtype, 0).cast(layer.working)
     operands = []
@@ -155,14 +132,13 @@ def _keeps_halves(binder: Binder, dtype: np.dtype[np.generic]) -> bool:
 
 
 def _panels(layer: Layer, r: Tensor, stage: Stage, halves: bool) -> Tensor:
-    """The rows of R, or W, for the gates of a stage, in panels; packed once where it is constant."""
+    """The rows of R for the gates of a stage, in panels; packed once where R is constant."""
     binder, sizes = layer.binder, layer.sizes
-    depth = r.shape[2]
-    panel = depth * stage.count * layer.block_units
+    panel = sizes.hidden * stage.count * layer.block_units
     count = sizes.directions * sizes.unit_blocks
     spec = PanelsSpec(element_type(r.dtype), element_type(layer.working), halves)
     kept = HALVES if halves else layer.working
-    numbers = [sizes.unit_blocks, sizes.hidden, sizes.gates, stage.first, stage.count, panel, depth]
+    numbers = [sizes.unit_blocks, sizes.hidden, sizes.gates, stage.first, stage.count, panel]
     if is_constant(r):
         make = partial(_packed, binder.library, spec, numbers, count, kept)
         return binder.derived(r, ("recurrent panels", stage.first, stage.count, spec), make)
@@ -182,6 +158,6 @@ def _packed(
     array: Array,
 ) -> Array:
     """The panels of a constant R."""
-    panels = constant_empty(count * numbers[-2], kept)
+    panels = constant_empty(count * numbers[-1], kept)
     library.run(emit_recurrent_panels, spec, (np.ascontiguousarray(array), panels, *numbers), count)
     return panels

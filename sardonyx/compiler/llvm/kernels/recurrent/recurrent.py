@@ -5,8 +5,6 @@ rows of the batch. The gates of a unit lie beside each other in R's panels, so t
 products are summed up, and the expressions of the stage follow at once. The hidden state is kept twice, the old and
 the new one, so that a turn only reads what the turns before it wrote.
 
-The input's part of the gates was multiplied before, or is in the same loop (`input_tiles`).
-
 Sums run over the hidden units in order, or in every second time step from the last one, in as many interleaved parts
 as hide the time of a multiply-add: a block computes the same whoever does it.
 
@@ -25,7 +23,6 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
 from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
-from sardonyx.compiler.llvm.kernels.recurrent.input_tiles import TILE_ROWS, InputTiles
 from sardonyx.compiler.llvm.kernels.recurrent.quantized_states import WORD, Quantization, quantize_state, real_sums
 from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_strands, take_turns
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, half_of, write_units
@@ -42,7 +39,6 @@ _NAMES = (
     *("backwards", "projected_direction", "projected_time", "projected_batch"),
     *("result_direction", "result_time", "result_batch", "ahead", "fault"),
     *("codes", "ranges", "column_sums", "column_zeros", "column_scales"),
-    *("input", "input_panels", "input_biases", "input_step", "width"),
 )
 
 
@@ -67,9 +63,6 @@ def argument_names() -> tuple[str, ...]:
     codes                bytes of the quantised states, [directions, batch, row]
     ranges               [directions, 2 + batch] as `quantized_states` has them
     column_sums, _zeros, _scales  of R's columns as signed bytes, [directions, gates, row]
-    input                X, [steps, width] with `input_step` elements between rows, where the loop multiplies it
-    input_panels         W as the panels of R
-    input_biases         [directions, gates, row]
     """
     return _NAMES
 
@@ -80,8 +73,7 @@ class RecurrentSpec:
     rows of the batch, with all of its turns, instead of a seat; `asks_for_input`: the projected input comes from far
     away; `alternates`: sums run over the units from the last to the first in every second time step, so that the first
     cache still has what they begin with; `halves`: R's panels are of bfloat16; `quantization` is that of the state, if
-    it is multiplied in bytes; `takes_input`: the batch is one row of an LSTM, and its input is multiplied in the loop
-    (`input_tiles`), into a part of the gates with `row` elements for each; the rest says which arguments are there."""
+    it is multiplied in bytes; the rest says which arguments are there."""
 
     storage: Type
     working: Type
@@ -95,7 +87,6 @@ class RecurrentSpec:
     alternates: bool = False
     halves: bool = False
     quantization: Quantization | None = None
-    takes_input: bool = False
 
     @property
     def turns(self) -> int:
@@ -194,13 +185,11 @@ class _StageBlock:
         # is read of a panel serves all of them.
         self.sums = k.target.registers * 3 // 4
         narrow = 1 if self.stage.count > 2 else BLOCK_VECTORS
-        self.most_rows = 1 if spec.takes_input else min(_MOST_ROWS, self.sums // (self.stage.count * narrow))
+        self.most_rows = min(_MOST_ROWS, self.sums // (self.stage.count * narrow))
         self.quantizes = spec.quantization is not None
         self.summed = I32 if self.quantizes else spec.working
         self.kept = U16 if spec.halves else self.summed
         self.room = k.stack(self.summed, self.most_rows * self.stage.count * self.units)
-        self.gate_step = self.given["row" if spec.takes_input else "hidden"]
-        self.tile_room = k.stack(F32, TILE_ROWS * self.lanes) if spec.takes_input else None
 
     def emit(self, time: Value, direction: Value, unit_block: Value, first: Value, end: Value) -> None:
         """Rows `first` to `end` of the batch, as many at once as registers hold."""
@@ -219,13 +208,13 @@ class _StageBlock:
 
     def _ask_for_input(self, time: Value, direction: Value, unit_block: Value, row: Value, rows: Value) -> None:
         """Ask for the input's part of the gates, which is there when the products are."""
-        k = self.k
+        k, given = self.k, self.given
         backwards = self._runs_backwards(direction)
         with k.loop(0, rows) as index:
             moment, _ = self._moment(time, backwards, row + index)
             entering = self._entering(direction, moment, row + index).offset(unit_block * self.units)
             for gate in range(self.stage.count):
-                line = entering.offset(self.gate_step * (self.stage.first + gate))
+                line = entering.offset(given["hidden"] * (self.stage.first + gate))
                 for part in range(BLOCK_VECTORS):
                     line.prefetch(part * self.lanes)
 
@@ -243,9 +232,7 @@ class _StageBlock:
             read = given.plane(self._slot(time, self.stage.source), direction).offset(row * step)
         sources = [read.offset(step * index) for index in range(rows)]
         every = range(self.stage.count * BLOCK_VECTORS)
-        if self.tile_room is not None:
-            self._sums_beside_input(time, direction, unit_block, panel, read, self.tile_room)
-        elif rows * len(every) <= self.sums:
+        if rows * len(every) <= self.sums:
             self._sums(time, direction, unit_block, panel, sources, every)
         else:
             for part in range(BLOCK_VECTORS):
@@ -281,51 +268,16 @@ class _StageBlock:
         with k.loop(0, whole, parts) as index:
             unit = index if back is None else k.select(back, whole - parts - index, index)
             for part, row_sums in enumerate(sums):
-                self.multiply_add(panel, sources, unit + part if part else unit, row_sums, vectors, ahead)
+                self._multiply_add(panel, sources, unit + part if part else unit, row_sums, vectors, ahead)
         if parts > 1:
             with k.loop(whole, depth) as unit:
-                self.multiply_add(panel, sources, unit, sums[0], vectors, None)
+                self._multiply_add(panel, sources, unit, sums[0], vectors, None)
         for row in range(len(sources)):
             for place, vector in enumerate(vectors):
                 total = sums[0][row][place].get()
                 for others in sums[1:]:
                     total = total + others[row][place].get()
                 self.room.store(total, row * self.stage.count * self.units + vector * self.lanes)
-
-    def _sums_beside_input(
-        self, time: Value, direction: Value, unit_block: Value, panel: Pointer, source: Pointer, room: Pointer
-    ) -> None:
-        """The sums of a panel for one row, and a tile of the input's part of the gates beside them."""
-        k, given = self.k, self.given
-        row = given["row"]
-        first_unit = unit_block * self.units
-        block = direction * given["unit_blocks"] + unit_block
-        tiles = InputTiles(
-            k=k,
-            rows=given.numbers("input"),
-            row_step=given["input_step"],
-            panel=given.numbers("input_panels").offset(block * given["width"] * (TILE_ROWS * self.lanes)),
-            biases=given.numbers("input_biases").offset(direction * self.cell.gates * row + first_unit),
-            result=given.numbers("projected").offset(direction * given["projected_direction"] + first_unit),
-            gate_step=row,
-            vectors_of_gate=BLOCK_VECTORS,
-            steps=given["steps"],
-            width=given["width"],
-            backwards=self._runs_backwards(direction),
-            room=room,
-        )
-        with k.when(time.equals(0)):
-            tiles.begin()
-        back = (time & 1).differs(0) if self.spec.alternates else None
-        for vector in range(TILE_ROWS):
-            self.room.store(self._bias(direction, unit_block, vector), vector * self.lanes)
-        first = tiles.beside(time, _RowSums(self, panel, source, back))
-        with k.apart():
-            sums = _RowSums(self, panel, source, back)
-            sums.begin()
-            with k.loop(first, given["hidden"]) as unit:
-                sums.add(unit)
-            sums.end()
 
     def _bias(self, direction: Value, unit_block: Value, vector: int) -> Value:
         """Where the sums of a vector begin: the biases of its units."""
@@ -337,7 +289,7 @@ class _StageBlock:
         place = row * given["row"] + unit_block * self.units + part * self.lanes
         return given.numbers("biases").load(place, self.lanes)
 
-    def multiply_add(
+    def _multiply_add(
         self,
         panel: Pointer,
         sources: Sequence[Pointer],
@@ -376,7 +328,7 @@ class _StageBlock:
         """The expressions of the stage for `rows` rows, from the sums in `room`."""
         k, given, spec, lanes = self.k, self.given, self.spec, self.lanes
         backwards = self._runs_backwards(direction)
-        hidden, step, gate_step = given["hidden"], given["row"], self.gate_step
+        hidden, step = given["hidden"], given["row"]
         before = [given.plane(self._slot(time, plane), direction) for plane in range(self.cell.planes)]
         after = {plane: given.plane(self._slot(time, plane, later=1), direction) for plane in self.stage.targets}
         result = k.pointer(given["result"], spec.storage).offset(direction * given["result_direction"])
@@ -393,7 +345,7 @@ class _StageBlock:
                     gates = range(self.stage.count)
                     entering = entering_row.offset(unit)
                     place = batch * step + unit
-                    inputs = [entering.load(gate_step * (self.stage.first + gate), lanes) for gate in gates]
+                    inputs = [entering.load(hidden * (self.stage.first + gate), lanes) for gate in gates]
                     inputs += self._recurrent(direction, index, batch, vector, unit)
                     inputs += [plane.load(place, lanes) for plane in before]
                     inputs += [peepholes.load(step * number + unit, lanes) for number in range(self.cell.peepholes)]
@@ -453,28 +405,3 @@ class _StageBlock:
             write_units(to, value)
         with k.otherwise(whole):
             write_units(to, value, 0, k.lanes_below(left, self.lanes))
-
-
-class _RowSums:
-    """The sums of all vectors of a panel for one row, which wait in the block's `room` between loops; `back`: whether
-    units are taken from the last one on."""
-
-    def __init__(self, block: _StageBlock, panel: Pointer, source: Pointer, back: Value | None) -> None:
-        self._block, self._panel, self._source, self._back = block, panel, source, back
-        self._sums: list[Variable] = []
-
-    def begin(self) -> None:
-        lanes = self._block.lanes
-        wide = self._block.summed.vector(lanes)
-        places = range(0, TILE_ROWS * lanes, lanes)
-        self._sums = [self._block.k.variable(wide, self._block.room.load(place, lanes)) for place in places]
-
-    def add(self, unit: Value) -> None:
-        block = self._block
-        if self._back is not None:
-            unit = block.k.select(self._back, block.given["hidden"] - 1 - unit, unit)
-        block.multiply_add(self._panel, [self._source], unit, [self._sums], range(TILE_ROWS), None)
-
-    def end(self) -> None:
-        for vector, total in enumerate(self._sums):
-            self._block.room.store(total.get(), vector * self._block.lanes)

@@ -73,7 +73,7 @@ def _working(spec: RowsSpec) -> Type:
 
 @dataclass(frozen=True)
 class PanelsSpec:
-    """R, or W, of `storage` numbers into panels of `working` ones, or of bfloat16 (`halves`)."""
+    """R of `storage` numbers into panels of `working` ones, or of bfloat16 (`halves`)."""
 
     storage: Type
     working: Type
@@ -81,17 +81,17 @@ class PanelsSpec:
 
 
 def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
-    """Some gates of R, so that the rows of a block's units lie beside each other for every element they multiply.
+    """Some gates of R, so that the rows of a block's units lie beside each other for every hidden unit they multiply.
 
-    Arguments: R [directions, gates, hidden, depth], panels, blocks of units, hidden size, gates, the first gate and
-    how many, elements of a panel, depth: the hidden size, or X's width where W is given. The panels are [directions,
-    blocks, depth, gates taken, units of a block]; units behind the last are zeros. Of bfloat16, the units of a block's
-    two vectors take turns: a word of 32 bits has one of each (`half_of`). A chunk is a panel.
+    Arguments: R [directions, gates, hidden, hidden], panels, blocks of units, hidden size, gates, the first gate and
+    how many, elements of a panel. The panels are [directions, blocks, hidden, gates taken, units of a block]; units
+    behind the last are zeros. Of bfloat16, the units of a block's two vectors take turns: a word of 32 bits has one of
+    each (`half_of`). A chunk is a panel.
     """
     k, words = kernel_frame(target)
     source = k.pointer(words.load(0), spec.storage)
     panels = k.pointer(words.load(1), BF16 if spec.halves else spec.working)
-    blocks, hidden, gates, first_gate, taken, panel, depth = (words.load(at) for at in range(2, 9))
+    blocks, hidden, gates, first_gate, taken, panel = (words.load(at) for at in range(2, 8))
     lanes, units = target.lanes(spec.working), block_units(target, spec.working)
     with k.loop(k["begin"], k["end"]) as chunk:
         direction = chunk // blocks
@@ -100,15 +100,15 @@ def emit_recurrent_panels(target: Target, spec: PanelsSpec) -> str:
         step = taken * units
         # In stretches of a cache line of R, whose places in the panel stay in the first cache.
         stretch = 64 // spec.storage.nbytes
-        with k.loop(0, depth, stretch) as begin:
-            end = k.smaller(begin + stretch, depth)
+        with k.loop(0, hidden, stretch) as begin:
+            end = k.smaller(begin + stretch, hidden)
             with k.loop(0, taken) as gate, k.loop(0, units) as unit:
                 row = (direction * gates + first_gate + gate) * hidden + first + unit
                 place = unit % lanes * BLOCK_VECTORS + unit // lanes if spec.halves else unit
                 column = to.offset(gate * units + place)
                 there = first + unit < hidden
                 with k.when(there):
-                    read = source.offset(row * depth)
+                    read = source.offset(row * hidden)
                     with k.loop(begin, end) as at:
                         write_units(column, read_units(read, at, 1, spec.working), at * step)
                 with k.otherwise(there), k.loop(begin, end) as at:
