@@ -37,7 +37,7 @@ from benchmarks.engines import BASELINE, COMPILED, ENGINES, KEPT, OURS, Compiled
 from benchmarks.tables import Column, Table
 from benchmarks.turns import timed
 from benchmarks.zoo import registry, test_data, tiny
-from sardonyx.runtime.files.vouchers import SETTLED_SECONDS
+from sardonyx.runtime.file_state import SETTLED_SECONDS
 
 CACHE = "SARDONYX_CACHE"
 # Engines whose files are found whole once they have not changed for so long, and those that have a cache.

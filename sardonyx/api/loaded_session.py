@@ -20,7 +20,6 @@ from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.node_arg import NodeArg
 from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.building.shared_symbols import Contradiction
-from sardonyx.api.engines.held_files import file_state
 from sardonyx.api.options import environment
 from sardonyx.api.options.run_options import RunOptions, check_run_config, shrinks_memory
 from sardonyx.api.options.session_options import SessionOptions
@@ -33,6 +32,7 @@ from sardonyx.api.running.results import detach, to_python
 from sardonyx.api.running.session_profile import SessionProfile
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import RefusedError, execute
+from sardonyx.runtime.file_state import file_state
 from sardonyx.runtime.memory.constant_memory import WEIGHTS
 from sardonyx.runtime.memory.mapped_pages import check_unwritten
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError

@@ -16,10 +16,10 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.engines import engine_source, engine_store, live_models
 from sardonyx.api.engines.engine_store import EngineStore
-from sardonyx.api.engines.held_files import file_state
 from sardonyx.api.options import config_keys
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.runtime.file_state import file_state
 from sardonyx.runtime.files.engine_file import Engine
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
 from sardonyx.api.engines import engine_keeper, engine_store, live_models
+from sardonyx.runtime import file_state
 
 ROWS, WIDTH, OUT = 50, 24, 40
 
@@ -62,7 +63,7 @@ def keeps_every_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     another one has in memory."""
     monkeypatch.setenv("SARDONYX_CACHE", str(folder))
     monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
+    monkeypatch.setattr(file_state, "SETTLED_SECONDS", -3600.0)
     monkeypatch.setattr(engine_keeper, "GATHER_SECONDS", 0.0)
     monkeypatch.setattr(live_models, "find", lambda store: None)
 

@@ -25,7 +25,7 @@ from sardonyx.api.engines.engine_compiler import compile_engine
 from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.library import forget_kernels, library
 from sardonyx.compiler.llvm.target import host_targets
-from sardonyx.runtime.files import vouchers
+from sardonyx.runtime import file_state
 from sardonyx.runtime.files.engine_file import SealedEngine, map_sealed
 from sardonyx.runtime.memory.mapped_pages import mapped_ranges
 from sardonyx.runtime.native.native_image import NativeImage
@@ -279,7 +279,7 @@ def test_a_file_is_read_whole_once(engine: Path, tmp_path: Path, monkeypatch: py
     for _ in range(2):  # changed too short a while ago to tell changes by its times
         assert is_stored(session(engine))
     assert len(read) == 2
-    monkeypatch.setattr(vouchers, "SETTLED_SECONDS", -3600.0)
+    monkeypatch.setattr(file_state, "SETTLED_SECONDS", -3600.0)
     for _ in range(3):
         assert is_stored(session(engine))
     assert len(read) == 3

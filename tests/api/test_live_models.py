@@ -14,7 +14,8 @@ import onnx
 import pytest
 
 import sardonyx as ort
-from sardonyx.api.engines import engine_store, held_files
+from sardonyx.api.engines import engine_store
+from sardonyx.runtime import file_state
 from tests.api.test_engine_cache import wait
 from tests.api.test_memory_report import WIDTH, layers, packed_bytes, run, session
 
@@ -24,7 +25,7 @@ def _engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every model has an engine, in a folder of the test."""
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(engine_store, "SETTLED_SECONDS", -3600.0)
+    monkeypatch.setattr(file_state, "SETTLED_SECONDS", -3600.0)
     yield
     wait()
     gc.collect()
@@ -108,7 +109,7 @@ def test_a_model_that_has_changed_is_another_one(path: str) -> None:
     before = run(first, 5)
     onnx.save(layers(8), path)
     os.utime(path, (time.time() - 50,) * 2)
-    assert held_files.file_state(path) is not None
+    assert file_state.file_state(path) is not None
     second = session(path)
     assert kind(second) == (False, False)
     np.testing.assert_array_equal(run(second, 5), run(session(layers(8).SerializeToString()), 5))

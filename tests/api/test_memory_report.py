@@ -102,7 +102,7 @@ def test_weights_in_files_are_mapped(tmp_path: Path) -> None:
 
 
 def test_a_second_session_lets_go_what_it_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.runtime.memory.mapped_pages._SETTLED_SECONDS", -3600.0)
+    monkeypatch.setattr("sardonyx.runtime.file_state.SETTLED_SECONDS", -3600.0)
     size, path = 1024, tmp_path / "model.onnx"
     weights = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
     graph = helper.make_graph(

@@ -62,7 +62,8 @@ def test_another_process_imports_nothing_of_models(path: Path, tmp_path: Path) -
     program = (
         "import sys, numpy as np, sardonyx as ort\n"
         "from sardonyx.api.engines import engine_store\n"
-        "engine_store.LEAST_SECONDS, engine_store.SETTLED_SECONDS = 0.0, -3600.0\n"
+        "from sardonyx.runtime import file_state\n"
+        "engine_store.LEAST_SECONDS, file_state.SETTLED_SECONDS = 0.0, -3600.0\n"
         "options = ort.SessionOptions()\n"
         "options.log_severity_level = 4\n"
         "made = ort.InferenceSession(sys.argv[1], options, providers=['CPUExecutionProvider'])\n"

@@ -22,7 +22,7 @@ def _file(path: Path, values: np.ndarray, *, age: float = 100.0) -> Path:
 @pytest.fixture
 def old(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files count as unchanged for long: the time of the change of a file's own record cannot be set back."""
-    monkeypatch.setattr("sardonyx.runtime.memory.mapped_pages._SETTLED_SECONDS", -3600.0)
+    monkeypatch.setattr("sardonyx.runtime.file_state.SETTLED_SECONDS", -3600.0)
 
 
 def _array(view: memoryview, start: int = 0, shape: tuple[int, ...] = (4, 4)) -> np.ndarray:

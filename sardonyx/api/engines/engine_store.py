@@ -3,8 +3,7 @@
 An engine belongs to the path of a model, the options that its session was made with, this machine, this version of the
 package, and the state of every file that the model is made of: size, inode, and the times of its last modification and
 change. A program can set the first of these times back but not the second, so that a changed weight is noticed. Files
-that changed less than `SETTLED_SECONDS` before their session began have no engine: a second change might show the same
-times.
+that changed shortly before their session began have no engine: a second change might show the same times.
 
 It has plans for the sizes that the model was run with lately, at most `MOST_SHAPES`. Where so many sessions in a row
 needed another one, sizes come back too seldom for an engine to be worth its while: there is none for a month.
@@ -25,12 +24,12 @@ import numpy as np
 
 from sardonyx import _version, log
 from sardonyx.api.building.session_request import SessionRequest
-from sardonyx.api.engines.held_files import file_state
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.compiler.choice.tuned import stored_numbers
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.stored.restored_plan import key_of
+from sardonyx.runtime.file_state import file_state, is_settled
 from sardonyx.runtime.files.digest import sha256
 from sardonyx.runtime.files.engine_file import (
     SUFFIX,
@@ -51,7 +50,6 @@ from sardonyx.runtime.threads.processors import default_threads
 
 KEY = "sardonyx.engine_cache"
 
-SETTLED_SECONDS = 2.0
 # Sessions that are made more quickly have no engine.
 LEAST_SECONDS = 0.05
 # Sizes of the inputs of a native segment that an engine has plans for, those used last.
@@ -175,8 +173,7 @@ class EngineStore:
             return None
         if self._model_state is None or states.get(self._model) != self._model_state:
             return None
-        latest = (self._began - SETTLED_SECONDS) * 1e9
-        if any(state is None or max(state[1:3]) > latest for state in states.values()):
+        if not all(state is not None and is_settled(state, self._began) for state in states.values()):
             return None
         return states  # type: ignore[return-value]
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.runtime.files.engine_file import Bytes, state_of
+from sardonyx.runtime.file_state import file_state
+from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_file
-
-
-def file_state(path: str) -> list[int] | None:
-    """Size, times of modification and of change in nanoseconds, inode and device of a file; None where it is gone."""
-    try:
-        return state_of(os.stat(path))
-    except OSError:
-        return None
 
 
 class HeldFiles:

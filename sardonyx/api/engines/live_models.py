@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sardonyx.api.building.built import Built
-from sardonyx.api.engines.held_files import file_state
 from sardonyx.providers.cpu import CPUExecutionProvider
+from sardonyx.runtime.file_state import file_state
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan

@@ -131,18 +131,19 @@ class SessionIOBinding:
 
         That also says what is wrong with inputs.
         """
-        pairs = [(feeds.get(given), self._outputs.get(made)) for given, made in self._session.in_place]
-        is_wanted = self._fast is not None and self._session.files_are_whole()
-        if not is_wanted or not any(_is_bound_to(made, given) for given, made in pairs):
+        one = self._session.short_way
+        if one is None or self._fast is None or not self._session.files_are_whole():
             return False
-        assert self._fast is not None
+        pairs = [(feeds.get(given), self._outputs.get(made)) for given, made in self._session.in_place]
+        if not any(_is_bound_to(made, given) for given, made in pairs):
+            return False
         try:
             inputs = self._session.checked(feeds)
             self._prepare_fast(feeds, once=True)
         except (errors.OnnxRuntimeError, RuntimeError, BindingError):
             return False
         is_done = bool(self._fast.bound())
-        if self._session.short_way is None or self._session.short_way.is_steered:
+        if one.is_steered:
             self._fast.close()
         if is_done:
             self._session.note_bound_run(inputs)

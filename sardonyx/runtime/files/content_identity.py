@@ -37,7 +37,7 @@ def content_identity(array: Array) -> Hashable:
     look = array.dtype, array.shape, array.strides
     root = root_of(array)
     if isinstance(root, (FileMap, FileContents)) and root.state is not None:
-        return "file", root.state, _address(array) - _address(np.frombuffer(root, np.uint8)), look
+        return "file", tuple(root.state), _address(array) - _address(np.frombuffer(root, np.uint8)), look
     if type(root) is bytes and len(root) > array.nbytes:
         return "bytes", _Same(root), _address(array) - _address(np.frombuffer(root, np.uint8)), look
     return "digest", digest(array), look

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.runtime.file_state import state_of
 from sardonyx.runtime.files.digest import sha256
 from sardonyx.runtime.files.kernel_cache import TEMPORARY, StrPath, bound_folder, is_private, prepare_folder
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
@@ -234,11 +235,6 @@ def sealed_engine(data: memoryview, status: os.stat_result | None) -> SealedEngi
     if status is None:
         return SealedEngine(engine, head.digest, seals, None, True)
     return SealedEngine(engine, head.digest, seals, state_of(status), is_private(status))
-
-
-def state_of(status: os.stat_result) -> list[int]:
-    """Size, times of modification and of change in nanoseconds, inode and device of a file."""
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
 
 
 def _aligned_memory(section: Bytes) -> Bytes:

@@ -5,9 +5,8 @@ leaves a voucher in the user's own folder: the digest of the engine's head, whic
 without one are models, and nothing more, unless the caller answers for them.
 
 To read all of an engine each time would take longer than to load it. So a voucher also says which file was found
-whole, of engines that are kept for the user as well, by its size, times, inode and device. Writing to a file sets the
-time of its last change, which programs cannot set back; a file that differs, as a copy does, is read once more. Files
-that changed less than `SETTLED_SECONDS` before they were noted are, too: a second change might show the same times.
+whole, of engines that are kept for the user as well, by its state. A file that differs, as a copy does, is read once
+more; so is one that changed too short a while ago to show its next change.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ import time
 from collections.abc import Sequence
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.runtime.file_state import is_settled
 from sardonyx.runtime.files.engine_file import SealedEngine
 from sardonyx.runtime.files.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
-
-SETTLED_SECONDS = 2.0
 
 _SUFFIX = ".voucher"
 _MOST_BYTES = 4 << 20
@@ -71,7 +69,7 @@ class Vouchers:
 
     def note_whole(self, digest: str, state: Sequence[int]) -> None:
         """A file of this state was found to be the whole engine."""
-        if _is_settled(state):
+        if is_settled(state, time.time()):
             voucher = self.find(digest)
             self._write(digest, Voucher(voucher.made, [state, *voucher.states][:_STATES]))
 
@@ -103,8 +101,3 @@ class Vouchers:
 
     def _path(self, digest: str) -> str | None:
         return None if self._folder is None else os.path.join(self._folder, "engines", digest[:40] + _SUFFIX)
-
-
-def _is_settled(state: Sequence[int]) -> bool:
-    """Whether a file of this state changed long enough ago for a second change to show."""
-    return max(state[1:3]) < (time.time() - SETTLED_SECONDS) * 1e9

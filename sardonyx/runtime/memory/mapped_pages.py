@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.runtime.file_state import FileState, is_settled, state_of
 
 Array = np.ndarray[Any, Any]
 
@@ -35,13 +36,6 @@ def mapped_ranges() -> list[MappedRange]:
     return [MappedRange(int(one[1], 16), int(one[2], 16), int(one[3], 16), one[4]) for one in found if one is not None]
 
 
-# What tells one state of a file from another: device, inode, size, and the times of its last modification and change.
-FileState = tuple[int, int, int, int, int]
-
-# A file that changed more recently may change again without another time.
-_SETTLED_SECONDS = 2.0
-
-
 class FileMap(mmap.mmap):
     """A mapped file, by its real path, and the state in which it was opened; `state` is the same where no later change
     can leave it as it is, else None."""
@@ -56,7 +50,7 @@ class FileMap(mmap.mmap):
             now = os.stat(self.path)
         except OSError:
             return False
-        device, inode, size, modified, _ = self.opened
+        size, modified, _, inode, device = self.opened
         return (now.st_dev, now.st_ino) == (device, inode) and (now.st_size, now.st_mtime_ns) != (size, modified)
 
 
@@ -77,7 +71,7 @@ def map_open_file(handle: int, path: str | os.PathLike[str]) -> memoryview:
     if os.fstat(handle).st_size == 0:
         return memoryview(b"")
     mapped = FileMap(handle, 0, access=mmap.ACCESS_READ)
-    mapped.path, mapped.opened = os.path.realpath(path), _state(handle)
+    mapped.path, mapped.opened = os.path.realpath(path), state_of(os.fstat(handle))
     mapped.state = _settled(mapped.opened)
     return memoryview(mapped)
 
@@ -107,21 +101,14 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a regular file, in memory; OSError where it cannot be read."""
     with open(path, "rb") as file:
         contents = np.fromfile(file, np.uint8).view(FileContents)
-        contents.state = _settled(_state(file.fileno()))
+        contents.state = _settled(state_of(os.fstat(file.fileno())))
         contents.flags.writeable = False
         return contents.data
 
 
-def _state(file: int) -> FileState:
-    """The state of an open file."""
-    status = os.fstat(file)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
 def _settled(state: FileState) -> FileState | None:
     """The state that a file has now, unless it may change unnoticed."""
-    latest = max(state[3:]) / 1e9
-    return state if 0 <= latest <= time.time() - _SETTLED_SECONDS else None
+    return state if is_settled(state, time.time()) else None
 
 
 def root_of(array: Array) -> Any:
