@@ -9,8 +9,8 @@ import pytest
 
 from sardonyx.compiler.binding import Bound
 from sardonyx.compiler.native.movement.concat import Concat
-from sardonyx.compiler.native.movement.copy import copy
-from sardonyx.compiler.native.movement.slices import transposed
+from sardonyx.compiler.native.movement.copy import copy, copy_into
+from sardonyx.compiler.native.movement.slices import part_of, transposed
 from tests.compiler.steps import VARIANTS, Memory, new_binder, run_plan
 
 F32 = np.dtype(np.float32)
@@ -143,3 +143,19 @@ def test_parts_with_channels_last_stay_so(axis: int) -> None:
     assert result.strides[1] == 1
     memory.run(binder)
     np.testing.assert_array_equal(memory.read(result), np.concatenate(arrays, axis))
+
+
+def test_what_a_part_is_made_of_is_waited_for() -> None:
+    """Steps that were put together for they write to different places, one of which makes what another reads."""
+    binder = new_binder()
+    x = binder.external(0, F32, (40_000, 2))
+    result = binder.new(F32, (2, 2, 40_000))
+    with binder.together():
+        for index in range(2):
+            turned = copy(binder, x.reshaped((2, 40_000), (1, 2)))
+            copy_into(binder, turned, part_of(result, 0, index, 1).reshaped((2, 40_000), (40_000, 1)))
+    assert all(step.chunks > 1 for step in binder.steps)
+    bound = binder.finish([result], 1, copy)
+    assert barriers(bound) == [False, True, False, True]
+    a = np.random.default_rng(1).random((40_000, 2), np.float32)
+    np.testing.assert_array_equal(run_plan(bound, [a], 2)[0], np.stack([a.T, a.T]))

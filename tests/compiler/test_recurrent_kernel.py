@@ -280,6 +280,23 @@ def test_threads_change_no_bits(kind: str, bound_for: int, caches: Caches) -> No
             np.testing.assert_array_equal(one, same)
 
 
+@pytest.mark.parametrize("strides", [(0, 0, 0), (1, 512, 2)])
+def test_initial_states_are_copied_before_threads_read_them(strides: tuple[int, int, int]) -> None:
+    """As those that are expanded from one number, whose rows do not lie in one piece."""
+    x, w, r, *_ = inputs = _inputs(np.random.default_rng(15), "LSTM", (3, 64, 8, 256), 2)
+    binder = Binder(library(), settings=RunSettings(threads=2))
+    sized = [None if a is None else binder.external(i, a.dtype, a.shape) for i, a in enumerate([x, w, r])]
+    h, c = (binder.external(i, np.dtype(np.float32), (64 * 512,)).reshaped((2, 64, 256), strides) for i in (3, 4))
+    kernel = _kernel(_operator("LSTM", [*inputs[:3], None, None, *inputs[5:7]], {"direction": "bidirectional"}), inputs)
+    outputs = kernel.bind(binder, [*sized, None, None, h, c, None])
+    names = [step.kernel for step in binder.steps]
+    bound = binder.finish([one for one in outputs if one is not None], 5, contiguous)
+    meets = [bool(flags & 1) for flags in bound.plan.steps[:, 4]]
+    rows = [index for index, name in enumerate(names) if name == "unit_rows"]
+    copies = [index for index, name in enumerate(names) if name in ("fill", "strided")]
+    assert all(any(meets[copied + 1 : read + 1]) for copied, read in zip(copies, rows, strict=True))
+
+
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_inputs_of_whole_pages_are_copied_into_longer_rows(batch_first: bool) -> None:
     inputs = _inputs(np.random.default_rng(14), "LSTM", (9, 2, 1024, 20), 2, batch_first=batch_first)

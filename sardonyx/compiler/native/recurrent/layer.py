@@ -184,9 +184,10 @@ class Layer:
         planes = binder.new(self.working, shape)
         places = [_part(planes, 0), *(_part(planes, 1 + number) for number in range(1, cell.states))]
         if math.prod(shape):
+            states = [None if state is None else self._with_rows(self._by_direction(state)) for state in initial]
             with binder.together():
-                for place, state in zip(places, initial, strict=False):
-                    self._rows(None if state is None else self._by_direction(state), place)
+                for place, state in zip(places, states, strict=False):
+                    self._rows(state, place)
         return planes
 
     def _by_direction(self, state: Tensor) -> Tensor:
@@ -233,10 +234,14 @@ class Layer:
         self._rows(given.reshaped(shape, strides, offset), result)
         return result
 
+    def _with_rows(self, tensor: Tensor) -> Tensor:
+        """A tensor of three axes, or a copy of it, whose rows lie in one piece."""
+        return tensor if tensor.strides[2] == 1 or tensor.shape[2] == 1 else contiguous(self.binder, tensor)
+
     def _rows(self, source: Tensor | None, result: Tensor, room: int | None = None) -> None:
         """Add the step that copies rows of units, with zeros behind them; only zeros without a source."""
-        if source is not None and source.strides[2] != 1 and source.shape[2] != 1:
-            source = contiguous(self.binder, source)
+        if source is not None:
+            source = self._with_rows(source)
         outer, inner, count = result.shape if source is None else source.shape
         strides = (0, 0) if source is None else source.strides[:2]
         read: Argument = 0 if source is None else source
