@@ -167,8 +167,9 @@ class _Arena:
         insort(gaps, (start, end))
 
 
-# A range of memory that a step touched: its space, start and end, whether the caller did it alone, and its group.
-_Touch = tuple[int, int, int, bool, int]
+# A range of memory that a step touched: its space, start and end, the buffer that lies there, whether the caller did it
+# alone, and its group.
+_Touch = tuple[int, int, int, Buffer, bool, int]
 
 
 def find_barriers(
@@ -177,9 +178,10 @@ def find_barriers(
     """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
 
     Steps that the caller does alone are done in order, so they need no meeting among themselves; `alone` says which, if
-    the steps do not. Inputs and constants are only read, so nobody waits for them.
+    the steps do not. Those of one group touch different places of a buffer, but another one may have had its memory.
+    Inputs and constants are only read, so nobody waits for them.
     """
-    ranges: dict[Buffer, tuple[int, int, int]] = {}
+    ranges: dict[Buffer, tuple[int, int, int, Buffer]] = {}
 
     def touches(refs: Sequence[int], step: BoundStep, alone: bool) -> list[_Touch]:
         buffers, group = step.buffers, step.group
@@ -209,20 +211,22 @@ def find_barriers(
     return result
 
 
-def _range(buffer: Buffer, offsets: Mapping[Buffer, int]) -> tuple[int, int, int]:
-    """The space in which a buffer lies, 0 for the arena and more for an output, its start and its end; -1: nowhere."""
+def _range(buffer: Buffer, offsets: Mapping[Buffer, int]) -> tuple[int, int, int, Buffer]:
+    """The space in which a buffer lies, 0 for the arena and more for an output, its start and its end, and what it is a
+    part of; -1: nowhere."""
     root, start = buffer.settled()
     if root.kind == "arena":
         start += offsets[root]
-        return 0, start, start + max(1, buffer.nbytes)
-    return (1 + root.index, start, start + max(1, buffer.nbytes)) if root.kind == "output" else (-1, 0, 0)
+        return 0, start, start + max(1, buffer.nbytes), root
+    return (1 + root.index, start, start + max(1, buffer.nbytes), root) if root.kind == "output" else (-1, 0, 0, root)
 
 
 def _meet(before: Sequence[_Touch], now: Sequence[_Touch]) -> bool:
     """Whether a step touches what another thread may have touched before it."""
-    for space, start, end, alone, group in now:
-        for other, begin, stop, was_alone, other_group in before:
+    for space, start, end, buffer, alone, group in now:
+        for other, begin, stop, neighbour, was_alone, other_group in before:
             is_shared = other == space and begin < end and start < stop
-            if is_shared and not ((alone and was_alone) or (group and group == other_group)):
+            is_apart = group and group == other_group and buffer is neighbour
+            if is_shared and not ((alone and was_alone) or is_apart):
                 return True
     return False

@@ -146,16 +146,18 @@ def test_parts_with_channels_last_stay_so(axis: int) -> None:
 
 
 def test_what_a_part_is_made_of_is_waited_for() -> None:
-    """Steps that were put together for they write to different places, one of which makes what another reads."""
+    """Steps that were put together for they write to different places, some of which make what others read: the second
+    copy lies where the first one was."""
     binder = new_binder()
-    x = binder.external(0, F32, (40_000, 2))
+    given = [binder.external(index, F32, (40_000, 2)) for index in range(2)]
     result = binder.new(F32, (2, 2, 40_000))
     with binder.together():
-        for index in range(2):
+        for index, x in enumerate(given):
             turned = copy(binder, x.reshaped((2, 40_000), (1, 2)))
             copy_into(binder, turned, part_of(result, 0, index, 1).reshaped((2, 40_000), (40_000, 1)))
     assert all(step.chunks > 1 for step in binder.steps)
-    bound = binder.finish([result], 1, copy)
-    assert barriers(bound) == [False, True, False, True]
-    a = np.random.default_rng(1).random((40_000, 2), np.float32)
-    np.testing.assert_array_equal(run_plan(bound, [a], 2)[0], np.stack([a.T, a.T]))
+    bound = binder.finish([result], 2, copy)
+    assert barriers(bound) == [False, True, True, True]
+    a, b = np.random.default_rng(1).random((2, 40_000, 2), np.float32)
+    for _ in range(20):
+        np.testing.assert_array_equal(run_plan(bound, [a, b], 2)[0], np.stack([a.T, b.T]))
