@@ -19,11 +19,13 @@ _OPSETS = '<ir_version: 10, opset_import: ["": 24, "com.microsoft": 1, "ai.onnx.
 class SmallModel:
     """A model, the inputs of some runs of it, and how far its results may be from those of NumPy.
 
-    `tolerance` is relative to the largest magnitude of an output.
+    Sessions alone are made for the `large` sizes, whose runs would take long. `tolerance` is relative to the largest
+    magnitude of an output.
     """
 
     text: str
     sizes: tuple[Mapping[str, int], ...] = ({},)
+    large: tuple[Mapping[str, int], ...] = ()
     constants: Mapping[str, tuple[int, ...]] | None = None
     special: Mapping[str, Callable[[Mapping[str, int]], Array]] | None = None  # inputs that are no normal numbers
     tolerance: float = 2e-6
@@ -128,6 +130,7 @@ SMALL_MODELS: dict[str, SmallModel] = {
     "product of many rows at times": SmallModel(
         """times (float[n, 1280] x) => (float[n, 1280] y) { y = MatMul(x, w) }""",
         sizes=({"n": 5},),
+        large=({"n": 4096},),
         constants={"w": (1280, 1280)},
     ),
     "quantised network": SmallModel(

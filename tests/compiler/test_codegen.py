@@ -83,7 +83,10 @@ def kernels_of_sessions(target: Target, monkeypatch: pytest.MonkeyPatch) -> dict
         "sardonyx.compiler.llvm.library._LIBRARIES", {(purpose, target.key): found for purpose in ("models", "runtime")}
     )
     for small in SMALL_MODELS.values():
-        models = [small.model, *map(small.sized, small.sizes)]  # sizes that were guessed do not fit every model
+        models = [
+            small.model,
+            *map(small.sized, (*small.sizes, *small.large)),
+        ]  # sizes that were guessed do not fit every model
         for model, (key, value) in itertools.product(models, _ENTRIES):
             options = ort.SessionOptions()
             options.add_session_config_entry(f"sardonyx.cpu.{key}", value)

@@ -20,24 +20,25 @@ from sardonyx.compiler.llvm.kernels.products.quarter_kernel import QuarterSpec
 from sardonyx.compiler.llvm.library import Emit
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 
-# Rows that are enough for every product that may take quarters, and for one that may take sixteenths.
-_MANY_ROWS = 512
-_VERY_MANY_ROWS = 4096
+# Rows with which a product takes quarters, if it ever does.
+_MANY_ROWS = (256, 512)
 
 
 def columns_by_quarters(binder: Binder, product: PlainProduct) -> int:
     """How many of the first columns are computed by quarters or sixteenths, whose steps are added.
 
-    A rehearsal with few rows makes the kernels ready for runs with many.
+    A rehearsal with few rows makes the kernel of quarters ready for runs with many; that of sixteenths, which few
+    models come to, is made for the first run that takes it.
     """
     part = _part(binder, product)
     known = [] if part is None else [_add_steps(binder, part)]
-    if binder.rehearses:
-        for rows in (_MANY_ROWS, _VERY_MANY_ROWS):
+    if binder.rehearses and False not in known:
+        for rows in _MANY_ROWS:
             a = product.a.reshaped((rows, product.problem.k), product.a.strides)
             long = _part(binder, replace(product, problem=replace(product.problem, m=rows), a=a))
-            if long is not None and takes_sixteenths(binder.target, long.problem) not in known:
-                known.append(_add_steps(Binder(binder.library), long))
+            if long is not None and not takes_sixteenths(binder.target, long.problem):
+                multiply_quarters(Binder(binder.library), long)
+                break
     return 0 if part is None else part.problem.n
 
 
