@@ -7,7 +7,7 @@ from typing import Any
 
 from sardonyx.compiler.llvm import narrow_floats
 from sardonyx.compiler.llvm.function_text import FunctionText, literal
-from sardonyx.compiler.llvm.types import BOOL, I32, Type
+from sardonyx.compiler.llvm.types import BOOL, I32, I64, Type
 from sardonyx.compiler.llvm.values import Value
 
 
@@ -58,6 +58,9 @@ class Arithmetic(FunctionText):
         if type_.is_float:
             opcode = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}[operation]
             return self.emit(type_, f"{opcode} contract {type_} {left.name}, {right.name}")
+        known = _folded(operation, left, right) if type_ == I64 else None
+        if known is not None:
+            return known
         signed = type_.is_signed
         opcode = {
             "div": "sdiv" if signed else "udiv",
@@ -199,3 +202,19 @@ class Arithmetic(FunctionText):
     def opaque(self, value: Value) -> Value:
         """The same integer or address, in a register, of which LLVM does not know how it was computed."""
         return self.emit(value.type, f'call {value.type} asm "", "=r,0"({value.type} {value.name})')
+
+
+def _folded(operation: str, left: Value, right: Value) -> Value | None:
+    """What an i64 operation gives without an instruction; None where it takes one."""
+    a, b = left.number, right.number
+    if operation == "mul" and (a == 0 or b == 1):
+        return left
+    if operation == "mul" and (b == 0 or a == 1):
+        return right
+    if operation in ("add", "sub") and b == 0:
+        return left
+    if operation == "add" and a == 0:
+        return right
+    if a is None or b is None or operation not in ("add", "sub", "mul"):
+        return None
+    return left.function.constant(left.type, {"add": a + b, "sub": a - b, "mul": a * b}[operation])

@@ -18,7 +18,7 @@ from sardonyx.compiler.llvm.arithmetic import Arithmetic
 from sardonyx.compiler.llvm.control_flow import ControlFlow
 from sardonyx.compiler.llvm.memory_access import MemoryAccess
 from sardonyx.compiler.llvm.types import I64
-from sardonyx.compiler.llvm.values import Pointer, Value, Variable
+from sardonyx.compiler.llvm.values import Carried, Pointer, Value, Variable
 
 
 class Function(Arithmetic, MemoryAccess, ControlFlow):
@@ -30,4 +30,4 @@ def minimum(k: Function, left: Any, right: Any) -> Value:
     return k.smaller(left if isinstance(left, Value) else k.constant(I64, left), right)
 
 
-__all__ = ["Function", "Pointer", "Value", "Variable", "minimum"]
+__all__ = ["Carried", "Function", "Pointer", "Value", "Variable", "minimum"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sardonyx.compiler.llvm.function_text import FunctionText
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
-from sardonyx.compiler.llvm.values import Value, Variable
+from sardonyx.compiler.llvm.values import Carried, Value, Variable
 
 if TYPE_CHECKING:
     from sardonyx.compiler.llvm.builder import Function
@@ -36,8 +36,11 @@ class ControlFlow(FunctionText):
         return variable
 
     @contextmanager
-    def loop(self, begin: Any, end: Any, step: Any = 1) -> Iterator[Value]:
-        """``for i in range(begin, end, step)`` with a positive step, over i64."""
+    def loop(self, begin: Any, end: Any, step: Any = 1, carried: Sequence[Carried] = ()) -> Iterator[Value]:
+        """``for i in range(begin, end, step)`` with a positive step, over i64.
+
+        Values that are `carried` begin as they are here, and stay as the last turn left them.
+        """
         begin, end, step = (self.coerce(bound, I64) for bound in (begin, end, step))
         before, head, body, done = self._block, self.label("head"), self.label("body"), self.label("done")
         self._count += 1
@@ -46,7 +49,11 @@ class ControlFlow(FunctionText):
         self.line(f"br label %{head}")
         self.start_block(head)
         place = len(self._lines)
-        self._lines.append("")
+        starts = [one.get() for one in carried]
+        self._lines += [""] * (1 + len(starts))
+        turns = [self._phi(start.type) for start in starts]
+        for one, turn in zip(carried, turns, strict=True):
+            one.set(turn)
         test = self.emit(BOOL, f"icmp slt i64 {index}, {end.name}")
         self.line(f"br i1 {test.name}, label %{body}, label %{done}")
         self.start_block(body)
@@ -54,8 +61,19 @@ class ControlFlow(FunctionText):
         latch = self._block
         self.line(f"{following} = add nsw i64 {index}, {step.name}")
         self._lines[place] = f"  {index} = phi i64 [ {begin.name}, %{before} ], [ {following}, %{latch} ]"
+        for number, (one, start, turn) in enumerate(zip(carried, starts, turns, strict=True), place + 1):
+            incoming = f"[ {start.name}, %{before} ], [ {one.get().name}, %{latch} ]"
+            self._lines[number] = f"  {turn.name} = phi {turn.type} {incoming}"
+            one.set(turn)
         self.line(f"br label %{head}")
         self.start_block(done)
+
+    def _phi(self, type_: Type) -> Value:
+        """A value whose instruction is written when the loop is known."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._types[name] = type_
+        return self.named(name, type_)
 
     @contextmanager
     def apart(self) -> Iterator[None]:

@@ -100,6 +100,14 @@ class FunctionText:
         self._globals.append(f"{name} = private unnamed_addr constant [{len(numbers)} x {scalar}] [{items}], align 64")
         return Pointer(self.named(name, PTR), scalar)
 
+    def zeros(self, scalar: Type, count: int) -> Pointer:
+        """The address of so many constant zeros."""
+        name = f"@{self.name}.zeros.{scalar}.{count}"
+        line = f"{name} = private unnamed_addr constant [{count} x {scalar}] zeroinitializer, align 64"
+        if line not in self._globals:
+            self._globals.append(line)
+        return Pointer(self.named(name, PTR), scalar)
+
     def finish(self) -> str:
         """The text of the whole module."""
         return joined([self])

@@ -23,6 +23,13 @@ class Value:
     def __repr__(self) -> str:
         return f"{self.type} {self.name}"
 
+    @property
+    def number(self) -> int | None:
+        """The integer that it is, if it is a constant."""
+        if self.name[0] == "%" or self.type.is_float:
+            return None
+        return int(self.name) if self.name.lstrip("-").isdecimal() else None
+
     # Arithmetic. A Python number takes the type of the other operand; a scalar is spread over a vector.
 
     def __add__(self, other: Any) -> Value:
@@ -131,6 +138,21 @@ class Variable:
         self._function.line(f"store {value.type} {value.name}, ptr {self._slot}")
 
 
+class Carried:
+    """A value that turns of a loop hand on, for `loop`: no memory stands behind it, so that no branch may set it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, start: Value) -> None:
+        self._value = start
+
+    def get(self) -> Value:
+        return self._value
+
+    def set(self, value: Any) -> None:
+        self._value = self._value.function.coerce(value, self._value.type)
+
+
 class Pointer:
     """An address of elements of one scalar type; indices count elements."""
 
@@ -143,6 +165,9 @@ class Pointer:
 
     def offset(self, index: Any) -> Pointer:
         """The address `index` elements further on."""
+        if isinstance(index, Value):
+            number = index.number
+            index = index if number is None else number
         if isinstance(index, int) and index == 0:
             return self
         return Pointer(self.function.advance(self.address, index, self.scalar.nbytes), self.scalar)

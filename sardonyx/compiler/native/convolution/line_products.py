@@ -85,6 +85,7 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     name = _product(call, lines)
     tile, product = tile_shape(binder.target, name, call.filters), PRODUCTS[name]
     kinds = tuple(Operand(_addressing(tensor), tensor.dtype) for tensor in finish.operands)
+    lanes = binder.target.lanes(product.word)
     epilogue, flushes = TileEpilogue(kinds, finish.outputs), binder.settings.precision == "bfloat16"
     spec = LinesSpec(
         name,
@@ -96,6 +97,7 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
         epilogue,
         flushes,
         lines.parts,
+        0 < call.filters % (tile.vectors * lanes) <= lanes < tile.vectors * lanes,
     )
     weights = _weights(binder, call, lines, name)
     values = _geometry(call, lines, binder.target, product) | _matrices(finish, results)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
+from sardonyx.compiler.llvm.builder import Carried, Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import (
     EpilogueWriter,
     Place,
@@ -30,7 +30,6 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.narrow_floats import word_of
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
-from sardonyx.compiler.llvm.values import Variable
 
 # Spatial dimensions of the output outside of its lines.
 OUTER = 2
@@ -45,7 +44,8 @@ class LinesSpec:
     The code is written out for `taps` of them, and goes over these `parts` times.
 
     A tile has up to `rows` places of `vectors` vectors of filters; words of `product` are one element, or two at
-    a `dilation` of 1. `flushes`: results in bfloat16 lose denormal numbers.
+    a `dilation` of 1. `flushes`: results in bfloat16 lose denormal numbers. `narrow`: of the last panel of filters no
+    more than one vector exists.
     """
 
     product: str
@@ -57,6 +57,7 @@ class LinesSpec:
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
     flushes: bool = False
     parts: int = 1
+    narrow: bool = False
 
     @property
     def reach(self) -> int:
@@ -194,7 +195,6 @@ class _Lines:
         count = (places + (spec.rows - 1)) // spec.rows
         least, more = places // count, places % count
         left = self.given["filters"] - filters
-        narrow = left <= self.lanes
         panel = k.pointer(self.given["b"], self.product.word).offset(
             filters * (self.given["lines"] * (len(spec.word_taps) * spec.parts))
         )
@@ -206,8 +206,8 @@ class _Lines:
             here = at.get()
             rows = least + k.select(number < more, k.constant(I64, 1), 0)
             at.set(here + rows)
-            selector = k.select(narrow, rows + spec.rows, rows) if spec.vectors > 1 else rows
-            cases = range(1, (2 if spec.vectors > 1 else 1) * spec.rows + 1)
+            selector = k.select(left <= self.lanes, rows + spec.rows, rows) if spec.narrow else rows
+            cases = range(1, (2 if spec.narrow else 1) * spec.rows + 1)
             for case in k.choose(selector, cases):
                 height, vectors = (case, spec.vectors) if case <= spec.rows else (case - spec.rows, 1)
                 tile = self._multiplied(self.scratch.offset(here * spec.stride), panel, height, vectors)
@@ -225,18 +225,19 @@ class _Lines:
         """The sums of `rows` neighbouring places, the first of which begins at `line` in a first line, in registers."""
         k, spec, lanes = self.k, self.spec, self.lanes
         wide = self.product.accumulator.vector(lanes)
-        sums = [[k.variable(wide, 0) for _ in range(vectors)] for _ in range(rows)]
-        weights = k.variable(PTR, panel.address)
-        with k.loop(0, self.given["lines"]) as number:
+        sums = [[Carried(k.constant(wide, 0)) for _ in range(vectors)] for _ in range(rows)]
+        weights = Carried(panel.address)
+        carried = [*(total for row in sums for total in row), weights]
+        with k.loop(0, self.given["lines"], 1, carried) as number:
             here = line.offset(self.order.load(number))
             if spec.parts == 1:
                 self._add_taps(sums, here, weights)
             else:
-                with k.loop(0, spec.parts) as part:
+                with k.loop(0, spec.parts, 1, carried) as part:
                     self._add_taps(sums, here.offset(part * (spec.taps * spec.dilation)), weights)
         return [[total.get() for total in row] for row in sums]
 
-    def _add_taps(self, sums: list[list[Variable]], here: Pointer, weights: Variable) -> None:
+    def _add_taps(self, sums: list[list[Carried]], here: Pointer, weights: Carried) -> None:
         """Add the products of neighbouring places with the next weights."""
         k, spec, lanes = self.k, self.spec, self.lanes
         filters = k.pointer(weights.get(), self.product.word)

@@ -22,7 +22,7 @@ whatever the blocks, so that results have the same bits for every cut into chunk
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Requests
@@ -218,14 +218,16 @@ class _Winograd:
         with k.loop(0, channels, given["k_block"]) as channel:
             elements = minimum(k, channels - channel, given["k_block"])
             b = filters.offset(channel * self.panel)
+            shared = Rows(rows.offset(channel), given["v_stride"], True).sharing(k)
             with k.loop(0, tiles, given["tile_rows"]) as row:
-                a = Rows(rows.offset(row * given["v_stride"] + channel), given["v_stride"], True)
+                a = replace(shared, start=shared.start.offset(row * given["v_stride"]))
                 ahead = (self._request(b, elements, row, tiles),)
                 panels = Panels((b,), self.spec.vectors, (None,) * self.spec.vectors, self.panel, requests=ahead)
                 place = Tile(products.offset(row * apart), apart, self.panel)
+                before = place.unless(k, channel.equals(0))
                 height = minimum(k, tiles - row, given["tile_rows"])
                 for case in k.choose(height, range(1, self.spec.rows + 1)):
-                    values = multiply_tile(k, PRODUCTS["f32"], a, panels, case, elements, 1, place, channel.equals(0))
+                    values = multiply_tile(k, PRODUCTS["f32"], a, panels, case, elements, 1, before)
                     store_tile(place, values)
 
     def _request(self, b: Pointer, elements: Value, row: Value, tiles: Value) -> Request:

@@ -206,7 +206,8 @@ class _Gemm:
         k = self.k
         with k.loop(begin, end, self.frame.joined_rows) as row:
             tile = replace(self._kept(chunk, panel, row), panel=self.lanes)
-            store_tile(tile, self.frame.joined(chunk, block, self.frame.rows_from(block, row), panel, tile))
+            before = tile.unless(k, block.fresh, self.spec.vectors + 1)
+            store_tile(tile, self.frame.joined(chunk, block, self.frame.rows_from(block, row), panel, before))
             at = _Place(panel, left, k.constant(I64, 2), row, k.constant(I64, self.frame.joined_rows))
             with k.when(block.final), k.loop(0, 2) as which:
                 self._epilogue(chunk, at, which, tile)
@@ -348,14 +349,17 @@ class _Gemm:
     def _multiply(self, chunk: Chunk, block: Block, a: Rows, b: Panels, at: _Place, tile: Tile) -> Value:
         """The tile's sums, to scratch or finished: whether the epilogue is still to come."""
         k, product, spec, rows = self.k, self.product, self.spec, at.rows
-        narrow = at.left <= self.lanes
+        # A vector alone is multiplied by whole tiles only: lower ones are few, and take a panel's time at most.
+        narrow = (at.left <= self.lanes) & rows.equals(spec.rows)
         heights = range(1, spec.rows + 1)
         cases = {height: (height, 1) for height in heights}  # height and panels by selector; no panel is one vector
         cases |= {count * _PANEL_CASE + few: (few, count) for few, counts in self.wide.items() for count in counts}
         selector = k.select(at.width > 1, rows + at.width * _PANEL_CASE, rows)
         if spec.vectors > 1:
-            cases |= {_PANEL_CASE + height: (height, 0) for height in heights}
-            selector = k.select(narrow, rows + _PANEL_CASE, selector)
+            cases[_PANEL_CASE] = (spec.rows, 0)
+            selector = k.select(narrow, _PANEL_CASE, selector)
+        a = a.sharing(k)
+        before = tile.unless(k, block.fresh, max(count for _, count in cases.values()))
         for case in k.choose(selector, list(cases)):
             height, count = cases[case]
             if count == 0:
@@ -371,7 +375,7 @@ class _Gemm:
             if height == spec.rows:
                 panels = replace(panels, requests=(*panels.requests, *self.frame.rows_behind(block, a)))
             unroll = spec.unroll if case == spec.rows else 1
-            values = multiply_tile(k, product, a, panels, height, block.words, unroll, tile, block.fresh)
+            values = multiply_tile(k, product, a, panels, height, block.words, unroll, before)
             if height == spec.rows and fits_registers(spec.epilogue):
                 self._finish(chunk, block, at, values, tile)
             else:

@@ -107,14 +107,14 @@ class Frame:
         block: Block,
         rows: Rows,
         panel: Value,
-        tile: Tile | None,
+        before: Tile | None = None,
         requests: tuple[Request, ...] = (),
         halved: bool = False,
     ) -> Registers:
-        """The tile of some rows, of a whole panel and the vector behind it."""
+        """The tile of some rows, of a whole panel and the vector behind it, added to the one `before`, if any."""
         k, spec = self.k, self.spec
         apart = self.words(self.given["k"]) * self.panel
         start = chunk.b.offset(panel * apart).offset(self.product.words_before(block.k_start) * self.panel)
         starts = (*(start.offset(vector * self.lanes) for vector in range(spec.vectors)), start.offset(apart))
         b = Panels(starts, 1, (None,), self.panel, requests=requests, halved=halved)
-        return multiply_tile(k, self.product, rows, b, self.joined_rows, block.words, 1, tile, block.fresh)
+        return multiply_tile(k, self.product, rows, b, self.joined_rows, block.words, 1, before)

@@ -8,12 +8,12 @@ enough independent accumulators hide the latency of the instruction.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
+from sardonyx.compiler.llvm.builder import Carried, Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
-from sardonyx.compiler.llvm.types import I64, PTR
+from sardonyx.compiler.llvm.types import I64
 
 # Bytes of a cache line.
 _LINE = 64
@@ -33,13 +33,18 @@ class Rows:
     """Rows of A: where word 0 of row 0 is, and the stride in words that is not 1: between rows if `along_k`.
 
     `spread` is how many rows have a part of their words between two parts of one row's: those of a tile of AMX, where
-    A lies in such tiles.
+    A lies in such tiles. `near` are 0, 1 and 2 strides where several tiles share them, see `sharing`.
     """
 
     start: Pointer
     stride: Value
     along_k: bool
     spread: int = 1
+    near: tuple[Value | int, ...] = ()
+
+    def sharing(self, k: Function) -> Rows:
+        """The same for tiles that follow in any of several blocks: what they have in common is worked out here."""
+        return replace(self, near=_near(k, self.stride)) if self.along_k else self
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,21 @@ class Tile:
     stride: Value
     panel: int
 
-    def element(self, row: int, panel: int, vector: int, lanes: int) -> Pointer:
-        """Where a vector of it lies."""
-        return self.start.offset(self.stride * row).offset(panel * self.panel + vector * lanes)
+    def places(self, vectors: Iterable[tuple[int, int, int]], lanes: int) -> dict[tuple[int, int, int], Pointer]:
+        """Where vectors of it lie, by row, panel and number within the panel; rows come in order."""
+        found, apart, row, line = {}, self.stride.number, 0, self.start
+        for place in vectors:
+            along = place[1] * self.panel + place[2] * lanes
+            while apart is None and row < place[0]:
+                row, line = row + 1, line.offset(self.stride)
+            found[place] = line.offset(along if apart is None else place[0] * apart + along)
+        return found
+
+    def unless(self, k: Function, fresh: Value, panels: int = 1) -> Tile:
+        """What sums of so many panels at most are added to: this tile, or zeros where they are `fresh`."""
+        zeros = k.zeros(self.start.scalar, panels * self.panel)
+        start = k.select(fresh, zeros.address, self.start.address)
+        return Tile(k.pointer(start, zeros.scalar), k.select(fresh, k.constant(I64, 0), self.stride), self.panel)
 
 
 Registers = dict[tuple[int, int, int], Value]
@@ -91,30 +108,31 @@ def multiply_tile(
     rows: int,
     words: Value,
     unroll: int,
-    tile: Tile | None = None,
-    fresh: Value | None = None,
+    before: Tile | None = None,
 ) -> Registers:
-    """The first `rows` rows of A times the panels, over `words` words of K, added to the tile unless `fresh`.
+    """The first `rows` rows of A times the panels, over `words` words of K, added to the tile `before`, if any.
 
-    The result's vectors by row, panel and number within the panel. Without a tile it is the product alone. Halved
-    panels take an even number of rows and no tile.
+    The result's vectors by row, panel and number within the panel. Halved panels take an even number of rows and no
+    tile.
     """
     lanes = k.target.lanes(product.accumulator)
     steps = _Steps(k, product, a, b, rows)
-    accumulators = {place: k.variable(product.accumulator.vector(steps.lanes_of(place)), 0) for place in steps.places()}
-    if tile is not None and fresh is not None:
-        with k.otherwise(fresh):
-            for place, variable in accumulators.items():
-                variable.set(tile.element(*place, lanes).load(0, lanes))
+    places = steps.places()
+    if before is None:
+        start = {place: k.constant(product.accumulator.vector(steps.lanes_of(place)), 0) for place in places}
+    else:
+        start = {place: line.load(0, lanes) for place, line in before.places(places, lanes).items()}
+    accumulators = {place: Carried(value) for place, value in start.items()}
+    carried = [*accumulators.values(), *steps.pointers]
     whole = words - words % unroll if unroll > 1 else words
-    with k.loop(0, whole, unroll):
+    with k.loop(0, whole, unroll, carried):
         for step in range(unroll):
             if step:
                 k.keep_order()
             steps.multiply(step, accumulators)
         steps.advance(unroll)
     if unroll > 1:
-        with k.loop(whole, words):
+        with k.loop(whole, words, 1, carried):
             steps.multiply(0, accumulators)
             steps.advance(1)
     return steps.results(accumulators)
@@ -122,8 +140,14 @@ def multiply_tile(
 
 def store_tile(tile: Tile, values: Registers) -> None:
     """Write a tile to its place in scratch."""
-    for (row, panel, vector), value in values.items():
-        tile.element(row, panel, vector, value.type.lanes).store(value)
+    lanes = next(iter(values.values())).type.lanes
+    for place, line in tile.places(values, lanes).items():
+        line.store(values[place])
+
+
+def _near(k: Function, stride: Value) -> tuple[Value | int, ...]:
+    """Rows from one pointer; LLVM would chain the sums of strides, and keep words of several steps for the chains."""
+    return 0, *(k.opaque(stride * row) for row in range(1, _ROWS_OF_A_POINTER))
 
 
 class _Steps:
@@ -136,21 +160,19 @@ class _Steps:
         # Two rows share a register, or each takes half of one, where that is half of the work.
         self.shares = b.halved and not k.target.takes_turns
         if a.along_k:
-            # LLVM would chain the sums of strides, and then keep words of several steps because of the chains.
-            self.row_offsets: list[Value | int] = [
-                k.opaque(a.stride * row) if row else 0 for row in range(min(rows, _ROWS_OF_A_POINTER))
-            ]
+            self.row_offsets: Sequence[Value | int] = a.near or (_near(k, a.stride) if rows > 1 else (0,))
             starts = [
                 a.start.offset(a.stride * first) if first else a.start for first in range(0, rows, _ROWS_OF_A_POINTER)
             ]
         else:
             self.row_offsets = list(range(rows))
             starts = [a.start]
-        self.a_pointers = [k.variable(PTR, start.address) for start in starts]
-        self.b_pointers = [k.variable(PTR, start.address) for start in b.starts]
-        self.requests = [k.variable(PTR, request.start.address) for request in b.requests]
+        self.a_pointers = [Carried(start.address) for start in starts]
+        self.b_pointers = [Carried(start.address) for start in b.starts]
+        self.requests = [Carried(request.start.address) for request in b.requests]
         beside = [place for place in (b.minus, b.kept) if place is not None]
-        self.beside = [k.variable(PTR, place.address) for place in beside]
+        self.beside = [Carried(place.address) for place in beside]
+        self.pointers = [*self.a_pointers, *self.b_pointers, *self.requests, *self.beside]
 
     def places(self) -> list[tuple[int, int, int]]:
         """The accumulators by row, panel and number within the panel; for two rows that share one the second row's."""
@@ -162,7 +184,7 @@ class _Steps:
         """The lanes of an accumulator."""
         return self.lanes // 2 if place[1:] == self.halved and not self.shares else self.lanes
 
-    def results(self, accumulators: dict[tuple[int, int, int], Variable]) -> Registers:
+    def results(self, accumulators: dict[tuple[int, int, int], Carried]) -> Registers:
         """The values of the accumulators for every row; where two share one, the first has the lower lanes."""
         values = {place: variable.get() for place, variable in accumulators.items()}
         if self.halved is None:
@@ -194,7 +216,7 @@ class _Steps:
         line = k.pointer(pointers[row // _ROWS_OF_A_POINTER], self.product.word)
         return line.offset(self.row_offsets[row % _ROWS_OF_A_POINTER]).load(step)
 
-    def multiply(self, step: int, accumulators: dict[tuple[int, int, int], Variable]) -> None:
+    def multiply(self, step: int, accumulators: dict[tuple[int, int, int], Carried]) -> None:
         """Step number `step` from where the pointers are."""
         k, b = self.k, self.b
         vectors: dict[tuple[int, int], Value] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Registers, Rows, Tile, multiply_tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, PTR, Type
@@ -120,6 +120,7 @@ class QuarterKernel:
         self.tiles = self.scratch("tile_scratch", self.product.accumulator)
         self.tile_size = self.given["row_block"] * self.panel
         self.table = Table(k, products)
+        self.block = k.stack(self.product.accumulator, self.rows * self.panel)  # a tile's sums of one block of K
 
     def chunk(self, number: Value, rows: str) -> Chunk:
         """The chunk of this number, where each part of A has as many rows as the argument called `rows` says."""
@@ -164,10 +165,13 @@ class QuarterKernel:
         first_made = next(index for index, factors in enumerate(SEVEN) if factors.made)
         is_made = (number >= first_made) & of_seven
         making = range(2 * most - LEAST_MAKING, 2 * most + 1)
+        shared = Rows(a, stride, True).sharing(k)
         with k.loop(0, rows, given["tile_rows"]) as row:
             height = minimum(k, rows - row, given["tile_rows"])
-            lines = Rows(a.offset(row * stride), stride, True)
-            place = Tile(tile.offset(row * self.panel), k.constant(I64, self.panel), self.panel)
+            lines = replace(shared, start=a.offset(row * stride))
+            place = tile.offset(row * self.panel)
+            start = k.pointer(k.select(fresh, place.address, self.block.address), place.scalar)
+            written = Tile(start, k.constant(I64, self.panel), self.panel)
             selector = k.select(is_made & row.equals(0), height + most, height)
             for case in k.choose(selector, (*range(1, most + 1), *making)):
                 panels = there
@@ -176,17 +180,16 @@ class QuarterKernel:
                     panels = replace(there, starts=(left,), minus=right, kept=b)
                 cut = case - most if case > most else case
                 values = multiply_tile(k, self.product, lines, panels, cut, elements, 1)
-                with k.when(fresh):
-                    store_tile(place, values)
-                with k.otherwise(fresh):
-                    store_tile(place, self._added(place, values))
+                store_tile(written, values)
+            with k.otherwise(fresh):
+                self._add_block(place, height)
 
-    def _added(self, tile: Tile, values: Registers) -> Registers:
-        """The tile in memory and the one in registers: sums of blocks of K lose less than one sum of all."""
-        return {
-            (row, panel, vector): tile.element(row, panel, vector, self.lanes).load(0, self.lanes) + value
-            for (row, panel, vector), value in values.items()
-        }
+    def _add_block(self, tile: Pointer, rows: Value) -> None:
+        """Add the sums of a block of K to a tile: sums of blocks lose less than one sum of all."""
+        with self.k.loop(0, rows * self.panel, self.panel) as at:
+            for vector in range(self.vectors):
+                place = tile.offset(at).offset(vector * self.lanes)
+                place.store(place.load(0, self.lanes) + self.block.offset(at).load(vector * self.lanes, self.lanes))
 
     def writer(self, column: Value) -> EpilogueWriter:
         """What stores rows of a panel of results that begins at a column."""

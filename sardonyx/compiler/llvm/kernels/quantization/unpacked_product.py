@@ -11,11 +11,11 @@ from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue, fits_registers
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile, multiply_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, multiply_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.quantization.tile_writer import Sums, TileWriter
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, F32, I32, I64, PTR, U32
+from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, U32
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,11 @@ def _rows(
     """All tiles of rows of a chunk with a panel that is real."""
     panel = k.target.lanes(F32) * spec.vectors
     weights = Panels((real,), spec.vectors, (None,) * spec.vectors, panel)
-    tile = Tile(k.pointer("scratch", F32), k.constant(I64, panel), panel)
     with k.loop(*rows, spec.rows) as row:
 
         def sums(height: int) -> Sums:
             left = Rows(a.offset(row * given["k"]), given["k"], True)
-            fresh = k.constant(BOOL, True)
-            found = multiply_tile(k, PRODUCTS["f32"], left, weights, height, given["k"], 1, tile, fresh)
+            found = multiply_tile(k, PRODUCTS["f32"], left, weights, height, given["k"], 1)
             return {(at, vector): value for (at, _, vector), value in found.items()}
 
         writer.write(column, given["n"] - column, row, minimum(k, rows[1] - row, spec.rows), sums)
