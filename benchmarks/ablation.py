@@ -42,7 +42,7 @@ SWITCHES = (
     Switch("seven products of quarters for eight", {"sardonyx.cpu.fast_products": "0"}),
     Switch("convolutions by Winograd's algorithm", {"sardonyx.cpu.winograd": "0"}),
     Switch("spinning threads", {"session.intra_op.allow_spinning": "0"}),
-    Switch("fused attention", without=("AttentionFusion",)),
+    Switch("fused attention", without=("AttentionFusion", "GroupedAttentionFusion", "HeadAttentionFusion")),
     Switch("queries, keys and values in one product", without=("QKVProjectionFusion",)),
     Switch("layer normalisation in one pass", without=("LayerNormFusionL2", "SkipLayerNormFusion")),
     Switch("residual added while normalising", without=("SkipLayerNormFusion",)),

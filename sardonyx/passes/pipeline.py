@@ -30,6 +30,7 @@ from sardonyx.passes.rules import (
     class_labels,
     convolution,
     gemm,
+    grouped_attention,
     layer_norm,
     no_effect,
     products,
@@ -60,7 +61,9 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *quantization.PASSES,
         *quantization_pairs.PASSES,
         # Several operators into one of the same meaning.
+        *_each(grouped_attention.SHARED_RULES),
         *_fusions(),
+        *_each(grouped_attention.RULES),
         *_each(biased_gelu.APPROXIMATION_RULES),
         # Once attention is one node: the projections before it, and the products that are left.
         *_each(projections.RULES),

@@ -40,6 +40,7 @@ from sardonyx.api.values import value_layout
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
 from sardonyx.passes.base import Level
+from sardonyx.passes.rules.attention_match import BY_HEADS
 from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
@@ -195,6 +196,8 @@ def _compiled(
             _save(model, options, loaded.functions if is_on(config, _KEEPS_FUNCTIONS) else ())
 
     left_out = resolved([*sorted(disabled), *config_keys.names(config, _DISABLED)], logger)
+    if options.optimized_model_filepath and loaded.model.opset_imports.get("", 1) < _ATTENTION_SINCE:
+        left_out |= BY_HEADS
     try:
         return CompiledModel.build(
             loaded,
@@ -254,6 +257,9 @@ def _save(model: ir.Model, options: SessionOptions, functions: Iterable[ir.Funct
     finally:
         model.functions.clear()
 
+
+# The opset from which on a model that is written may hold ONNX's Attention.
+_ATTENTION_SINCE = 23
 
 # Properties that a model may carry in its ort_config, and how their numbers become values.
 _CONFIGURED: dict[str, Any] = {

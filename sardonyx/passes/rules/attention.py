@@ -12,10 +12,11 @@ from sardonyx.ops.framework.facts import Dims, same, unknown_dim
 from sardonyx.passes.base import Context, Level
 from sardonyx.passes.rule import Match, NearMissError, Replacement, Rule
 from sardonyx.passes.rules.attention_bias import NewInputs
-from sardonyx.passes.rules.attention_heads import SPLIT, constant_factor, text
-from sardonyx.passes.rules.attention_mask import ABSORBING, Mask, as_filled, fits, is_causal, may_hide_all, repeated
-from sardonyx.passes.rules.attention_match import NAME, AttentionMatch, Scores, Weighted, flag, readers
-from sardonyx.passes.rules.facts import in_main_graph, permutation, producer, shape_of
+from sardonyx.passes.rules.attention_heads import SPLIT, text
+from sardonyx.passes.rules.attention_mask import Mask, as_filled, fits, is_causal, may_hide_all
+from sardonyx.passes.rules.attention_match import NAME, AttentionMatch, Weighted, first_reader, readers
+from sardonyx.passes.rules.attention_scores import guard_of, is_over_last_axis, scores_of, weighted_product
+from sardonyx.passes.rules.facts import in_main_graph, permutation, shape_of
 from sardonyx.passes.rules.reshapes import constant_target
 
 
@@ -42,16 +43,16 @@ class FuseAttention(Rule):
         return [("", "Softmax")]
 
     def matches(self, node: ir.Node, context: Context) -> Iterator[Match]:
-        product = _weighted_product(node)
-        scores = _scores(node.inputs[0], context)
+        product = weighted_product(node)
+        scores = scores_of(node.inputs[0], context)
         if product is None or scores is None:
             return
-        if not _over_last_axis(node):
+        if not is_over_last_axis(node):
             raise NearMissError("the softmax is not over the last of four axes")
         shape = shape_of(scores.product.outputs[0], context)
         if shape is None or len(shape) != 4:
             raise NearMissError(f"the scores are {text(shape)}, not (batch, heads, queries, keys)")
-        yield AttentionMatch(node, scores, Weighted(_guard(node)[0], product, *_merge(product)), context)
+        yield AttentionMatch(node, scores, Weighted(guard_of(node)[0], product, *_merge(product)), context)
 
     def check(self, m: Match) -> str | None:
         assert isinstance(m, AttentionMatch)
@@ -62,6 +63,8 @@ class FuseAttention(Rule):
             return "MultiHeadAttention computes in float32, in which other types would round differently"
         if not math.isfinite(m.scale) or np.float32(m.scale) == 0:
             return f"its scale is {m.scale}"
+        if m.scores.cap:
+            return "its scores have a soft cap"
         return _shapes_reason(m) or _layout_reason(m) or _masks_reason(m) or _order_reason(m)
 
     def rewrite(self, m: Match) -> Replacement:
@@ -93,116 +96,6 @@ class FuseAttention(Rule):
             values[m.root.outputs[0]] = view.outputs[0]
             attention.name = f"{m.root.name}_attention"
         return Replacement(nodes, values, place)
-
-
-def _over_last_axis(softmax: ir.Node) -> bool:
-    axis = softmax.attributes.get("axis")
-    default = -1 if (softmax.version or 1) >= 13 else 1
-    return (default if axis is None else axis.as_int()) in (-1, 3)
-
-
-# What comes before the softmax
-
-
-def _scores(value: ir.Value | None, context: Context, depth: int = 6) -> Scores | None:
-    """How a value is made from a product of two tensors by scaling and masking; None where it is not."""
-    node = None if value is None else value.producer()
-    if node is None or depth == 0:
-        return None
-    if (node.domain, node.op_type) in (("", "MatMul"), ("com.microsoft", "FusedMatMul")):
-        return _product(node)
-    if node.domain != "":
-        return None
-    if node.op_type in ("Mul", "Div"):
-        return _scaled_scores(node, context, depth)
-    if node.op_type == "Add":
-        return _added_scores(node, context, depth)
-    if node.op_type == "Reshape":
-        return _windowed_scores(node, context, depth)
-    return _filled_scores(node, context, depth) if node.op_type == "Where" else None
-
-
-def _product(node: ir.Node) -> Scores | None:
-    if node.op_type == "MatMul":
-        return Scores(node)
-    if any(flag(node, name) for name in ("transA", "transBatchA", "transBatchB")):
-        return None
-    alpha = node.attributes.get("alpha")
-    return Scores(node, 1.0 if alpha is None else alpha.as_float())
-
-
-def _scaled_scores(node: ir.Node, context: Context, depth: int) -> Scores | None:
-    found = constant_factor(node)
-    if found is not None:
-        scores = _scores(found[0], context, depth - 1)
-        return None if scores is None else scores.scaled(found[1], node)
-    if any(_scores(value, context, depth - 1) is not None for value in node.inputs):
-        raise NearMissError(f"the scores go through a {node.op_type} by what is not one constant number")
-    return None
-
-
-def _added_scores(node: ir.Node, context: Context, depth: int) -> Scores | None:
-    for value, mask in (node.inputs, node.inputs[::-1]):
-        scores = _scores(value, context, depth - 1)
-        if scores is not None and mask is not None:
-            return scores.masked(Mask(mask), node)
-    return None
-
-
-def _windowed_scores(node: ir.Node, context: Context, depth: int) -> Scores | None:
-    """Scores to which a mask is added while their batch is (images, windows); `node` puts that together again."""
-    total = producer(node.inputs[0], "Add")
-    for value, mask in () if total is None else (total.inputs, total.inputs[::-1]):
-        split = producer(value, "Reshape")
-        scores = None if split is None else _scores(split.inputs[0], context, depth - 1)
-        if total is None or split is None or scores is None or mask is None:
-            continue
-        before, windows = shape_of(split.inputs[0], context), shape_of(split.outputs[0], context)
-        after = shape_of(node.outputs[0], context)
-        if before is None or after is None or windows is None or len(before) != 4 or len(windows) != 5:
-            raise NearMissError(f"its scores are taken apart as {text(windows)}, not (images, windows, heads, …)")
-        # A Reshape keeps the number of elements: the batch is the same where the other sizes are.
-        if len(after) != 4 or not all(map(same, before[1:], after[1:])) or not all(map(same, before[1:], windows[2:])):
-            raise NearMissError(f"its scores are taken apart and put together again as {text(after)} of {text(before)}")
-        return scores.viewed(split).masked(Mask(mask, windows=windows), total).viewed(node)
-    return None
-
-
-def _filled_scores(node: ir.Node, context: Context, depth: int) -> Scores | None:
-    condition = node.inputs[0]
-    assert condition is not None
-    for value, other, keeps in ((node.inputs[1], node.inputs[2], True), (node.inputs[2], node.inputs[1], False)):
-        scores = _scores(value, context, depth - 1)
-        if scores is None:
-            continue
-        filler = repeated(other)
-        if filler is None:
-            raise NearMissError("what replaces hidden scores is not one constant number")
-        if filler > ABSORBING:
-            raise NearMissError(
-                f"hidden scores are replaced by {filler}, which cannot be added without a trace of the score"
-            )
-        return scores.masked(Mask(condition, filler, keeps), node)
-    return None
-
-
-# What comes after the softmax
-
-
-def _guard(softmax: ir.Node) -> tuple[tuple[ir.Node, ...], ir.Value]:
-    """Where(IsNaN(p), 0, p) around the result of a softmax, if it is there, and the weights."""
-    weights = softmax.outputs[0]
-    for test in readers(weights, "IsNaN"):
-        for where in readers(test.outputs[0], "Where"):
-            if where.inputs[2] is weights and repeated(where.inputs[1]) == 0:
-                return (where, test), where.outputs[0]
-    return (), weights
-
-
-def _weighted_product(softmax: ir.Node) -> ir.Node | None:
-    """The product of the weights with the values."""
-    _, weights = _guard(softmax)
-    return next((node for node in readers(weights, "MatMul") if node.inputs[0] is weights), None)
 
 
 def _merge(product: ir.Node) -> tuple[ir.Node, ir.Node]:
@@ -253,7 +146,8 @@ def _shapes_reason(m: AttentionMatch) -> str | None:
         return f"query, keys and values differ in heads: {heads}, {key[1]} and {value[1]}"
     if size != key[3]:
         return f"heads of the query have size {size}, those of the keys {key[3]}"
-    if not same(key[2], value[2]):
+    # The last product needs as many values as there are keys: behind a past of either, it checks them in every run.
+    if not m.has_past and not same(key[2], value[2]):
         return f"there are {key[2]} keys and {value[2]} values"
     if not isinstance(value[3], int):
         return f"the size of the values' heads is {value[3]}"
@@ -312,23 +206,8 @@ def _order_reason(m: AttentionMatch) -> str | None:
 
 
 def _place(m: AttentionMatch) -> ir.Node | None:
-    """The first reader of the present keys and values where that comes before the root, else None."""
-    covered = set(m.nodes)
-    readers = [use.node for join in m.joins for use in join.outputs[0].uses() if use.node not in covered]
-    graph = m.root.graph
-    if not readers or not isinstance(graph, ir.Graph):
-        return None
-    if any(node.graph is not graph for node in readers):
-        raise NearMissError("another graph reads the present keys or values")
-    position = {node: place for place, node in enumerate(graph)}
-    first = min(readers, key=position.__getitem__)
-    if position[first] > position[m.root]:
-        return None
     inputs = [m.query.rows, m.key.rows, m.value_heads.rows, *(mask.value for mask in m.scores.masks)]
-    makers = [value.producer() for value in inputs if value is not None]
-    if any(position.get(node, -1) >= position[first] for node in makers if node is not None):
-        raise NearMissError(f"{first.op_type} reads the present keys or values before its inputs are there")
-    return first
+    return first_reader(m, m.joins, inputs)
 
 
 RULES: tuple[Rule, ...] = (FuseAttention(),)

@@ -10,16 +10,16 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Dims, same
 from sardonyx.passes.rule import RULE_KEY
-from sardonyx.passes.rules.attention_heads import Heads
+from sardonyx.passes.rules.attention_heads import SPLIT, Heads
 from sardonyx.passes.rules.attention_mask import Mask, fits, repeated
-from sardonyx.passes.rules.attention_match import NAME, AttentionMatch, readers
+from sardonyx.passes.rules.attention_match import NAMES, MaskedMatch, readers
 from sardonyx.passes.rules.facts import shape_of
 
 
 class NewInputs:
     """Nodes before the attention that replaces a match and will stand at `place`; they gather in `nodes`."""
 
-    def __init__(self, m: AttentionMatch, place: ir.Node | None) -> None:
+    def __init__(self, m: MaskedMatch, place: ir.Node | None) -> None:
         self.m = m
         self.place = place or m.root
         self.nodes: list[ir.Node] = []
@@ -32,6 +32,27 @@ class NewInputs:
         if self._opset < 10:
             return self._node("Slice", [heads.rows], "rows", {"axes": [2], "starts": [first], "ends": [last]})
         return self._node("Slice", [heads.rows, *(self._integers("columns", one) for one in (first, last, 2))], "rows")
+
+    def heads(self, rows: ir.Value) -> ir.Value:
+        """(batch, length, heads, size) as (batch, heads, length, size)."""
+        return self._node("Transpose", [rows], "heads", {"perm": SPLIT})
+
+    def added(self) -> tuple[ir.Value, Dims] | None:
+        """The masks as one tensor that broadcasts to the scores, and its shape; None without masks."""
+        masks = self.m.scores.masks
+        return self._sum([self._additive(mask) for mask in masks]) if masks else None
+
+    def size(self, value: ir.Value | None, axis: int) -> ir.Value:
+        """One dimension of a value, as a tensor of one element."""
+        every = self._node("Shape", [value], "size")
+        return self._node("Gather", [every, self._integers("axis", axis)], "size")
+
+    def widened(self, bias: ir.Value, lengths: Sequence[ir.Value]) -> ir.Value:
+        """The bias of (…, 1 or keys) for as many keys as `lengths` add up to."""
+        total, *others = lengths
+        for other in others:
+            total = self._node("Add", [total, other], "keys")
+        return self._node("Expand", [bias, total], "keys")
 
     def bias(self) -> ir.Value | None:
         """The masks as one additive tensor of (1 or batch, 1 or heads, queries, keys); None without masks."""
@@ -124,7 +145,7 @@ class NewInputs:
         assert isinstance(graph, ir.Graph)
         for node in readers(source, op_type):
             found = shape_of(node.outputs[0], self.m.context)
-            ours = NAME in node.metadata_props.get(RULE_KEY, "").split(",")
+            ours = not NAMES.isdisjoint(node.metadata_props.get(RULE_KEY, "").split(","))
             if not ours or node.graph is not graph or found is None or not all(map(same, found, shape)):
                 continue
             if next(item for item in graph if item in (node, self.place)) is node:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -14,6 +14,10 @@ from sardonyx.passes.rules.attention_heads import Heads, keys, past_or_split, qu
 from sardonyx.passes.rules.attention_mask import Mask
 
 NAME = "AttentionFusion"
+GROUPED_NAME = "GroupedAttentionFusion"
+HEADS_NAME = "HeadAttentionFusion"
+BY_HEADS = frozenset({GROUPED_NAME, HEADS_NAME})  # these make ONNX's Attention
+NAMES = BY_HEADS | {NAME}
 
 
 @dataclass(frozen=True)
@@ -24,18 +28,22 @@ class Scores:
     factor: float = 1.0
     masks: tuple[Mask, ...] = ()
     nodes: tuple[ir.Node, ...] = ()
+    cap: float = 0.0  # they are cap * tanh(scores / cap), before they are masked
 
     def scaled(self, factor: float, node: ir.Node) -> Scores:
-        if self.masks:
-            raise NearMissError("the scores are scaled after they are masked")
-        return Scores(self.product, self.factor * factor, (), (*self.nodes, node))
+        if self.masks or self.cap:
+            raise NearMissError("the scores are scaled after they are masked or capped")
+        return replace(self, factor=self.factor * factor, nodes=(*self.nodes, node))
+
+    def capped(self, cap: float, node: ir.Node) -> Scores:
+        return replace(self, cap=cap, nodes=(*self.nodes, node))
 
     def masked(self, mask: Mask, node: ir.Node) -> Scores:
-        return Scores(self.product, self.factor, (*self.masks, mask), (*self.nodes, node))
+        return replace(self, masks=(*self.masks, mask), nodes=(*self.nodes, node))
 
     def viewed(self, node: ir.Node) -> Scores:
         """The same scores in another shape."""
-        return Scores(self.product, self.factor, self.masks, (*self.nodes, node))
+        return replace(self, nodes=(*self.nodes, node))
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,19 @@ class Weighted:
     reshape: ir.Node
 
 
-class AttentionMatch(Match):
+class MaskedMatch(Match):
+    """Attention whose scores may be masked."""
+
+    scores: Scores
+    query: Heads
+
+    @property
+    def shape(self) -> Dims:
+        """(batch, heads, queries, keys) of the scores."""
+        raise NotImplementedError
+
+
+class AttentionMatch(MaskedMatch):
     """Attention from the projections to the merged heads; the root is the Reshape that merges them."""
 
     def __init__(self, softmax: ir.Node, scores: Scores, weighted: Weighted, context: Context) -> None:
@@ -109,3 +129,25 @@ def flag(node: ir.Node, name: str) -> bool:
 
 def readers(value: ir.Value, *op_types: str) -> list[ir.Node]:
     return [use.node for use in value.uses() if use.node.op_type in op_types and use.node.domain == ""]
+
+
+def first_reader(m: Match, joins: Iterable[ir.Node], inputs: Iterable[ir.Value | None]) -> ir.Node | None:
+    """The first reader of what `joins` give where that comes before the root, else None.
+
+    What is made of `inputs` has to stand before it; NearMissError where these come later.
+    """
+    covered = set(m.nodes)
+    uses = [use.node for join in joins for use in join.outputs[0].uses() if use.node not in covered]
+    graph = m.root.graph
+    if not uses or not isinstance(graph, ir.Graph):
+        return None
+    if any(node.graph is not graph for node in uses):
+        raise NearMissError("another graph reads the present keys or values")
+    position = {node: place for place, node in enumerate(graph)}
+    first = min(uses, key=position.__getitem__)
+    if position[first] > position[m.root]:
+        return None
+    makers = [value.producer() for value in inputs if value is not None]
+    if any(position.get(node, -1) >= position[first] for node in makers if node is not None):
+        raise NearMissError(f"{first.op_type} reads the present keys or values before its inputs are there")
+    return first
