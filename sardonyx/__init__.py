@@ -238,9 +238,10 @@ _late_algebra.install()
 def __getattr__(name: str) -> Any:
     if name not in _HOMES and name not in _SUBMODULES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from sardonyx.runtime.forks import whole
     from sardonyx.runtime.native.collector import paused
 
-    with paused():
+    with whole(), paused():
         module = importlib.import_module(f"{__name__}.{_HOMES.get(name) or _SUBMODULES[name]}")
     value: Any = getattr(module, name) if name in _HOMES else module
     globals()[name] = value

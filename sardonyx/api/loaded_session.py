@@ -18,7 +18,7 @@ from sardonyx.api.arguments import wrong_argument
 from sardonyx.api.building.built import Built
 from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.node_arg import NodeArg
-from sardonyx.api.building.session_request import SessionRequest
+from sardonyx.api.building.session_request import EXTERNAL_FOLDER, SessionRequest
 from sardonyx.api.building.shared_symbols import Contradiction
 from sardonyx.api.options import environment
 from sardonyx.api.options.run_options import RunOptions, check_run_config, shrinks_memory
@@ -33,6 +33,7 @@ from sardonyx.api.running.session_profile import SessionProfile
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import RefusedError, execute
 from sardonyx.runtime.file_state import file_state
+from sardonyx.runtime.forks import free_in_child, whole
 from sardonyx.runtime.memory.constant_memory import WEIGHTS
 from sardonyx.runtime.memory.mapped_pages import check_unwritten
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
@@ -76,8 +77,9 @@ class LoadedSession:
         self._disabled = frozenset(disabled_optimizers)
         self._request = SessionRequest(source, self._options, providers, provider_options, self._disabled, self._logger)
         self.memory_limit = memory_limit(self._options._config)
-        with self.within_limit():
+        with whole(), self.within_limit():
             built = session_opening.open_session(self._request._replace(trace=trace))
+        self._request = self._request.wherever()
         self._providers = built.providers
         self._maps = built.maps
         self._memory_owners = [*built.providers]
@@ -91,7 +93,7 @@ class LoadedSession:
         self._files = {path: file_state(path) for path in built.files}
         self._settled = self._plans_of_sizes(built.states) if built.open_ifs else None
         self._distinct: OutputPlans | None = None
-        self._distinct_lock = threading.Lock()
+        self._distinct_lock = free_in_child(threading.Lock())
         self.short_way = (
             ShortWay.of(self._plan, self._given.names)
             if self._context.trace is None and self._options.enable_cpu_mem_arena
@@ -317,8 +319,12 @@ class LoadedSession:
         """What a session of the same model would be with these options and changes of the request; none is saved."""
         options = options._copy()
         options.optimized_model_filepath = ""
+        folder = self._request.options._config.get(EXTERNAL_FOLDER)
+        if folder:
+            options._config[EXTERNAL_FOLDER] = folder
         build = self._build or session_opening.build
-        return build(self._request._replace(options=options, **changes))
+        with whole():
+            return build(self._request._replace(options=options, **changes))
 
     def _same_built_again(self, **changes: Any) -> Built:
         """The same for this session's own runs; InvalidArgument where the model is another one by now."""

@@ -119,7 +119,7 @@ def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> B
         engine,
         store.settings,
         files.array,
-        functools.partial(_build_again, request, files),
+        functools.partial(_build_again, request.wherever(), files),
         lets_go=True,
         on_missed=store.note_missed,
     )

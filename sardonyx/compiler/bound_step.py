@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.memory.constant_memory import constant_empty
 
 Array = np.ndarray[Any, Any]
@@ -157,7 +158,7 @@ class ComputedBuffer(Buffer):
         self.identity = identity
         self.hold = hold
         self.kept: object = None
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     @property
     def address(self) -> int:

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.trace import Trace, Work
 
 _HEAD = "#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations"
@@ -25,7 +26,7 @@ class NodeMemory(Trace):
         self.path = path
         self.inner = inner
         self._sizes: dict[tuple[str, int], tuple[int, int, int]] = {}
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def event(
         self, category: str, name: str, start: int, arguments: dict[str, Any] | None = None, end: int | None = None

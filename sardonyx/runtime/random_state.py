@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.runtime.forks import free_in_child
+
 _seed: int | None = None
 
 
@@ -34,7 +36,7 @@ class Stream:
         else:
             seed = int.from_bytes(os.urandom(4))
         self._generator = np.random.RandomState(seed % 2**32)
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def uniform(self, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """float64 numbers from [0, 1)."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.runtime.forks import free_in_child
 
 if TYPE_CHECKING:
     from sardonyx.runtime.plan import Step, Value
@@ -64,7 +65,7 @@ class Trace:
         moment = datetime.now()
         self.path = f"{prefix}_{moment:%Y-%m-%d_%H-%M-%S}_{moment.microsecond // 1000:03d}.json"
         self._lines: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         with open(self.path, "w", encoding="utf-8"):
             pass  # the file exists from the start, so that a bad place is an error now and not at the end
 

@@ -366,6 +366,23 @@ def test_what_an_engine_cannot_do_comes_from_the_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], first[0])
 
 
+def test_other_sizes_come_from_the_model_in_whatever_folder_the_process_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "model.onnx")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    expected = session(Path("model.onnx"), {"sardonyx.engine_cache": "0"}).run(None, {"ids": IDS[:5]})
+    keep(Path("model.onnx"))
+    made = session(Path("model.onnx"))
+    assert is_stored(made)
+    monkeypatch.chdir(tmp_path / "other")
+    for one, other in zip(made.run(None, {"ids": IDS[:5]}), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert made._sess is not None
+    assert made._sess.passes
+
+
 def test_another_process_finds_the_engine(tmp_path: Path) -> None:
     write_model(tmp_path / "model.onnx")
     program = (

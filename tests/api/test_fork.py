@@ -104,6 +104,21 @@ def test_a_session_of_the_parent_runs_in_children_while_other_threads_use_it() -
     _check(session, 2)
 
 
+def test_children_bind_to_new_sizes_while_other_threads_do() -> None:
+    session, sizes = _session(2), iter(range(1, 10_000))
+
+    def bind() -> None:
+        for _ in range(4):
+            size = next(sizes)
+            x = X[:size]
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], x * x * x + x, rtol=1e-5, atol=1e-6)
+
+    def check() -> None:
+        assert [_in_child(bind) for _ in range(8)] == [0] * 8
+
+    _meanwhile(bind, check)
+
+
 def test_children_compile_while_other_threads_of_the_parent_compile(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

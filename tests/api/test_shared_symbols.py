@@ -163,3 +163,29 @@ def test_expressions_over_names() -> None:
     arrays[1] = np.zeros((3, 5))
     assert "'b' is 2 in axis 0 of input 'x' and 3 in axis 0 of input 'mask'" in str(shared.contradiction(arrays))
     assert shared.contradiction([None, [], arrays[2]]) is None
+
+
+@pytest.mark.parametrize("from_bytes", [False, True])
+@pytest.mark.parametrize("entry", ["", "sub"])
+def test_the_model_is_found_again_in_whatever_folder_the_process_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_bytes: bool, entry: str
+) -> None:
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [4], numbers(4).tobytes(), raw=True)
+    model = onnx.load_from_string(
+        built([helper.make_node("Sum", ["x", "z", "w"], ["y"])], {"x": ["N"], "z": ["N"]}, ["y"])
+    )
+    model.graph.initializer.append(weights)
+    folder = tmp_path / entry if from_bytes else tmp_path
+    folder.mkdir(exist_ok=True)
+    (tmp_path / "other").mkdir()
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    monkeypatch.chdir(tmp_path)
+    options = ort.SessionOptions()
+    if entry:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", entry)
+    session = ort.InferenceSession((folder / "m.onnx").read_bytes() if from_bytes else "m.onnx", options)
+    monkeypatch.chdir(tmp_path / "other")
+    (result,) = session.run(None, {"x": numbers(4), "z": numbers(1)})
+    np.testing.assert_allclose(result, numbers(4) + numbers(1) + numbers(4), rtol=1e-6)
+    with pytest.raises(errors.NoSuchFile if not from_bytes else errors.Fail):  # as in onnxruntime, which reads it anew
+        session.set_providers(["CPUExecutionProvider"])

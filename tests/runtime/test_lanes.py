@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,53 @@ def test_concurrent_runs_have_lanes_of_their_own() -> None:
         thread.join()
     team.close()
     assert wrong == []
+
+
+class _Interruption(BaseException):
+    """What the handler of a signal raises."""
+
+
+def _interrupted(call: Any, place: int) -> bool:
+    """Whether a call was ended where it, or what it calls, enters a function for the `place`-th time."""
+    left = [place]
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if event == "call" and file.endswith(("lanes.py", "memory.py")) and not name.startswith("<"):
+            left[0] -= 1
+            if left[0] == 0:
+                raise _Interruption
+
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        call()
+    except _Interruption:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupted_preparation_leaves_no_place_that_is_gone() -> None:
+    """Wherever a signal ends it, the lane is right for the next run."""
+    small, large = _plan(arena=1 << 12, scratch=64), _plan(arena=1 << 16, scratch=1 << 12, steps=40)
+    place = 1
+    while True:
+        lane = Lane()
+        lane.prepare(small)
+        was_interrupted = _interrupted(lambda lane=lane: lane.prepare(large), place)
+        for plan in (small, large):
+            lane.prepare(plan)
+            fields = (ctypes.c_int64 * LaneField.COUNT).from_address(lane.address)
+            first_base = ctypes.c_int64.from_address(fields[LaneField.BASES]).value
+            assert lane._control is not None
+            assert lane._control.address <= fields[LaneField.WORDS] < lane._control.address + lane.control_bytes
+            assert lane._arena is not None
+            assert first_base == lane.arena == lane._arena.address
+            assert lane._scratch is not None
+            assert fields[LaneField.SCRATCH] == lane._scratch.address
+        if not was_interrupted:
+            break
+        place += 1
+    assert place > 5

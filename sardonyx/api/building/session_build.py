@@ -26,7 +26,7 @@ from sardonyx.api.building.model_overrides import (
     take_off_inputs,
 )
 from sardonyx.api.building.placement_report import log_placement
-from sardonyx.api.building.session_request import SessionRequest
+from sardonyx.api.building.session_request import EXTERNAL_FOLDER, SessionRequest
 from sardonyx.api.building.shared_caches import shared_caches
 from sardonyx.api.building.signature import Signature
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
@@ -53,7 +53,6 @@ _NO_COMPILE = "session.disable_model_compile"
 _KEEPS_FUNCTIONS = "session.disable_aot_function_inlining"
 _DISABLED = "optimization.disable_specified_optimizers"
 _MINIMAL_BUILD = "optimization.minimal_build_optimizations"
-_FOLDER = "session.model_external_initializers_file_folder_path"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 
@@ -155,7 +154,7 @@ def _load(source: Source, options: SessionOptions) -> LoadedModel:
         source = proto
     return load_model(
         source,
-        external_folder=config.get(_FOLDER) or None,
+        external_folder=config.get(EXTERNAL_FOLDER) or None,
         external_buffers=options._external_files or None,
         allow_unreleased_opsets=None if is_on(config, "session.allow_released_opsets_only") else True,
         model_path=path,

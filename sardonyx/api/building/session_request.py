@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +11,9 @@ if TYPE_CHECKING:
     from sardonyx import log
     from sardonyx.api.options.session_options import SessionOptions
     from sardonyx.runtime.trace import Trace
+
+# The config entry with the folder of the external data of models that are no files; the working directory without it.
+EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class SessionRequest(NamedTuple):
@@ -30,3 +35,13 @@ class SessionRequest(NamedTuple):
     distinct_symbols: bool = False
     constant_initializers: bool = False
     sizes: Mapping[str, tuple[int, ...]] | None = None
+
+    def wherever(self) -> SessionRequest:
+        """The same for whoever builds the model again, from whatever working directory."""
+        with contextlib.suppress(OSError):  # the working directory is gone: paths in it lead nowhere
+            if isinstance(self.source, str):
+                return self._replace(source=os.path.abspath(self.source))
+            options = self.options._copy()
+            options._config[EXTERNAL_FOLDER] = os.path.abspath(options._config.get(EXTERNAL_FOLDER) or "")
+            return self._replace(options=options)
+        return self

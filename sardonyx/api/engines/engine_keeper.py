@@ -21,6 +21,7 @@ from sardonyx.compiler.stored.stored_plan import NotStorableError, stored_plans
 from sardonyx.compiler.stored.stored_program import StoredProgram, segments_in, stored_program
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections
+from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.native.native_segment import BindingError, PlanKey, ReadyPlan
 
 # Seconds that a process waits at its end for engines that are being written; one that is not whole then is lost.
@@ -56,7 +57,7 @@ class Keeper:
         self._seen: set[PlanKey] = set()  # these, and those that were made for the engine alone
         self._count = 0
         self._is_writing = self._has_written = False
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     @staticmethod
     def of(store: EngineStore, built: Built, logger: log.Logger) -> Keeper | None:
@@ -83,10 +84,14 @@ class Keeper:
             self._seen.update(new)
             self._keys = [*new, *(self._keys or [])]
             if not self._is_writing:
-                self._is_writing = True
                 writer = threading.Thread(target=self._write, name="sardonyx-engine", daemon=True)
+                try:
+                    writer.start()
+                except RuntimeError as error:  # no more threads, or the process ends
+                    self._logger.info(f"no engine is kept of this model: {error}", "engine")
+                    return False
+                self._is_writing = True
                 _WRITERS.add(writer)
-                writer.start()
             counts = Counter(key.segment for key in self._keys)
         return bool(counts) and max(counts.values()) < MOST_SHAPES
 

@@ -25,6 +25,7 @@ from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.dtype_names import dtype_called
 from sardonyx.runtime.files.engine_file import Bytes, Engine
+from sardonyx.runtime.forks import free_in_child, whole
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.native.native_segment import NativeSegment, PlanKey, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Plan
@@ -129,11 +130,11 @@ class LaterSession:
         self._built: Built | None = None
         self._segments: Sequence[NativeSegment] | None = None
         self.has_missed = False  # whether something came from the model that the engine has not
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def built(self) -> Built:
         """What the model is made into."""
-        with self._lock:
+        with whole(), self._lock:
             if self._built is None:
                 self._built = self._build()
             return self._built

@@ -13,9 +13,10 @@ from sardonyx.api.arguments import as_int, wrong_argument
 from sardonyx.api.options.thread_callbacks import ThreadCallbacks
 from sardonyx.providers import registry
 from sardonyx.runtime import random_state
+from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.threads.team_options import CreateThread, JoinThread, ThreadHooks
 
-_lock = threading.Lock()
+_lock = free_in_child(threading.Lock())
 _global_pools: tuple[int, int] | None = None
 _global_callbacks = ThreadCallbacks()
 _global_hooks: ThreadHooks | None = None

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from sardonyx import errors
+from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.plan_parts import needed_for
 
@@ -20,7 +21,7 @@ class OutputPlans:
         self.whole = plan
         self._names = tuple(output_names)
         self._parts: dict[tuple[str, ...], Plan] = {}
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     @property
     def plans(self) -> list[Plan]:

@@ -20,6 +20,7 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.running.fast_run import ShortWay
 from sardonyx.api.running.output_plans import OutputPlans
 from sardonyx.light_dataclass import dataclass
+from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.native.fast_call import FastCall
 from sardonyx.runtime.plan import Plan
 
@@ -30,6 +31,7 @@ Sizes = tuple[tuple[int, ...], ...]
 MOST_SIZES = 4
 MOST_BUILDS = 16
 _MOST_SEEN = 64
+_UNKNOWN: Any = object()  # what is known of sizes that have not come twice
 
 
 @dataclass
@@ -60,7 +62,7 @@ class SettledPlans:
         self._made: OrderedDict[Sizes, Settled | None] = OrderedDict()
         self._seen: set[Sizes] = set()
         self._builds = 0
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     @property
     def plans(self) -> list[Plan]:
@@ -78,7 +80,8 @@ class SettledPlans:
         if any(name not in shapes for name in self._inputs):
             return False
         sizes = tuple(shapes[name] for name in self._inputs)
-        return self._made[sizes] is not None if sizes in self._made else self._builds < MOST_BUILDS
+        known = self._made.get(sizes, _UNKNOWN)
+        return self._builds < MOST_BUILDS if known is _UNKNOWN else known is not None
 
     def made(self, inputs: Sequence[Any]) -> Settled | None:
         """What there is for inputs like these."""
@@ -90,8 +93,9 @@ class SettledPlans:
         sizes = _sizes(inputs)
         if sizes is None:
             return None
-        if sizes in self._made:
-            return self._made[sizes]
+        known: Settled | None = self._made.get(sizes, _UNKNOWN)
+        if known is not _UNKNOWN:
+            return known
         is_new = sizes not in self._seen
         if is_new and len(self._seen) >= _MOST_SEEN:
             return None
@@ -106,7 +110,7 @@ class SettledPlans:
                 self._made[sizes] = found
                 while len(self._made) > MOST_SIZES:
                     self._made.popitem(last=False)
-            return self._made[sizes]
+            return self._made.get(sizes)
         finally:
             self._lock.release()
 

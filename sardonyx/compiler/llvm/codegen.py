@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from sardonyx import errors
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.runtime.forks import around_forks
 from sardonyx.runtime.threads.interrupts import WORDS_SYMBOL, words_address
 
 # LLVM keeps global state; one compilation at a time.
 _LOCK = threading.RLock()
 
-if hasattr(os, "register_at_fork"):  # no fork in the middle of one: the child could never compile
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+around_forks(_LOCK.acquire, _LOCK.release)  # no fork in the middle of one: the child could never compile
 
 
 @functools.cache

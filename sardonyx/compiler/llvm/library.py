@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,10 +20,9 @@ from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.kernel_cache import KernelCache, default_folder
+from sardonyx.runtime.forks import around_forks
+from sardonyx.runtime.helpers import Helpers
 from sardonyx.runtime.native.native_image import NativeImage
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
 
 Array = np.ndarray[Any, Any]
 
@@ -139,28 +138,22 @@ class KernelLibrary:
             for begin, end in shares:
                 kernel(place, begin, end, None)
 
-        with self.helpers() as pool:
-            others = [pool.submit(work) for _ in range(threads - 1)]
-            work()
-            for other in others:
-                if not other.cancel():  # one that has not begun yet finds nothing left
-                    other.result()
+        with self.helpers() as helpers:
+            helpers.share(work, threads - 1)
 
     @contextmanager
-    def helpers(self) -> Iterator[ThreadPoolExecutor]:
+    def helpers(self) -> Iterator[Helpers]:
         """Threads that help this one with what `run` does: inside, all calls share them, so that they start once."""
-        held: ThreadPoolExecutor | None = getattr(self._helpers, "pool", None)
+        held: Helpers | None = getattr(self._helpers, "held", None)
         if held is not None:
             yield held
             return
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), "sardonyx-pack") as pool:
-            self._helpers.pool = pool
+        with Helpers(max(1, (os.cpu_count() or 1) - 1), "sardonyx-pack") as helpers:
+            self._helpers.held = helpers
             try:
-                yield pool
+                yield helpers
             finally:
-                self._helpers.pool = None
+                self._helpers.held = None
 
     def _make(self, key: str, emit: Emit, spec: Any) -> int:
         found = self._cached(key)
@@ -288,5 +281,4 @@ def _after_fork() -> None:
         lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+around_forks(_before_fork, _after_fork)

@@ -22,6 +22,7 @@ from sardonyx.compiler.binding import Buffer, Tensor
 from sardonyx.compiler.bound_step import contents_of
 from sardonyx.compiler.pieces import PieceMaker
 from sardonyx.compiler.traced import Trace, text_of
+from sardonyx.runtime.forks import free_in_child
 
 if TYPE_CHECKING:
     from sardonyx.compiler.new_sizes.looks import Looks
@@ -260,7 +261,7 @@ class Formulas:
         self._lasting = lasting
         self._looks = looks
         self._families: dict[Hashable, Family] = {}
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def find(self, structure: Hashable, inputs: Tensors) -> Recording | None:
         """What the binding for these inputs comes to, where a formula says so."""

@@ -27,6 +27,7 @@ from sardonyx.compiler.new_sizes.recording import Recording
 from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.new_sizes.route import NoOutlineError, RoutedWalk, Routes
 from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
+from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag
 
@@ -102,7 +103,7 @@ class Outline:
     """
 
     def __init__(self, sample: Sample, kinds: Sequence[int], fixed: Collection[int]) -> None:
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         self._kinds = [kind for kind in kinds if kind >= 0]
         self._constants = tuple(sample.constants)
         self._labels = tuple([step.label for step in sample.steps])
@@ -329,7 +330,7 @@ class Outlines:
         self._topologies: dict[Hashable, tuple[int, Hashable]] = {}
         self._sample: Sample | None = None
         self._given_up = False  # a plan had no outline, so that the others have none
-        self._lock = threading.RLock()
+        self._lock = free_in_child(threading.RLock())
 
     def learn(self, sample: Sample) -> None:
         """Keep a plan that was bound in the ordinary way: its outline is made when another one is wanted."""

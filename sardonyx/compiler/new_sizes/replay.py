@@ -19,6 +19,7 @@ from sardonyx.compiler.new_sizes.formulas import Formulas
 from sardonyx.compiler.new_sizes.looks import Looks, Tensors
 from sardonyx.compiler.new_sizes.recording import Bind, Recording, record
 from sardonyx.compiler.pieces import PieceMaker
+from sardonyx.runtime.forks import free_in_child
 
 # Recordings of a segment; beyond, all are dropped. Each takes a few kilobytes.
 MOST_RECORDINGS = 4096
@@ -36,7 +37,7 @@ class Replays:
         # For each look of the inputs: the places whose contents were read, and the recordings by those contents.
         self._known: dict[Hashable, tuple[tuple[int, ...], dict[Hashable, Recording]]] = {}
         self._count = 0
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         self.formulas = Formulas(self.lasting, looks)
 
     def bind(

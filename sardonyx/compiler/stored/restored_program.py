@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.files.engine_file import Bytes
+from sardonyx.runtime.forks import free_in_child, whole
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan, Slot, Step, StepCall, Value
 
@@ -29,11 +30,11 @@ class _Later(Generic[_Made]):
     def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
         self._made: _Made | None = None
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def now(self) -> _Made:
         if self._made is None:
-            with self._lock:
+            with whole(), self._lock:
                 self._made = self._made or self._make()
         return self._made
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol, TypeVar
@@ -23,6 +22,7 @@ from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.file_state import state_of
 from sardonyx.runtime.files.digest import sha256
 from sardonyx.runtime.files.kernel_cache import TEMPORARY, StrPath, bound_folder, is_private, prepare_folder
+from sardonyx.runtime.helpers import Helpers
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.constant_memory import constant_empty
 from sardonyx.runtime.memory.mapped_pages import map_open_file
@@ -351,29 +351,16 @@ def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:
 
 
 def _for_each(work: Callable[[Item], None], items: Sequence[Item]) -> None:
-    """Do the work of all items on several threads; the first error of one of them comes through.
-
-    A pool of `concurrent.futures` takes longer to import than all of a small engine to read.
-    """
+    """Do the work of all items on several threads; the first error of one of them comes through."""
     rest = iter(items)
-    problems: list[Exception] = []
 
     def go_on() -> None:
-        try:
-            for item in rest:
-                work(item)
-        except Exception as error:
-            problems.append(error)
+        for item in rest:
+            work(item)
 
     count = min(_READERS, os.cpu_count() or 1, len(items)) - 1
-    others = [threading.Thread(target=go_on, name="sardonyx-engine-reader") for _ in range(count)]
-    for other in others:
-        other.start()
-    go_on()
-    for other in others:
-        other.join()
-    if problems:
-        raise problems[0]
+    with Helpers(count, "sardonyx-engine-reader") as helpers:
+        helpers.share(go_on, count)
 
 
 def _sums(block: Bytes) -> list[int]:

@@ -163,9 +163,9 @@ class Lane:
         fields[LaneField.WORDS] = control.address + starts[1]
         fields[LaneField.COUNTERS] = control.address + starts[2]
         fields[LaneField.BASES] = control.address + starts[3]
-        self._control, self._fields, self._room = control, fields, (words, steps, bases)
-        self.address = control.address
-        self._place_arena()
+        self._place_arena(fields, self.arena)
+        # At once, here and below: a signal's handler may end the call in between, and others have the lane then.
+        self._control, self._fields, self._room, self.address = control, fields, (words, steps, bases), control.address
 
     def _grow_scratch(self, nbytes: int, threads: int) -> None:
         if nbytes <= self._scratch_each and threads <= self.threads:
@@ -184,17 +184,17 @@ class Lane:
             return
         before = self.arena_bytes
         self._arena, self.arena = None, 0  # the old one goes before the new one comes
-        self._place_arena()
         wanted = nbytes if self._growth is None else self._growth(nbytes, before)
-        self._arena = Memory(wanted, "the arena of a run", self._limit)
-        self.arena = self._arena.address
-        self._place_arena()
+        arena = Memory(wanted, "the arena of a run", self._limit)
+        self._place_arena(self._fields, arena.address)
+        self._arena, self.arena = arena, arena.address
 
-    def _place_arena(self) -> None:
+    @staticmethod
+    def _place_arena(fields: ctypes.Array[ctypes.c_int64], address: int) -> None:
         """Tell the executor where the arena is; addresses in it have to be written anew."""
-        self._fields[LaneField.PREPARED] = 0
-        bases = (ctypes.c_int64 * 1).from_address(self._fields[LaneField.BASES])
-        bases[0] = self.arena
+        fields[LaneField.PREPARED] = 0
+        bases = (ctypes.c_int64 * 1).from_address(fields[LaneField.BASES])
+        bases[0] = address
 
 
 class Borrower(Protocol):

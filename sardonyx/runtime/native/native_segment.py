@@ -16,6 +16,7 @@ from sardonyx import errors
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
+from sardonyx.runtime.forks import free_in_child, whole
 from sardonyx.runtime.memory import memory
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.lanes import LanePool
@@ -163,7 +164,7 @@ class NativeSegment:
         self._lanes = lanes
         self._plans: OrderedDict[Signature, ReadyPlan] = OrderedDict()
         self._plans_made = 0
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def plan_for(self, shapes: Shapes, contents: Sequence[Array] = ()) -> ReadyPlan:
         """The plan for these shapes of the inputs, made when it is asked for the first time.
@@ -173,7 +174,7 @@ class NativeSegment:
         signature = self._signature(shapes, contents)
         ready = self._plans.get(signature)
         if ready is None:
-            with paused():
+            with paused(), whole():
                 ready = self._make_plan(shapes, [array.copy() for array in contents])
             with self._lock:
                 self._plans_made += 1
