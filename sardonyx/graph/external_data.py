@@ -114,7 +114,12 @@ class ExternalData:
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
     """The keys and values that say where a tensor's data lie; `errors.Fail` where they say nothing sensible."""
-    entries = {_text(entry.key): _text(entry.value) for entry in tensor.external_data}
+    entries: dict[str, str] = {}
+    for entry in tensor.external_data:
+        key = _text(entry.key)
+        if key in entries and key in _KEYS:
+            raise errors.Fail(f"TensorProto external data has duplicate '{key}' entries (initializer {tensor.name})")
+        entries[key] = _text(entry.value)
     location = entries.get("location")
     if location is None:
         raise errors.Fail(f"model format error! Missing 'location' of external data (initializer {tensor.name})")
@@ -128,6 +133,14 @@ def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
         raise errors.Fail(f"External initializer: {tensor.name} offset: {offset} is out of bounds")
     _number(entries.get("length", "0"), "length", tensor.name, least=0)
     return entries
+
+
+def leave_out_prepacked(tensor: onnx.TensorProto) -> None:
+    """Take off a tensor what tells of weights packed for onnxruntime: onnx-ir would warn of keys it does not know."""
+    kept = [entry for entry in tensor.external_data if not _text(entry.key).startswith(_PREPACKED)]
+    if len(kept) < len(tensor.external_data):
+        tensor.ClearField("external_data")
+        tensor.external_data.extend(kept)
 
 
 def _text(value: str | bytes) -> str:

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from sardonyx import errors
 from sardonyx.graph.constants import graphs_of, nodes_of
-from sardonyx.graph.external_data import Buffer, ExternalData, external_entries
+from sardonyx.graph.external_data import Buffer, ExternalData, external_entries, leave_out_prepacked
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dense, dimensions
 from sardonyx.graph.long_attributes import put_back, set_aside
@@ -187,6 +187,7 @@ def _prepare_tensors(graph: onnx.GraphProto, reader: TensorReader, warnings: lis
         data_type(tensor)
         if tensor.external_data:
             external_entries(tensor)
+            leave_out_prepacked(tensor)
     last = {tensor.name: index for index, tensor in enumerate(graph.initializer)}
     if len(last) < len(graph.initializer):
         for index in reversed(range(len(graph.initializer))):

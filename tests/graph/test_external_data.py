@@ -103,6 +103,21 @@ def test_buffers_stand_for_files() -> None:
     assert np.shares_memory(tensor.numpy(), np.frombuffer(buffer, np.uint8))
 
 
+@pytest.mark.parametrize("key", ["location", "offset"])
+def test_a_key_twice(folder: Path, key: str) -> None:
+    model = reading("w.bin", offset="0")
+    model.graph.initializer[0].external_data.add(key=key, value="4" if key == "offset" else "sub/../w.bin")
+    with pytest.raises(errors.Fail, match=f"duplicate '{key}' entries"):
+        load_model(model, external_folder=folder)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_onnxruntime_says_of_packed_weights_is_left_out(folder: Path) -> None:
+    model = reading("w.bin", offset="4", prepacked_0="key|0;64;0", prepacked_1="key|64;64;0")
+    assert run(load_model(model.SerializeToString(), external_folder=folder), x=X)[0].tolist() == [2, 3]
+    assert len(model.graph.initializer[0].external_data) == 4  # the caller's
+
+
 @pytest.mark.parametrize("part", [b"length", b"w.bin"])
 def test_text_that_is_not_utf_8(folder: Path, part: bytes) -> None:
     """Protobuf gives such a key or value as bytes."""

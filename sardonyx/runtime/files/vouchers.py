@@ -94,9 +94,14 @@ class Vouchers:
 
         with contextlib.suppress(OSError):
             handle, temporary = tempfile.mkstemp(dir=folder, prefix=TEMPORARY)
-            with os.fdopen(handle, "w") as file:
-                json.dump({"digest": digest, "made": voucher.made, "states": voucher.states}, file)
-            os.replace(temporary, path)
+            try:
+                with os.fdopen(handle, "w") as file:
+                    json.dump({"digest": digest, "made": voucher.made, "states": voucher.states}, file)
+                os.replace(temporary, path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
             bound_folder(folder, _SUFFIX, _MOST_BYTES)
 
     def _path(self, digest: str) -> str | None:
