@@ -13,6 +13,7 @@ from sardonyx.compiler.binding import Address, Argument, Array, Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, panels_of, tile_shape
 from sardonyx.compiler.llvm.kernels.convolution.winograd import WinogradSpec, argument_names, emit_winograd
 from sardonyx.compiler.llvm.kernels.convolution.winograd_filters import FiltersSpec, emit_winograd_filters
+from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import CHANNELS
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -97,6 +98,7 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
         from_taps=cut.from_taps,
         asks_for_tiles=asks_ahead(binder.target),
         flushes=binder.settings.precision == "bfloat16",
+        is_ragged=call.channels % CHANNELS > 0,
         epilogue=_epilogue(finish.outputs, operands),
     )
     packed = binder.derived(

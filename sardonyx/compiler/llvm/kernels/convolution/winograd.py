@@ -56,7 +56,7 @@ class WinogradSpec:
     block, which share in asking for filters ahead of time. With `from_taps` filters come as they are, and up to
     `TILES_AT_ONCE` tiles of a block are multiplied by `winograd_taps`. With `asks_for_tiles` the place of a transformed
     tile is asked for while the one before it is written. `flushes`: what is rounded to bfloat16 may lose denormal
-    numbers.
+    numbers. `is_ragged`: channels are no multiple of `CHANNELS`.
     """
 
     stride: int = 1
@@ -68,6 +68,7 @@ class WinogradSpec:
     from_taps: bool = False
     asks_for_tiles: bool = False
     flushes: bool = False
+    is_ragged: bool = True
     epilogue: TileEpilogue = field(default_factory=TileEpilogue)
 
 
@@ -124,7 +125,9 @@ class _Winograd:
         self.given = given = {name: words.load(index) for index, name in enumerate(argument_names(spec))}
         stored = PRODUCTS[spec.stored].stored_a
         zeros = k.pointer("scratch", stored)
-        self.pixels = Pixels(k, self.scheme, given, stored, zeros, asks_for_tiles=spec.asks_for_tiles)
+        self.pixels = Pixels(
+            k, self.scheme, given, stored, zeros, asks_for_tiles=spec.asks_for_tiles, is_ragged=spec.is_ragged
+        )
         self.writer = OutputWriter(k, self.scheme, given, spec.epilogue, self.pixels)
         self.filter_numbers = k.table(I64, self.scheme.filter_numbers)
         self.transformed = self._scratch("v_scratch", F32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.builder import Carried, Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
 from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import CHANNELS, TilesOfParts
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import Scheme
@@ -42,7 +42,10 @@ class Pixels:
         zeros: Pointer,
         *,
         asks_for_tiles: bool = False,
+        is_ragged: bool = True,
     ) -> None:
+        """`is_ragged`: the channels may end within a vector, or within those of a row of a tile of AMX."""
+        self.is_ragged = is_ragged
         self.k, self.scheme, self.given, self.stored, self.zeros = k, scheme, given, stored, zeros
         self.asks_for_tiles = asks_for_tiles
         self.table = k.stack(I64, scheme.points)
@@ -61,13 +64,10 @@ class Pixels:
         start = self._corner(tile, y, x)
         inside = (y >= 0) & (y + scheme.size <= given["height"]) & (x >= 0) & (x + scheme.size <= given["width"])
         with k.when(inside):
-            self._enter(start, None, None)
+            self._enter(start, None, ())
         with k.otherwise(inside):
-            rows, columns = (
-                [(first + i >= 0) & (first + i < given[size]) for i in range(scheme.size)]
-                for first, size in ((y, "height"), (x, "width"))
-            )
-            self._enter(start, rows, columns)
+            columns = [(x + j >= 0) & (x + j < given["width"]) for j in range(scheme.size)]
+            self._enter(start, y, columns)
 
     def squares(self) -> Squares:
         """What is asked for ahead of time: the pixels of tiles, without those of the next tile of the line."""
@@ -90,18 +90,21 @@ class Pixels:
         start = self.k.pointer(given["x"], self.stored).offset(tile.image * given["x_batch"])
         return start.offset(y * given["x_row"]).offset(x * given["x_column"])
 
-    def _enter(self, start: Pointer, rows: Sequence[Value] | None, columns: Sequence[Value] | None) -> None:
-        """Write the addresses of the pixels from `start` on; of rows and columns that are not there, the zeros'."""
-        zeros, size = _word(self.k, self.zeros), self.scheme.size
-        for i in range(size):
-            place = start
+    def _enter(self, start: Pointer, first: Value | None, columns: Sequence[Value]) -> None:
+        """Write the addresses of the pixels from `start` on; where the `first` row is given, those of the zeros for
+        rows that are not in the image and `columns` that are not there."""
+        k, given, size = self.k, self.given, self.scheme.size
+        zeros, line = _word(k, self.zeros), Carried(start.address)
+        with k.loop(0, size, 1, [line]) as i:
+            place, table = k.pointer(line.get(), self.stored), self.table.offset(i * size)
+            line.set(place.offset(given["x_row"]).address)
+            is_there = None if first is None else (first + i >= 0) & (first + i < given["height"])
             for j in range(size):
-                address = _word(self.k, place)
-                if rows is not None and columns is not None:
-                    address = self.k.select(rows[i] & columns[j], address, zeros)
-                self.table.store(address, i * size + j)
-                place = place.offset(self.given["x_column"])
-            start = start.offset(self.given["x_row"])
+                address = _word(k, place)
+                if is_there is not None:
+                    address = k.select(is_there & columns[j], address, zeros)
+                table.store(address, j)
+                place = place.offset(given["x_column"])
 
     def pixel(self, number: Value | int) -> Pointer:
         """The first channel of a pixel, by its number in the tile."""
@@ -126,8 +129,9 @@ class Pixels:
         whole = channels - channels % lanes
         with k.loop(0, whole, lanes) as channel:
             write(channel, None)
-        with k.when(whole < channels):
-            write(whole, k.lanes_below(channels - whole, lanes))
+        if self.is_ragged:
+            with k.when(whole < channels):
+                write(whole, k.lanes_below(channels - whole, lanes))
 
     def transform_to_parts(self, tiles: TilesOfParts, number: Value) -> None:
         """The same for the tile of this number in tiles of AMX, with zeros up to the last one's end."""
@@ -146,8 +150,9 @@ class Pixels:
         whole = channels - channels % CHANNELS
         with k.loop(0, whole, CHANNELS) as channel:
             write(channel, masked=False)
-        with k.when(whole < channels):
-            write(whole, masked=True)
+        if self.is_ragged:
+            with k.when(whole < channels):
+                write(whole, masked=True)
 
     def _transformed(self, channel: Value, mask: Value | None) -> Iterator[Value]:
         """A vector of channels at the points; asks for the next tile's."""

@@ -131,33 +131,32 @@ class OutputWriter:
     def _again(self, sums: Sums) -> None:
         """The outputs as sums of products with the filters themselves, read where they lie: [filters, channels, 3, 3].
 
-        One vector of filters serves all outputs of a tile.
+        One vector of filters serves the outputs of a line of a tile.
         """
         k, outputs, channels, stride = self.k, self.scheme.outputs, self.given["channels"], self.scheme.stride
-        square = [(y, x) for y in range(outputs) for x in range(outputs)]
         one_filter = channels * (TAPS * TAPS)
         places = k.iota(I64, self.lanes) * one_filter
         weights = k.pointer(self.given["weights"], self.pixels.stored)
-        totals = [k.variable(F32.vector(self.lanes)) for _ in square]
+        totals = [k.variable(F32.vector(self.lanes)) for _ in range(outputs)]
         with k.loop(0, sums.tiles) as tile:
             self.pixels.enter(place_of(self.scheme, self.given, sums.first_tile + tile))
-            with k.loop(0, sums.panel, self.lanes) as column:
+            with k.loop(0, sums.panel, self.lanes) as column, k.loop(0, outputs) as y:
                 first = sums.first_filter + column
                 mask = k.lanes_below(self.given["filters"] - first, self.lanes)
                 for total in totals:
                     total.set(0.0)
                 with k.loop(0, TAPS) as tap_y, k.loop(0, TAPS) as tap_x:
-                    corner, tap = tap_y * self.scheme.size + tap_x, tap_y * TAPS + tap_x
-                    pixels = [self.pixels.pixel(corner + (y * self.scheme.size + x) * stride) for y, x in square]
+                    corner, tap = (tap_y + y * stride) * self.scheme.size + tap_x, tap_y * TAPS + tap_x
+                    pixels = [self.pixels.pixel(corner + x * stride) for x in range(outputs)]
                     with k.loop(0, channels) as channel:
                         start = weights.offset(first * one_filter + channel * (TAPS * TAPS) + tap)
                         taps = widened(start.gather(places, mask), F32)
                         for pixel, total in zip(pixels, totals, strict=True):
                             value = k.splat(widened(pixel.load(channel), F32), self.lanes)
                             total.set(k.fma(taps, value, total.get()))
-                line = self._output(sums, tile, column)
-                for (y, x), total in zip(square, totals, strict=True):
-                    line.offset(sums.outputs_apart * y).store(total.get(), x * sums.panel)
+                line = self._output(sums, tile, column).offset(sums.outputs_apart * y)
+                for x, total in enumerate(totals):
+                    line.store(total.get(), x * sums.panel)
 
     def _finish(self, run: Sums, tile: TilePlace, column: Value, masks: Sequence[Value | None]) -> None:
         """The epilogue of some vectors of the panel, line by line."""
