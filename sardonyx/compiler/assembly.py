@@ -38,7 +38,7 @@ def assemble(
     for step, barrier in zip(steps, find_barriers(steps, offsets), strict=True):
         form, buffers = step.form, step.buffers
         flags = (_BARRIER if barrier else 0) | (_CALLER if form.alone else 0)
-        table += (form.function, first, form.chunks, form.claim, flags, 0, 0, 0)
+        table += (form.function.address, first, form.chunks, form.claim, flags, 0, 0, 0)
         for word, ref, offset in form.places:
             buffer = buffers[ref]
             if buffer.home is not None:

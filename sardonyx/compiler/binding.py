@@ -187,11 +187,11 @@ class Binder:
             self._keep_order(reads, writes)
         if nbytes is None:
             nbytes = sum([tensor.nbytes for tensor in (*reads, *writes)])
-        function = self.library.address(emit, spec)
+        function = self.library.kernel(emit, spec)
         alone = 1 // chunks if self.settings.branches == 1 else 0  # for a traced number, whether it is 1 or more
         if self.piece is not None:
             took = nanoseconds_of(flops, nbytes)
-            self.piece.add(function, arguments, reads, writes, self._group, chunks, claim, alone, took)
+            self.piece.add(function.address, arguments, reads, writes, self._group, chunks, claim, alone, took)
             return
         self.steps.append(
             BoundStep.of(
@@ -335,6 +335,8 @@ class Binder:
         self._notes.kind, self._notes.index = "output", len(outputs)
         if self.settings.branches != 1:
             self.steps = side_by_side(self.steps)
+        if self.rehearses:
+            self.library.finish()
         plan = assemble(
             self.steps,
             input_count,

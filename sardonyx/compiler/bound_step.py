@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sardonyx.compiler.llvm.library import Kernel
 from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.memory.constant_memory import constant_empty
 
@@ -272,7 +273,7 @@ class StepForm:
     and `written_refs` in which buffers they lie. What it writes may lie where one of `replaced_refs` does.
     """
 
-    function: int
+    function: Kernel
     words: bytes
     places: tuple[tuple[int, int, int], ...]
     chunks: int
@@ -308,7 +309,7 @@ class BoundStep:
     @staticmethod
     def of(
         label: str,
-        function: int,
+        function: Kernel,
         arguments: Sequence[Argument],
         reads: Sequence[Tensor],
         writes: Sequence[Tensor],
@@ -343,7 +344,7 @@ class BoundStep:
 
     @property
     def function(self) -> int:
-        return self.form.function
+        return self.form.function.address
 
     @property
     def arguments(self) -> list[int | Address]:

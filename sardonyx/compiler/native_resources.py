@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.llvm.library import Array, KernelLibrary, library
-from sardonyx.compiler.llvm.runtime_functions import runtime_functions
+from sardonyx.compiler.llvm.runtime_functions import ask_for, runtime_functions
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.lanes import LanePool
 from sardonyx.runtime.memory.memory import applied_limit
@@ -18,9 +18,14 @@ from sardonyx.runtime.memory.shared_arena import environment_lanes
 from sardonyx.runtime.native.fast_call import CallCode
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.settings import RunSettings
-from sardonyx.runtime.threads.processors import parse_affinities, team_size
+from sardonyx.runtime.threads.processors import default_threads, parse_affinities, team_size
 from sardonyx.runtime.threads.team import ExecutorCode, TeamOptions, ThreadTeam, shared_team
 from sardonyx.runtime.threads.team_options import Idling
+
+# Functions of the runtime, by what needs them.
+_EXECUTOR = ("run", "work", "stop")
+_CALL = ("call arrays", "call bound")
+_POOL = ("take result", "give result", "release results")
 
 
 class NativeResources:
@@ -29,8 +34,10 @@ class NativeResources:
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
         self.library = library(settings.kernels)
-        self.library.progress.begin()
         self._runtime = library(settings.kernels, "runtime")
+        for kernels in (self.library, self._runtime):
+            kernels.begin(_compile_threads(settings))
+        ask_for(self._runtime, (*_EXECUTOR, *(_POOL if _has_pool() else ()), *_CALL))
         self.team: ThreadTeam = shared_team(_executor(self._runtime), team_options(settings))
         if settings.hooks is not None:  # who makes threads hears when the session is made, also what is wrong
             self.team.start()
@@ -58,21 +65,31 @@ class NativeResources:
         self.lanes.shrink()
 
     def _call_code(self) -> CallCode:
-        arrays, bound = runtime_functions(self._runtime, ("call arrays", "call bound"))
+        arrays, bound = runtime_functions(self._runtime, _CALL)
         return CallCode(arrays, bound, lambda: runtime_functions(self._runtime, ("chain",))[0])
+
+
+def _compile_threads(settings: RunSettings) -> int:
+    """How many compile beside who makes a session: none on one core, where they would only take turns."""
+    if settings.compile_threads is not None:
+        return settings.compile_threads
+    threads = default_threads()
+    return threads if threads > 1 else 0
 
 
 def _executor(runtime: KernelLibrary) -> ExecutorCode:
     """The executor; what notices signals is loaded when a long run begins."""
-    run, work, stop = runtime_functions(runtime, ("run", "work", "stop"))
+    run, work, stop = runtime_functions(runtime, _EXECUTOR)
     return ExecutorCode(run, work, stop, runtime, lambda: runtime_functions(runtime, ("interrupts",))[0])
 
 
 def _result_pool(library: KernelLibrary) -> ResultPool | None:
     """The process's pool of results; none where the system lacks the allocator that it calls."""
-    if os.name != "posix":
-        return None
-    return result_pool(PoolCode(*runtime_functions(library, ("take result", "give result", "release results"))))
+    return result_pool(PoolCode(*runtime_functions(library, _POOL))) if _has_pool() else None
+
+
+def _has_pool() -> bool:
+    return os.name == "posix"
 
 
 def team_options(settings: RunSettings) -> TeamOptions:

@@ -110,7 +110,7 @@ class PieceMaker:
         words = made.words
         for _, form, refs, group in steps:
             first = len(words)
-            made._table += (form.function, first, form.chunks, form.claim, _CALLER if form.alone else 0)
+            made._table += (form.function.address, first, form.chunks, form.claim, _CALLER if form.alone else 0)
             words.extend(array("q", form.words))
             for word, place, offset in form.places:
                 made._places.append(first + word)

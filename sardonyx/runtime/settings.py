@@ -30,7 +30,8 @@ class RunSettings:
     large products of float32 matrices be computed by fewer multiplications, which rounds more coarsely, `winograd`
     convolutions 3x3; `float32_tiles` lets products of float32 be computed in tiles of AMX, as exact as without.
     `batch_items` of a batch go through a segment at a time where they are independent of each other
-    (0: all of them; None: as many as caches suggest).
+    (0: all of them; None: as many as caches suggest). `compile_threads` compile kernels beside the thread that makes
+    the session (None: one per core that this process may use, if there are several).
 
     How far plans go beyond one kernel for each node: with `fuses`, pointwise nodes join the kernels that make what they
     read; with `layouts`, convolutions and their like hand their results on in the layout that they compute in; with
@@ -55,6 +56,7 @@ class RunSettings:
     winograd: bool = True
     float32_tiles: bool = True
     batch_items: int | None = None
+    compile_threads: int | None = None
     keeps_arena: bool = True
     shares_arena: bool = False
     reuses_memory: bool = True

@@ -193,6 +193,7 @@ def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixt
                 "session.max_shape_override": "x:[8,3]",
                 "optimization.disable_specified_optimizers": "ConstantFolding;MatMulAddFusion",
                 "sardonyx.cpu.batch_items": "4",
+                "sardonyx.cpu.compile_threads": "2",
                 "session.collect_node_memory_stats_to_file": str(tmp_path / "memory.csv"),
             }.get(key.name, key.choices[-1] if key.choices else good.get(key.kind, "text"))
             options.add_session_config_entry(key.name, value)

@@ -20,7 +20,7 @@ from sardonyx.compiler.llvm import kernels
 from sardonyx.compiler.llvm.codegen import compile_assembly, compile_object
 from sardonyx.compiler.llvm.kernels.engine.call import emit_call
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
-from sardonyx.compiler.llvm.library import Emit, KernelLibrary
+from sardonyx.compiler.llvm.library import Emit, Kernel, KernelLibrary
 from sardonyx.compiler.llvm.lookup import has_lookup
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets, x86_64_targets
 from sardonyx.runtime.files.kernel_cache import KernelCache
@@ -62,12 +62,12 @@ class Collected(KernelLibrary):
     def collect(self) -> None:
         self.asked: dict[str, tuple[Emit, Any]] = {}
 
-    def address(self, emit: Emit, spec: Any) -> int:
+    def kernel(self, emit: Emit, spec: Any) -> Kernel:
         self.asked[f"{emit.__name__}({spec!r})"] = emit, spec
-        return 1
+        return Kernel(1)
 
     def run(self, emit: Emit, spec: Any, arguments: Sequence[Any], chunks: int, threads: int = 1) -> None:
-        self.address(emit, spec)
+        self.kernel(emit, spec)
 
 
 # Entries of sessions, which take other products with them.

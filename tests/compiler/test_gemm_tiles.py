@@ -16,7 +16,7 @@ from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.codegen import Loader, compile_assembly, compile_object
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout
-from sardonyx.compiler.llvm.library import Emit, KernelLibrary, library
+from sardonyx.compiler.llvm.library import Emit, Kernel, KernelLibrary, library
 from sardonyx.compiler.llvm.target import Caches, host_target, host_targets, x86_64_targets
 from sardonyx.compiler.native.products import gemm_step
 from sardonyx.compiler.native.products.gemm_step import multiply
@@ -107,17 +107,16 @@ class EmulatedLibrary(KernelLibrary):
         super().__init__(replace(host, has_amx=True, caches=caches), KernelCache(None))
         self.tiles = Tiles()
         self._host = host
-        self._found: dict[str, int] = {}
         self._own = Loader(host)
 
-    def address(self, emit: Emit, spec: Any) -> int:
+    def kernel(self, emit: Emit, spec: Any) -> Kernel:
         key = f"{emit.__name__}{spec!r}"
-        if key not in self._found:
+        if key not in self._addresses:
             text = emit(self.target, spec)
             text = re.sub(r"declare void @llvm\.x86\.(?:ldtilecfg|tile|tdp).*\n", "", text)
             text = _INTRINSIC.sub(lambda one: f"call void inttoptr (i64 {self.tiles.address(one[1])} to ptr)(", text)
-            self._found[key] = self._own.load("kernel", compile_object(text, self._host))
-        return self._found[key]
+            self._addresses[key] = self._own.load("kernel", compile_object(text, self._host))
+        return Kernel(self._addresses[key])
 
 
 def run(binder: Binder, memory: Memory) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx import errors
-from sardonyx.compiler.llvm.codegen import _machine, compile_object
+from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.runtime.files.kernel_cache import KernelCache
@@ -47,12 +46,15 @@ class Scanned(KernelLibrary):
 
     def load(self, name: str, code: bytes) -> int:
         for function in undefined_functions(code):
-            self.calls.setdefault(function, self.kernel)
+            self.calls.setdefault(function, self.key)
         return 1
 
-    def _make(self, key: str, emit: Emit, spec: Any) -> int:
-        self.kernel = key
-        return super()._make(key, emit, spec)
+    def begin(self, compile_threads: int) -> None:
+        super().begin(0)  # one kernel at a time
+
+    def _compiled(self, key: str, text: str) -> int:
+        self.key = key
+        return super()._compiled(key, text)
 
     def run(self, emit: Emit, spec: Any, arguments: Sequence[Any], chunks: int, threads: int = 1) -> None:
         self.address(emit, spec)
@@ -63,7 +65,7 @@ def scanned(target: Target, monkeypatch: pytest.MonkeyPatch) -> Scanned:
 
     What generated code calls is settled where operations and types become those of the target, at any level.
     """
-    monkeypatch.setattr("sardonyx.compiler.llvm.codegen._machine", functools.partial(_machine, level=0))
+    monkeypatch.setattr("sardonyx.compiler.llvm.codegen._LEVEL", 0)
     found = Scanned(target, KernelCache(None))
     found.calls = {}
     found._loader = found  # type: ignore[assignment]
@@ -116,5 +118,5 @@ def test_a_conversion_by_a_function_is_found_at_any_level(name: str, monkeypatch
         }}"""
     expected = set() if name == "neon" else {"__truncdfhf2"}
     assert undefined_functions(compile_object(text, target)) == expected
-    monkeypatch.setattr("sardonyx.compiler.llvm.codegen._machine", functools.partial(_machine, level=0))
+    monkeypatch.setattr("sardonyx.compiler.llvm.codegen._LEVEL", 0)
     assert undefined_functions(compile_object(text, target)) == expected

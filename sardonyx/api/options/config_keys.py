@@ -354,6 +354,14 @@ _TABLE = (
         "how many items of a batch go through independent layers at a time: auto, a number, or 0 for all",
         pattern=r"auto|\d{1,6}",
     ),
+    ConfigKey(
+        "sardonyx.cpu.compile_threads",
+        "text",
+        "auto",
+        "works",
+        "how many threads compile kernels beside the one that makes the session: auto for one per core, a number, or 0",
+        pattern=r"auto|\d{1,3}",
+    ),
     _on_off(
         "sardonyx.engine_cache",
         "1",

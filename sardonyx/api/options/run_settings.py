@@ -20,6 +20,7 @@ FAST_PRODUCTS = "sardonyx.cpu.fast_products"
 WINOGRAD = "sardonyx.cpu.winograd"
 FLOAT32_TILES = "sardonyx.cpu.float32_tiles"
 BATCH_ITEMS = "sardonyx.cpu.batch_items"
+COMPILE_THREADS = "sardonyx.cpu.compile_threads"
 BLOCK_BASE = "session.dynamic_block_base"
 _MOST_BACKOFF = 64  # as in onnxruntime
 
@@ -68,6 +69,7 @@ def run_settings(options: SessionOptions, disabled: Collection[str] = ()) -> Run
         winograd=is_on(config, WINOGRAD),
         float32_tiles=is_on(config, FLOAT32_TILES),
         batch_items=_number(config.get(BATCH_ITEMS, config_keys.CONFIG_KEYS[BATCH_ITEMS].default)),
+        compile_threads=_number(config.get(COMPILE_THREADS, config_keys.CONFIG_KEYS[COMPILE_THREADS].default)),
         keeps_arena=bool(options.enable_cpu_mem_arena),
         shares_arena=is_on(config, "session.use_env_allocators"),
         reuses_memory=bool(options.enable_mem_reuse),
@@ -110,7 +112,7 @@ def _idling(config: Mapping[str, str], spinning: str, duration: str, backoff: st
 
 
 def _number(text: str) -> int | None:
-    """A number of items; None where it is left to the engine."""
+    """A number of items or threads; None where it is left to the engine."""
     return int(text) if text.isdigit() else None
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import functools
 import itertools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from sardonyx import errors
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.unlocked import generated
 from sardonyx.runtime.forks import around_forks
 from sardonyx.runtime.threads.interrupts import WORDS_SYMBOL, words_address
 
-# LLVM keeps global state; one compilation at a time.
+# Of loading; one at a time.
 _LOCK = threading.RLock()
 
 around_forks(_LOCK.acquire, _LOCK.release)  # no fork in the middle of one: the child could never compile
@@ -36,58 +36,93 @@ def llvm_version() -> str:
     return f"llvmlite {llvmlite.__version__}"
 
 
-@functools.cache
-def _machine(target: Target, level: int = 2) -> Any:
-    """The code generator; at level 0 it is quick, and its code slow."""
+# At level 0 LLVM is quick, and its code slow.
+_LEVEL = 2
+
+_MACHINES: dict[tuple[Target, int], list[Any]] = {}  # code generators that nobody uses
+
+
+def _machine(target: Target) -> Any:
+    """A code generator, for one thread."""
     llvm = _binding()
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu="x86-64" if target.architecture == "x86_64" else "generic",
         features=target.feature_string,
-        opt=level,
+        opt=_LEVEL,
         reloc="pic",
         codemodel="small",
         jit=False,
     )
 
 
-def _module(text: str, target: Target) -> Any:
-    llvm = _binding()
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        raise ValueError(f"the kernel is not valid LLVM IR: {error}\n{text}") from error
-    builder = llvm.create_pass_builder(_machine(target), llvm.create_pipeline_tuning_options(speed_level=0))
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_sroa_pass()  # variables into registers; kernels are written as they should run
-    passes.run(module, builder)
-    return module
-
-
-@contextlib.contextmanager
-def _addresses_as_written() -> Iterator[None]:
-    """Let LLVM keep a loop's arithmetic of addresses: choosing another takes two fifths of all, and gains nothing.
-
-    The option is the process's, and others may use LLVM as well: they find it as it was.
-    """
-    llvm = _binding()
-    llvm.set_option("", "-disable-lsr=true")
-    try:
-        yield
-    finally:
-        llvm.set_option("", "-disable-lsr=false")
-
-
 def compile_object(text: str, target: Target) -> bytes:
-    """The object file of a module for a target (ELF, or what its system uses)."""
-    with _LOCK, _addresses_as_written():
-        return bytes(_machine(target).emit_object(_module(text, target)))
+    """The object file of a module for a target (ELF, or what its system uses). Several threads may compile at once."""
+    return _generated(text, target, as_object=True)
 
 
 def compile_assembly(text: str, target: Target) -> str:
     """The assembly of a module, for people."""
-    with _LOCK, _addresses_as_written():
-        return str(_machine(target).emit_assembly(_module(text, target)))
+    return _generated(text, target, as_object=False).decode()
+
+
+def _generated(text: str, target: Target, *, as_object: bool) -> bytes:
+    with _GENERATING:
+        idle = _MACHINES.setdefault((target, _LEVEL), [])
+        try:
+            machine = idle.pop()
+        except IndexError:
+            machine = _machine(target)
+        made = generated(text, ctypes.cast(machine._ptr, ctypes.c_void_p), as_object=as_object)
+        idle.append(machine)
+        return made
+
+
+class _Generating:
+    """The threads that generate code. While there are any, LLVM keeps a loop's arithmetic of addresses: choosing
+    another takes two fifths of all, and gains nothing.
+
+    The option is the process's, and others may use LLVM as well: they find it as it was. Nobody forks in the midst of
+    it, as locks that other threads hold in LLVM stay locked in a child.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._inside: list[int] = []  # the threads
+        self._forking = 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            own = threading.get_ident()
+            while self._forking and own not in self._inside:
+                self._changed.wait()
+            self._inside.append(own)
+            if len(self._inside) == 1:
+                _binding().set_option("", "-disable-lsr=true")
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside.remove(threading.get_ident())
+            if not self._inside:
+                _binding().set_option("", "-disable-lsr=false")
+            self._changed.notify_all()
+
+    def hold(self) -> None:
+        """Wait until no other thread is inside, and let none in."""
+        self._changed.acquire()
+        self._forking += 1
+        own = threading.get_ident()
+        while any(thread != own for thread in self._inside):
+            self._changed.wait()
+
+    def release(self) -> None:
+        self._forking -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+
+_GENERATING = _Generating()
+
+around_forks(_GENERATING.hold, _GENERATING.release)
 
 
 def _machine_of(code: bytes) -> bytes:

@@ -16,6 +16,7 @@ import numpy as np
 
 from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
+from sardonyx.compiler.llvm.jobs import JOBS, Job
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.light_dataclass import dataclass
@@ -49,29 +50,63 @@ class LibraryCounts:
     seconds: float = 0.0
 
 
+class Kernel:
+    """A kernel of a library, which may still be compiled."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: int | Job) -> None:
+        """Its address, or what finds it."""
+        self._found = found
+
+    @property
+    def address(self) -> int:
+        """Where it lies, as soon as it does; ValueError where its text is not valid."""
+        return self.wait()
+
+    def wait(self) -> int:
+        """The same as a call."""
+        found = self._found
+        if not isinstance(found, int):
+            found = self._found = found.result()
+        return found
+
+
 @dataclass
 class KernelLibrary:
-    """Addresses of kernels for one target. `progress` speaks up where a session has to wait for many of them."""
+    """The kernels for one target. `progress` speaks up where a session has to wait for many of them.
+
+    So many `compile_threads` work while who asks for kernels goes on, as long as the addresses are not needed.
+    """
 
     target: Target
     cache: KernelCache
     counts: LibraryCounts = field(default_factory=LibraryCounts)
     progress: Progress = field(default_factory=Progress)
     clock: Callable[[], float] = time.perf_counter
+    compile_threads: int = 0
 
     def __post_init__(self) -> None:
         self._addresses: dict[str, int] = {}
         self._sizes: dict[int, int] = {}  # bytes of the object code by address
         self._keys: dict[int, str] = {}  # of all addresses, where somebody asked for one
-        self._recent: dict[tuple[Emit, Hashable], int] = {}  # spares the text; expressions are told apart by identity
+        self._pending: dict[str, Kernel] = {}  # whose address is not known yet
+        # Spares the text; expressions are told apart by identity.
+        self._recent: dict[tuple[Emit, Hashable], Kernel] = {}
         self._codes: dict[str, bytes] = {}  # of all kernels, where no cache keeps them
         self._images: list[NativeImage] = []  # with kernels that came from elsewhere
-        self._lock = threading.RLock()
+        self._asking = threading.RLock()  # one thread at a time asks for a new kernel: its text takes long
+        self._lock = threading.RLock()  # of all tables; taken for a moment, also by helpers
         self._loader: Loader | None = None
         self._helpers = threading.local()
 
-    def address(self, emit: Emit, spec: Any) -> int:
-        """The address of the kernel that `emit` writes for `spec`, a value whose ``repr`` says all of it.
+    def begin(self, compile_threads: int) -> None:
+        """A session is being made, for which so many threads may compile beside its own."""
+        self.compile_threads = compile_threads
+        self.progress.begin()
+
+    def kernel(self, emit: Emit, spec: Any) -> Kernel:
+        """The kernel that `emit` writes for `spec`, a value whose ``repr`` says all of it.
 
         A kernel has the signature ``void kernel(i64 *arguments, i64 begin, i64 end, i8 *scratch)``.
         """
@@ -79,13 +114,25 @@ class KernelLibrary:
         if known is not None:
             return known
         key = key_of(emit.__module__, emit.__qualname__, spec)
+        with self._asking:
+            found = self._found(key) or self._begun(key, emit, spec)
+            with self._lock:
+                if len(self._recent) >= _MOST_RECENT:
+                    self._recent.clear()
+                if key in self._addresses or key in self._pending:  # it has not failed meanwhile
+                    self._recent[emit, spec] = found
+            return found
+
+    def address(self, emit: Emit, spec: Any) -> int:
+        """The address of that kernel, as soon as there is one."""
+        return self.kernel(emit, spec).address
+
+    def finish(self) -> None:
+        """Wait for all kernels that somebody asked for."""
         with self._lock:
-            if key not in self._addresses:
-                self._addresses[key] = self._make(key, emit, spec)
-            if len(self._recent) >= _MOST_RECENT:
-                self._recent.clear()
-            address = self._recent[emit, spec] = self._addresses[key]
-            return address
+            pending = list(self._pending.values())
+        for kernel in pending:
+            kernel.wait()
 
     def key_of(self, address: int) -> str | None:
         """What `kept` finds the kernel at an address by, also in another process; None for what is no kernel here."""
@@ -115,13 +162,8 @@ class KernelLibrary:
 
     def kept(self, key: str) -> int | None:
         """The address of the kernel of this key; None where neither this process nor the cache has it."""
-        with self._lock:
-            known = self._addresses.get(key)
-            if known is None:
-                known = self._cached(key)
-                if known is not None:
-                    self._addresses[key] = known
-            return known
+        found = self._found(key)
+        return None if found is None else found.address
 
     def run(self, emit: Emit, spec: Any, arguments: Sequence[int | Array], chunks: int, threads: int = 1) -> None:
         """Do all chunks of a kernel that needs no scratch memory now; an array as argument stands for its address."""
@@ -155,22 +197,52 @@ class KernelLibrary:
             finally:
                 self._helpers.held = None
 
-    def _make(self, key: str, emit: Emit, spec: Any) -> int:
-        found = self._cached(key)
-        if found is not None:
-            return found
-        full_key, loader = self._full_key(key), self._linker()
-        self.progress.next(kept=self.cache.folder is not None)
+    def _found(self, key: str) -> Kernel | None:
+        """The kernel of this key, if this process or the cache has it, or it is about to be there."""
+        with self._lock:
+            address = self._addresses.get(key)
+            if address is not None:
+                return Kernel(address)
+            if key in self._pending:
+                return self._pending[key]
+            address = self._cached(key)
+            if address is None:
+                return None
+            self._addresses[key] = address
+            return Kernel(address)
+
+    def _begun(self, key: str, emit: Emit, spec: Any) -> Kernel:
+        """A kernel that nobody has: its text is written here, and compiled when a thread comes to it."""
+        text = emit(self.target, spec)
+        with self._lock:
+            kernel = self._pending[key] = Kernel(JOBS.add(lambda: self._compiled(key, text), self.compile_threads))
+            return kernel
+
+    def _compiled(self, key: str, text: str) -> int:
+        """The address of a kernel that is compiled, kept and loaded here."""
+        with self._lock:
+            self.progress.next(kept=self.cache.folder is not None)
         began = self.clock()
-        code = compile_object(emit(self.target, spec), self.target)
-        seconds = self.clock() - began
+        try:
+            code = compile_object(text, self.target)
+            with self._lock:
+                self._note(began, self.clock())
+                self.cache.store(self._full_key(key), code)
+                if self.cache.folder is None:
+                    self._codes[key] = code
+                address = self._addresses.setdefault(key, self._loaded(self._linker(), code))
+                self._pending.pop(key, None)
+                return address
+        except Exception:
+            with self._lock:  # who asks again tries again
+                self._pending.pop(key, None)
+                self._recent.clear()
+            raise
+
+    def _note(self, began: float, ended: float) -> None:
         self.counts.compiled += 1
-        self.counts.seconds += seconds
-        self.progress.done(seconds)
-        self.cache.store(full_key, code)
-        if self.cache.folder is None:
-            self._codes[key] = code
-        return self._loaded(loader, code)
+        self.counts.seconds += ended - began
+        self.progress.done(began, ended)
 
     def _cached(self, key: str) -> int | None:
         """The address of a kernel that the cache has, loaded here; None where it has none that the linker takes."""
@@ -266,7 +338,7 @@ def forget_kernels() -> None:
 
 def _locks() -> list[Any]:
     """The locks of all libraries; that of the code generator, which is taken inside of them, has its own care."""
-    return [_LIBRARIES_LOCK, *(one._lock for one in _LIBRARIES.values())]
+    return [_LIBRARIES_LOCK, *(lock for one in _LIBRARIES.values() for lock in (one._asking, one._lock))]
 
 
 def _before_fork() -> None:

@@ -16,6 +16,7 @@ class Progress:
     def begin(self) -> None:
         """A session is being made."""
         self._seconds = 0.0
+        self._until = float("-inf")  # the time up to which it is added up
         self._kernels = 0
         self._told = False
 
@@ -29,7 +30,8 @@ class Progress:
             f"sardonyx: compiling kernels for this machine, {self._kernels} in {self._seconds:.1f} s so far ({later})"
         )
 
-    def done(self, seconds: float) -> None:
-        """It took so long."""
-        self._seconds += seconds
+    def done(self, began: float, ended: float) -> None:
+        """One was compiled from then to then; time that several take side by side counts once."""
+        self._seconds += max(0.0, ended - max(began, self._until))
+        self._until = max(ended, self._until)
         self._kernels += 1

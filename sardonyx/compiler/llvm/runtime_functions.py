@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 
-from sardonyx.compiler.llvm.library import KernelLibrary, key_of
+from sardonyx.compiler.llvm.library import Kernel, KernelLibrary, key_of
 
 _PACKAGE = "sardonyx.compiler.llvm.kernels.engine"
 
@@ -31,7 +31,12 @@ OF_PROGRAMS = tuple(_FUNCTIONS)
 
 def runtime_functions(library: KernelLibrary, names: Sequence[str]) -> list[int]:
     """The addresses of these functions."""
-    return [_address(library, *_FUNCTIONS[name]) for name in names]
+    return [kernel.address for kernel in ask_for(library, names)]
+
+
+def ask_for(library: KernelLibrary, names: Sequence[str]) -> list[Kernel]:
+    """These functions, which helpers compile until somebody needs them."""
+    return [_kernel(library, *_FUNCTIONS[name]) for name in names]
 
 
 def function_key(name: str) -> str:
@@ -40,8 +45,8 @@ def function_key(name: str) -> str:
     return key_of(f"{_PACKAGE}.{module}", emit, spec)
 
 
-def _address(library: KernelLibrary, module: str, emit: str, spec: tuple[str, ...]) -> int:
+def _kernel(library: KernelLibrary, module: str, emit: str, spec: tuple[str, ...]) -> Kernel:
     known = library.known(key_of(f"{_PACKAGE}.{module}", emit, spec))
     if known is not None:
-        return known
-    return library.address(getattr(importlib.import_module(f"{_PACKAGE}.{module}"), emit), spec)
+        return Kernel(known)
+    return library.kernel(getattr(importlib.import_module(f"{_PACKAGE}.{module}"), emit), spec)

@@ -127,8 +127,8 @@ def _make_ready(binder: Binder, spec: GemmSpec, problem: Problem) -> None:
     for product, left, right in forms:
         tile = tile_shape(binder.target, product, problem.n)
         other = GemmSpec(product, left, right, tile.rows, tile.vectors, tile.unroll, spec.few_prefetch, spec.epilogue)
-        binder.library.address(emit_gemm, other)
-    binder.library.address(emit_words_in_tiles, WordsInTilesSpec("f32 tiles"))
+        binder.library.kernel(emit_gemm, other)
+    binder.library.kernel(emit_words_in_tiles, WordsInTilesSpec("f32 tiles"))
 
 
 _BY_ROWS = ("f32", "f32 tiles")
