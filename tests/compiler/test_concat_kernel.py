@@ -52,8 +52,8 @@ def test_concat(axis: int, shapes: list[tuple[int, ...]], dtype: Any, variant: s
 def test_parts_are_computed_in_their_place() -> None:
     """Two copies stand for producers; nothing is copied for the concatenation itself."""
     binder = new_binder()
-    x = binder.external(0, F32, (1, 4, 16))
-    y = binder.external(1, F32, (1, 2, 16))
+    x = binder.external(0, F32, (1, 4, 512))
+    y = binder.external(1, F32, (1, 2, 512))
     parts = [copy(binder, x), copy(binder, y)]
     (result,) = Concat({"axis": 1}).bind(binder, parts)
     assert len(binder.steps) == 2
@@ -61,11 +61,18 @@ def test_parts_are_computed_in_their_place() -> None:
     assert len(binder.steps) == 3  # the second of the same value is a copy
     bound = binder.finish([again], 2, copy)
     rng = np.random.default_rng(1)
-    a, b = rng.random((1, 4, 16), np.float32), rng.random((1, 2, 16), np.float32)
+    a, b = rng.random((1, 4, 512), np.float32), rng.random((1, 2, 512), np.float32)
     (found,) = run_plan(bound, [a, b])
     joined = np.concatenate([a, b], 1)
     np.testing.assert_array_equal(found, np.concatenate([joined, joined]))
     assert barriers(bound) == [False, False, False]  # each step has one chunk: they run in order on one thread
+
+
+def test_small_parts_are_copied() -> None:
+    binder = new_binder()
+    x = binder.external(0, F32, (1, 4, 16))
+    Concat({"axis": 1}).bind(binder, [copy(binder, x), copy(binder, x)])
+    assert len(binder.steps) == 4
 
 
 def test_an_output_that_is_a_part_is_copied() -> None:
@@ -82,7 +89,7 @@ def test_an_output_that_is_a_part_is_copied() -> None:
 
 def test_parts_off_the_alignment_are_copied() -> None:
     binder = new_binder()
-    x = binder.external(0, F32, (3, 5))
+    x = binder.external(0, F32, (3, 501))
     Concat({"axis": 0}).bind(binder, [copy(binder, x), copy(binder, x)])
     assert len(binder.steps) == 3
 

@@ -336,24 +336,47 @@ def test_several_threads_make_plans_at_once(session: ort.InferenceSession, plain
             np.testing.assert_array_equal(one, other)
 
 
-def test_a_segment_without_outlines_is_bound_in_the_ordinary_way(outlined: list[NativePlan]) -> None:
-    """Parts of a concatenation are computed where it lies: they are no whole buffers."""
-    text = """<ir_version: 10, opset_import: ["" : 20]>
-    agraph (float[n, 16] x) => (float[m, 16] y) {
-        a = Exp (x)
-        b = LayerNormalization <axis = -1> (x, x0)
-        c = LayerNormalization <axis = -1> (a, x0)
-        y = Concat <axis = 0> (b, c)
-    }"""
-    made = parser.parse_model(text)
-    made.graph.initializer.append(numpy_helper.from_array(np.ones(16, np.float32), "x0"))
-    session = ort.InferenceSession(made.SerializeToString())
-    for n in (4, 5, 6, 7):
+JOINED = """<ir_version: 10, opset_import: ["" : 20]>
+agraph (float[n, 16] x) => (float[m, 16] y) {
+    a = Exp (x)
+    b = LayerNormalization <axis = -1> (x, x0)
+    c = LayerNormalization <axis = -1> (a, x0)
+    y = Concat <axis = 0> (b, c)
+}"""
+
+
+def assert_joined(session: ort.InferenceSession, lengths: range) -> None:
+    for n in lengths:
         x = np.random.default_rng(n).standard_normal((n, 16)).astype(np.float32)
         (y,) = session.run(None, {"x": x})
         parts = [(one - one.mean(-1, keepdims=True)) / one.std(-1, keepdims=True) for one in (x, np.exp(x))]
         np.testing.assert_allclose(y, np.concatenate(parts), rtol=1e-3, atol=1e-3)
+
+
+def joined() -> ort.InferenceSession:
+    made = parser.parse_model(JOINED)
+    made.graph.initializer.append(numpy_helper.from_array(np.ones(16, np.float32), "x0"))
+    return ort.InferenceSession(made.SerializeToString())
+
+
+def test_a_segment_without_outlines_is_bound_in_the_ordinary_way(outlined: list[NativePlan]) -> None:
+    """Parts of a concatenation are computed where it lies: they are no whole buffers."""
+    assert_joined(joined(), range(64, 68))
     assert not outlined
+
+
+def test_small_parts_of_a_concatenation_are_copied(outlined: list[NativePlan]) -> None:
+    """As cosines of a token are, which decoders compute for every one."""
+    assert_joined(joined(), range(4, 9))
+    assert len(outlined) >= 2
+
+
+def test_outlines_are_made_for_small_sizes_after_large_ones(outlined: list[NativePlan]) -> None:
+    session = joined()
+    assert_joined(session, range(64, 66))
+    assert not outlined
+    assert_joined(session, range(4, 9))
+    assert len(outlined) >= 2
 
 
 def test_inputs_that_are_handed_on_have_outlines(outlined: list[NativePlan]) -> None:

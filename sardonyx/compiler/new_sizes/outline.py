@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 # Outlines of a segment; beyond, all are dropped.
 MOST_OUTLINES = 64
+# So many plans of a segment without an outline, and none is made any more. That of a long prompt may have none where
+# those of single tokens do.
+_MOST_FAILURES = 4
 # Where something has grown, all gets one of so many parts more than it needs, so that it may grow on.
 _SPARE_PART = 8
 # A layout that is stretched may take so many times the memory of one for the same sizes.
@@ -329,12 +332,12 @@ class Outlines:
         self._known: dict[Hashable, Outline] = {}
         self._topologies: dict[Hashable, tuple[int, Hashable]] = {}
         self._sample: Sample | None = None
-        self._given_up = False  # a plan had no outline, so that the others have none
+        self._failures = 0  # plans that had no outline
         self._lock = free_in_child(threading.RLock())
 
     def learn(self, sample: Sample) -> None:
         """Keep a plan that was bound in the ordinary way: its outline is made when another one is wanted."""
-        if not self._given_up:
+        if self._failures < _MOST_FAILURES:
             self._sample = sample
 
     def walk(
@@ -387,6 +390,7 @@ class Outlines:
         if len(self._known) >= MOST_OUTLINES:
             self._known.clear()
             self._topologies.clear()
+        before = self._course, self._routes, self._known
         try:
             if not pieces:  # all of it is computed while binding
                 raise NotOutlinedError
@@ -395,4 +399,5 @@ class Outlines:
                 self._routes = Routes(self._course, replays)
             self._known[self._key(list(pieces.values()))] = Outline(sample, kinds, self._fixed)
         except NotOutlinedError:
-            self._given_up, self._course, self._routes = True, None, None
+            self._failures += 1
+            self._course, self._routes, self._known = before
