@@ -53,6 +53,7 @@ def turned(g: Graph, x: str) -> str:
 def decoder(
     *,
     shared: bool = True,
+    repeats: bool = True,
     pasts: Sequence[str | None] = ("p", "p"),
     mask: Callable[[Graph], str] | None = None,
     cap: float = 0.0,
@@ -62,7 +63,7 @@ def decoder(
     x = g.hidden()
     heads = HEADS // GROUP if shared else HEADS
     key, value = (cached(g, x, kind, heads, past) for kind, past in zip(("key", "value"), pasts, strict=True))
-    if shared:
+    if shared and repeats:
         key, value = repeated(g, key), repeated(g, value)
     scores = g.scaled(g("MatMul", turned(g, x), g("Transpose", key, perm=[0, 1, 3, 2])), 0.4)
     if cap:
@@ -102,6 +103,10 @@ def test_shared_heads_are_not_repeated() -> None:
     node = fused(decoder(), GROUPED)
     assert len(node.output) == 1  # sizes that are read of the present come before it
     assert "Expand" not in operators(rewritten(decoder().model())[0])
+
+
+def test_a_head_that_products_repeat_by_themselves() -> None:
+    assert len(fused(decoder(repeats=False), BY_HEADS).output) == 3
 
 
 @pytest.mark.parametrize("pasts", [(None, None), ("p", "p"), ("p", "q")])

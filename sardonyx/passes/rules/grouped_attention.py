@@ -262,7 +262,7 @@ def _shapes_reason(m: HeadAttentionMatch) -> str | None:
     shared = key.shape[1]
     if not isinstance(heads, int) or not isinstance(shared, int) or value.shape[1] != shared:
         return f"its heads are {heads}, {shared} and {value.shape[1]}"
-    if heads != shared * key.group or key.group != value.group:
+    if shared * key.group not in (1, heads) or key.group != value.group:  # a product repeats one head by itself
         return f"{heads} heads of the query are not {key.group} for each of the {shared} of the keys"
     if not isinstance(size, int) or size != key.shape[3] or not isinstance(value.shape[3], int):
         return f"heads have the sizes {size}, {key.shape[3]} and {value.shape[3]}"
