@@ -68,6 +68,8 @@ def test_turned_queries_and_keys_are_two_nodes_and_attention_one(batched: bool) 
     turned = [node for node in after.graph.node if node.op_type == "RotaryEmbedding"]
     assert len(turned) == 2
     assert turned[0].input[2:] == turned[1].input[2:]  # one cache for both
+    if batched:
+        assert turned[0].input[1] == turned[1].input[1]  # and one tensor of positions
     assert_agrees_with_double(model, after, g.feeds)
     session, reports = rewritten(model)
     assert reports["RotaryEmbeddingFusion"].changes == 2

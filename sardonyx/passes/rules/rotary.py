@@ -6,6 +6,8 @@ x * cos + rotated(x) * sin, where rotated(x) puts the second half of the channel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -80,15 +82,14 @@ class FuseRotaryEmbedding(AnchoredRule):
         heads = past_or_split(m.value("x"), m.context)
         transpose, reshape = heads.split
         caches = [self._cache(m, name) for name in ("cos", "sin")]
-        nodes: list[ir.Node] = []
-        positions = self._positions(m, nodes)
+        positions = self._positions(m)
         turned = m.new_node("RotaryEmbedding", [heads.rows, positions, *caches], domain="com.microsoft", version=1)
         split = m.new_node("Reshape", [turned.outputs[0], reshape.inputs[1]], version=reshape.version)
         result = m.new_node("Transpose", [split.outputs[0]], version=transpose.version)
         for node, old in ((split, reshape), (result, transpose)):
             node.attributes.update(old.attributes)
         split.name, result.name = f"{m.root.name}_split", f"{m.root.name}_transpose"
-        return Replacement([*nodes, turned, split, result], {m.root.outputs[0]: result.outputs[0]})
+        return Replacement([turned, split, result], {m.root.outputs[0]: result.outputs[0]})
 
     @staticmethod
     def _cache(m: Match, name: str) -> ir.Value:
@@ -97,26 +98,21 @@ class FuseRotaryEmbedding(AnchoredRule):
         assert rows is not None
         half = _angles_shape(m, name)[2]
         assert isinstance(half, int)
-        cut = _beside(m, rows, "half", "Slice", [np.array([0]), np.array([half // 2]), np.array([2])])
-        return _beside(m, cut, "cache", "Reshape", [np.array([-1, half // 2])])
+        cut = _beside(m, rows, "half", "Slice", [rows, [0], [half // 2], [2]])
+        return _beside(m, cut, "cache", "Reshape", [cut, [-1, half // 2]])
 
     @staticmethod
-    def _positions(m: Match, nodes: list[ir.Node]) -> ir.Value:
+    def _positions(m: Match) -> ir.Value:
         """The rows of the caches: from the first one on, for one entry of the batch or for all of them."""
         if _angles_shape(m, "cos")[0] == 1:
             return m.initializer(np.zeros(1, np.int64), "start")
         rows = _rows(m.value("cos"), m.context)
         assert rows is not None
-
-        def made(op_type: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
-            nodes.append(m.new_node(op_type, inputs, attributes))
-            nodes[-1].name = f"{m.root.name}_positions_{len(nodes)}"
-            return nodes[-1].outputs[0]
-
-        sizes = made("Gather", made("Shape", rows), m.initializer(np.array([0, 1], np.int64), "axes"))
-        zero, one = (m.initializer(np.array(number, np.int64), "number") for number in (0, 1))
-        count = made("ReduceProd", sizes, keepdims=0)
-        return made("Reshape", made("Range", zero, count, one), sizes)
+        shape = _beside(m, rows, "shape", "Shape", [rows])
+        sizes = _beside(m, shape, "sizes", "Gather", [shape, [0, 1]])
+        count = _beside(m, sizes, "count", "ReduceProd", [sizes], keepdims=0)
+        counted = _beside(m, count, "range", "Range", [0, count, 1])
+        return _beside(m, counted, "positions", "Reshape", [counted, sizes])
 
 
 def _rows(value: ir.Value, context: Context) -> ir.Value | None:
@@ -155,17 +151,22 @@ def _repeats_itself(value: ir.Value | None, context: Context) -> bool:
 
 
 def _beside(
-    m: Match, value: ir.Value, suffix: str, op_type: str, numbers: list[np.ndarray[tuple[int], np.dtype[np.int64]]]
+    m: Match,
+    value: ir.Value,
+    suffix: str,
+    op_type: str,
+    inputs: Sequence[ir.Value | int | list[int]],
+    **attributes: int,
 ) -> ir.Value:
-    """The result of an operator with constant parameters on a value, which is made once and stands behind the value."""
+    """The result of an operator on a value and constants, which is made once and stands behind the value."""
     name = f"{value.name}_{suffix}"
     for use in value.uses():
         if use.node.name == name and use.node.op_type == op_type:
             return use.node.outputs[0]
     graph, maker = m.root.graph, value.producer()
     assert isinstance(graph, ir.Graph)
-    parameters = [m.initializer(one.astype(np.int64), suffix) for one in numbers]
-    node = m.new_node(op_type, [value, *parameters])
+    read = [one if isinstance(one, ir.Value) else m.initializer(np.array(one, np.int64), suffix) for one in inputs]
+    node = m.new_node(op_type, read, attributes)
     node.name = name
     if maker is None:
         graph.insert_before(graph[0], node)
