@@ -122,6 +122,21 @@ def test_outliers_in_some_channels() -> None:
     check(found, a, b, a.astype(np.float64) @ b)
 
 
+@pytest.mark.parametrize("m", [200, 203])
+def test_rows_of_zeros_give_zeros(m: int) -> None:
+    """As those of padded windows, and the keys made of them, which cosine attention divides by their length."""
+    a, b = matrices(m, 330, 4 * panel_columns(host_target()), seed=9)
+    empty = [0, 7, m // 2, m - 2]
+    a[empty] = 0
+    a[7] = -0.0
+    a[[1, m - 1]] = 0
+    a[[1, m - 1], 329] = 1e-30  # nearly nothing is something
+    found = by_quarters(a, b)
+    assert not found[empty].any()
+    assert np.delete(found, empty, axis=0).any(axis=1).all()
+    check(found, a, b, a.astype(np.float64) @ b)
+
+
 def test_rows_that_lie_apart_and_batches_that_join() -> None:
     m, k, n = SHAPE
     wide, b = matrices(m, k + 40, n, seed=2)[0], matrices(m, k, n, seed=3)[1]

@@ -202,6 +202,17 @@ def test_maxima_of_regions(shape: tuple[int, ...], dtype: Any, variant: str) -> 
     np.testing.assert_array_equal(result_of(kernel_of(operator, inputs), inputs, variant), expected)
 
 
+def test_no_regions() -> None:
+    """As where no box is of the size that a level of a pyramid of maps is for."""
+    x = np.ones((1, 20, 5, 6), np.float32)
+    align = operator_of("RoiAlign", 16, {"output_height": 7, "output_width": 7})
+    inputs = [x, np.zeros((0, 4), np.float32), np.zeros(0, np.int64)]
+    assert result_of(kernel_of(align, inputs), inputs, "").shape == (0, 20, 7, 7)
+    pool = operator_of("MaxRoiPool", 1, {"pooled_shape": (3, 4)})
+    inputs = [x, np.zeros((0, 5), np.float32)]
+    assert result_of(kernel_of(pool, inputs), inputs, "").shape == (0, 20, 3, 4)
+
+
 @variants
 def test_regions_of_items_that_are_not_there(variant: str) -> None:
     x = np.ones((2, 20, 5, 6), np.float32)

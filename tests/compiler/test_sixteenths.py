@@ -75,6 +75,19 @@ def test_blocks_of_rows_and_of_k_in_any_order() -> None:
         assert np.array_equal(whole, by_sixteenths(a, b, one_by_one=True))
 
 
+@pytest.mark.parametrize("m", [200, 203])
+def test_rows_of_zeros_give_zeros(m: int) -> None:
+    a, b = matrices(m, 132, 8 * panel_columns(host_target()), seed=9)
+    empty = [0, 7, m // 4, m // 2, m - 2]
+    a[empty] = 0
+    a[[1, m - 1]] = 0
+    a[[1, m - 1], 131] = 1e-30  # nearly nothing is something
+    found = by_sixteenths(a, b)
+    assert not found[empty].any()
+    assert np.delete(found, empty, axis=0).any(axis=1).all()
+    check(found, a, b)
+
+
 def test_groups_of_panels_for_many_threads_change_no_bit() -> None:
     m, k, n = 200, 64, 20 * panel_columns(host_target())
     assert choose_sixteenths(host_target(), Problem(m, n, k)).groups == 1

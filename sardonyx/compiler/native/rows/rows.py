@@ -147,7 +147,7 @@ def access_of(step: int, itemsize: int) -> Access:
 
 
 def elements_per_chunk(elements: int, bytes_per_element: float, operations: float) -> int:
-    """How many of a step's elements one chunk should take: all of them where it is not worth a second thread."""
+    """How many of a step's elements one chunk should take, 1 at least: all where it is not worth a second thread."""
     known = rates()
     each = max(bytes_per_element / known.bytes_per_ns, operations / known.operations_per_ns, 1e-3)
     (found,) = computed(partial(_chunk_elements, known), (elements, each))
@@ -157,7 +157,7 @@ def elements_per_chunk(elements: int, bytes_per_element: float, operations: floa
 def _chunk_elements(known: Rates, elements: int, each: float) -> tuple[int]:
     """The same for elements that take `each` so many nanoseconds."""
     if elements * each < 2 * known.small_step_ns:
-        return (elements,)
+        return (max(1, elements),)
     return (max(1, math.floor(known.chunk_ns / each)),)
 
 

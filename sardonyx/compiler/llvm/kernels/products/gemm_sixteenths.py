@@ -9,7 +9,7 @@ sums of outer products are kept for each panel, in this order:
     U = P1   C11 = U + P2   U = U + P6   W = U + P5   C12 = W + P3   C22 = W + P7, U = U + P7   C21 = U + P4
 
 The error grows as that of one level does, once more. Where a result is not finite, its panels take an ordinary product
-behind the seven.
+behind the seven. Rows of zeros give zeros.
 """
 
 from __future__ import annotations
@@ -370,6 +370,8 @@ class _Sixteenths(QuarterKernel):
         seen.set(self._seen(turn).load(0, self.lanes))
         with k.loop(0, chunk.rows) as row:
             at = row * self.panel
+            number = chunk.row_start + row
+            filled = [self.has_numbers(self._line(half, inner, number), given["k"] * 4) for inner in (0, 1)]
             quarters: list[list[Value]] = [[], [], [], []]
             for vector, values in enumerate(products(at)):
                 for which, value in enumerate(values):
@@ -377,9 +379,9 @@ class _Sixteenths(QuarterKernel):
                         place.offset(at).load(vector * self.lanes, self.lanes)
                         for place in (sources[which], tiles[which])
                     )
-                    quarters[which].append(k.select(one.of_seven, kept + value, tile))
-                    seen.set(k.fma(quarters[which][-1], zeros, seen.get()))
-            number = chunk.row_start + row
+                    result = kept + value
+                    seen.set(k.fma(k.select(one.of_seven, result, tile), zeros, seen.get()))
+                    quarters[which].append(k.select(one.of_seven, k.select(filled[which // 2], result, zeros), tile))
             for inner in (0, 1):
                 with k.otherwise(at_middle[inner] & number.equals(0)):
                     for writer, quarter in zip(writers, quarters[2 * inner : 2 * inner + 2], strict=True):

@@ -215,13 +215,14 @@ class _Strassen(QuarterKernel):
             start = self.tiles.offset(turn * TILES * self.tile_size)
             with k.loop(0, chunk.rows) as row:
                 places = [start.offset(self.tile_size * which).offset(row * self.panel) for which in range(TILES)]
+                kept = [self.has_numbers(line, given["k"] * 2) for line in self._rows(chunk.row_start + row)]
                 quarters: list[list[Value]] = [[], [], [], []]
                 for vector in range(self.vectors):
                     tiles = [place.load(vector * self.lanes, self.lanes) for place in places]
                     quartered = combined(tiles)
                     seen.set(k.fma(quartered[1], zeros, k.fma(quartered[2], zeros, seen.get())))
-                    for quarter, tile, result in zip(quarters, tiles, quartered, strict=False):
-                        quarter.append(k.select(seven, result, tile))
+                    for which, (quarter, result) in enumerate(zip(quarters, quartered, strict=True)):
+                        quarter.append(k.select(seven, k.select(kept[which // 2], result, zeros), tiles[which]))
                 upper = chunk.row_start + row
                 for side, writer in enumerate(writers):
                     writer.over_registers([quarters[side]], upper)

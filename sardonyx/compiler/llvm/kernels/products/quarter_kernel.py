@@ -14,7 +14,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, PTR, Type
+from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 
 # Sums of quarters of A; tiles of a panel and a block of rows, one for each product.
 A_SUMS = 4
@@ -190,6 +190,23 @@ class QuarterKernel:
             for vector in range(self.vectors):
                 place = tile.offset(at).offset(vector * self.lanes)
                 place.store(place.load(0, self.lanes) + self.block.offset(at).load(vector * self.lanes, self.lanes))
+
+    def has_numbers(self, line: Pointer, elements: Value) -> Value:
+        """Whether a row of A holds anything but zeros.
+
+        What the sums leave of the row that it is paired with is far below that one's numbers, but above zero: an
+        operator that divides a row by its length, as those of padded positions, would make much of it.
+        """
+        k, lanes = self.k, self.lanes
+        found, at = k.variable(BOOL, False), k.variable(I64, 0)
+        whole = elements - elements % lanes
+        with k.loop_while(lambda: ~found.get() & (at.get() < whole)):
+            found.set(k.any_lane(line.offset(at.get()).load(0, lanes).differs(0)))
+            at.set(at.get() + lanes)
+        with k.when(~found.get() & (whole < elements)):
+            last = line.offset(whole).load(0, lanes, k.lanes_below(elements - whole, lanes))
+            found.set(k.any_lane(last.differs(0)))
+        return found.get()
 
     def writer(self, column: Value) -> EpilogueWriter:
         """What stores rows of a panel of results that begins at a column."""
