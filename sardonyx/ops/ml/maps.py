@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.types import MapType
+from sardonyx.kernel.integers import to_integers
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -19,11 +20,15 @@ _ELEMENTS: dict[str, tuple[ir.DataType, Any]] = {
     "TO_INT64": (ir.DataType.INT64, np.int64),
     "TO_STRING": (ir.DataType.STRING, object),
 }
+_NOTHING = "0.f"  # between the texts of a sparse map
 
 
 @operator("CastMap", domain=DOMAIN)
 class CastMap(Operator):
-    """The values of a map as one row, in the order of the keys; a sparse map leaves zeros between them."""
+    """The values of a map as one row, in the order of the keys; a sparse map leaves zeros between them.
+
+    What the standard leaves open is as in onnxruntime: keys beyond a sparse row are left out, texts of numbers are C's.
+    """
 
     host_reason = "a map is a Python dict"
     cast_to: str = "TO_FLOAT"
@@ -38,11 +43,12 @@ class CastMap(Operator):
     def run(self, items: Value) -> Sequence[Value]:
         _, dtype = self._kind()
         if self.map_form == "SPARSE":
-            if any(not 0 <= key < self.max_map for key in items):
-                raise ValueError(f"a key of the sparse map lies outside [0, {self.max_map})")
-            row = ["0" if dtype is object else 0] * self.max_map
+            if any(key < 0 for key in items):
+                raise ValueError(f"a sparse map has no place for the key {min(items)}")
+            row = [_NOTHING if dtype is object else 0] * self.max_map
             for key, value in items.items():
-                row[key] = self._cast(value)
+                if key < self.max_map:
+                    row[key] = self._cast(value)
         else:
             row = [self._cast(items[key]) for key in sorted(items)]
         result = np.empty((1, len(row)), dtype)
@@ -51,8 +57,9 @@ class CastMap(Operator):
 
     def _cast(self, value: Any) -> Any:
         if self.cast_to == "TO_STRING":
-            return str(value)
-        return float(value) if self.cast_to == "TO_FLOAT" else int(float(value))
+            return value if isinstance(value, str) else f"{value:f}"
+        number = np.array(float(value), np.float32 if isinstance(value, np.float32) else np.float64)
+        return number if self.cast_to == "TO_FLOAT" else to_integers(number, np.dtype(np.int64))
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         return [tensor(self._kind()[0], (1, self.max_map if self.map_form == "SPARSE" else unknown_dim()))]

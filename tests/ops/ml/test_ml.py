@@ -154,3 +154,46 @@ def test_maps_to_rows() -> None:
     assert CastMap(node, 1).run({3: "1.5", 0: "2"})[0].tolist() == [[2.0, 0.0, 0.0, 1.5]]
     node = ir.node("CastMap", [], {"cast_to": "TO_INT64"}, domain="ai.onnx.ml")
     assert CastMap(node, 1).run({7: 3.0, 2: 1.0})[0].tolist() == [[1, 3]]
+
+
+@pytest.mark.parametrize("form", ["DENSE", "SPARSE"])
+@pytest.mark.parametrize("kind", ["TO_FLOAT", "TO_INT64", "TO_STRING"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {0: 1.5, 2: -2.7},
+        {5: 1.0},
+        {1: 2.0, 9: 3.0},
+        {2: 1e10, 1: float("nan")},
+        {1: 1e-7},
+        {0: float("inf")},
+        {-1: 1.0},
+    ],
+    ids=str,
+)
+def test_cast_map_of_numbers_is_that_of_onnxruntime(form: str, kind: str, given: dict[int, float]) -> None:
+    import sardonyx
+    from sardonyx import errors
+
+    ort = pytest.importorskip("onnxruntime")
+    made = {"TO_FLOAT": TensorProto.FLOAT, "TO_INT64": TensorProto.INT64, "TO_STRING": TensorProto.STRING}[kind]
+    numbers = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    graph = helper.make_graph(
+        [helper.make_node("CastMap", ["m"], ["y"], domain="ai.onnx.ml", cast_to=kind, map_form=form, max_map=3)],
+        "g",
+        [helper.make_value_info("m", numbers)],
+        [helper.make_tensor_value_info("y", made, [1, None])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    ours = sardonyx.InferenceSession(model)
+    theirs = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    if form == "SPARSE" and min(given) < 0:
+        with pytest.raises(errors.Fail):
+            ours.run(None, {"m": given})
+        with pytest.raises(ort.capi.onnxruntime_pybind11_state.Fail):
+            theirs.run(None, {"m": given})
+        return
+    found, expected = ours.run(None, {"m": given})[0], theirs.run(None, {"m": given})[0]
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
