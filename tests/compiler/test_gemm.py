@@ -13,6 +13,7 @@ import pytest
 from sardonyx.compiler.binding import Binder, Buffer, Tensor
 from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.llvm.target import host_target, host_targets
 from sardonyx.compiler.llvm.types import F32 as F32_TYPE
@@ -452,3 +453,13 @@ def test_bytes_into_int32(form: str) -> None:
         expected = a.astype(np.int64) @ b.astype(np.int64)
         assert np.array_equal(memory.read(results[0]), expected)
         assert np.allclose(memory.read(results[1]), expected * scale, rtol=1e-6)
+
+
+def test_the_order_of_what_is_added_makes_no_other_kernel() -> None:
+    product, bias, skipped = (Input(F32, index) for index in range(3))
+    texts = {
+        repr(TileEpilogue((), (maximum(total, 0.0),)))
+        for total in (product + bias + skipped, skipped + (bias + product), skipped + (product + bias))
+    }
+    assert len(texts) == 1
+    assert repr(TileEpilogue((), (product - bias,))) != repr(TileEpilogue((), (bias - product,)))

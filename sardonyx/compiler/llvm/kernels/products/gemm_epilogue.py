@@ -55,6 +55,9 @@ class TileEpilogue:
     operands: tuple[Operand, ...] = ()
     outputs: tuple[Expr, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outputs", _in_order(self.outputs))
+
     def __repr__(self) -> str:
         operands = ", ".join(f"{operand.addressing} {operand.dtype}" for operand in self.operands)
         return f"TileEpilogue([{operands}], {spell(self.outputs)})"
@@ -85,6 +88,29 @@ def spell(roots: Sequence[Expr]) -> str:
             arguments = ",".join(str(numbers[id(argument)]) for argument in expr.args)
             lines.append(f"{expr.primitive}({arguments}):{expr.dtype}")
     return f"{';'.join(lines)} -> {','.join(str(numbers[id(root)]) for root in roots)}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _in_order(outputs: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The same with the operands of sums and products in one order: what models write either way is one kernel."""
+    made: dict[int, Expr] = {}
+    for expr in walk(outputs):
+        made[id(expr)] = expr
+        if isinstance(expr, Apply):
+            args = tuple(made[id(arg)] for arg in expr.args)
+            if expr.primitive in _COMMUTATIVE:
+                args = tuple(sorted(args, key=_rank))
+            if args != expr.args:
+                made[id(expr)] = Apply(expr.dtype, expr.primitive, args)
+    return tuple(made[id(output)] for output in outputs)
+
+
+_COMMUTATIVE = frozenset({"add", "multiply"})
+
+
+def _rank(expr: Expr) -> tuple[int, str]:
+    """Expressions come before inputs, these before constants; those of a kind by their text."""
+    return (isinstance(expr, Input) + 2 * isinstance(expr, Constant), spell([expr]))
 
 
 def _stored(dtype: np.dtype[Any]) -> Type:
