@@ -107,6 +107,25 @@ def test_angles_that_do_not_repeat_themselves_stay() -> None:
     assert_agrees_with_double(model, after, g.feeds)
 
 
+def test_parts_of_a_joint_projection_stay() -> None:
+    g = Rotary()
+    x = g.hidden(BATCH, LENGTH)
+    cos, sin = g.angles(x, batched=False)
+    joint = g("MatMul", x, g.constant(g.normal(WIDTH, 3 * WIDTH)))
+    parts = g("Reshape", joint, g.constant([0, 0, 3, WIDTH // SIZE, SIZE], np.int64))
+    picked = [g("Gather", parts, g.constant(place, np.int64), axis=2) for place in range(3)]
+    query, keys, values = (g("Transpose", one, perm=[0, 2, 1, 3]) for one in picked)
+    query, keys = g.turned(query, cos, sin), g.turned(keys, cos, sin)
+    scores = g("MatMul", g.scaled(query), g("Transpose", keys, perm=[0, 1, 3, 2]))
+    model = g.finished(g.attended(scores, values, x), x).model()
+    _, reports = rewritten(model)
+    assert reports["RotaryEmbeddingFusion"].changes == 0
+    assert any("joint projection" in text for text in reports["RotaryEmbeddingFusion"].declined)
+    assert reports["HeadAttentionFusion"].changes == 1
+    after, _ = fused(model)
+    assert_agrees_with_double(model, after, g.feeds)
+
+
 def test_what_is_not_split_into_heads_stays() -> None:
     g = Rotary()
     x = g.hidden(BATCH, LENGTH)

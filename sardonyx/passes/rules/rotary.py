@@ -44,6 +44,8 @@ class FuseRotaryEmbedding(AnchoredRule):
         heads = past_or_split(m.value("x"), m.context)
         if heads.rows is None or heads.past is not None or not isinstance(heads.shape[_LAST], int):
             return "what it turns is not split into heads"
+        if heads.columns is not None:
+            return "what it turns is a part of a joint projection"
         size = heads.shape[_LAST]
         assert isinstance(size, int)
         if size % 2 or m.attribute(m.covered(_JOIN), "axis") not in (-1, _LAST):
