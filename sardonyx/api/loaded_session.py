@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from sardonyx.api.running.settled_plans import SettledPlans
     from sardonyx.api.running.streamed_run import StreamedRun
     from sardonyx.passes.base import PassReport
+    from sardonyx.providers.base import ExecutionProvider
     from sardonyx.runtime.trace import Trace
 
 _NO_ADAPTERS: Mapping[str, Any] = {}
@@ -83,6 +85,7 @@ class LoadedSession:
         self._providers = built.providers
         self._maps = built.maps
         self._memory_owners = [*built.providers]
+        weakref.finalize(self, _end_session, self._memory_owners).atexit = False
         self._compiled = built.compiled
         self._build = built.again
         self._is_stored, self._keep = built.is_stored, built.keep
@@ -470,3 +473,8 @@ class LoadedSession:
     def get_profiling_start_time_ns(self) -> int:
         """When the trace began, on the clock of `time.monotonic_ns`; 0 without profiling."""
         return self._profile.start_ns
+
+
+def _end_session(memory_owners: Iterable[ExecutionProvider]) -> None:
+    for provider in memory_owners:
+        provider.end_session()

@@ -64,6 +64,16 @@ class NativeResources:
         """Give the arenas that no run uses back to the system."""
         self.lanes.shrink()
 
+    def end_session(self) -> None:
+        """End the threads and give back the arenas that are the session's own.
+
+        Plans of it are in circles with what made them: they go when Python's garbage collector finds them.
+        """
+        if self.settings.hooks is not None and not self.settings.hooks.shared:
+            self.team.close()
+        if not self.settings.shares_arena:
+            self.lanes.shrink()
+
     def _call_code(self) -> CallCode:
         arrays, bound = runtime_functions(self._runtime, _CALL)
         return CallCode(arrays, bound, lambda: runtime_functions(self._runtime, ("chain",))[0])

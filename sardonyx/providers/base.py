@@ -56,6 +56,10 @@ class ExecutionProvider(abc.ABC):
         """Give memory that is kept for later runs back to the system; a provider that keeps none does nothing."""
         return
 
+    def end_session(self) -> None:
+        """The session is gone: end its threads and give its memory back, whoever still has parts of it."""
+        return
+
     def code_bytes(self, addresses: Collection[int]) -> int:
         """Bytes of machine code of those functions of native plans, by their addresses, that are this provider's."""
         return 0

@@ -40,6 +40,10 @@ class CPUExecutionProvider(ExecutionProvider):
         if self._resources is not None:
             self._resources.release_memory()
 
+    def end_session(self) -> None:
+        if self._resources is not None:
+            self._resources.end_session()
+
     def code_bytes(self, addresses: Collection[int]) -> int:
         return 0 if self._resources is None else self._resources.library.code_bytes(addresses)
 

@@ -66,9 +66,12 @@ def test_threads_are_made_with_the_session_and_joined_when_it_goes() -> None:
     for _ in range(3):
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], _result())
     assert made.joined == []
-    del session
-    gc.collect()
-    assert made.joined == threads
+    gc.disable()
+    try:
+        del session
+        assert made.joined == threads
+    finally:
+        gc.enable()
     assert not any(thread.is_alive() for thread in threads)
 
 

@@ -84,7 +84,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
     with _lock:
         if _global_pools is not None:
             raise errors.Fail("Global thread pools have already been created, cannot replace them")
-        _global_hooks = _global_callbacks.hooks()
+        _global_hooks = _global_callbacks.hooks(shared=True)
         _global_pools = sizes
 
 

@@ -26,8 +26,11 @@ class ThreadCallbacks:
         """TypeError for what cannot be called."""
         self.join = _function(where, join)
 
-    def hooks(self) -> ThreadHooks | None:
-        """What a pool of its own takes; None where nobody makes threads. `Fail` where nobody would join them."""
+    def hooks(self, *, shared: bool = False) -> ThreadHooks | None:
+        """What a pool takes, of one session or shared by all; None where nobody makes threads.
+
+        `Fail` where nobody would join them.
+        """
         if self.create is None:
             return None
         if self.join is None:
@@ -35,7 +38,7 @@ class ThreadCallbacks:
                 "custom join thread function not set: set_custom_join_thread_fn must be called together with "
                 "set_custom_create_thread_fn"
             )
-        return ThreadHooks(self.create, self.join, self.options)
+        return ThreadHooks(self.create, self.join, self.options, shared)
 
 
 def _function(where: str, given: Any) -> Any:

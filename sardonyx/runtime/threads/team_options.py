@@ -43,6 +43,7 @@ class ThreadHooks:
     create: CreateThread
     join: JoinThread
     options: Any = None
+    shared: bool = False  # by all sessions
 
 
 @dataclass(frozen=True)
