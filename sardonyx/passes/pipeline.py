@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes.base import DEFAULT, Context, Level, Pass, PassReport, Settings
+from sardonyx.passes.branches import NAME as BRANCHES
+from sardonyx.passes.branches import settle_known_branches
 from sardonyx.passes.cleanup import eliminate_identity, remove_unused
 from sardonyx.passes.constant_folding import fold_constants
 from sardonyx.passes.denormal_weights import NAME as DENORMALS
@@ -101,6 +103,8 @@ def passes_for_saving() -> tuple[Pass, ...]:
 def _foldings() -> tuple[Pass, ...]:
     """What leaves out nodes that only constants and their equals need."""
     return (
+        # What Ifs leave, which the others go through as if it had always been there.
+        Pass(BRANCHES, Level.BASIC, settle_known_branches),
         # Shapes and constants first: the rules below look for constants.
         Pass("EliminateIdentity", Level.BASIC, eliminate_identity),
         Pass(INVARIANTS, Level.BASIC, read_invariants),

@@ -10,9 +10,8 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.ops.refusal import REFUSAL_DOMAIN
 from sardonyx.passes.base import Context
+from sardonyx.passes.branches import BRANCHES, chosen_branch, inline
 from sardonyx.passes.constant_folding import fold_constants
-
-_BRANCHES = ("then_branch", "else_branch")
 
 
 def settle_branches(model: ir.Model) -> None:
@@ -48,14 +47,11 @@ def _settle_all(graph: ir.Graph, inference: Inference) -> bool:
 
 def _settle(graph: ir.Graph, node: ir.Node, inference: Inference) -> bool:
     """Settle one If, if it can be; whether it was changed."""
-    branches = [node.attributes[name].as_graph() for name in _BRANCHES]
-    condition = inference.fact(node.inputs[0])
-    known = None if condition is None else condition.integers()
-    if known is not None and len(known) == 1:
-        chosen = branches[0 if known[0] else 1]
-        if chosen not in inference.broken:
-            _inline(graph, node, chosen)
-            return True
+    branches = [node.attributes[name].as_graph() for name in BRANCHES]
+    chosen = chosen_branch(node, inference)
+    if chosen is not None and chosen not in inference.broken:
+        inline(graph, node, chosen)
+        return True
     if all(branch in inference.broken for branch in branches):  # so is what is around it
         return False
     for branch, other in (branches, branches[::-1]):
@@ -63,33 +59,6 @@ def _settle(graph: ir.Graph, node: ir.Node, inference: Inference) -> bool:
             _refuse(branch, inference.broken[branch], [inference.facts[value] for value in other.outputs])
             return True
     return False
-
-
-def _inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> None:
-    """Move the nodes of a branch in front of its If, which goes."""
-    for name, value in list(branch.initializers.items()):
-        del branch.initializers[name]
-        value.name = _free_name(name, graph)
-        graph.register_initializer(value)
-    results = list(branch.outputs)
-    nodes = list(branch)
-    branch.outputs.clear()
-    branch.remove(nodes)
-    graph.insert_before(node, nodes)
-    for old, new in zip(node.outputs, results, strict=True):
-        copy = ir.node("Identity", [new], outputs=[ir.Value(name=old.name, type=old.type, shape=old.shape)])
-        copy.version = node.version
-        graph.insert_before(node, copy)
-        old.replace_all_uses_with(copy.outputs[0], replace_graph_outputs=True)
-    graph.remove(node, safe=True)
-
-
-def _free_name(name: str, graph: ir.Graph) -> str:
-    found, number = name, 0
-    while found in graph.initializers:
-        number += 1
-        found = f"{name}_{number}"
-    return found
 
 
 def _refuse(branch: ir.Graph, error: errors.Fail, facts: list[Fact]) -> None:
