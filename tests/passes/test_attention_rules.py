@@ -161,6 +161,28 @@ def test_masks_of_other_shapes_get_a_row_for_each_query(shape: tuple[int | str, 
     assert node.input[BIAS]
 
 
+@pytest.mark.parametrize("filled", [False, True])
+def test_scores_that_are_scaled_after_the_mask(filled: bool) -> None:
+    g = Graph()
+    x = g.hidden()
+    scores, values = g.scores(x)
+    mask = g.input("m", ["b", 1, "s", "s"], g.normal(2, 1, 5, 5) > -0.5)
+    layers = []
+    for _ in range(2):
+        if filled:
+            masked = g("Where", mask, scores, g.constant(LOWEST))
+        else:
+            added = layers[0][0] if layers else g("Mul", g("Cast", mask, to=TensorProto.FLOAT), g.constant(-3))
+            masked = g("Add", scores, added)
+            layers.append((added, masked))
+        result = g.attended(g("Div", masked, g.constant(4)), values, x)
+        x = g.projected(result)
+        scores, values = g.scores(x)
+    g.output(x, ["b", "s", WIDTH])
+    nodes = fused(g, 2)
+    assert nodes[0].input[BIAS] == nodes[1].input[BIAS]
+
+
 def test_two_masks_are_added_first() -> None:
     g = Graph()
     x = g.hidden()
@@ -304,6 +326,19 @@ def test_cross_attention_reads_given_keys_and_values_in_four_dimensions() -> Non
     scores = g("MatMul", g.scaled(g.split(g.projected(x)), 0.5), g("Transpose", keys, perm=[0, 1, 3, 2]))
     (node,) = fused(g.finished(g.attended(scores, values, x), x))
     assert list(node.input[KEY : VALUE + 1]) == ["k", "v"]
+
+
+def test_keys_and_values_whose_lengths_have_separate_names() -> None:
+    g = Graph()
+    x = g.hidden()
+    keys, values = (g.input(name, ["b", HEADS, name, SIZE], g.normal(2, HEADS, 6, SIZE)) for name in ("k", "v"))
+    scores = g("MatMul", g.scaled(g.split(g.projected(x)), 0.5), g("Transpose", keys, perm=[0, 1, 3, 2]))
+    graph = g.finished(g.attended(scores, values, x), x)
+    fused(graph)
+    for length in (1, 5, 7):  # fails as the product does
+        feeds = graph.feeds | {"v": np.zeros((2, HEADS, length, SIZE), np.float32)}
+        with pytest.raises(sardonyx.errors.Fail, match=f"6 positions, values of {HEADS} and {length}"):
+            run(graph.model(), feeds, sardonyx.GraphOptimizationLevel.ORT_ENABLE_ALL)
 
 
 def test_keys_and_values_of_another_sequence() -> None:
@@ -553,7 +588,13 @@ def with_scores(change: Callable[[Graph, str, str], str]) -> Graph:
         ),
         (
             lambda g, s, x: g("Mul", g("Add", s, g.input("m", ["s", "s"], g.normal(5, 5))), g.constant(2)),
-            "the scores are scaled after they are masked",
+            "the scores are scaled by 2.0 after they are masked",
+        ),
+        (
+            lambda g, s, x: g(
+                "Mul", g("Where", g.input("m", ["s", "s"], g.normal(5, 5) > 0), s, g.constant(-1e31)), g.constant(0.01)
+            ),
+            "is scaled to a number that leaves a trace",
         ),
         (
             lambda g, s, x: g("Where", g.input("m", ["s", "s"], g.normal(5, 5) > 0), s, g.constant(-1e4)),

@@ -115,6 +115,22 @@ def test_queries_that_are_no_rows(pasts: Sequence[str | None]) -> None:
     assert len(node.output) == (1 if pasts[0] is None else 3)
 
 
+@pytest.mark.parametrize("factor", [0.25, 1.5])
+def test_scores_that_are_scaled_after_the_mask(factor: float) -> None:
+    g = Graph()
+    x = g.hidden()
+    key, value = (cached(g, x, kind, HEADS, "p") for kind in ("key", "value"))
+    scores = g("MatMul", turned(g, x), g("Transpose", key, perm=[0, 1, 3, 2]))
+    scores = g("Mul", g("Add", scores, additive(g, "m")), g.constant(factor))
+    graph = g.finished(g.attended(scores, value, x), x)
+    if factor < 1:
+        assert attributes_of(fused(graph, BY_HEADS))["scale"] == factor
+        assert_same_results(graph.model(), graph.feeds | {"mask": np.zeros((2, 1, 1, 8), bool)})
+    else:  # which makes infinities of the lowest number
+        after, _ = rewritten(graph.model())
+        assert "Softmax" in operators(after)
+
+
 def test_a_soft_cap_is_an_attribute() -> None:
     attributes: dict[str, Any] = attributes_of(fused(decoder(cap=3.0), GROUPED))
     assert attributes["softcap"] == pytest.approx(3)

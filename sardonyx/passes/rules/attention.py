@@ -16,7 +16,7 @@ from sardonyx.passes.rules.attention_heads import SPLIT, text
 from sardonyx.passes.rules.attention_mask import Mask, as_filled, fits, is_causal, may_hide_all
 from sardonyx.passes.rules.attention_match import NAME, AttentionMatch, Weighted, first_reader, readers
 from sardonyx.passes.rules.attention_scores import guard_of, is_over_last_axis, scores_of, weighted_product
-from sardonyx.passes.rules.facts import in_main_graph, permutation, shape_of
+from sardonyx.passes.rules.facts import in_main_graph, may_be_same, permutation, shape_of
 from sardonyx.passes.rules.reshapes import constant_target
 
 
@@ -146,8 +146,8 @@ def _shapes_reason(m: AttentionMatch) -> str | None:
         return f"query, keys and values differ in heads: {heads}, {key[1]} and {value[1]}"
     if size != key[3]:
         return f"heads of the query have size {size}, those of the keys {key[3]}"
-    # The last product needs as many values as there are keys: behind a past of either, it checks them in every run.
-    if not m.has_past and not same(key[2], value[2]):
+    # The last product needs as many values as there are keys, which attention checks in every run as it does.
+    if not may_be_same(key[2], value[2]):
         return f"there are {key[2]} keys and {value[2]} values"
     if not isinstance(value[3], int):
         return f"the size of the values' heads is {value[3]}"

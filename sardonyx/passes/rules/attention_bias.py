@@ -103,13 +103,20 @@ class NewInputs:
         shape = shape_of(mask.value, self.m.context)
         assert shape is not None
         if mask.filler is None:
-            return mask.value, shape
+            return (mask.value if mask.factor == 1 else self._times(mask.value, mask.factor, shape)), shape
         choices = [0.0, mask.filler] if mask.keeps else [mask.filler, 0.0]
         made = self._made_before(mask.value, "Where", shape)
         if made is not None and [repeated(value) for value in made.inputs[1:]] == choices:
             return made.outputs[0], shape
         constants = [self.m.initializer(np.array(choice, np.float32), "mask") for choice in choices]
         return self._node("Where", [mask.value, *constants], "mask"), shape
+
+    def _times(self, value: ir.Value, factor: float, shape: Dims) -> ir.Value:
+        """What is added to the scores, times a number."""
+        made = self._made_before(value, "Mul", shape)
+        if made is not None and repeated(made.inputs[1]) == float(np.float32(factor)):
+            return made.outputs[0]
+        return self._node("Mul", [value, self.m.initializer(np.array(factor, np.float32), "factor")], "mask")
 
     def _padded(self, value: ir.Value, shape: Dims, rank: int) -> tuple[ir.Value, Dims]:
         """The value with dimensions of 1 in front."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -29,12 +29,24 @@ class Mask:
 
     Either `value` is added to the scores, or `filler` replaces those where `value` is False (`keeps`) or True. Where it
     is added to scores of `windows`, (images, windows, heads, queries, keys), the batch is that of their first two.
+    What is added is `factor` times the value where the scores are scaled afterwards.
     """
 
     value: ir.Value
     filler: float | None = None
     keeps: bool = True
     windows: Dims | None = None
+    factor: float = 1.0
+
+    def scaled(self, factor: float) -> Mask:
+        """The same before scores are scaled by a factor of at most 1, as a mask behind that."""
+        if self.filler is None:
+            return replace(self, factor=self.factor * factor)
+        return replace(self, filler=self.filler * factor)
+
+    def hides(self, added: float | None) -> bool:
+        """Whether a number of the value is too low to leave a trace of a score that it is added to."""
+        return added is not None and added * self.factor <= ABSORBING
 
 
 _LEAST = re.compile(r"\bMin\(([^()]*)\)")
@@ -76,8 +88,8 @@ def as_filled(mask: Mask) -> Mask:
         return mask
     for yes, no, keeps in ((where.inputs[1], where.inputs[2], True), (where.inputs[2], where.inputs[1], False)):
         filler = repeated(no)
-        if repeated(yes) == 0 and filler is not None and filler <= ABSORBING:
-            return Mask(where.inputs[0], filler, keeps)
+        if repeated(yes) == 0 and filler is not None and mask.hides(filler):
+            return Mask(where.inputs[0], filler * mask.factor, keeps)
     return mask
 
 
@@ -112,7 +124,7 @@ def is_causal(mask: Mask, shape: Dims, past: Dim, context: Context) -> bool:
     if mask.filler is None:
         cut = producer(value, "Trilu")
         filler = None if cut is None else repeated(cut.inputs[0])
-        return filler is not None and filler <= ABSORBING and triangle.is_at(value) is False
+        return mask.hides(filler) and triangle.is_at(value) is False
     if mask.filler > ABSORBING:
         return False
     if not mask.keeps:
@@ -129,7 +141,7 @@ def _is_causal_array(mask: Mask, shape: Dims, past: Dim) -> bool:
     visible = np.tri(array.shape[-2], array.shape[-1], past) != 0
     if mask.filler is not None:
         return mask.filler <= ABSORBING and bool(((array.reshape(visible.shape) != 0) == (visible == mask.keeps)).all())
-    return bool(np.where(visible, array == 0, array <= ABSORBING).all())
+    return bool(np.where(visible, array == 0, array * mask.factor <= ABSORBING).all())
 
 
 def _unviewed(value: ir.Value, context: Context) -> ir.Value:

@@ -11,7 +11,7 @@ from sardonyx.ops.framework.facts import Dims
 from sardonyx.passes.base import Context
 from sardonyx.passes.rule import Match, NearMissError
 from sardonyx.passes.rules.attention_heads import Heads, keys, past_or_split, query
-from sardonyx.passes.rules.attention_mask import Mask
+from sardonyx.passes.rules.attention_mask import ABSORBING, Mask
 
 NAME = "AttentionFusion"
 GROUPED_NAME = "GroupedAttentionFusion"
@@ -31,9 +31,14 @@ class Scores:
     cap: float = 0.0  # they are cap * tanh(scores / cap), before they are masked
 
     def scaled(self, factor: float, node: ir.Node) -> Scores:
-        if self.masks or self.cap:
-            raise NearMissError("the scores are scaled after they are masked or capped")
-        return replace(self, factor=self.factor * factor, nodes=(*self.nodes, node))
+        if self.cap:
+            raise NearMissError("the scores are scaled after they are capped")
+        if self.masks and not 0 < factor <= 1:  # a larger one makes an infinity of the lowest number
+            raise NearMissError(f"the scores are scaled by {factor} after they are masked")
+        masks = tuple(mask.scaled(factor) for mask in self.masks)
+        if any(mask.filler is not None and mask.filler > ABSORBING for mask in masks):
+            raise NearMissError("what replaces hidden scores is scaled to a number that leaves a trace of the score")
+        return replace(self, factor=self.factor * factor, masks=masks, nodes=(*self.nodes, node))
 
     def capped(self, cap: float, node: ir.Node) -> Scores:
         return replace(self, cap=cap, nodes=(*self.nodes, node))

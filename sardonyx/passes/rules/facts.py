@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from sardonyx.ops.framework.facts import Dims, Fact, known, same
+from sardonyx.ops.framework.facts import Dim, Dims, Fact, known, same
 from sardonyx.passes.base import Context
 from sardonyx.passes.rule import Match
 
@@ -14,6 +14,11 @@ from sardonyx.passes.rule import Match
 def same_shape(a: Dims | None, b: Dims | None) -> bool:
     """Whether two shapes are certainly equal."""
     return a is not None and b is not None and len(a) == len(b) and all(map(same, a, b))
+
+
+def may_be_same(a: Dim, b: Dim) -> bool:
+    """Whether two dimensions are equal in some runs, as far as is known."""
+    return not (isinstance(a, int) and isinstance(b, int)) or a == b
 
 
 def all_known(shape: Dims | None) -> bool:

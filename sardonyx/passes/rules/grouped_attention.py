@@ -16,7 +16,7 @@ from sardonyx.passes.rules.attention_heads import Heads, origin, text, unscaled
 from sardonyx.passes.rules.attention_mask import as_filled, fits, is_causal, may_hide_all
 from sardonyx.passes.rules.attention_match import GROUPED_NAME, HEADS_NAME, MaskedMatch, Scores, first_reader, flag
 from sardonyx.passes.rules.attention_scores import guard_of, is_over_last_axis, scores_of, weighted_product
-from sardonyx.passes.rules.facts import in_main_graph, permutation, producer, shape_of, unsqueezed_axes
+from sardonyx.passes.rules.facts import in_main_graph, may_be_same, permutation, producer, shape_of, unsqueezed_axes
 
 
 @dataclass(frozen=True)
@@ -266,9 +266,9 @@ def _shapes_reason(m: HeadAttentionMatch) -> str | None:
         return f"{heads} heads of the query are not {key.group} for each of the {shared} of the keys"
     if not isinstance(size, int) or size != key.shape[3] or not isinstance(value.shape[3], int):
         return f"heads have the sizes {size}, {key.shape[3]} and {value.shape[3]}"
-    # The last product needs as many values as there are keys: behind a past of either, it checks them in every run.
+    # The last product needs as many values as there are keys, which attention checks in every run as it does.
     lengths = (key.shape[2], value.shape[2]) if m.has_past else (key.length, value.length)
-    return None if same(*lengths) else f"there are {lengths[0]} keys and {lengths[1]} values"
+    return None if may_be_same(*lengths) else f"there are {lengths[0]} keys and {lengths[1]} values"
 
 
 def _masks_reason(m: HeadAttentionMatch) -> str | None:
