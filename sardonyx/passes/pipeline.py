@@ -45,7 +45,7 @@ from sardonyx.passes.rules import (
     skip_layer_norm,
     transposes,
 )
-from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants, share_sizes
+from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants, share_repeated, share_sizes
 
 
 def passes_up_to(level: Level) -> tuple[Pass, ...]:
@@ -73,6 +73,8 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *_each(products.RULES),
         # Classifiers without strings.
         *_each(class_labels.RULES),
+        # What the fusions have written once for each layer.
+        Pass("RepeatedNodeSharing", Level.EXTENDED, share_repeated),
         # What the others left without readers.
         Pass("RemoveUnused", Level.BASIC, remove_unused),
     )

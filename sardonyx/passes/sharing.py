@@ -111,6 +111,14 @@ def share_constants(context: Context) -> int:
     return changes
 
 
+def share_repeated(context: Context) -> int:
+    """Keep once what fusions have written for every layer: constants, sizes, and the nodes that read them.
+
+    Equal sizes make nodes equal that read them, such as the masks of layers with pasts of one length.
+    """
+    return share_constants(context) + share_sizes(context) + eliminate_common_subexpressions(context)
+
+
 def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:
     shape = tuple(tensor.shape)
     if tensor.dtype == ir.DataType.STRING:

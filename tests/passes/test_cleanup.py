@@ -137,3 +137,23 @@ def test_a_disabled_pass_does_not_run() -> None:
     after, reports = rewritten(make_model(nodes, {"x": [1]}, ["y"]), disabled={"EliminateIdentity", "NoSuchPass"})
     assert operators(after) == ["Identity", "Neg"]
     assert "EliminateIdentity" not in reports
+
+
+def test_masks_of_pasts_of_one_length_are_made_once() -> None:
+    nodes = []
+    for layer in ("a", "b"):
+        nodes += [
+            helper.make_node("Shape", [f"past_{layer}"], [f"sizes_{layer}"]),
+            helper.make_node("Gather", [f"sizes_{layer}", "last"], [f"length_{layer}"], axis=0),
+            helper.make_node("Slice", ["mask", "first", f"length_{layer}", "last"], [f"mask_{layer}"]),
+            helper.make_node("Softmax", [f"mask_{layer}"], [f"bias_{layer}"]),
+            helper.make_node("Add", [f"past_{layer}", f"bias_{layer}"], [f"y_{layer}"]),
+        ]
+    constants = {"first": np.array([0]), "last": np.array([1])}
+    inputs = {"mask": [2, 9], "past_a": [2, "past"], "past_b": [2, "past"]}
+    model = make_model(nodes, inputs, ["y_a", "y_b"], constants)
+    after, reports = rewritten(model)
+    assert operators(after) == ["Shape", "Gather", "Slice", "Softmax", "Add", "Add"]
+    assert reports["RepeatedNodeSharing"].changes == 2
+    numbers = {"mask": np.repeat(X, 3, axis=1), "past_a": X, "past_b": -X}
+    assert_same_meaning(model, after, numbers)
