@@ -34,6 +34,7 @@ from sardonyx.passes.rules import (
     gemm,
     grouped_attention,
     layer_norm,
+    merged_heads,
     no_effect,
     products,
     projections,
@@ -63,6 +64,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *quantization.PASSES,
         *quantization_pairs.PASSES,
         # Several operators into one of the same meaning.
+        *_each(merged_heads.RULES),
         *_each(grouped_attention.SHARED_RULES),
         *_fusions(),
         *_each(grouped_attention.RULES),
@@ -88,6 +90,7 @@ def passes_for_saving() -> tuple[Pass, ...]:
     return (
         *_foldings(),
         *_simplifications(),
+        *_each(merged_heads.RULES),
         *_fusions(),
         # Words, positions and segments before the residual, which would take two of them for one.
         *_each(embeddings.RULES),
