@@ -178,13 +178,15 @@ def find_barriers(
     """Before which steps the team must meet: where a step touches what another thread may still be writing or reading.
 
     Steps that the caller does alone are done in order, so they need no meeting among themselves; `alone` says which, if
-    the steps do not. Those of one group touch different places of a buffer, but another one may have had its memory.
-    Inputs and constants are only read, so nobody waits for them.
+    the steps do not. Those of one group touch different places of what they write; what one of them only reads may be
+    made by another, and another buffer may have had the memory. Inputs and constants are only read, so nobody waits for
+    them.
     """
     ranges: dict[Buffer, tuple[int, int, int, Buffer]] = {}
 
     def touches(refs: Sequence[int], step: BoundStep, alone: bool) -> list[_Touch]:
         buffers, group = step.buffers, step.group
+        own = [buffers[ref] for ref in step.form.written_refs] if group else ()
         found: list[_Touch] = []
         for ref in refs:
             buffer = buffers[ref]
@@ -193,7 +195,7 @@ def find_barriers(
                 if place is None:
                     place = ranges[buffer] = _range(buffer, offsets)
                 if place[0] >= 0:
-                    found.append((*place, alone, group))
+                    found.append((*place, alone, group if buffer in own else 0))
         return found
 
     result: list[bool] = []

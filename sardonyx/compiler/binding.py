@@ -114,7 +114,6 @@ class Binder:
     derivations: list[tuple[Tensor, Hashable, Callable[[Array], Array], Tensor]] = field(default_factory=list)
     _notes: Buffer = field(default_factory=lambda: Buffer(0))
     _group: int = 0
-    _made: set[Buffer] = field(default_factory=set)  # what steps of the group wrote
     groups: int = 0  # how many groups of steps were put together so far
     settled: int = 0  # how many values were given a place in others
     slices: Sequence[Slice | None] = ()  # where outputs of what is being bound lie in results of Concats
@@ -186,8 +185,6 @@ class Binder:
         if chunks <= 0:
             return
         self.scratch_bytes = max(self.scratch_bytes, scratch)
-        if self._group:
-            self._keep_order(reads, writes)
         if nbytes is None:
             nbytes = sum([tensor.nbytes for tensor in (*reads, *writes)])
         function = self.library.kernel(emit, spec)
@@ -268,24 +265,12 @@ class Binder:
         one that reads what another makes for it alone, as a copy with other strides."""
         outer = self._group
         if not outer:
-            self._new_group()
+            self.groups += 1
+            self._group = self.groups
         try:
             yield
         finally:
-            if not outer:
-                self._group = 0
-
-    def _new_group(self) -> None:
-        self.groups += 1
-        self._group = self.groups
-        self._made = set()
-
-    def _keep_order(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
-        """Begin another group with a step that reads what the group made and writes elsewhere."""
-        written = {tensor.buffer for tensor in writes}
-        if any(tensor.buffer in self._made and tensor.buffer not in written for tensor in reads):
-            self._new_group()
-        self._made |= written
+            self._group = outer
 
     def fault(self, describe: Callable[[int], Exception]) -> Address:
         """Two int64 words, 0 before a run, where a kernel notes data that it must refuse: a 1, and a number.

@@ -35,8 +35,9 @@ class NativeResources:
         self.settings = settings
         self.library = library(settings.kernels)
         self._runtime = library(settings.kernels, "runtime")
+        compile_threads = _compile_threads(settings)
         for kernels in (self.library, self._runtime):
-            kernels.begin(_compile_threads(settings))
+            kernels.begin(compile_threads)
         ask_for(self._runtime, (*_EXECUTOR, *(_POOL if _has_pool() else ()), *_CALL))
         self.team: ThreadTeam = shared_team(_executor(self._runtime), team_options(settings))
         if settings.hooks is not None:  # who makes threads hears when the session is made, also what is wrong

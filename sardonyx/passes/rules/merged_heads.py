@@ -39,7 +39,7 @@ class MergedHeadsMatch(Match):
         assert last.inputs[1] is not None
         self.last, self.softmax = last, softmax
         self.values = _merged(last.inputs[1], context)
-        chain = list(between)
+        chain: list[ir.Node] = []
         value = softmax.inputs[0]
         while (node := None if value is None else value.producer()) is not None and node.op_type != "MatMul":
             if node.domain != "" or len(chain) > _LONGEST_CHAIN:
@@ -49,7 +49,7 @@ class MergedHeadsMatch(Match):
             value = _followed(node)
         if node is None:
             raise NearMissError(f"its scores are no product: they come from {origin(value)}")
-        self.product, self.chain = node, [one for one in chain if one not in between]
+        self.product, self.chain = node, chain
         assert node.inputs[0] is not None
         assert node.inputs[1] is not None
         self.query, self.keys = _merged(node.inputs[0], context), _merged(node.inputs[1], context)
