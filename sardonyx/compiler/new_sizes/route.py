@@ -6,7 +6,7 @@ of an operation's outputs go to the formulas of those that read them. Where none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,16 +70,23 @@ class _Choice:
     formula: Formula
     reads: Sequence[tuple[int, Hashable]]
 
-    def holds(self, values: Values) -> bool:
-        """Whether the contents are these."""
-        return all(contents_of(values.get(number)) == contents for number, contents in self.reads)
+
+@dataclass(eq=False, slots=True)
+class _Last:
+    """What a stage came to for the numbers `given`, which holds where values have the contents that it `reads`."""
+
+    given: Sequence[int]
+    reads: Sequence[tuple[int, Hashable]]
+    chosen: Formula | Recording
+    sized: Sized
 
 
 @dataclass(eq=False, slots=True)
 class _Stage:
     """The operations of a kind, the first of which reads the numbers of the values `reads`, and makes those that are
     `made` and no inputs. `choices` are the formulas among those of the family that give them at these `places`.
-    All operations of a kind have to read the same contents."""
+    All operations of a kind have to read the same contents. What it came to `last` serves again where it is given the
+    same: most of a decoder never sees how long its past is."""
 
     kind: int
     operation: Operation  # the first one
@@ -89,6 +96,7 @@ class _Stage:
     family: Family | None = None  # None: not known yet
     choices: Sequence[_Choice] = ()
     chosen_from: Sequence[Formula] = ()
+    last: _Last | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -195,42 +203,39 @@ class Route:
                     return None
                 own.update(dealt)
                 continue
-            sized = self._by_formula(stage, values, own, chosen)
-            if sized is None:
-                bound = self._bound(stage, binder, value, replays)
-                if bound is None:
+            given = [each for number in stage.reads for each in own[number]]
+            last = stage.last
+            if last is None or last.given != given or not _hold(last.reads, values):
+                last = self._by_formula(stage, values, given) or self._bound(stage, binder, value, replays, given)
+                if last is None:
                     return None
-                recording, sized = bound
-                chosen.append(recording)
-            own.update(zip(stage.made, sized.outputs, strict=True))
-            found.append(sized)
+            chosen.append(last.chosen)
+            own.update(zip(stage.made, last.sized.outputs, strict=True))
+            found.append(last.sized)
         if not all(own[one] == own[other] for one, other in self._alike):
             return None
         outline, faults, constants = self._outline(tuple(chosen), outline_of)
         binder.constants += constants
         return RoutedWalk(binder, found, faults, value), outline
 
-    def _by_formula(
-        self, stage: _Stage, values: Values, own: Mapping[int, Sequence[int]], chosen: list[Formula | Recording]
-    ) -> Sized | None:
-        """What the first formula gives that holds, which comes to those that are `chosen`."""
+    def _by_formula(self, stage: _Stage, values: Values, given: Sequence[int]) -> _Last | None:
+        """What the first formula gives that holds for these numbers."""
         family = stage.family
         if family is None:
             return None
         if stage.chosen_from is not family.formulas:
             self._find_choices(stage, family.formulas)
-        given = [each for number in stage.reads for each in own[number]]
         for choice in stage.choices:
-            sized = choice.formula.sized(given) if choice.holds(values) else None
+            sized = choice.formula.sized(given) if _hold(choice.reads, values) else None
             if sized is not None:
                 family.tries = TRIES
-                chosen.append(choice.formula)
-                return sized
+                stage.last = _Last(given, choice.reads, choice.formula, sized)
+                return stage.last
         return None
 
     def _bound(
-        self, stage: _Stage, binder: Binder, value: _RoutedValues, replays: Replays
-    ) -> tuple[Recording, Sized] | None:
+        self, stage: _Stage, binder: Binder, value: _RoutedValues, replays: Replays, numbers: Sequence[int]
+    ) -> _Last | None:
         """What the binding of an operation comes to; None where it has other outputs than it had, or is refused."""
         operation = stage.operation
         assert operation.structure is not None
@@ -247,20 +252,28 @@ class Route:
         for place in found.read:
             if len({contents_of(None if one[place] < 0 else value(one[place])) for one in read}) > 1:
                 return None
-        return found, sized_of(found, given)
+        reads = self._reads(stage, [(place, contents_of(given[place])) for place in found.read])
+        last = _Last(numbers, reads or (), found, sized_of(found, given))
+        lasting = (given[one.place] for one in found.derived)
+        if reads is not None and all(one is not None and replays.formulas.stays(one) for one in lasting):
+            stage.last = last
+        return last
+
+    def _reads(self, stage: _Stage, reads: Iterable[tuple[int, Hashable]]) -> Sequence[tuple[int, Hashable]] | None:
+        """Values with the contents that they have to have, where the operations of a kind are to read such at places;
+        of the constants that is known now: None where one of them has others."""
+        inputs = [self._course.operations[index].inputs for index in self._course.of_kind[stage.kind]]
+        wanted = {(self._root(read[place]), contents) for place, contents in reads for read in inputs}
+        fixed = {(number, contents_of(one)) for number, _ in wanted if (one := self._course.fixed.get(number))}
+        return list(wanted - fixed) if fixed <= wanted else None
 
     def _find_choices(self, stage: _Stage, formulas: Sequence[Formula]) -> None:
         """Note which formulas there are now."""
-        inputs = [self._course.operations[index].inputs for index in self._course.of_kind[stage.kind]]
         found: list[_Choice] = []
         for formula in formulas:
-            if formula.places != stage.places:
-                continue
-            # Values with the contents that they have to have; of the constants that is known now.
-            wanted = {(self._root(read[place]), contents) for read in inputs for place, contents in formula.reads}
-            fixed = {(number, contents_of(one)) for number, _ in wanted if (one := self._course.fixed.get(number))}
-            if fixed <= wanted:
-                found.append(_Choice(formula, list(wanted - fixed)))
+            reads = self._reads(stage, formula.reads) if formula.places == stage.places else None
+            if reads is not None:
+                found.append(_Choice(formula, reads))
         stage.choices, stage.chosen_from = found, formulas
 
     def _outline(self, chosen: tuple[Formula | Recording, ...], outline_of: OutlineOf) -> _Known:
@@ -274,11 +287,15 @@ class Route:
             raise NoOutlineError
         recordings = [one.recording if isinstance(one, Formula) else one for one in chosen]
         found = outline, noted(self._course, recordings), [array for one in recordings for array in one.constants]
-        if all(isinstance(one, Formula) for one in chosen):
-            if len(self._known) >= _MOST_OUTLINES:
-                self._known.clear()
-            self._known[chosen] = found
+        if len(self._known) >= _MOST_OUTLINES:
+            self._known.clear()
+        self._known[chosen] = found
         return found
+
+
+def _hold(reads: Iterable[tuple[int, Hashable]], values: Values) -> bool:
+    """Whether values have these contents."""
+    return all(contents_of(values.get(number)) == contents for number, contents in reads)
 
 
 def _dealt(numbers: Sequence[int], sizes: Sequence[tuple[int, int]]) -> dict[int, Sequence[int]]:
