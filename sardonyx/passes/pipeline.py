@@ -44,6 +44,7 @@ from sardonyx.passes.rules import (
     rotary,
     sizes,
     skip_layer_norm,
+    text_categories,
     transposes,
 )
 from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants, share_repeated, share_sizes
@@ -73,8 +74,9 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *_each(projections.RULES),
         *_each(skip_layer_norm.RULES),
         *_each(products.RULES),
-        # Classifiers without strings.
+        # Classifiers and categories without strings.
         *_each(class_labels.RULES),
+        *_each(text_categories.RULES),
         # What the fusions have written once for each layer.
         Pass("RepeatedNodeSharing", Level.EXTENDED, share_repeated),
         # What the others left without readers.

@@ -19,7 +19,9 @@ from sardonyx.passes.base import DEFAULT, Level, PassReport, Settings
 logger = logging.getLogger(__name__)
 
 # Of the fusions of a session, those that hide what onnxruntime's own optimiser and its users look for.
-_FOR_SESSIONS_ALONE = frozenset({"MatMulScaleFusion", "MatmulTransposeFusion", "NumberClasses", "QKVProjectionFusion"})
+_FOR_SESSIONS_ALONE = frozenset(
+    {"MatMulScaleFusion", "MatmulTransposeFusion", "NumberCategories", "NumberClasses", "QKVProjectionFusion"}
+)
 _SHARING = "ConstantSharing"
 
 

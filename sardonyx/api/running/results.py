@@ -28,7 +28,8 @@ def detach(values: list[Any]) -> list[Any]:
     for index in range(len(values)):
         value = values[index]
         if type(value) is not np.ndarray:
-            values[index] = _copied(value)
+            if not _is_own_maps(value):
+                values[index] = _copied(value)
         elif not _is_exclusive(value):
             require(value.nbytes, "a result")
             values[index] = value.copy()
@@ -50,6 +51,18 @@ def _is_exclusive(array: Array) -> bool:
     )
 
 
+def _is_own_maps(value: Any) -> bool:
+    """Whether `value`, held by one list and one variable, is a sequence of maps that nobody else has.
+
+    Operators make such a sequence with its maps, and hand it on as a whole.
+    """
+    return _is_maps(value) and sys.getrefcount(value) <= _REFERENCES_TO_ARRAY
+
+
+def _is_maps(value: Any) -> bool:
+    return type(value) is list and bool(value) and type(value[0]) is dict
+
+
 def _copied(value: Any) -> Any:
     """A copy of a sequence or map with its tensors; arrays of the base class for NumPy's scalars and subclasses."""
     if isinstance(value, (np.ndarray, np.generic)):
@@ -65,7 +78,7 @@ def to_python(value: Any) -> Any:
     """A result as `run` returns it: float8 tensors as their bytes, as onnxruntime gives them."""
     if isinstance(value, np.ndarray):
         return value.view(np.uint8) if is_float8(value.dtype) else value
-    if isinstance(value, list):
+    if isinstance(value, list) and not _is_maps(value):
         return [to_python(item) for item in value]
     return value
 

@@ -94,11 +94,12 @@ class ArrayFeatureExtractor(Operator):
         if data.ndim == 0:
             raise ValueError("the data must have at least 1 dimension")
         flat, size = indices.reshape(-1), data.shape[-1]
-        wrong = flat[(flat < -size) | (flat >= size)]
-        if wrong.size:
-            raise ValueError(f"index {wrong[0]} is none of {size} features")
         rows = data if data.ndim > 1 else data[None]
-        return (np.take(rows, flat, axis=-1),)
+        try:
+            return (rows.take(flat, axis=-1),)
+        except IndexError as error:
+            wrong = flat[(flat < -size) | (flat >= size)]
+            raise ValueError(f"index {wrong[0]} is none of {size} features") from error
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         if inputs[0] is None or inputs[0].kind == "O":

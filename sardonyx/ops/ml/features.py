@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,13 +19,31 @@ from sardonyx.ops.ml.scores import DOMAIN, float_list, labels_of
 from sardonyx.ops.ml.trees import row_count
 
 
-def _looked_up(data: Array, table: dict[Any, Any], default: Any, dtype: Any) -> Array:
-    """Each element's value; one look-up for each distinct element. A key that is NaN stands for every NaN."""
-    distinct, inverse = np.unique(data, return_inverse=True)
-    nan = next((value for key, value in table.items() if key != key), default)
-    values = np.empty(distinct.size, dtype)
-    values[:] = [table.get(key, default) if key == key else nan for key in distinct.tolist()]
-    return values[inverse].reshape(data.shape)
+class Table:
+    """What keys become, of equal ones as the first says; other elements become the default.
+
+    A key that is NaN stands for every NaN.
+    """
+
+    def __init__(self, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> None:
+        """`dtype` is that of the result, Python objects for texts."""
+        pairs = list(zip(keys, values, strict=True))
+        self._values = {key: value for key, value in reversed(pairs) if key == key}
+        self._default, self._dtype = default, np.dtype(dtype)
+        self._nan = next((value for key, value in pairs if key != key), default)
+
+    def look_up(self, data: Array) -> Array:
+        """The values of all elements, in the data's shape."""
+        get, default = self._values.get, self._default
+        if data.dtype.kind == "f":
+            found = [get(key, default) if key == key else self._nan for key in data.ravel().tolist()]
+        else:
+            found = [get(key, default) for key in data.ravel().tolist()]
+        if self._dtype.kind != "O":
+            return np.array(found, self._dtype).reshape(data.shape)
+        result: Array = np.empty(len(found), object)
+        result[:] = found
+        return result.reshape(data.shape)
 
 
 def per_feature(
@@ -50,11 +69,16 @@ class IndexedLabelEncoder(Operator):
     default_int64: int = -1
     default_string: str = "_Unused"
 
+    @functools.cached_property
+    def _places(self) -> Table:
+        return Table(self.classes_strings, range(len(self.classes_strings)), self.default_int64, np.int64)
+
+    @functools.cached_property
+    def _texts(self) -> Table:
+        return Table(range(len(self.classes_strings)), self.classes_strings, self.default_string, object)
+
     def run(self, data: Array) -> Sequence[Value]:
-        if data.dtype == object:
-            places = {name: place for place, name in reversed(list(enumerate(self.classes_strings)))}
-            return (_looked_up(data, places, self.default_int64, np.int64),)
-        return (_looked_up(data, dict(enumerate(self.classes_strings)), self.default_string, object),)
+        return ((self._places if data.dtype == object else self._texts).look_up(data),)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
@@ -69,7 +93,7 @@ class LabelEncoder(Operator):
     Before version 4 a key that is NaN matches nothing.
     """
 
-    host_reason = "one look-up for each distinct element"
+    host_reason = "one look-up for each element"
     keys_strings: tuple[str, ...] | None = None
     keys_int64s: tuple[int, ...] | None = None
     keys_floats: tuple[float, ...] | None = None
@@ -103,13 +127,17 @@ class LabelEncoder(Operator):
             return labels_of(None, self.values_strings), self.default_string
         return labels_of(self.values_int64s, None), self.default_int64
 
-    def run(self, data: Array) -> Sequence[Value]:
+    @functools.cached_property
+    def _table(self) -> Table:
+        """ValueError where there are not as many keys as values."""
         keys, (values, default) = self._keys(), self._values()
         if len(keys) != len(values):
             raise ValueError(f"there are {len(keys)} keys for {len(values)} values")
-        pairs = list(zip(keys.tolist(), values.tolist(), strict=True))
-        table = {key: value for key, value in reversed(pairs) if key == key or self.version >= 4}
-        return (_looked_up(data, table, default, values.dtype),)
+        used = keys == keys if self.version < 4 else np.ones(len(keys), bool)
+        return Table(keys[used].tolist(), values[used].tolist(), default, values.dtype)
+
+    def run(self, data: Array) -> Sequence[Value]:
+        return (self._table.look_up(data),)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         keys, (values, default) = self._keys(), self._values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from sardonyx.kernel.integers import to_integers
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.ml.features import Table
 
 DOMAIN = "ai.onnx.ml"
 _ELEMENTS: dict[str, tuple[ir.DataType, Any]] = {
@@ -78,14 +80,15 @@ class CategoryMapper(Operator):
     def run(self, data: Array) -> Sequence[Value]:
         if len(self.cats_int64s) != len(self.cats_strings):
             raise ValueError("cats_int64s and cats_strings must have equal length")
-        if data.dtype == object:
-            to_number = dict(zip(self.cats_strings, self.cats_int64s, strict=True))
-            flat = [to_number.get(item, self.default_int64) for item in data.ravel()]
-            return (np.array(flat, np.int64).reshape(data.shape),)
-        to_text = dict(zip(self.cats_int64s, self.cats_strings, strict=True))
-        result = np.empty(data.size, object)
-        result[:] = [to_text.get(int(item), self.default_string) for item in data.ravel()]
-        return (result.reshape(data.shape),)
+        return ((self._numbers if data.dtype == object else self._texts).look_up(data),)
+
+    @functools.cached_property
+    def _numbers(self) -> Table:
+        return Table(self.cats_strings[::-1], self.cats_int64s[::-1], self.default_int64, np.int64)
+
+    @functools.cached_property
+    def _texts(self) -> Table:
+        return Table(self.cats_int64s[::-1], self.cats_strings[::-1], self.default_string, object)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         data = inputs[0] or UNKNOWN
@@ -133,7 +136,7 @@ class ZipMap(Operator):
         rows = scores[None, :] if scores.ndim == 1 else scores
         if rows.ndim != 2 or rows.shape[1] != len(labels):
             raise ValueError(f"ZipMap has {len(labels)} labels for scores of shape {list(scores.shape)}")
-        return ([dict(zip(labels, row, strict=True)) for row in rows.tolist()],)
+        return ([dict(zip(labels, row)) for row in rows.tolist()],)  # noqa: B905 (a keyword for each row takes time)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         key = ir.DataType.STRING if self.classlabels_strings else ir.DataType.INT64

@@ -153,7 +153,10 @@ def _rounded(scores: Array, single: bool) -> Array:
 
 @operator("TreeEnsembleRegressor", domain=DOMAIN)
 class TreeEnsembleRegressor(_Named):
-    """(rows, features) to (rows, n_targets): leaves' weights aggregated over the trees, plus base values."""
+    """(rows, features) to (rows, n_targets): leaves' weights aggregated over the trees, plus base values.
+
+    For one target alone a leaf has one weight, the first of several, as in onnxruntime.
+    """
 
     aggregate_function: str = "SUM"
     n_targets: int = 1
@@ -168,7 +171,14 @@ class TreeEnsembleRegressor(_Named):
         if self.aggregate_function not in _FUNCTIONS:
             raise ValueError(f"aggregate_function '{self.aggregate_function}' is none of {', '.join(_FUNCTIONS)}")
         weights = _floats(self.target_weights, self.target_weights_as_tensor)
-        return self.forest(self.target_treeids, self.target_nodeids, self.target_ids, weights, self.n_targets)
+        trees, nodes, ids = (
+            np.array(one, np.int64) for one in (self.target_treeids, self.target_nodeids, self.target_ids)
+        )
+        if self.n_targets == 1 and len(trees) == len(nodes) == len(ids) == len(weights):
+            _, places = np.unique(np.stack([trees, nodes]), axis=1, return_index=True)
+            first = np.sort(places)
+            trees, nodes, ids, weights = trees[first], nodes[first], ids[first], weights[first]
+        return self.forest(trees, nodes, ids, weights, self.n_targets)
 
     def run(self, data: Array) -> Sequence[Value]:
         scores, counts = self._trees().aggregated(self.rows(data), self.n_targets, self.aggregate_function)

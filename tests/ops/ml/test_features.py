@@ -77,3 +77,10 @@ def test_feature_vectorizer_that_does_not_fit() -> None:
         ours("FeatureVectorizer", [data, data[0]], domain=DOMAIN, inputdimensions=[3, 3])
     with pytest.raises(errors.OnnxRuntimeError, match="inputdimensions has 1 entries for 2 inputs"):
         ours("FeatureVectorizer", [data, data], domain=DOMAIN, inputdimensions=[3])
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_one_hot_rows_of_texts(version: int) -> None:
+    texts = np.array([["b", "z"], ["a", ""], ["c", "a"]], object)
+    compare("OneHotEncoder", [texts], domain=DOMAIN, version=version, cats_strings=["a", "b", "c"])
+    compare("OneHotEncoder", [texts[:0]], domain=DOMAIN, version=version, cats_strings=["a", "b", "c"])

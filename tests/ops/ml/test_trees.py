@@ -77,7 +77,7 @@ def rows(count: int, seed: int = 1, dtype: Any = np.float32, missing: bool = Tru
 
 @pytest.mark.parametrize("function", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize("modes", [LEQ, ALL], ids=["one_mode", "all_modes"])
-@pytest.mark.parametrize(("targets", "ids"), [(1, 1), (3, [0, 1, 2]), (3, 3)])
+@pytest.mark.parametrize(("targets", "ids"), [(1, 1), (1, [0, 0]), (3, [0, 1, 2]), (3, 3)])
 def test_regressor(function: str, modes: tuple[str, ...], targets: int, ids: Any) -> None:
     attributes = Grown(targets, modes=modes).attributes("target", ids)
     common = {"domain": DOMAIN, "n_targets": targets, "aggregate_function": function, "rtol": 1e-4}

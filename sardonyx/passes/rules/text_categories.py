@@ -1,0 +1,41 @@
+"""One-hot rows of strings: what needs Python objects is a look-up that gives numbers, the rows are made of these."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from sardonyx.passes.base import Level
+from sardonyx.passes.rule import Match, Replacement, Rule, op
+
+DOMAIN = "ai.onnx.ml"
+
+
+class NumberCategories(Rule):
+    """A OneHotEncoder of strings is a LabelEncoder that gives their places, and a OneHotEncoder of numbers."""
+
+    name = "NumberCategories"
+    level = Level.EXTENDED
+    patterns = (op.OneHotEncoder("x", domain=DOMAIN),)
+
+    def check(self, m: Match) -> str | None:
+        names = m.attribute(m.root, "cats_strings", ())
+        if not names or m.fact("x").dtype != ir.DataType.STRING:
+            return ""
+        if len(set(names)) < len(names):
+            return "a category is there twice"
+        if not m.attribute(m.root, "zeros", 1):
+            return "an element of no category must be an error"
+        return None
+
+    def rewrite(self, m: Match) -> Replacement:
+        names = m.attribute(m.root, "cats_strings")
+        places = list(range(len(names)))
+        table = {"classes_strings": names, "default_int64": -1}
+        if m.context.model.opset_imports[DOMAIN] >= 2:
+            table = {"keys_strings": names, "values_int64s": places, "default_int64": -1}
+        numbers = m.new_node("LabelEncoder", m.root.inputs, table, domain=DOMAIN)
+        rows = m.new_node("OneHotEncoder", numbers.outputs, {"cats_int64s": places}, domain=DOMAIN)
+        return Replacement([numbers, rows], {m.root.outputs[0]: rows.outputs[0]})
+
+
+RULES = (NumberCategories(),)
