@@ -29,6 +29,7 @@ from sardonyx.api.running.fast_run import ShortWay
 from sardonyx.api.running.given_inputs import GivenInputs
 from sardonyx.api.running.memory_limit import memory_limit
 from sardonyx.api.running.output_plans import OutputPlans
+from sardonyx.api.running.relay import PreparedCall, Relay, Way
 from sardonyx.api.running.results import detach, to_python
 from sardonyx.api.running.session_profile import SessionProfile
 from sardonyx.runtime.context import RunContext
@@ -38,7 +39,6 @@ from sardonyx.runtime.forks import free_in_child, whole
 from sardonyx.runtime.memory.constant_memory import WEIGHTS
 from sardonyx.runtime.memory.mapped_pages import check_unwritten
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
-from sardonyx.runtime.native.fast_call import FastCall
 from sardonyx.runtime.plan import Plan
 
 if TYPE_CHECKING:
@@ -102,12 +102,20 @@ class LoadedSession:
             if self._context.trace is None and self._options.enable_cpu_mem_arena
             else None
         )
-        own = None if self.short_way is None else (self.short_way, self.short_way.fast_call())
-        self._own_fast: tuple[ShortWay, FastCall] | None = own
+        self._own_fast = self._own_way()
         self._fast = self._own_fast  # or that of plans for the sizes of the last run
         self._last_look: Hashable = None
         self._live, self._borrows = built.live, built.borrows
         self._charge = self._charged() if built.is_stored or built.borrows else None
+
+    def _own_way(self) -> tuple[Way, PreparedCall] | None:
+        """The short way of the plan for all outputs, with a call for it; None where it has none."""
+        if self.short_way is not None:
+            return self.short_way, self.short_way.fast_call()
+        if self.memory_limit is not None or not self._options.enable_cpu_mem_arena:
+            return None
+        relay = Relay.of(self._plan, self._given.names, self._context)
+        return None if relay is None else (relay, relay.call())
 
     def _set_signature(self, built: Built) -> None:
         seen = built.signature
@@ -186,14 +194,14 @@ class LoadedSession:
 
         return SettledPlans(find, build, self._given.names, self._output_names)
 
-    def _fast_for(self, feeds: Mapping[str, Any], settled: SettledPlans) -> tuple[ShortWay, FastCall] | None:
+    def _fast_for(self, feeds: Mapping[str, Any], settled: SettledPlans) -> tuple[Way, PreparedCall] | None:
         """The short way for these inputs: that of the plan for their sizes, where there is one."""
         made = settled.made([feeds.get(name) for name in self._given.names])
         if made is None:
             return self._own_fast
         return made.fast if self._context.trace is None and self._options.enable_cpu_mem_arena else None
 
-    def _prepare_fast(self, fast: tuple[ShortWay, FastCall], feeds: Mapping[str, Any]) -> None:
+    def _prepare_fast(self, fast: tuple[Way, PreparedCall], feeds: Mapping[str, Any]) -> None:
         """Let the next run take the short way if its inputs look like these; not for looks that come once."""
         way, call = fast
         arrays = [feeds.get(name) for name in way.inputs]
