@@ -19,6 +19,7 @@ from sardonyx.compiler.batches.batch_items import NotSeparableError
 from sardonyx.compiler.batches.batch_rounds import bind_in_rounds
 from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Prepared, Stretch, Tensor
 from sardonyx.compiler.bound_step import ComputedBuffer
+from sardonyx.compiler.computation import Computation
 from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.joint_results import Rooms, Slice
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -45,7 +46,8 @@ class Operation:
     outputs: tuple[int, ...]
     bind: Callable[[Binder, Tensors], Tensors]
     label: str
-    structure: int | None  # the same for operations that bind alike; None: quicker done again than replayed
+    structure: int | None  # the same for operations that bind alike; None: it is computed while binding
+    computation: Computation | None = None  # what that computes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -113,7 +115,7 @@ class Segment:
         self._shares = self._shares or ConstantShares(self.library.target.key)
         # Pairs depend on sizes, and steps side by side come in another order than their operations.
         is_plain = not self.pairs and self.settings.branches == 1 and self.settings.reuses_memory
-        self._outlines = Outlines(self.operations, self._constants) if is_plain else None
+        self._outlines = Outlines(self.operations, self._constants, self.numbers_of(self.outputs)) if is_plain else None
 
     @property
     def steering_places(self) -> tuple[int, ...]:

@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.bound_step import LyingConstant
+from sardonyx.compiler.computation import of_node, of_sizes
 from sardonyx.compiler.computed_constants import computed_constant
 from sardonyx.compiler.fusion import Group, fuse
-from sardonyx.compiler.interpret import render
 from sardonyx.compiler.joint_parts import find_slices
 from sardonyx.compiler.joint_results import Slice
 from sardonyx.compiler.llvm.library import KernelLibrary
@@ -34,11 +34,9 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import Template, View
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.ops.framework.inference import Inference
-from sardonyx.ops.gather_scatter import Gather
-from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.settings import DEFAULT, RunSettings
 
-_QUIET = RunContext()
+Bind = Callable[[Binder, Tensors], Tensors]
 
 # Kernels that can read weights as they come, packed or not: the second of their inputs.
 _READ_AS_THEY_LIE = frozenset({"matmul", "gemm", "convolution", "transposed_convolution"})
@@ -78,25 +76,30 @@ def build_segment(
     structures: dict[Hashable, int] = {}
     passed = _passed_through(groups, lambda value: value in made or constant(value) is not None)
     for group in groups:
-        written, structure = _written(group), None
+        written, structure, computation = _written(group), None, None
         if written and picked.keys() >= set(written):
             written = [value for value in written if value in needed]
             if not written:
                 continue
             sizes = [picked[value] for value in written]
             read: Sequence[ir.Value | None] = list(dict.fromkeys(source for one in sizes for source in one.sources))
-            bind = _reading(sizes, read)
+            computation = of_sizes(sizes, read)
+            bind: Bind = computation.bind
         else:
             read = _read(group)
             is_handed_over = any(outer[value] for value in group.outputs if value in passed)
-            bind = _each_by(_binding(group, dtype_of), _own) if is_handed_over else _binding(group, dtype_of)
+            if group.anchor is not None and group.anchor.role == "known":
+                computation = of_node(group.anchor)
+                bind = computation.bind
+            else:
+                bind = _each_by(_binding(group, dtype_of), _own) if is_handed_over else _binding(group, dtype_of)
             if not settings.layouts and group.anchor is not None and group.anchor.role == "native":
                 bind = _each_by(bind, contiguous)  # in the order of their axes
-            if group.anchor is None or group.anchor.role != "known":
+            if computation is None:
                 key = structure_of(group) or ("alone", len(operations))
                 structure = structures.setdefault(("copied", key) if is_handed_over else key, len(operations))
         places = tuple(map(number, read)), tuple(map(number, written))
-        operations.append(Operation(group, *places, bind, _label(group), structure))
+        operations.append(Operation(group, *places, bind, _label(group), structure, computation))
     pairs = _paired(groups, outer, operations, structures, number) if settings.pairs else {}
     outputs = tuple(value for value in made if outer[value])
     inputs = tuple(number.inputs)
@@ -215,31 +218,16 @@ def _needed(
     return needed
 
 
-def _reading(sizes: Sequence[PickedSizes], read: Sequence[ir.Value | None]) -> Callable[[Binder, Tensors], Tensors]:
-    """How sizes of the values `read` become constants."""
-    places = [[read.index(source) for source in one.sources] for one in sizes]
-
-    def bind(binder: Binder, inputs: Tensors) -> Tensors:
-        return [
-            binder.constant(one.read([inputs[place] for place in chosen]))
-            for one, chosen in zip(sizes, places, strict=True)
-        ]
-
-    return bind
-
-
 def _binding(
     group: Group, dtype_of: Callable[[ir.Value], np.dtype[Any] | None]
 ) -> Callable[[Binder, Tensors], Tensors]:
-    """How a group binds."""
+    """How a group binds that adds steps, or is a view."""
     if group.anchor is None:
         exprs = tuple(group.values.values())
         dtypes = tuple(_required(dtype_of(value)) for value in group.operands)
         kernel = PointwiseKernel(exprs, dtypes)
         return lambda binder, inputs: kernel.bind_nodes(binder, [tensor for tensor in inputs if tensor is not None])
     item = group.anchor
-    if item.role == "known":
-        return _known(item)
     if item.role == "view":
         view = item.kernel
         assert isinstance(view, View)
@@ -295,39 +283,6 @@ def _pair_binding(pair: Pair) -> Callable[[Binder, Tensors], Tensors]:
         return made
 
     return bind
-
-
-def _known(item: Lowered) -> Callable[[Binder, Tensors], Tensors]:
-    """A node whose result follows from shapes and constants: it is computed while binding."""
-    node = item.node
-    if item.reads_shapes:
-        run = item.operator.run
-
-        def read_shape(binder: Binder, inputs: Tensors) -> Tensors:
-            (tensor,) = inputs
-            assert tensor is not None
-            stand_in = np.ndarray(tensor.shape, tensor.dtype, np.zeros((), tensor.dtype), 0, (0,) * len(tensor.shape))
-            return [binder.constant(np.asarray(result)) for result in run(stand_in)]
-
-        return read_shape
-    assert item.kernel is not None
-    call = render(item.kernel)
-    given = any(value is not None and value.name != "" for value in node.inputs)
-    kept: list[Tensor] = []
-    gathering = item.operator if isinstance(item.operator, Gather) else None  # such as the positions of so many words
-
-    def compute(binder: Binder, inputs: Tensors) -> Tensors:
-        if kept:
-            return kept
-        arrays = [None if tensor is None else tensor.array for tensor in inputs]
-        part = None if gathering is None else gathering.part(*arrays)  # type: ignore[arg-type]
-        found = call(_QUIET, arrays) if part is None else [part]
-        results = [binder.constant(np.asarray(array)) for array in found]
-        if not given:
-            kept.extend(results)
-        return results
-
-    return compute
 
 
 def _required(dtype: np.dtype[Any] | None) -> np.dtype[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,15 +30,23 @@ class Course:
     """What follows from the kinds of a segment's operations, whatever the sizes.
 
     `kinds` numbers the operations by kind in the order of their first ones, -1 for those that are computed while
-    binding; `fixed` are the model's constants. NotOutlinedError where operations of a kind do not read alike.
+    binding; `fixed` are the model's constants. NotOutlinedError where operations of a kind do not read alike, or where
+    one of no kind is not computed.
 
     bound: what is to be bound: the operations that are the first of their kind, and those that are computed.
     makers: of each value that another operation makes: that one, and the place of the value among its outputs.
     alike: pairs of values that have to look alike, so that what the first of a kind does is right for the others.
     read: the values that operations of a kind read.
+    taken: the same, and the `outputs` of the segment.
     """
 
-    def __init__(self, operations: Sequence[Operation], kinds: Sequence[int], fixed: Mapping[int, Tensor]) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        kinds: Sequence[int],
+        fixed: Mapping[int, Tensor],
+        outputs: Iterable[int] = (),
+    ) -> None:
         self.operations = operations
         self.kinds = kinds
         self.fixed = fixed
@@ -48,6 +56,8 @@ class Course:
         same: dict[int, int] = {}  # of a value that another operation makes: the value that the first of its kind makes
         alike: dict[tuple[int, int], None] = {}
         for index, (operation, kind) in enumerate(zip(operations, kinds, strict=True)):
+            if kind < 0 and operation.computation is None:
+                raise NotOutlinedError
             if kind < 0 or kind == len(self.of_kind):
                 self.bound.append(index)
                 if kind >= 0:
@@ -66,6 +76,7 @@ class Course:
         self.alike = [(one, other) for one, other in alike if one != other]
         others = [one for one, kind in zip(operations, kinds, strict=True) if kind >= 0]
         self.read = {number for operation in others for number in operation.inputs if number >= 0}
+        self.taken = self.read.union(outputs)
 
 
 class Walk:

@@ -322,10 +322,12 @@ def _pieces_by_kind(sample: Sample, kinds: Sequence[int]) -> dict[int, Piece]:
 
 
 class Outlines:
-    """The outlines of one segment with these operations; `fixed` are the model's constants by their numbers."""
+    """The outlines of one segment with these operations; `fixed` are the model's constants by their numbers, `outputs`
+    the numbers of what it makes."""
 
-    def __init__(self, operations: Sequence[Operation], fixed: Mapping[int, Tensor]) -> None:
+    def __init__(self, operations: Sequence[Operation], fixed: Mapping[int, Tensor], outputs: Sequence[int]) -> None:
         self._operations = operations
+        self._outputs = outputs
         self._fixed = fixed
         self._course: Course | None = None
         self._routes: Routes | None = None
@@ -395,7 +397,7 @@ class Outlines:
             if not pieces:  # all of it is computed while binding
                 raise NotOutlinedError
             if self._course is None or kinds != self._course.kinds:
-                self._course, self._known = Course(self._operations, kinds, self._fixed), {}
+                self._course, self._known = Course(self._operations, kinds, self._fixed, self._outputs), {}
                 self._routes = Routes(self._course, replays)
             self._known[self._key(list(pieces.values()))] = Outline(sample, kinds, self._fixed)
         except NotOutlinedError:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.compiler.binding import Array, Tensor
+from sardonyx.compiler.binding import Array
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.ops.framework.facts import Dims
@@ -39,9 +39,9 @@ class PickedSizes:
     sources: tuple[ir.Value, ...]
     elements: tuple[int | tuple[int, int], ...]
 
-    def read(self, tensors: Sequence[Tensor | None]) -> Array:
-        """The contents where `tensors` are the sources."""
-        numbers = [one if isinstance(one, int) else tensors[one[0]].shape[one[1]] for one in self.elements]  # type: ignore[union-attr]
+    def read(self, shapes: Sequence[Sequence[int]]) -> Array:
+        """The contents where the sources have these shapes."""
+        numbers = [one if isinstance(one, int) else shapes[one[0]][one[1]] for one in self.elements]
         return np.array(numbers, np.int64).reshape(self.shape)
 
 

@@ -6,15 +6,16 @@ of an operation's outputs go to the formulas of those that read them. Where none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Buffer, Tensor
 from sardonyx.compiler.bound_step import contents_of
-from sardonyx.compiler.new_sizes.course import Course, Faults, Values, noted
+from sardonyx.compiler.new_sizes.course import Course, Faults, noted
 from sardonyx.compiler.new_sizes.formulas import (
     TRIES,
     Family,
@@ -26,6 +27,7 @@ from sardonyx.compiler.new_sizes.formulas import (
     places_of,
     sized_of,
 )
+from sardonyx.compiler.new_sizes.reckoning import Arrays, Reckoning, Values
 from sardonyx.compiler.new_sizes.recording import Recording
 from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.pieces import Piece, Words
@@ -101,11 +103,10 @@ class _Stage:
 
 @dataclass(eq=False, slots=True)
 class _Computed:
-    """An operation that is computed while binding, from what others make. Of its outputs in `sizes`, with how many
-    numbers each has, formulas take those in `read`, which are of these `kinds`."""
+    """Operations, one after the other, that are computed while binding, from what others make. Of its values in
+    `sizes`, with how many numbers each has, formulas take those, which are of these `kinds`."""
 
-    operation: Operation
-    read: Sequence[int]
+    reckoning: Reckoning
     kinds: Hashable
     sizes: Sequence[tuple[int, int]]
 
@@ -139,13 +140,17 @@ class Route:
             for place, number in enumerate(course.operations[index].outputs)
         }
         self._way: list[_Stage | _Computed] = []
-        for index in course.bound:
-            operation, kind = course.operations[index], course.kinds[index]
-            if kind >= 0:
+        for is_computed, indices in groupby(course.bound, lambda index: course.kinds[index] < 0):
+            operations = [course.operations[index] for index in indices]
+            if is_computed:
+                operations = [one for one in operations if one in later]
+                if operations:
+                    self._way.append(_computed(Reckoning(operations, course.taken), value, formulas))
+                continue
+            for operation in operations:
+                kind = len(self._stages)
                 self._stages.append(self._stage(kind, operation, places_of(recordings[kind]), value, formulas))
                 self._way.append(self._stages[-1])
-            elif operation in later:
-                self._way.append(_computed(operation, course.read, value, formulas))
         numbered = {number for number, _ in sources}.union(*(stage.made for stage in self._stages))
         numbered.update(number for one in self._way if isinstance(one, _Computed) for number, _ in one.sizes)
         alike = {(self._numbers_of(one), self._numbers_of(other)) for one, other in course.alike}
@@ -188,20 +193,28 @@ class Route:
         return self._course.operations[self._course.of_kind[self._course.kinds[index]][0]].outputs[place]
 
     def walk(
-        self, binder: Binder, values: Values, numbers: Numbers, replays: Replays, outline_of: OutlineOf
+        self,
+        binder: Binder,
+        begun: tuple[Values, Arrays],
+        numbers: Numbers,
+        replays: Replays,
+        outline_of: OutlineOf,
     ) -> tuple[RoutedWalk, Outline] | None:
         """The walk for sources of these numbers, and the outline of its plan, which `outline_of` gives by the pieces of
-        all kinds; None where an operation gives its outputs in another way."""
+        all kinds; None where an operation gives its outputs in another way. What has `begun` it are the sources."""
+        values, arrays = begun
         own = _dealt(numbers, self._sources)
         value = _RoutedValues(self, values, own)
         chosen: list[Formula | Recording] = []
         found: list[Sized] = []
         for stage in self._way:
             if isinstance(stage, _Computed):
-                dealt = _compute(stage, binder, value, values, replays.formulas)
-                if dealt is None:
+                if not stage.reckoning.run(binder, value, arrays, values):
                     return None
-                own.update(dealt)
+                kinds, made = replays.formulas.taken_apart([values[number] for number in stage.reckoning.made])
+                if kinds != stage.kinds:
+                    return None
+                own.update(_dealt(made, stage.sizes))
                 continue
             given = [each for number in stage.reads for each in own[number]]
             last = stage.last
@@ -308,37 +321,13 @@ def _dealt(numbers: Sequence[int], sizes: Sequence[tuple[int, int]]) -> dict[int
     return found
 
 
-def _computed(
-    operation: Operation, read: Container[int], value: Callable[[int], Tensor | None], formulas: Formulas
-) -> _Computed:
-    """An operation that is computed while binding, of whose outputs formulas take those among `read`."""
-    made = [number for number in operation.outputs if number in read]
-    kinds, _ = formulas.taken_apart([value(number) for number in made])
+def _computed(reckoning: Reckoning, value: Callable[[int], Tensor | None], formulas: Formulas) -> _Computed:
+    """Operations that are computed while binding, where `value` gives what they come to."""
+    kinds, _ = formulas.taken_apart([value(number) for number in reckoning.made])
     if kinds is None:
         raise NoRouteError
-    sizes = [(number, len(formulas.taken_apart([value(number)])[1])) for number in made]
-    return _Computed(operation, made, kinds, sizes)
-
-
-def _compute(
-    stage: _Computed, binder: Binder, value: _RoutedValues, values: Values, formulas: Formulas
-) -> dict[int, Sequence[int]] | None:
-    """The numbers of what an operation computes, which comes to the `values`; None where it is of other kinds."""
-    if not _take(stage.operation, binder, value, values):
-        return None
-    kinds, numbers = formulas.taken_apart([values.get(number) for number in stage.read])
-    return _dealt(numbers, stage.sizes) if kinds == stage.kinds else None
-
-
-def _take(operation: Operation, binder: Binder, value: Callable[[int], Tensor | None], values: Values) -> bool:
-    """Add what an operation that is computed while binding makes to the `values`; False where it refuses its inputs."""
-    given = [None if number < 0 else value(number) for number in operation.inputs]
-    binder.label, binder.origin = operation.label, operation
-    try:
-        values.update(zip(operation.outputs, operation.bind(binder, given), strict=False))
-    except Exception:  # the ordinary way says so
-        return False
-    return True
+    sizes = [(number, len(formulas.taken_apart([value(number)])[1])) for number in reckoning.made]
+    return _Computed(reckoning, kinds, sizes)
 
 
 class _RoutedValues:
@@ -377,28 +366,29 @@ class Routes:
         self._course = course
         self._replays = replays
         self._formulas = replays.formulas
-        self._computed: list[Operation] = []  # while binding, from inputs and constants alone
+        computed: list[Operation] = []  # while binding, from inputs and constants alone
         self._later: list[Operation] = []  # the same from what others make
         kinds = zip(course.operations, course.kinds, strict=True)
         made = {number for one, kind in kinds if kind >= 0 for number in one.outputs}
         for operation in [course.operations[index] for index in course.bound if course.kinds[index] < 0]:
             if made.isdisjoint(number for number in operation.inputs if number >= 0):
-                self._computed.append(operation)
+                computed.append(operation)
             else:
                 self._later.append(operation)
                 made.update(operation.outputs)
+        self._reckoning = Reckoning(computed, course.taken)
         self._routes: dict[Hashable, Route] = {}
 
     def walk(self, binder: Binder, inputs: Values, outline_of: OutlineOf) -> tuple[RoutedWalk, Outline] | None:
         """The walk for these inputs, and the outline of its plan; None where no route leads there."""
         if not self._routes:
             return None
-        values = self._begun(binder, inputs)
-        if values is None:
+        begun = self._begun(binder, inputs)
+        if begun is None:
             return None
-        kinds, numbers = self._taken_apart(values)
+        kinds, numbers = self._taken_apart(begun[0])
         route = self._routes.get(kinds)
-        return None if route is None else route.walk(binder, values, numbers, self._replays, outline_of)
+        return None if route is None else route.walk(binder, begun, numbers, self._replays, outline_of)
 
     def learn(
         self,
@@ -408,9 +398,12 @@ class Routes:
         value: Callable[[int], Tensor | None],
     ) -> None:
         """Find the route for inputs like these, where it has been walked without one: `value` gives what was bound."""
-        values = self._begun(binder, inputs)
-        kinds = None if values is None else self._taken_apart(values)[0]
-        if values is None or kinds is None or kinds in self._routes:
+        begun = self._begun(binder, inputs)
+        if begun is None:
+            return
+        values, _ = begun
+        kinds, _ = self._taken_apart(values)
+        if kinds is None or kinds in self._routes:
             return
         sources = [(number, len(self._taken_apart({number: one})[1])) for number, one in values.items()]
         try:
@@ -425,11 +418,14 @@ class Routes:
         """The kinds and the numbers of those values that formulas take."""
         return self._formulas.taken_apart([one for number, one in values.items() if number in self._course.read])
 
-    def _begun(self, binder: Binder, inputs: Values) -> Values | None:
-        """The inputs with what is computed of them while binding; None where an operation refuses them."""
-        values, fixed = dict(inputs), self._course.fixed
+    def _begun(self, binder: Binder, inputs: Values) -> tuple[Values, Arrays] | None:
+        """The inputs with what is computed of them while binding, as values and as arrays; None where an operation
+        refuses them."""
+        values: Values = dict(inputs)
+        arrays: dict[int, Array] = {}
+        fixed = self._course.fixed
 
         def value(number: int) -> Tensor | None:
             return values.get(number) or fixed.get(number)
 
-        return values if all(_take(operation, binder, value, values) for operation in self._computed) else None
+        return (values, arrays) if self._reckoning.run(binder, value, arrays, values) else None
