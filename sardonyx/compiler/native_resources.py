@@ -66,10 +66,7 @@ class NativeResources:
         self.lanes.shrink()
 
     def end_session(self) -> None:
-        """End the threads and give back the arenas that are the session's own.
-
-        Plans of it are in circles with what made them: they go when Python's garbage collector finds them.
-        """
+        """End the threads and give back the arenas that are the session's own."""
         if self.settings.hooks is not None and not self.settings.hooks.shared:
             self.team.close()
         if not self.settings.shares_arena:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ class ComputedTensor(ir.LazyTensor):
     """A tensor of this type and shape whose contents `compute` gives.
 
     They exist only while somebody holds what `numpy` gave: weights stay where they are in the mapped file, and one
-    that is packed into another layout is not in memory a second time.
+    that is packed into another layout is not in memory a second time. `compute` does not hold the tensor: a circle
+    would keep its parts until the garbage collector comes.
     """
 
     __slots__ = ()
@@ -42,16 +44,9 @@ class JoinedTensor(ComputedTensor):
         head, dtype = shapes[0][:-1], parts[0].dtype
         if any(shape[:-1] != head for shape in shapes) or any(part.dtype != dtype for part in parts):
             raise ValueError(f"the parts of {name} differ in type or in a dimension other than the last")
-        super().__init__(self._joined, dtype, (*head, sum(shape[-1] for shape in shapes)), name)
         self.parts = tuple(parts)
-
-    def _joined(self) -> Array:
-        arrays = [np.asarray(part.numpy()) for part in self.parts]
-        whole = passing_empty(self.shape.numpy(), arrays[0].dtype)
-        np.concatenate(arrays, axis=-1, out=whole)
-        for array in arrays:
-            release_pages(array)
-        return whole
+        shape = (*head, sum(shape[-1] for shape in shapes))
+        super().__init__(partial(_joined, self.parts, shape), dtype, shape, name)
 
 
 class ScaledTensor(ComputedTensor):
@@ -60,15 +55,25 @@ class ScaledTensor(ComputedTensor):
     __slots__ = ("factor", "source")
 
     def __init__(self, source: ir.TensorProtocol, factor: Array, name: str) -> None:
-        super().__init__(self._scaled, source.dtype, source.shape.numpy(), name)
+        super().__init__(partial(_scaled, source, factor), source.dtype, source.shape.numpy(), name)
         self.source = source
         self.factor = factor
 
-    def _scaled(self) -> Array:
-        filters = tensor_array(self.source)
-        result = scaled_filters(filters, self.factor, passing_empty(filters.shape, filters.dtype))
-        release_pages(filters)
-        return result
+
+def _joined(parts: Sequence[ir.TensorProtocol], shape: tuple[int, ...]) -> Array:
+    arrays = [np.asarray(part.numpy()) for part in parts]
+    whole = passing_empty(shape, arrays[0].dtype)
+    np.concatenate(arrays, axis=-1, out=whole)
+    for array in arrays:
+        release_pages(array)
+    return whole
+
+
+def _scaled(source: ir.TensorProtocol, factor: Array) -> Array:
+    filters = tensor_array(source)
+    result = scaled_filters(filters, factor, passing_empty(filters.shape, filters.dtype))
+    release_pages(filters)
+    return result
 
 
 def scaled_filters(weight: Array, factor: Array, result: Array) -> Array:

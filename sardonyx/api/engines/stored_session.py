@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -74,12 +75,12 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
     except NotRestorableError:
         return None
     held: list[RestoredPlans] = [stored]
-    segments: list[NativeSegment] = []
+    alive: weakref.WeakSet[NativeSegment] = weakref.WeakSet()  # no circle keeps the weights of a session that is gone
 
     def missed() -> None:
         if origin.lets_go and held:
             held.clear()
-            for segment in segments:
+            for segment in alive:
                 segment.forget_plans()
         later.note_missed(origin.on_missed)
 
@@ -105,7 +106,8 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
             make_plan, dtypes, described["names"], described["steering"], restricted, constants_now
         )
 
-    segments += [segment_of_number(*numbered) for numbered in enumerate(program["segments"])]
+    segments = [segment_of_number(*numbered) for numbered in enumerate(program["segments"])]
+    alive.update(segments)
     restored = RestoredProgram(program, sections["nodes"], segments, stored.array, provider.name, kernels)
     plan = restored.plan(program["plan"])
     built = Built(

@@ -215,8 +215,10 @@ def record(
     scratch, groups, settled = binder.scratch_bytes, binder.groups, binder.settled
     binder.scratch_bytes = 0
     maker = binder.piece = make(recorder.__getitem__, groups) if make is not None else None
-    made = bind(binder, watched)
-    binder.piece = None
+    try:
+        made = bind(binder, watched)
+    finally:
+        binder.piece = None
     own_scratch, binder.scratch_bytes = binder.scratch_bytes, max(scratch, binder.scratch_bytes)
     outputs = [one.given if isinstance(one, _Watched) else one for one in made]
     if binder.settled != settled:

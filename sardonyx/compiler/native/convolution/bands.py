@@ -355,13 +355,14 @@ def _starts(channels: int, panel: int) -> list[int]:
 
 def _panels(binder: Binder, call: ConvolutionCall, panel: int) -> Tensor:
     """The filters of the product as [blocks, words of channels, panel]."""
+    library, product = binder.library, call.product
 
     def packed(array: Array) -> Array:
         columns = array.reshape(array.shape[:2]).T
         blocks = np.ascontiguousarray(np.stack([columns[:, at : at + panel] for at in _starts(array.shape[0], panel)]))
-        return blocks if call.product == "f32" else pack_b(binder.library, blocks, call.product, panel)
+        return blocks if product == "f32" else pack_b(library, blocks, product, panel)
 
-    return binder.derived(call.w, ("blocks of filters", panel, call.product), packed)
+    return binder.derived(call.w, ("blocks of filters", panel, product), packed)
 
 
 def _depth(call: ConvolutionCall) -> int:

@@ -104,7 +104,7 @@ def bind_cut(binder: Binder, call: ConvolutionCall, scheme: Scheme, cut: Cut) ->
     packed = binder.derived(
         call.w,
         ("Winograd's filters", scheme.stride, scheme.outputs, call.product, cut.from_taps),
-        lambda array: packed_filters(binder.library, array, scheme, call.product, as_taps=cut.from_taps),
+        partial(packed_filters, binder.library, scheme=scheme, product=call.product, as_taps=cut.from_taps),
     )
     weights = call.w
     if not weights.is_contiguous:

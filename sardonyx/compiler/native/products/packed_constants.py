@@ -44,10 +44,10 @@ def in_panels(
     shape: tuple[int, ...],
 ) -> Packed:
     """The constant `given` in panels for a product; `as_matrices`, which `key` names, makes [..., K, N] of it."""
-    packed = panels_product(product)
+    packed, library = panels_product(product), binder.library
 
     def panels(array: Array) -> Array:
-        return pack_b(binder.library, as_matrices(array), packed)
+        return pack_b(library, as_matrices(array), packed)
 
     return Packed(binder.derived(given, ("panels", key, packed), panels), shape)
 

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from sardonyx.compiler.binding import Address, Argument, Array, Binder, Buffer, 
 from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.pad import surround
 from sardonyx.compiler.native.pointwise import PointwiseKernel
@@ -90,9 +92,8 @@ class Panels:
         panel = panel_columns(binder.target, runs.product)
         filters = call.filters // call.group
         count = panels_of(filters, panel)
-        weights = binder.derived(
-            call.w, ("runs", call.group, runs), lambda array: _packed(binder, array, call.group, runs)
-        )
+        packed = partial(_packed, binder.library, group=call.group, runs=runs)
+        weights = binder.derived(call.w, ("runs", call.group, runs), packed)
         starts = np.zeros((call.group, count * panel), np.int32)
         starts[:, :filters] = init.reshape(call.group, filters)
         return Panels(weights, binder.constant(starts), count * panel * len(runs.taps) * runs.words, count)
@@ -132,11 +133,11 @@ def padded_image(binder: Binder, call: ConvolutionCall, padding: Tensor, slack: 
     return result
 
 
-def _packed(binder: Binder, w: Array, group: int, runs: Runs) -> Array:
+def _packed(library: KernelLibrary, w: Array, group: int, runs: Runs) -> Array:
     """Panels of the weights [filters, channels, *kernel]: K in the order of the runs, each padded to whole words."""
     filters = w.shape[0] // group
     last = np.moveaxis(signed_weights(w), 1, -1).reshape(group, filters, len(runs.taps), runs.nbytes)
     matrix = np.zeros((group, filters, len(runs.taps), runs.nbytes + runs.slack), np.int8)
     matrix[..., : runs.nbytes] = last
     by_words = matrix.reshape(group, filters, -1).transpose(0, 2, 1)
-    return pack_b(binder.library, by_words, runs.product, panel_columns(binder.target, runs.product))
+    return pack_b(library, by_words, runs.product, panel_columns(library.target, runs.product))

@@ -21,6 +21,7 @@ from sardonyx.compiler.llvm.kernels.quantization.block_product import (
 from sardonyx.compiler.llvm.kernels.quantization.byte_blocks import WORD, ByteBlocksSpec, emit_byte_blocks
 from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import UnpackedProductSpec, emit_unpacked_product
 from sardonyx.compiler.llvm.kernels.quantization.unpacked_product import argument_names as unpacked_names
+from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.inner_products import product_of
@@ -146,17 +147,20 @@ class MatMulNBitsKernel(NativeKernel):
         if math.prod(shape) == 0:
             return results
         kinds, operands = as_matrix_operands(binder, operands, shape)
+        library = binder.library
         call = _Call(
             rows=math.prod(a.shape[:-1]),
             k=size_k,
             n=size_n,
             bits=bits,
             block=block,
-            panels=binder.derived(b, ("words", size_n), partial(_columns_of_words, binder, size_n)),
-            scales=binder.derived(scales, ("blocks", size_n), partial(_columns_of_floats, binder, size_n, blocks)),
+            panels=binder.derived(b, ("words", size_n), partial(_columns_of_words, library, size_n)),
+            scales=binder.derived(
+                scales, ("blocks", size_n), partial(_columns_of_floats, binder.library, size_n, blocks)
+            ),
             zeros=None
             if zeros is None
-            else binder.derived(zeros, ("zeros", size_n, bits), partial(_origins, binder, size_n, blocks, bits)),
+            else binder.derived(zeros, ("zeros", size_n, bits), partial(_origins, library, size_n, blocks, bits)),
             epilogue=TileEpilogue(kinds, outputs),
             operands=operands,
             results=results,
@@ -280,20 +284,20 @@ def _as_bytes(
     return words, scales, sums
 
 
-def _columns_of_words(binder: Binder, columns: int, packed: Array) -> Array:
+def _columns_of_words(library: KernelLibrary, columns: int, packed: Array) -> Array:
     """Panels of the weights' words, [K in words, columns]; float32 stands for any 32 bits."""
     words = np.ascontiguousarray(packed).reshape(columns, -1).view(_F32)
-    return pack_b(binder.library, words.T, "f32", panel_columns(binder.target))
+    return pack_b(library, words.T, "f32", panel_columns(library.target))
 
 
-def _columns_of_floats(binder: Binder, columns: int, blocks: int, parameters: Array) -> Array:
+def _columns_of_floats(library: KernelLibrary, columns: int, blocks: int, parameters: Array) -> Array:
     """Panels of a number for each block of a column."""
     by_blocks = np.ascontiguousarray(parameters, _F32).reshape(columns, blocks).T
-    return pack_b(binder.library, by_blocks, "f32", panel_columns(binder.target))
+    return pack_b(library, by_blocks, "f32", panel_columns(library.target))
 
 
-def _origins(binder: Binder, columns: int, blocks: int, bits: int, zeros: Array) -> Array:
+def _origins(library: KernelLibrary, columns: int, blocks: int, bits: int, zeros: Array) -> Array:
     """Panels of the zero points, which are packed like the weights, each column for itself, or real numbers."""
     if zeros.dtype == _U8:
         zeros = unpack(zeros.reshape(columns, -1), bits)[:, :blocks]
-    return _columns_of_floats(binder, columns, blocks, zeros.astype(_F32))
+    return _columns_of_floats(library, columns, blocks, zeros.astype(_F32))
