@@ -257,5 +257,8 @@ class Where(Elementwise):
     def scalar(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
         return k.where(condition, yes, no)
 
+    def run(self, *inputs: Value) -> Sequence[Value]:
+        return (np.where(*inputs),) if inputs[1].dtype == object else super().run(*inputs)
+
     def result_type(self, inputs: Sequence[Fact]) -> Any:
         return inputs[1].type

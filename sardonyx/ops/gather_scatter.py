@@ -46,8 +46,11 @@ class Gather(Operator):
 
     def run(self, data: Array, indices: Array) -> Sequence[Value]:
         axis = axis_of(self.axis, data.ndim)
-        found = checked(indices, data.shape[axis], axis)
-        return (np.asarray(np.take(data, found.astype(np.intp, copy=False), axis)),)
+        try:
+            return (np.asarray(data.take(indices, axis)),)
+        except IndexError:
+            checked(indices, data.shape[axis], axis)
+            raise
 
     def part(self, data: Array, indices: Array) -> Array | None:
         """What `run` gives as a part of the data, without a copy; None where the indices do not follow each other."""

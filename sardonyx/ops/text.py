@@ -27,10 +27,14 @@ class _Text(Operator):
 
 def _upper(text: str) -> str:
     """Capitals character by character, as a locale's table has them: a letter stays where its capital is two."""
+    if text.isascii():
+        return text.upper()
     return "".join(big if len(big := letter.upper()) == 1 else letter for letter in text)
 
 
 def _lower(text: str) -> str:
+    if text.isascii():
+        return text.lower()
     return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
 
 

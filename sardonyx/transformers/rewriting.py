@@ -20,7 +20,14 @@ logger = logging.getLogger(__name__)
 
 # Of the fusions of a session, those that hide what onnxruntime's own optimiser and its users look for.
 _FOR_SESSIONS_ALONE = frozenset(
-    {"MatMulScaleFusion", "MatmulTransposeFusion", "NumberCategories", "NumberClasses", "QKVProjectionFusion"}
+    {
+        "MatMulScaleFusion",
+        "MatmulTransposeFusion",
+        "NumberCategories",
+        "NumberClasses",
+        "NumberTokens",
+        "QKVProjectionFusion",
+    }
 )
 _SHARING = "ConstantSharing"
 

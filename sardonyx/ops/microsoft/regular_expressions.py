@@ -49,16 +49,22 @@ def compiled(pattern: str) -> re.Pattern[str]:
 def matches(pattern: str, text: str) -> Iterator[tuple[int, int]]:
     """Where an expression matches, from left to right: (begin, end), the longest match of each place, none empty."""
     expression = compiled(pattern)
-    # Where no choice is offered, a greedy match is the longest one.
-    choice = re.search(r"\||[*+?}]\?", pattern) is not None
+    if not _has_choice(pattern):
+        yield from (one.span() for one in expression.finditer(text) if one.end() > one.start())
+        return
     place = 0
     while place <= len(text) and (found := expression.search(text, place)) is not None:
         begin, end = found.span()
-        if choice:
-            end = next((e for e in range(len(text), end, -1) if expression.fullmatch(text, begin, e)), end)
+        end = next((e for e in range(len(text), end, -1) if expression.fullmatch(text, begin, e)), end)
         if end > begin:
             yield begin, end
         place = max(end, begin + 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _has_choice(pattern: str) -> bool:
+    """Whether a match may be shorter than the longest one: else a greedy match is that."""
+    return re.search(r"\||[*+?}]\?", pattern) is not None
 
 
 def _translated(pattern: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
-from sardonyx.ops.ml.features import per_feature
+from sardonyx.ops.ml.features import Table, per_feature
 from sardonyx.ops.ml.scores import DOMAIN
 
 
@@ -119,6 +120,9 @@ class ArrayFeatureExtractor(Operator):
         return [Fact(data.type, (*leading, count))]
 
 
+_NO_CATEGORY = "an element is of no category, and zeros is 0"
+
+
 @operator("OneHotEncoder", domain=DOMAIN)
 class OneHotEncoder(Operator):
     """For each element a row of 0 with 1 at its category; numbers are cut to integers.
@@ -131,19 +135,30 @@ class OneHotEncoder(Operator):
     cats_strings: tuple[str, ...] = ()
     zeros: int = 1
 
+    @functools.cached_property
+    def _places(self) -> Table:
+        """Of equal categories the last one counts, as in onnxruntime."""
+        return Table(self.cats_strings[::-1], range(len(self.cats_strings))[::-1], -1, np.int64)
+
     def run(self, data: Array) -> Sequence[Value]:
         if data.dtype == object:
-            names: Array = np.empty(len(self.cats_strings), object)
-            names[:] = self.cats_strings
-            result = data[..., None] == names
-        else:
-            cut = data if data.dtype.kind != "f" else np.where(np.isfinite(data), data, 0).astype(np.int64)
-            result = cut[..., None] == np.array(self.cats_int64s, np.int64)
-            if data.dtype.kind == "f":
-                result &= np.isfinite(data)[..., None]
+            return (self._rows_of_texts(data),)
+        cut = data if data.dtype.kind != "f" else np.where(np.isfinite(data), data, 0).astype(np.int64)
+        result = cut[..., None] == np.array(self.cats_int64s, np.int64)
+        if data.dtype.kind == "f":
+            result &= np.isfinite(data)[..., None]
         if not self.zeros and not result.any(axis=-1).all():
-            raise ValueError("an element is of no category, and zeros is 0")
+            raise ValueError(_NO_CATEGORY)
         return (result.astype(np.float32),)
+
+    def _rows_of_texts(self, data: Array) -> Array:
+        places = self._places.look_up(data).reshape(-1)
+        known = np.flatnonzero(places >= 0)
+        if not self.zeros and len(known) < len(places):
+            raise ValueError(_NO_CATEGORY)
+        result = np.zeros((len(places), len(self.cats_strings)), np.float32)
+        result[known, places[known]] = 1
+        return result.reshape(*data.shape, len(self.cats_strings))
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         dtype = inputs[0]

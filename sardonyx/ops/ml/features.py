@@ -19,6 +19,15 @@ from sardonyx.ops.ml.scores import DOMAIN, float_list, labels_of
 from sardonyx.ops.ml.trees import row_count
 
 
+class _Values(dict[Any, Any]):
+    """The values of keys, `default` for all others."""
+
+    default: Any
+
+    def __missing__(self, key: Any) -> Any:
+        return self.default
+
+
 class Table:
     """What keys become, of equal ones as the first says; other elements become the default.
 
@@ -28,22 +37,22 @@ class Table:
     def __init__(self, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: Any) -> None:
         """`dtype` is that of the result, Python objects for texts."""
         pairs = list(zip(keys, values, strict=True))
-        self._values = {key: value for key, value in reversed(pairs) if key == key}
-        self._default, self._dtype = default, np.dtype(dtype)
+        self._values = _Values((key, value) for key, value in reversed(pairs) if key == key)
+        self._values.default = default
+        self._dtype = np.dtype(dtype)
         self._nan = next((value for key, value in pairs if key != key), default)
 
     def look_up(self, data: Array) -> Array:
         """The values of all elements, in the data's shape."""
-        get, default = self._values.get, self._default
-        if data.dtype.kind == "f":
-            found = [get(key, default) if key == key else self._nan for key in data.ravel().tolist()]
-        else:
-            found = [get(key, default) for key in data.ravel().tolist()]
-        if self._dtype.kind != "O":
-            return np.array(found, self._dtype).reshape(data.shape)
-        result: Array = np.empty(len(found), object)
-        result[:] = found
-        return result.reshape(data.shape)
+        look = self._values.__getitem__ if data.dtype.kind != "f" else self._number
+        if data.size == 1:
+            result: Array = np.empty(data.shape, self._dtype)
+            result.fill(look(data.item()))
+            return result
+        return np.fromiter(map(look, data.ravel().tolist()), self._dtype, data.size).reshape(data.shape)
+
+    def _number(self, key: float) -> Any:
+        return self._values[key] if key == key else self._nan
 
 
 def per_feature(

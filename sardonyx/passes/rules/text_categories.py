@@ -1,6 +1,8 @@
-"""One-hot rows of strings: what needs Python objects is a look-up that gives numbers, the rows are made of these."""
+"""Features of strings: what needs Python objects is a look-up that gives numbers, the features are made of these."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -8,6 +10,15 @@ from sardonyx.passes.base import Level
 from sardonyx.passes.rule import Match, Replacement, Rule, op
 
 DOMAIN = "ai.onnx.ml"
+
+
+def _numbered(m: Match, names: Sequence[str]) -> ir.Node:
+    """The node that gives for the root's strings their places among the names, -1 where they have none."""
+    places, version = list(range(len(names))), m.context.model.opset_imports.get(DOMAIN, 2)
+    table = {"classes_strings": list(names), "default_int64": -1}
+    if version >= 2:
+        table = {"keys_strings": list(names), "values_int64s": places, "default_int64": -1}
+    return m.new_node("LabelEncoder", m.root.inputs, table, domain=DOMAIN, version=version)
 
 
 class NumberCategories(Rule):
@@ -29,13 +40,34 @@ class NumberCategories(Rule):
 
     def rewrite(self, m: Match) -> Replacement:
         names = m.attribute(m.root, "cats_strings")
-        places = list(range(len(names)))
-        table = {"classes_strings": names, "default_int64": -1}
-        if m.context.model.opset_imports[DOMAIN] >= 2:
-            table = {"keys_strings": names, "values_int64s": places, "default_int64": -1}
-        numbers = m.new_node("LabelEncoder", m.root.inputs, table, domain=DOMAIN)
-        rows = m.new_node("OneHotEncoder", numbers.outputs, {"cats_int64s": places}, domain=DOMAIN)
+        numbers = _numbered(m, names)
+        rows = m.new_node("OneHotEncoder", numbers.outputs, {"cats_int64s": list(range(len(names)))}, domain=DOMAIN)
         return Replacement([numbers, rows], {m.root.outputs[0]: rows.outputs[0]})
 
 
-RULES = (NumberCategories(),)
+class NumberTokens(Rule):
+    """A TfIdfVectorizer of strings is a LabelEncoder that numbers them, and a TfIdfVectorizer of numbers."""
+
+    name = "NumberTokens"
+    level = Level.EXTENDED
+    patterns = (op.TfIdfVectorizer("x"),)
+
+    def check(self, m: Match) -> str | None:
+        if not m.attribute(m.root, "pool_strings", ()) or m.attribute(m.root, "pool_int64s", ()):
+            return ""
+        return None if m.fact("x").dtype == ir.DataType.STRING else "its input is no string"
+
+    def rewrite(self, m: Match) -> Replacement:
+        pool = m.attribute(m.root, "pool_strings")
+        names = list(dict.fromkeys(pool))
+        places = {name: place for place, name in enumerate(names)}
+        numbers = _numbered(m, names)
+        counts = m.new_node("TfIdfVectorizer", numbers.outputs, version=m.root.version)
+        for name, attribute in m.root.attributes.items():
+            if name not in ("pool_strings", "pool_int64s"):
+                counts.attributes.add(attribute)
+        counts.attributes.add(ir.AttrInt64s("pool_int64s", [places[name] for name in pool]))
+        return Replacement([numbers, counts], {m.root.outputs[0]: counts.outputs[0]})
+
+
+RULES = (NumberCategories(), NumberTokens())

@@ -84,3 +84,8 @@ def test_one_hot_rows_of_texts(version: int) -> None:
     texts = np.array([["b", "z"], ["a", ""], ["c", "a"]], object)
     compare("OneHotEncoder", [texts], domain=DOMAIN, version=version, cats_strings=["a", "b", "c"])
     compare("OneHotEncoder", [texts[:0]], domain=DOMAIN, version=version, cats_strings=["a", "b", "c"])
+    known = {"domain": DOMAIN, "version": version, "zeros": 0}
+    compare("OneHotEncoder", [texts[:, :1]], **known, cats_strings=["a", "b", "c"])
+    compare("OneHotEncoder", [texts[:2, :1]], **known, cats_strings=["a", "b", "a"])
+    with pytest.raises(errors.OnnxRuntimeError, match="no category"):
+        ours("OneHotEncoder", [texts], **known, cats_strings=["a", "b", "c"])

@@ -1,0 +1,53 @@
+"""Features of strings that are made from the numbers of their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tests.passes.agreement import assert_agrees
+from tests.passes.models import make_model, operators, rewritten
+
+WORDS = np.array([["b", "a", "b", "x"], ["", "c", "a", "b"]], object)
+
+
+def tokens() -> Any:
+    pool = {"ngram_counts": [0, 2], "ngram_indexes": [1, 0, 2], "pool_strings": ["b", "a", "a", "b"]}
+    node = helper.make_node(
+        "TfIdfVectorizer", ["x"], ["y"], min_gram_length=1, max_gram_length=2, max_skip_count=1, mode="TF", **pool
+    )
+    return make_model([node], {"x": ["n", 4]}, ["y"], dtype=TensorProto.STRING, output_dtype=TensorProto.FLOAT)
+
+
+def categories(names: list[str], **attributes: Any) -> Any:
+    node = helper.make_node("OneHotEncoder", ["x"], ["y"], domain="ai.onnx.ml", cats_strings=names, **attributes)
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.STRING, ["n", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4, len(names)])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("model", "left"),
+    [
+        (tokens(), ["LabelEncoder", "TfIdfVectorizer"]),
+        (categories(["a", "b", "c"]), ["LabelEncoder", "OneHotEncoder"]),
+        (categories(["a", "b", "a"]), ["OneHotEncoder"]),
+    ],
+    ids=["tokens", "categories", "twice"],
+)
+def test_strings_are_numbered(model: Any, left: list[str]) -> None:
+    after = rewritten(model)[0]
+    assert operators(after) == left
+    assert_agrees(model, after, {"x": WORDS})
+
+
+def test_no_category_stays_an_error() -> None:
+    assert operators(rewritten(categories(["a", "b"], zeros=0))[0]) == ["OneHotEncoder"]
