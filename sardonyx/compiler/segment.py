@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -271,8 +272,20 @@ class Segment:
             return None
         described = tuple([(tensor.dtype, tensor.shape) for tensor in results])
         steps = LaterSteps(len(plan.labels), lambda: self._bind_all(shapes, contents)[0].steps)
-        faults = tuple([Fault(BoundOperation(operation, ()), describe) for operation, describe in walk.faults])
+        # Messages tell sizes: the ordinary way knows those of these inputs.
+        faults = tuple(
+            [
+                Fault(BoundOperation(operation, ()), partial(self._describe, shapes, contents, place))
+                for place, (operation, _) in enumerate(walk.faults)
+            ]
+        )
         return Bound(plan, described, steps, faults, alike=outline.steps), known
+
+    def _describe(
+        self, shapes: Sequence[Sequence[int]], contents: Sequence[Array], place: int, number: int
+    ) -> Exception:
+        """The error for the number that the fault at this place among those of a plan notes."""
+        return self._bind_all(shapes, contents)[0].faults[place].describe(number)
 
     def _brought(
         self, binder: Binder, shapes: Sequence[Sequence[int]], contents: Sequence[Array]

@@ -333,3 +333,24 @@ def test_formulas_are_dropped_beyond_their_number(model: bytes, monkeypatch: pyt
     for n in range(100, 120):
         assert_same_plan(segment, shapes_of(1, n))
     assert len(segment._replays.formulas._families) <= 3
+
+
+def test_messages_of_faults_tell_the_sizes_of_their_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[n, 4] x, int64[m, 1] places) => (float[m, 4] y) { s = Softmax (x)  y = GatherND (s, places) }"
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    routed: list[bool] = []
+    walk = Routes.walk
+
+    def noting(self: Routes, *given: Any) -> Any:
+        found = walk(self, *given)
+        routed.append(found is not None and all(stage.family.formulas for stage in found[0].value._route._stages))
+        return found
+
+    monkeypatch.setattr(Routes, "walk", noting)
+    for n in range(5, 12):
+        x = np.zeros((n, 4), np.float32)
+        session.run(None, {"x": x, "places": np.array([[n - 1], [0]])})
+        with pytest.raises(errors.OnnxRuntimeError, match=f"{n + 3}.*{n - 1}"):
+            session.run(None, {"x": x, "places": np.array([[0], [n + 3]])})
+    assert routed[-1]

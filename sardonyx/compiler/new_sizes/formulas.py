@@ -12,8 +12,6 @@ import struct
 import threading
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -218,22 +216,7 @@ def _can_be_computed(inputs: Tensors, recording: Recording, lasting: Container[i
         all(one is not None and _stays(one, lasting) for one in derived)
         and all(one is None or one.array is None for one in recording.outputs)
         and all(one.dtype != np.object_ for one in recording.constants)
-        and all(_is_plain(describe) for _, describe in recording.faults)
     )
-
-
-_PLAIN = (int, float, str, type(None), np.dtype)
-
-
-def _is_plain(found: object) -> bool:
-    """Whether no traced number can be within."""
-    if isinstance(found, tuple):
-        return all(map(_is_plain, found))
-    if isinstance(found, partial):
-        return _is_plain((found.func, *found.args, *found.keywords.values()))
-    if isinstance(found, FunctionType):
-        return _is_plain((*(cell.cell_contents for cell in found.__closure__ or ()), *(found.__defaults__ or ())))
-    return isinstance(found, _PLAIN)
 
 
 class Family:
