@@ -46,10 +46,12 @@ def of_sizes(sizes: Sequence[PickedSizes], read: Sequence[ir.Value | None]) -> C
     return Computation(lambda shapes: [one.read([shapes[place] for place in chosen]) for one, chosen in pairs], True)
 
 
-def of_node(item: Lowered) -> Computation:
-    """What a node makes whose inputs are known."""
+def of_node(item: Lowered, dtype_of: Callable[[ir.Value], np.dtype[Any] | None]) -> Computation:
+    """What a node makes whose inputs are known, or of which it reads the shape and the type alone."""
     if item.reads_shapes:
-        dtype, call = np.dtype(np.uint8), item.operator.run
+        (source,) = item.node.inputs
+        dtype, call = None if source is None else dtype_of(source), item.operator.run
+        assert dtype is not None
 
         def read_shape(shapes: Given) -> Sequence[Array]:
             stand_in = np.ndarray(shapes[0], dtype, np.zeros((), dtype), 0, (0,) * len(shapes[0]))

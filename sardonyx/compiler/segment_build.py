@@ -89,7 +89,7 @@ def build_segment(
             read = _read(group)
             is_handed_over = any(outer[value] for value in group.outputs if value in passed)
             if group.anchor is not None and group.anchor.role == "known":
-                computation = of_node(group.anchor)
+                computation = of_node(group.anchor, dtype_of)
                 bind = computation.bind
             else:
                 bind = _each_by(_binding(group, dtype_of), _own) if is_handed_over else _binding(group, dtype_of)
