@@ -1,4 +1,4 @@
-"""First layers, depthwise convolutions, pools and resizing against their floors, on one thread.
+"""First layers, depthwise convolutions, convolutions in groups, pools and resizing against their floors, on one thread.
 
     python -m benchmarks.kernels.windows [--only WORD] [--variant avx2]
 
@@ -50,7 +50,8 @@ class Case(Protocol):
 
 @dataclass(frozen=True)
 class Convolution:
-    """Square windows over maps of `sizes`: a depthwise convolution, or a first layer of `filters` over few channels."""
+    """Square windows over maps of `sizes`: a depthwise convolution, one in groups of `each` channels, or a first layer
+    of `filters` over few channels."""
 
     channels: int
     sizes: tuple[int, ...]
@@ -60,17 +61,19 @@ class Convolution:
     activation: str = ""
     filters: int = 0
     pad: int | None = None
+    each: int = 1
 
     @property
     def name(self) -> str:
         size, layout = "x".join(map(str, self.sizes)), "channels last" if self.channels_last else "rows"
         kind = f"first layer {self.filters} of" if self.filters else "depthwise"
+        kind = f"groups of {self.each} of" if self.each > 1 else kind
         return f"{kind} {self.channels} @ {size}, {self.kernel} by {self.stride}, {self.activation} {layout}"
 
     def bind(self, binder: Binder) -> tuple[Tensor, Tensor, float]:
         rank, filters = len(self.sizes), self.filters or self.channels
         x = _input(binder, self.channels, self.sizes, channels_last=self.channels_last)
-        group = 1 if self.filters else self.channels
+        group = 1 if self.filters else self.channels // self.each
         w = binder.constant(np.ones((filters, self.channels // group, *(self.kernel,) * rank), np.float32))
         pad = self.kernel // 2 if self.pad is None else self.pad
         attributes = WindowAttributes.of(
@@ -139,8 +142,8 @@ def _epilogue(activation: str) -> Epilogue | None:
 
 
 def cases() -> Iterator[Case]:
-    """First layers of the zoo, the depthwise layers of MobileNetV2, EfficientNet, ConvNeXt and Conformer, the usual
-    pools, and enlargements."""
+    """First layers of the zoo, the depthwise layers of MobileNetV2, EfficientNet, ConvNeXt and Conformer, those in
+    groups of ResNeXt and RegNet, the usual pools, and enlargements."""
     for filters, size, kernel, stride, pad in (
         (32, 224, 3, 2, 1), (48, 380, 3, 2, 1), (64, 224, 7, 2, 3),
         (96, 224, 4, 4, 0), (32, 640, 6, 2, 2), (64, 256, 3, 1, 1),
@@ -152,6 +155,11 @@ def cases() -> Iterator[Case]:
     for channels, size, stride in ((144, 56, 2), (240, 28, 1), (672, 14, 1), (1152, 7, 1)):
         yield Convolution(channels, (size, size), 5, stride, activation="Clip")
     yield Convolution(144, (56, 56), 3, activation="SiLU")
+    for channels, size, stride, each in (
+        (128, 56, 1, 4), (256, 56, 2, 8), (256, 28, 1, 8), (512, 28, 2, 16),
+        (512, 14, 1, 16), (888, 14, 1, 24), (1024, 14, 2, 32), (1024, 7, 1, 32),
+    ):  # fmt: skip
+        yield Convolution(channels, (size, size), 3, stride, activation="Clip", each=each)
     for layout in (True, False):
         yield Convolution(96, (56, 56), 7, channels_last=layout)
         yield Convolution(384, (14, 14), 7, channels_last=layout)

@@ -498,6 +498,14 @@ SMALL_MODELS: dict[str, SmallModel] = {
         constants={"w1": (22, 22, 1, 1), "w2": (22, 1, 3, 3), "w3": (6, 1, 5)},
         tolerance=1e-5,
     ),
+    "groups": SmallModel(
+        """groups (float[n, 24, 9, 10] x) => (float[n, 48, 5, 5] y)
+        { c = Conv(x, w1) d = Conv<group = 6, pads = [1, 1, 1, 1]>(c, w2, b2) h = Relu(d)
+          e = Conv<group = 2, strides = [2, 2], pads = [1, 1, 1, 1]>(h, w3) y = HardSwish(e) }""",
+        sizes=({"n": 1}, {"n": 2}),
+        constants={"w1": (24, 24, 1, 1), "w2": (24, 4, 3, 3), "b2": (24,), "w3": (48, 12, 3, 3)},
+        tolerance=1e-5,
+    ),
     "loops": SmallModel(
         """loops (float[n, 9] x, float[9] start, bool flag) => (float[9] last, float[r, 9] all, float[9] total,
                   float[n, 9] sums, float[9] chosen)

@@ -10,6 +10,7 @@ import pytest
 
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.native.convolution import depthwise
+from sardonyx.compiler.native.convolution.convolution import convolve
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.depthwise import DEPTHWISE
 from sardonyx.compiler.native.template import Epilogue
@@ -142,6 +143,42 @@ def test_single_groups_of_few_filters(variant: str) -> None:
         np.testing.assert_allclose(given[0], reference(x, w, None, attributes, group), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_groups_in_tiles(variant: str, dtype: Any) -> None:
+    """Groups that share a vector, fill one, or several; vectors of two groups; odd lines, strides, dilations, pads."""
+    rng = np.random.default_rng(20)
+    bits = {np.float16: 10, np.float32: 17, np.float64: 44}[dtype]
+    for group, channels, filters, size, stride, dilation, pads in (
+        (9, 4, 4, (9, 11), (1, 1), (1, 1), (1, 1, 1, 1)),
+        (5, 8, 8, (12, 9), (2, 2), (1, 1), (1, 1, 1, 1)),
+        (3, 16, 16, (7, 7), (1, 1), (1, 2), (2, 2, 1, 0)),
+        (5, 24, 24, (10, 12), (1, 2), (1, 1), (0, 2, 2, 1)),
+        (2, 5, 12, (11, 10), (1, 1), (2, 1), (1, 1, 1, 1)),
+        (2, 12, 40, (5, 3), (2, 1), (1, 1), (2, 2, 2, 2)),
+        (7, 2, 1, (9, 9), (1, 1), (1, 1), (1, 1, 1, 1)),
+    ):
+        x = rng.standard_normal((2, group * channels, *size)).astype(dtype)
+        w = rng.standard_normal((group * filters, channels, 3, 3)).astype(dtype)
+        bias = rng.standard_normal(len(w)).astype(dtype)
+        attributes = WindowAttributes.of((3, 3), stride, dilation, pads, "NOTSET")
+        given = outputs_of(x, w, bias, attributes, group, variant, by_channels=True)
+        assert given is not None
+        expected = reference(x, w, bias, attributes, group)
+        np.testing.assert_allclose(
+            given[0].astype(np.float64), expected, rtol=2.0**-bits, atol=2.0**-bits * np.abs(expected).max()
+        )
+
+
+def test_places_that_share_a_set_of_the_cache_are_copied_apart() -> None:
+    rng = np.random.default_rng(21)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 1024, 5, 14), (1024, 16, 3, 3)))
+    attributes = WindowAttributes.of((3, 3), (2, 2), None, (1, 1, 1, 1), "NOTSET")
+    given = outputs_of(x, w, None, attributes, 64, "", by_channels=True)
+    assert given is not None
+    np.testing.assert_allclose(given[0], reference(x, w, None, attributes, 64), rtol=1e-5, atol=5e-5)
+
+
 def test_long_kernels_go_in_turns() -> None:
     rng = np.random.default_rng(15)
     for width in (17, 31, 128):
@@ -220,6 +257,18 @@ def test_small_kernels_go_in_tiles() -> None:
     DEPTHWISE.bind(binder, call)
     (step,) = binder.steps
     assert "tiles of" in step.detail
+
+
+def test_groups_of_few_channels_go_in_tiles() -> None:
+    """Rather than as products, which read every window anew."""
+    binder, memory = new_binder("avx512" if "avx512" in VARIANTS else ""), Memory()
+    attributes = WindowAttributes.of((3, 3), None, None, (1, 1, 1, 1), "NOTSET")
+    for each in (4, 24):
+        x, w = np.ones((1, 16 * each, 14, 14), np.float32), np.ones((16 * each, each, 3, 3), np.float32)
+        tensor = placed(binder, memory, x, by_channels=True)
+        call = ConvolutionCall(tensor, binder.constant(w), None, attributes.windows((14, 14)), 16, None, "f32")
+        convolve(binder, call)
+        assert "groups in tiles" in binder.steps[-1].detail
 
 
 def test_large_results_are_asked_for_where_memory_is_far(monkeypatch: pytest.MonkeyPatch) -> None:

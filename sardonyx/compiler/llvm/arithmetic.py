@@ -10,6 +10,9 @@ from sardonyx.compiler.llvm.function_text import FunctionText, literal
 from sardonyx.compiler.llvm.types import BOOL, I32, I64, Type
 from sardonyx.compiler.llvm.values import Value
 
+# Bits of the smallest vector register of any target.
+_SMALLEST_REGISTER = 128
+
 
 class Arithmetic(FunctionText):
     """Instructions on values."""
@@ -195,9 +198,15 @@ class Arithmetic(FunctionText):
         word = self.emit(Type("u", mask.type.lanes), f"bitcast {mask.type} {mask.name} to i{mask.type.lanes}")
         return word.differs(0)
 
-    def keep_order(self) -> None:
-        """No access of memory is moved across this place, in either direction; it costs no instruction."""
-        self.line('call void asm sideeffect "", "~{memory}"()')
+    def keep_order(self, values: Sequence[Value] = ()) -> None:
+        """No access of memory is moved across this place, in either direction; it costs no instruction.
+
+        The `values`, vectors of floats, are computed before, where they fill registers.
+        """
+        values = [value for value in values if value.type.lanes * value.type.bits >= _SMALLEST_REGISTER]
+        kind = "w" if self.target.architecture == "aarch64" else "v" if self.target.vector_bits > 256 else "x"
+        operands = ", ".join(f"{value.type} {value.name}" for value in values)
+        self.line(f'call void asm sideeffect "", "{f"{kind}," * len(values)}~{{memory}}"({operands})')
 
     def opaque(self, value: Value) -> Value:
         """The same integer or address, in a register, of which LLVM does not know how it was computed."""

@@ -1,9 +1,10 @@
-"""Convolution in groups of few channels, depthwise above all: windows instead of a product.
+"""Convolution in groups, depthwise above all: windows instead of a product.
 
-A vector holds filters. Each of them reads the same few channels as its neighbours of the group, so that the vector of
-a tap comes from one or a few permutations of neighbouring channels, and nothing is copied: not the windows, not the
-padding. In ONNX's order, where that is how the input lies and few channels would leave vectors empty, a vector holds
-neighbouring places of a depthwise convolution.
+A vector holds filters. Each of them reads the same channels as its neighbours of the group, so that the vector of a tap
+comes from a permutation of neighbouring channels, or is one element in all lanes, and nothing is copied: not the
+windows, not the padding. In small windows all taps and several lines of windows share what was permuted
+(`group_tiles`). In ONNX's order, where that is how the input lies and few channels would leave vectors empty, a vector
+holds neighbouring places of a depthwise convolution.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.movement.slices import part_of, transposed
 from sardonyx.compiler.native.windows.channel_windows import bind_channel_windows, lanes_of
+from sardonyx.compiler.native.windows.group_tiles import bind_group_tiles, group_lanes, groups_fit, products_of
 from sardonyx.compiler.native.windows.operands import in_places
 from sardonyx.compiler.native.windows.row_windows import MOST_VECTORS, bind_row_windows
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
@@ -34,6 +36,8 @@ from sardonyx.kernel.cost import weight
 _MOST_CHANNELS = 16
 # The share of the multiply-adds' peak that windows reach, with one channel of a group and with several.
 _SHARE, _SHARE_OF_GROUPS = 0.6, 0.4
+# The share that tiles of groups reach.
+_SHARE_OF_TILES = 0.85
 # By rows: nanoseconds for a tap of a vector, but of those that are computed at once at least so many as their sums
 # wait for each other; for laying out a row, and each byte of it.
 _TAP_NS, _WAIT_NS, _ROW_NS, _BYTE_NS = 0.27, 0.56, 30.0, 0.015
@@ -59,13 +63,35 @@ def _predicted_by_channels(target: Target, call: ConvolutionCall) -> float | Non
     """Nanoseconds for windows whose vectors hold filters, with a copy where channels do not lie together."""
     channels, filters = _group(call)
     lanes = _lanes(target, call)
-    if channels > _MOST_CHANNELS or lanes < filters or not (_is_power_of_two(channels) and _is_power_of_two(filters)):
+    whole = _is_power_of_two(channels) and _is_power_of_two(filters) and channels <= _MOST_CHANNELS and lanes >= filters
+    if not whole and call.group == 1:
         return None
-    share = _SHARE if channels == 1 else _SHARE_OF_GROUPS
-    peak = share * rates().flops(target) * target.lanes(_working(call)) / target.lanes(F32)
     # What follows may want the order of the input back.
     order = 0.0 if call.is_channels_last else (call.x.nbytes + _result_bytes(call)) / _COPIED
-    return call.flops * lanes / min(lanes, call.filters) / peak + order
+    tiled = _predicted_in_tiles(target, call)
+    if tiled is not None:
+        return tiled + order
+    if not whole:
+        return None
+    share = _SHARE if channels == 1 else _SHARE_OF_GROUPS
+    return call.flops * lanes / min(lanes, call.filters) / (share * _peak(target, call)) + order
+
+
+def _predicted_in_tiles(target: Target, call: ConvolutionCall) -> float | None:
+    """Nanoseconds for tiles of groups; None where they do not fit."""
+    fold, most = Correlate(F32, *_group(call)), _lanes(target, call)
+    lanes = group_lanes(fold, min(most, 1 << (call.filters.bit_length() - 1)))
+    if not groups_fit(target, fold, call.windows, lanes):
+        return None
+    products = call.batch * products_of(target, fold, call.windows, call.filters, lanes)
+    if target.takes_turns:
+        products *= max(0.5, lanes / most)
+    return 2.0 * most * products / (_SHARE_OF_TILES * _peak(target, call))
+
+
+def _peak(target: Target, call: ConvolutionCall) -> float:
+    """Operations a nanosecond at most."""
+    return rates().flops(target) * target.lanes(_working(call)) / target.lanes(F32)
 
 
 def _predicted_by_rows(target: Target, call: ConvolutionCall) -> float | None:
@@ -101,10 +127,16 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     fold = Correlate(_type(x.dtype), channels, filters)
     operations = 2.0 * call.taps * channels + weight(finish.outputs)
     slid = WindowCall(x, call.windows, fold, finish.outputs, operands, tuple(results), operations)
-    weights = _weights(binder, call, 0 if by_rows else lanes_of(binder.target, slid))
+    lanes = group_lanes(fold, lanes_of(binder.target, slid))
+    in_groups = not by_rows and groups_fit(binder.target, fold, call.windows, lanes)
+    if not in_groups:
+        lanes = 0 if by_rows else lanes_of(binder.target, slid)
+    weights = _weights(binder, call, lanes)
     slid = replace(slid, fold=replace(fold, weights=_type(weights.dtype)), weights=weights)
     if by_rows:
         bind_row_windows(binder, slid)
+    elif in_groups:
+        bind_group_tiles(binder, slid, lanes)
     elif tiles_fit(binder.target, slid):
         bind_window_tiles(binder, slid)
     else:

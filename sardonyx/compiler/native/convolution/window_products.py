@@ -25,6 +25,8 @@ from sardonyx.compiler.native.products.words import as_words
 
 # The share of the peak that products reach.
 _SHARE_OF_PEAK = 0.96
+# What it takes to read an element of a window, which all filters of its group share, in products of a vector.
+_READ = 0.5
 # Nanoseconds for each run of a window that is put together.
 _RUN_NS = 1.0
 # Tiles of AMX wait until what they load is stored: copies take so much longer.
@@ -45,6 +47,8 @@ def predict(binder: Binder, call: ConvolutionCall) -> float | None:
     rows = call.batch * call.places * call.group
     copied = rows * call.taps * call.w.shape[1] * call.x.dtype.itemsize
     runs = rows * (call.taps if call.group > 1 else call.taps // call.windows.kernel[-1])
+    if call.group > 1:
+        padded += _READ * target.lanes(product.accumulator) / filters
     ns = call.flops * padded / (_SHARE_OF_PEAK * rate.flops(target, call.product))
     ns += copied / (rate.l2 * (_SHARE_FOR_TILES if product.in_tiles else 1.0)) + runs * _RUN_NS
     ns += weights_ns(target, call.w.nbytes)

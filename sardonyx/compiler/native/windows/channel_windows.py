@@ -69,8 +69,13 @@ def apart(binder: Binder, call: WindowCall, slide: Slide) -> WindowCall:
     reads = call.taps / math.prod(slide.stride)
     if step == 0 or step % _CONFLICT or reads < _WORTH_COPYING:
         return call
-    channels = x.shape[-1]
-    pitch = channels + _ROOM_BETWEEN // x.dtype.itemsize
+    return with_room(binder, call)
+
+
+def with_room(binder: Binder, call: WindowCall) -> WindowCall:
+    """The call over a copy of its input with some bytes more from one place to the next."""
+    x = call.x
+    pitch = x.shape[-1] + _ROOM_BETWEEN // x.dtype.itemsize
     room = binder.new(x.dtype, (*x.shape[:-1], pitch))
     apart = room.reshaped(x.shape, room.strides)
     copy_into(binder, x, apart)

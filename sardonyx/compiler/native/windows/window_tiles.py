@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import asks_for_results
@@ -10,6 +11,7 @@ from sardonyx.compiler.llvm.kernels.windows.channel_strips import emit_channel_s
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, emit_window_tiles
+from sardonyx.compiler.llvm.library import Emit
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.windows.channel_windows import apart, lanes_of, sure_columns, tile
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
@@ -44,25 +46,49 @@ def tiles_fit(target: Target, call: WindowCall) -> bool:
 
 def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     """Add the step for windows that fit; the channels of the input and of the results lie together."""
+    fold, slide, target = call.fold, Slide.of(call.windows), binder.target
+    assert not isinstance(fold, Locate)
+    channels, lanes = call.results[0].shape[-1], lanes_of(target, call)
+    _, lines, places = slide.output
+    _, down, across = (Along(1, *one) for one in zip(slide.kernel, slide.stride, slide.dilation, strict=True))
+    if _in_strips(target, slide, fold):
+        along = _strip(target, down, across, places)
+        block = min(_VECTORS_OF_STRIP * lanes, -(-channels // lanes) * lanes)
+        add_tiles(binder, call, emit_channel_strips, Tiles(lanes, down, along, block, "strips"))
+        return
+    along = tile(target, fold, (across.taps, across.stride, across.dilation), max(1, places), in_turns=False)
+    down = Along(_lines(target, fold, down, along, lines), down.taps, down.stride, down.dilation)
+    block = _block(target, down, along, channels, lanes, call.x.dtype.itemsize)
+    add_tiles(binder, call, emit_window_tiles, Tiles(lanes, down, along, block, "tiles"))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How windows are cut: elements of a vector, windows of a tile down and along, channels of a block, and the name
+    of all this."""
+
+    lanes: int
+    down: Along
+    along: Along
+    block: int
+    name: str
+
+
+def add_tiles(binder: Binder, call: WindowCall, emit: Emit, tiles: Tiles) -> None:
+    """Add the step of a kernel whose specification is a `TileSpec`."""
     first, fold = call.results[0], call.fold
     if first.size == 0:
         return
     assert not isinstance(fold, Locate)
     target, slide = binder.target, Slide.of(call.windows)
     call = apart(binder, call, slide)
-    channels, lanes = first.shape[-1], lanes_of(target, call)
+    down, along, block = tiles.down, tiles.along, tiles.block
+    channels = first.shape[-1]
     _, lines, places = slide.output
-    _, down, across = (Along(1, *one) for one in zip(slide.kernel, slide.stride, slide.dilation, strict=True))
-    along = tile(target, fold, (across.taps, across.stride, across.dilation), places, in_turns=False)
-    in_strips = _in_strips(target, slide, fold)
-    if in_strips:
-        along = _strip(target, down, across, places)
-    else:
-        down = Along(_lines(target, fold, down, along, lines), down.taps, down.stride, down.dilation)
     spec = TileSpec(
         call.x.dtype.name,
         fold,
-        lanes,
+        tiles.lanes,
         down,
         along,
         lines % down.places,
@@ -78,9 +104,6 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     begin = slide.each(slide.windows.begin, 0)
     for place, of in ((1, "h"), (2, "w")):
         words |= {f"size_{of}": slide.size[place], f"out_{of}": slide.output[place], f"begin_{of}": begin[place]}
-    block = _block(target, down, along, channels, lanes, call.x.dtype.itemsize)
-    if in_strips:
-        block = min(_VECTORS_OF_STRIP * lanes, -(-channels // lanes) * lanes)
     blocks, strips = -(-channels // block), -(-places // along.places)
     line = along.places * min(block, channels)
     band = _band(lines, call.elements_per_chunk // line, down.places)
@@ -91,11 +114,9 @@ def bind_window_tiles(binder: Binder, call: WindowCall) -> None:
     words |= {"blocks": blocks, "block": block, "channels": channels}
     detail = (
         f"{lines}x{places} windows of {down.taps}x{along.taps} over {channels} channels, "
-        f"{'strips' if in_strips else 'tiles'} of {down.places}x{along.places}, vectors of {lanes}"
+        f"{tiles.name} of {down.places}x{along.places}, vectors of {tiles.lanes}"
     )
-    call.add_step(
-        binder, emit_channel_strips if in_strips else emit_window_tiles, spec, words, items, per_chunk, detail
-    )
+    call.add_step(binder, emit, spec, words, items, per_chunk, detail)
 
 
 def _in_strips(target: Target, slide: Slide, fold: Fold) -> bool:

@@ -29,7 +29,8 @@ from sardonyx.compiler.llvm.types import I64
 
 @dataclass(frozen=True)
 class TileSpec:
-    """Windows over elements of the dtype `x`; `lanes` channels make a vector. Products have one channel of a group.
+    """Windows over elements of the dtype `x`; `lanes` channels make a vector. Products have one channel of a group,
+    but for those of `group_tiles`.
 
     A tile has `down.places` lines of `along.places` windows; of the lines of a map, `rest` are left over. The columns
     of a tile from the first up to the last (excluded) of `sure` are no padding wherever the tile is. `asks_ahead` says
@@ -78,7 +79,7 @@ Take = Callable[[int, Value], None]
 
 
 @dataclass(frozen=True)
-class _Tile:
+class Tile:
     """A tile while its code is written: the first tap of its first window, its windows down, the coordinate of the
     first line that they read, and for columns that may be padding what tells."""
 
@@ -131,7 +132,7 @@ class TileWriter:
             down = Along(lines, self.spec.down.taps, self.spec.down.stride, self.spec.down.dilation)
             if self.spec.asks_results:
                 self._ask_for_results(batch, line, lines, place, channel)
-            values = self._values(_Tile(start.offset(channel), down, top, asked), channel)
+            values = self._values(Tile(start.offset(self._first_read(channel)), down, top, asked), channel)
             for number, windows in enumerate(values):
                 self.finishing.start_row(Spot(batch, k.constant(I64, 0), k.constant(I64, 0), line + number))
                 self.finishing.store([[value] for value in windows], place, channel)
@@ -145,7 +146,11 @@ class TileWriter:
             for column in range(self.spec.along.places):
                 Pointer(k.advance(at.address, a["output0_step"] * (place + column), 1), at.scalar).prefetch()
 
-    def _values(self, tile: _Tile, channel: Value) -> list[list[Value]]:
+    def _first_read(self, channel: Value) -> Value:
+        """The first channel that those of the result from one on read."""
+        return channel
+
+    def _values(self, tile: Tile, channel: Value) -> list[list[Value]]:
         """The windows of a tile, by lines."""
         if isinstance(self.spec.fold, Correlate):
             return self._sums(tile, self.spec.fold, channel)
@@ -164,7 +169,7 @@ class TileWriter:
                     variable.set(value)
         return [[variable.get() for variable in variables] for variables in found]
 
-    def _combined(self, tile: _Tile, fold: Combine, *, watches: bool) -> list[Combining]:
+    def _combined(self, tile: Tile, fold: Combine, *, watches: bool) -> list[Combining]:
         """What lines of windows combine, as folds that have seen everything."""
         k, spec = self.k, self.spec
         states = [
@@ -187,7 +192,7 @@ class TileWriter:
         self._walk(tile, line)
         return states
 
-    def _sums(self, tile: _Tile, fold: Correlate, channel: Value) -> list[list[Value]]:
+    def _sums(self, tile: Tile, fold: Correlate, channel: Value) -> list[list[Value]]:
         """The sums of products of a tile."""
         k, spec, along = self.k, self.spec, self.spec.along
         zero = k.constant(self.working, 0)
@@ -215,7 +220,7 @@ class TileWriter:
         self._walk(tile, line)
         return [[total.get() for total in windows] for windows in sums]
 
-    def _walk(self, tile: _Tile, line_of: Callable[[int], Take]) -> None:
+    def _walk(self, tile: Tile, line_of: Callable[[int], Take]) -> None:
         """Show what the taps of a tile read: `line_of` gives what takes the columns of a line, by its number."""
         k, a = self.k, self.a
         # Lines of the tile below that this one does not read lie this far below its last ones.
