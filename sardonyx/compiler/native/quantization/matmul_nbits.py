@@ -155,9 +155,7 @@ class MatMulNBitsKernel(NativeKernel):
             bits=bits,
             block=block,
             panels=binder.derived(b, ("words", size_n), partial(_columns_of_words, library, size_n)),
-            scales=binder.derived(
-                scales, ("blocks", size_n), partial(_columns_of_floats, binder.library, size_n, blocks)
-            ),
+            scales=binder.derived(scales, ("blocks", size_n), partial(_columns_of_floats, library, size_n, blocks)),
             zeros=None
             if zeros is None
             else binder.derived(zeros, ("zeros", size_n, bits), partial(_origins, library, size_n, blocks, bits)),
