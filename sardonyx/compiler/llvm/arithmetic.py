@@ -203,8 +203,9 @@ class Arithmetic(FunctionText):
 
         The `values`, vectors of floats, are computed before, where they fill registers.
         """
-        values = [value for value in values if value.type.lanes * value.type.bits >= _SMALLEST_REGISTER]
-        kind = "w" if self.target.architecture == "aarch64" else "v" if self.target.vector_bits > 256 else "x"
+        registers = {"aarch64": "w", "x86_64": "v" if self.target.vector_bits > 256 else "x"}
+        kind = registers.get(self.target.architecture)  # without one, LLVM's own order has to do
+        values = [value for value in values if kind and value.type.lanes * value.type.bits >= _SMALLEST_REGISTER]
         operands = ", ".join(f"{value.type} {value.name}" for value in values)
         self.line(f'call void asm sideeffect "", "{f"{kind}," * len(values)}~{{memory}}"({operands})')
 
