@@ -22,6 +22,7 @@ def barriers(bound: Bound) -> list[bool]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.int64])
+@pytest.mark.parametrize("one_by_one", [False, True])
 @pytest.mark.parametrize(
     ("axis", "shapes"),
     [
@@ -34,18 +35,20 @@ def barriers(bound: Bound) -> list[bool]:
         (-1, [(3, 70, 1)] * 3),
         (1, [(300, 2)] * 5),
         (1, [(9, 1, 2)] * 2),
+        (1, [(20_000, 1)] * 3),
         (1, [(20_000, 1)] * 4),
+        (1, [(20_000, 1)] * 7),
         (1, [(50, 1)] * 9),
     ],
 )
-def test_concat(axis: int, shapes: list[tuple[int, ...]], dtype: Any, variant: str) -> None:
+def test_concat(axis: int, shapes: list[tuple[int, ...]], one_by_one: bool, dtype: Any, variant: str) -> None:
     binder, memory, rng = new_binder(variant), Memory(), np.random.default_rng(3)
     arrays = [rng.integers(0, 100, shape).astype(dtype) for shape in shapes]
     tensors = [binder.external(index, array.dtype, array.shape) for index, array in enumerate(arrays)]
     for tensor, array in zip(tensors, arrays, strict=True):
         memory.put(tensor, array)
     (result,) = Concat({"axis": axis}).bind(binder, tensors)
-    memory.run(binder)
+    memory.run(binder, one_by_one=one_by_one)
     np.testing.assert_array_equal(memory.read(result), np.concatenate(arrays, axis))
 
 

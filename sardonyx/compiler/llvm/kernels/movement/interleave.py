@@ -46,8 +46,8 @@ def emit_strided(target: Target, spec: StridedSpec) -> str:
             with k.loop(b_first, whole, lanes) as j:
                 row_to.store(_every(k, row_from, j, spec.step, lanes), j, align=1)
             done = k.variable(I64, whole)
-            with k.when((whole < b_last) & (b.size > lanes)):
-                last = b.size - lanes  # moved back: some elements are copied once more
+            with k.when((whole < b_last) & (b_last > lanes)):
+                last = b_last - lanes  # moved back: some elements are copied once more
                 row_to.store(_every(k, row_from, last, spec.step, lanes, ending=True), last, align=1)
                 done.set(b_last)
             with k.loop(done.get(), b_last) as j:
@@ -103,7 +103,7 @@ def emit_zip(target: Target, spec: ZipSpec) -> str:
         last = k.smaller(a.size, first + a.block)
         read, written = places(k, place, words.offset(15), words.load(14), 2)
         rows = [source.offset(read + b.read_step * row).cast(scalar) for row in range(spec.count)]
-        _zip(k, rows, destination.offset(written).cast(scalar), (first, last), a.size)
+        _zip(k, rows, destination.offset(written).cast(scalar), (first, last))
     return k.finish()
 
 
@@ -116,12 +116,12 @@ def emit_weave(target: Target, spec: ZipSpec) -> str:
     scalar = Type("u", 8 * spec.blob)
     size = words.load(1)
     rows = [k.pointer(words.load(3 + row), scalar) for row in range(spec.count)]
-    _zip(k, rows, k.pointer(words.load(0), scalar), share(k, size, words.load(2)), size)
+    _zip(k, rows, k.pointer(words.load(0), scalar), share(k, size, words.load(2)))
     return k.finish()
 
 
-def _zip(k: Function, rows: Sequence[Pointer], to: Pointer, part: tuple[Value, Value], size: Value) -> None:
-    """The elements of rows of `size` elements in turns, from the first of a part up to its last (excluded)."""
+def _zip(k: Function, rows: Sequence[Pointer], to: Pointer, part: tuple[Value, Value]) -> None:
+    """The elements of rows in turns, from the first of a part up to its last (excluded)."""
     (first, last), count, lanes = part, len(rows), k.target.lanes(to.scalar)
     whole = first + ((last - first) & -lanes)
 
@@ -133,8 +133,8 @@ def _zip(k: Function, rows: Sequence[Pointer], to: Pointer, part: tuple[Value, V
     with k.loop(first, whole, lanes) as i:
         turn(i)
     done = k.variable(I64, whole)
-    with k.when((whole < last) & (size >= lanes)):
-        turn(size - lanes)  # moved back: some elements are copied once more
+    with k.when((whole < last) & (last >= lanes)):
+        turn(last - lanes)  # moved back: some elements are copied once more
         done.set(last)
     with k.loop(done.get(), last) as i:
         for number, row in enumerate(rows):
