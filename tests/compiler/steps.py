@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -77,7 +78,8 @@ class Memory:
         return visit.address(memory) + argument.offset
 
     def run(self, binder: Binder, *, one_by_one: bool = False) -> list[str]:
-        """Every step of the binder; the faults that were noted, as their messages.
+        """Every step of the binder, the second half of its chunks before the first, or one chunk after the other from
+        the last to the first; the faults that were noted, as their messages.
 
         AssertionError where a step wrote outside of a buffer.
         """
@@ -88,11 +90,9 @@ class Memory:
             words = np.array([self._address(argument, visit) for argument in step.arguments], np.int64)
             scratch = np.full(binder.scratch_bytes + 128, POISON, np.uint8)
             aligned = scratch[-scratch.ctypes.data % 64 :]
-            if one_by_one:
-                for chunk in reversed(range(step.chunks)):
-                    visit.call(step.function, words, chunk, chunk + 1, aligned)
-            else:
-                visit.call(step.function, words, 0, step.chunks, aligned)
+            ends = range(step.chunks + 1) if one_by_one else sorted({0, step.chunks // 2, step.chunks})
+            for begin, end in reversed(list(itertools.pairwise(ends))):
+                visit.call(step.function, words, begin, end, aligned)
         for _, room in self._rooms.values():
             visit.fetch(room)
             assert (room[:GUARD] == POISON).all(), "a kernel wrote before a buffer"
