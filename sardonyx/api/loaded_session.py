@@ -114,6 +114,8 @@ class LoadedSession:
             return self.short_way, self.short_way.fast_call()
         if self.memory_limit is not None or not self._options.enable_cpu_mem_arena:
             return None
+        if self._is_stored or self._settled is not None:  # their plans are of other ways, or may change to them
+            return None
         relay = Relay.of(self._plan, self._given.names, self._context)
         return None if relay is None else (relay, relay.call())
 

@@ -25,7 +25,6 @@ _FOR_SESSIONS_ALONE = frozenset(
         "MatmulTransposeFusion",
         "NumberCategories",
         "NumberClasses",
-        "NumberTokens",
         "QKVProjectionFusion",
     }
 )

@@ -9,17 +9,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.passes.agreement import assert_agrees
-from tests.passes.models import make_model, operators, rewritten
+from tests.passes.models import operators, rewritten
 
 WORDS = np.array([["b", "a", "b", "x"], ["", "c", "a", "b"]], object)
-
-
-def tokens() -> Any:
-    pool = {"ngram_counts": [0, 2], "ngram_indexes": [1, 0, 2], "pool_strings": ["b", "a", "a", "b"]}
-    node = helper.make_node(
-        "TfIdfVectorizer", ["x"], ["y"], min_gram_length=1, max_gram_length=2, max_skip_count=1, mode="TF", **pool
-    )
-    return make_model([node], {"x": ["n", 4]}, ["y"], dtype=TensorProto.STRING, output_dtype=TensorProto.FLOAT)
 
 
 def categories(names: list[str], **attributes: Any) -> Any:
@@ -37,11 +29,10 @@ def categories(names: list[str], **attributes: Any) -> Any:
 @pytest.mark.parametrize(
     ("model", "left"),
     [
-        (tokens(), ["LabelEncoder", "TfIdfVectorizer"]),
         (categories(["a", "b", "c"]), ["LabelEncoder", "OneHotEncoder"]),
         (categories(["a", "b", "a"]), ["OneHotEncoder"]),
     ],
-    ids=["tokens", "categories", "twice"],
+    ids=["categories", "twice"],
 )
 def test_strings_are_numbered(model: Any, left: list[str]) -> None:
     after = rewritten(model)[0]

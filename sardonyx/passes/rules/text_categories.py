@@ -45,29 +45,4 @@ class NumberCategories(Rule):
         return Replacement([numbers, rows], {m.root.outputs[0]: rows.outputs[0]})
 
 
-class NumberTokens(Rule):
-    """A TfIdfVectorizer of strings is a LabelEncoder that numbers them, and a TfIdfVectorizer of numbers."""
-
-    name = "NumberTokens"
-    level = Level.EXTENDED
-    patterns = (op.TfIdfVectorizer("x"),)
-
-    def check(self, m: Match) -> str | None:
-        if not m.attribute(m.root, "pool_strings", ()) or m.attribute(m.root, "pool_int64s", ()):
-            return ""
-        return None if m.fact("x").dtype == ir.DataType.STRING else "its input is no string"
-
-    def rewrite(self, m: Match) -> Replacement:
-        pool = m.attribute(m.root, "pool_strings")
-        names = list(dict.fromkeys(pool))
-        places = {name: place for place, name in enumerate(names)}
-        numbers = _numbered(m, names)
-        counts = m.new_node("TfIdfVectorizer", numbers.outputs, version=m.root.version)
-        for name, attribute in m.root.attributes.items():
-            if name not in ("pool_strings", "pool_int64s"):
-                counts.attributes.add(attribute)
-        counts.attributes.add(ir.AttrInt64s("pool_int64s", [places[name] for name in pool]))
-        return Replacement([numbers, counts], {m.root.outputs[0]: counts.outputs[0]})
-
-
-RULES = (NumberCategories(), NumberTokens())
+RULES = (NumberCategories(),)
