@@ -29,7 +29,6 @@ from sardonyx.api.running.fast_run import ShortWay
 from sardonyx.api.running.given_inputs import GivenInputs
 from sardonyx.api.running.memory_limit import memory_limit
 from sardonyx.api.running.output_plans import OutputPlans
-from sardonyx.api.running.relay import PreparedCall, Relay, Way
 from sardonyx.api.running.results import detach, to_python
 from sardonyx.api.running.session_profile import SessionProfile
 from sardonyx.runtime.context import RunContext
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
     from sardonyx.api.building.compiled_model import CompiledModel
     from sardonyx.api.running.memory_report import MemoryReport
+    from sardonyx.api.running.relay import PreparedCall, Way
     from sardonyx.api.running.settled_plans import SettledPlans
     from sardonyx.api.running.streamed_run import StreamedRun
     from sardonyx.passes.base import PassReport
@@ -114,8 +114,11 @@ class LoadedSession:
             return self.short_way, self.short_way.fast_call()
         if self.memory_limit is not None or not self._options.enable_cpu_mem_arena:
             return None
-        if self._is_stored or self._settled is not None:  # their plans are of other ways, or may change to them
+        # Engines have no code for such calls, and where sizes choose branches, plans for them take this one's place.
+        if self._is_stored or self._settled is not None:
             return None
+        from sardonyx.api.running.relay import Relay
+
         relay = Relay.of(self._plan, self._given.names, self._context)
         return None if relay is None else (relay, relay.call())
 

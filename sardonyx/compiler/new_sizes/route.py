@@ -242,8 +242,9 @@ class Route:
             sized = choice.formula.sized(given) if _hold(choice.reads, values) else None
             if sized is not None:
                 family.tries = TRIES
-                stage.last = _Last(given, choice.reads, choice.formula, sized)
-                return stage.last
+                last = _Last(given, choice.reads, choice.formula, sized)
+                stage.last = last  # read by other threads, and replaced
+                return last
         return None
 
     def _bound(

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_working
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.reducing import neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import memory_type
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Watch, may_watch, windows_along
-from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot, divided, within
+from sardonyx.compiler.llvm.kernels.windows.frame import Spot, divided, within, written
 from sardonyx.compiler.llvm.kernels.windows.running import Combination, Running, combination
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, TileWriter
 from sardonyx.compiler.llvm.target import Target
@@ -26,13 +25,7 @@ from sardonyx.compiler.llvm.values import Variable
 
 def emit_channel_strips(target: Target, spec: TileSpec) -> str:
     """The module of a kernel; its arguments are those that the specification of tiles names, each of one line."""
-    k, words = kernel_frame(target)
-    a = Arguments(words, spec.argument_names())
-    writer = _Writer(k, a, spec)
-    begin, end = share(k, a["items"], a["per_chunk"])
-    with k.loop(begin, end) as item:
-        writer.item(item)
-    return k.finish()
+    return written(target, spec, _Writer)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
+from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U64
 
 # The spatial dimensions that a kernel counts, slowest first; fewer of them have sizes of 1 in front.
@@ -122,3 +125,29 @@ def divided(number: Value, size: Value) -> tuple[Value, Value]:
     """Quotient and remainder."""
     quotient = number // size
     return quotient, number - quotient * size
+
+
+class Spec(Protocol):
+    """What a kernel that goes through items is made for."""
+
+    def argument_names(self) -> tuple[str, ...]: ...
+
+
+class Writer(Protocol):
+    """Writes the code of one item."""
+
+    def item(self, item: Value) -> None: ...
+
+
+S = TypeVar("S", bound=Spec)
+
+
+def written(target: Target, spec: S, writer: Callable[[Function, Arguments, S], Writer]) -> str:
+    """The module of a kernel whose chunks are `per_chunk` items, which a writer for these arguments writes."""
+    k, words = kernel_frame(target)
+    a = Arguments(words, spec.argument_names())
+    made = writer(k, a, spec)
+    begin, end = share(k, a["items"], a["per_chunk"])
+    with k.loop(begin, end) as item:
+        made.item(item)
+    return k.finish()

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.folds import Correlate
-from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, within
+from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, within, written
 from sardonyx.compiler.llvm.kernels.windows.tiles import Tile, TileSpec, TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.values import Variable
@@ -31,13 +30,7 @@ def emit_group_tiles(target: Target, spec: TileSpec) -> str:
 
     Weights lie as [vectors, taps, channels, lanes]. Filters of a group fill whole vectors or parts of one.
     """
-    k, words = kernel_frame(target)
-    a = Arguments(words, spec.argument_names())
-    writer = _Writer(k, a, spec)
-    begin, end = share(k, a["items"], a["per_chunk"])
-    with k.loop(begin, end) as item:
-        writer.item(item)
-    return k.finish()
+    return written(target, spec, _Writer)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_working, working_type
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.reducing import neutral
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Watch, may_watch
-from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within
+from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within, written
 from sardonyx.compiler.llvm.kernels.windows.running import Neighbours, Running, combination
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, Type
@@ -62,13 +61,7 @@ class RowStripSpec:
 
 def emit_row_strips(target: Target, spec: RowStripSpec) -> str:
     """The module of a kernel; its arguments are those that the specification names."""
-    k, words = kernel_frame(target)
-    a = Arguments(words, spec.argument_names())
-    writer = _Writer(k, a, spec)
-    begin, end = share(k, a["items"], a["per_chunk"])
-    with k.loop(begin, end) as item:
-        writer.item(item)
-    return k.finish()
+    return written(target, spec, _Writer)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import working_type
-from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_type
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Combining, Correlate, may_watch
-from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within
+from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within, written
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
 
@@ -65,13 +64,7 @@ class TileSpec:
 
 def emit_window_tiles(target: Target, spec: TileSpec) -> str:
     """The module of a kernel; its arguments are those that the specification names."""
-    k, words = kernel_frame(target)
-    a = Arguments(words, spec.argument_names())
-    writer = TileWriter(k, a, spec)
-    begin, end = share(k, a["items"], a["per_chunk"])
-    with k.loop(begin, end) as item:
-        writer.item(item)
-    return k.finish()
+    return written(target, spec, TileWriter)
 
 
 # Takes a column of a line, by its place among the columns, and its elements.
