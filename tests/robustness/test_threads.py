@@ -141,6 +141,23 @@ def test_sixteen_threads_run_one_session(expected: dict[tuple[int, int], Array])
     all_of(work, 16)
 
 
+def test_threads_meet_new_lengths_at_once() -> None:
+    alone, made = session(1), session(1)
+    lengths = range(1, 41)
+    expected = {length: alone.run(None, {"x": given(1, length)})[0] for length in lengths}
+
+    def work(number: int) -> None:
+        for length in np.random.default_rng(number).permutation(lengths).tolist():
+            np.testing.assert_array_equal(made.run(None, {"x": given(1, length)})[0], expected[length])
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        all_of(work, 4)
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def test_eight_sessions_run_at_once(expected: dict[tuple[int, int], Array]) -> None:
     made = [session(1 + number % 3) for number in range(8)]
 

@@ -96,8 +96,7 @@ class _Stage:
     reads: Sequence[int]
     made: Sequence[int]
     family: Family | None = None  # None: not known yet
-    choices: Sequence[_Choice] = ()
-    chosen_from: Sequence[Formula] = ()
+    choices: tuple[Sequence[Formula], Sequence[_Choice]] = (), ()
     last: _Last | None = None
 
 
@@ -236,9 +235,11 @@ class Route:
         family = stage.family
         if family is None:
             return None
-        if stage.chosen_from is not family.formulas:
-            self._find_choices(stage, family.formulas)
-        for choice in stage.choices:
+        formulas, choices = stage.choices
+        if formulas is not family.formulas:
+            choices = self._choices(stage, family.formulas)
+            stage.choices = family.formulas, choices
+        for choice in choices:
             sized = choice.formula.sized(given) if _hold(choice.reads, values) else None
             if sized is not None:
                 family.tries = TRIES
@@ -281,14 +282,14 @@ class Route:
         fixed = {(number, contents_of(one)) for number, _ in wanted if (one := self._course.fixed.get(number))}
         return list(wanted - fixed) if fixed <= wanted else None
 
-    def _find_choices(self, stage: _Stage, formulas: Sequence[Formula]) -> None:
-        """Note which formulas there are now."""
+    def _choices(self, stage: _Stage, formulas: Sequence[Formula]) -> Sequence[_Choice]:
+        """Those of the formulas that give the outputs of a stage where they lie."""
         found: list[_Choice] = []
         for formula in formulas:
             reads = self._reads(stage, formula.reads) if formula.places == stage.places else None
             if reads is not None:
                 found.append(_Choice(formula, reads))
-        stage.choices, stage.chosen_from = found, formulas
+        return found
 
     def _outline(self, chosen: tuple[Formula | Recording, ...], outline_of: OutlineOf) -> _Known:
         """The outline of plans by these formulas, what kernels may note, in the order of the notes, and the constants
