@@ -22,8 +22,9 @@ from sardonyx.graph.versions import stamp_versions
 from sardonyx.ops.framework.check import check_output_type, check_types
 from sardonyx.ops.framework.contents import contents
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Fact, of_array, symbol, unknown_dim
-from sardonyx.ops.framework.operator import Operator
+from sardonyx.ops.framework.operator import Elementwise, Operator
 from sardonyx.ops.framework.registry import operator_of
+from sardonyx.ops.framework.size_limits import SizeLimits
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _MAXIMUM_CONSTANT = 4096  # larger constants take no part in inference and are never read for it
@@ -50,6 +51,8 @@ class Inference:
         self.ir_version = ir_version
         self.facts: dict[ir.Value, Fact] = {}
         self.operators: dict[ir.Node, Operator] = {}
+        self.main: ir.Graph | None = None  # whose nodes are all run
+        self._limits = SizeLimits()
         self._declared: dict[ir.Value, Fact] = {}
         self._branch: ir.Graph | None = None  # the one that is being inferred
         self._branches: dict[ir.Graph | None, ir.Graph | None] = {}  # those that graphs are or lie in
@@ -60,6 +63,11 @@ class Inference:
         if found is None:
             found = self.operators[node] = operator_of(node)
         return found
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether nodes have told what sizes are at most, which nodes before them do not know."""
+        return bool(self._limits)
 
     def fact(self, value: ir.Value | None) -> Fact | None:
         """What is known of a value; None for an input that is not given."""
@@ -117,6 +125,8 @@ class Inference:
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             text = _DIMENSION.sub(lambda found: found[1] or "?", text)
             raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}) [ShapeInferenceError] {text}") from error
+        if node.graph is self.main and isinstance(self.operator(node), Elementwise):
+            self._limits.learn([fact.shape for fact in inputs if fact is not None and fact.shape is not None])
         if found and found[0].elements is None:
             elements = contents(node, inputs, found[0])
             if elements is not None:
@@ -125,7 +135,8 @@ class Inference:
             fact = found[index] if index < len(found) else UNKNOWN
             declared = self.declared(value)
             check_output_type(node, value, declared, fact)
-            self._set(value, _without_overflow(merge(declared, fact)))
+            merged = _without_overflow(merge(declared, fact))
+            self._set(value, self._limits.within(merged) if self._limits else merged)
 
     def declared(self, value: ir.Value) -> Fact:
         """What the model itself said about a value before inference wrote to it."""
@@ -175,7 +186,10 @@ def infer_model(model: ir.Model, inputs: Sequence[Fact] | None = None, *, lenien
     """Everything that can be known of a model before it runs; `inputs` as for `Inference.graph`."""
     stamp_versions(model)
     inference = Inference(model.opset_imports, model.ir_version, lenient=lenient)
+    inference.main = model.graph
     inference.graph(model.graph, inputs)
+    if inference.is_limited:
+        inference.graph(model.graph, inputs)
     return inference
 
 

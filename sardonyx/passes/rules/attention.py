@@ -13,7 +13,7 @@ from sardonyx.passes.base import Context, Level
 from sardonyx.passes.rule import Match, NearMissError, Replacement, Rule
 from sardonyx.passes.rules.attention_bias import NewInputs
 from sardonyx.passes.rules.attention_heads import SPLIT, text
-from sardonyx.passes.rules.attention_mask import Mask, as_filled, fits, is_causal, may_hide_all
+from sardonyx.passes.rules.attention_mask import Mask, as_filled, fits, is_beginning, is_causal, may_hide_all
 from sardonyx.passes.rules.attention_match import NAME, AttentionMatch, Weighted, first_reader, readers
 from sardonyx.passes.rules.attention_scores import guard_of, is_over_last_axis, scores_of, weighted_product
 from sardonyx.passes.rules.facts import in_main_graph, may_be_same, permutation, shape_of
@@ -173,7 +173,10 @@ def _masks_reason(m: AttentionMatch) -> str | None:
         if mask.windows is not None and not all(isinstance(dim, int) for dim in (mask.windows[1], *shape)):
             return f"the sizes of its windows {text(mask.windows)} are not all known"
         wanted = scores[len(scores) - len(shape) :]
-        if not all(dim == 1 or fits(dim, want, m.shape) for dim, want in zip(shape, wanted, strict=True)):
+        pairs = list(zip(shape, wanted, strict=True))
+        if pairs and _is_cut(mask, m):
+            pairs.pop()
+        if not all(dim == 1 or fits(dim, want, m.shape) for dim, want in pairs):
             return f"its mask {text(shape)} is not known to broadcast to the scores {text(scores)}"
         if not m.weighted.guard and may_hide_all(as_filled(mask)):
             return "a query from which its mask hides every key gives NaN, with MultiHeadAttention zeros"
@@ -185,6 +188,16 @@ def _masks_reason(m: AttentionMatch) -> str | None:
 def _spans_keys(mask: Mask, m: AttentionMatch) -> bool:
     shape = shape_of(mask.value, m.context)
     return shape is not None and len(shape) > 0 and fits(shape[-1], m.shape[3], m.shape)
+
+
+def _is_cut(mask: Mask, m: AttentionMatch) -> bool:
+    """Whether a mask is the beginning of another one of any length, beside one that surely has a column for each key.
+
+    Were it for fewer keys, it would be for a single one, and so for all of them in the sum of both.
+    """
+    shape, keys = shape_of(mask.value, m.context), m.shape[3]
+    others = [shape_of(other.value, m.context) for other in m.scores.masks if other is not mask]
+    return shape is not None and is_beginning(shape[-1], keys) and any(one and same(one[-1], keys) for one in others)
 
 
 def _plain_causal(m: AttentionMatch) -> bool:

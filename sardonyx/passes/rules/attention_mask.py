@@ -69,6 +69,14 @@ def fits(dim: Dim, size: Dim, scores: Dims = ()) -> bool:
     return any(same(dim, minimum(other, size)) for other in others)
 
 
+def is_beginning(dim: Dim, size: Dim) -> bool:
+    """Whether a dimension is Min(length, size), the length being any other one."""
+    if isinstance(dim, int) or dim.value is None or isinstance(size, int):
+        return False
+    found = [part for part in _limits(dim) if part != size.value]
+    return len(found) == 1 and same(dim, minimum(ir.SymbolicDim(found[0]), size))
+
+
 def _is_beginning(dim: Dim, size: Dim) -> bool:
     """Whether a dimension is Min(limit, size) for a number above 1."""
     return any(int(part) > 1 and same(dim, minimum(int(part), size)) for part in _limits(dim) if part.isdecimal())
