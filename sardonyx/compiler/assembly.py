@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -27,13 +27,14 @@ def assemble(
     flush_denormals: bool,
     reuses_memory: bool = True,
 ) -> NativePlan:
-    """The plan of these steps, for so many inputs and outputs; `owners` live as long as it does."""
+    """The plan of these steps, for so many inputs and outputs; `owners` and what steps read live as long as it does."""
     offsets, arena_bytes = lay_out(steps, reuses_memory)
     fixups: list[int] = []  # those of the arena, and then of what the caller gives
     externals: list[int] = []
     constant_words: list[int] = []
     addresses: list[int] = []
     table: list[int] = []
+    read: dict[Buffer, None] = {}  # constants
     first = 0
     for step, barrier in zip(steps, find_barriers(steps, offsets), strict=True):
         form, buffers = step.form, step.buffers
@@ -50,6 +51,7 @@ def assemble(
             elif kind == "constant":
                 constant_words.append(first + word)
                 addresses.append(buffer.address + offset)
+                read[buffer] = None
             else:
                 externals += (first + word, (1 if kind == "input" else 1 + inputs) + buffer.index, offset)
         first += len(form.words) // 8
@@ -63,10 +65,17 @@ def assemble(
         scratch_bytes=scratch_bytes,
         base_count=1 + inputs + outputs,
         labels=tuple([step.label for step in steps]),
-        owners=tuple(owners),
+        owners=_all_of(owners, read),
         nanoseconds=round(sum([step.form.nanoseconds for step in steps])),
         flush_denormals=flush_denormals,
     )
+
+
+def _all_of(owners: Sequence[Array], read: Iterable[Buffer]) -> tuple[Array, ...]:
+    """The owners and the contents of buffers, each once."""
+    found = {id(array): array for array in owners}
+    found |= {id(buffer.array): buffer.array for buffer in read if buffer.array is not None}
+    return tuple(found.values())
 
 
 def lay_out(

@@ -146,10 +146,14 @@ class Binder:
         return one.within(Buffer(one.nbytes(dtype, shape)), dtype, shape)
 
     def constant(self, array: Array) -> Tensor:
-        """A value whose contents are known."""
+        """A value whose contents are known, and live as long as the plan."""
+        self.constants.append(array)
+        return self.computed(array)
+
+    def computed(self, array: Array) -> Tensor:
+        """One whose contents live no longer than what reads them: as long as the plan where one of its steps does."""
         itemsize = array.dtype.itemsize
         strides = tuple(stride // itemsize for stride in array.strides)
-        self.constants.append(array)
         return Tensor(array.dtype, array.shape, strides, Buffer(array.nbytes, "constant", array=array), 0, array)
 
     def external(self, index: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Tensor:

@@ -37,7 +37,7 @@ class Computation:
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         """Its results as constants of a plan."""
         given = [None if one is None else one.shape if self.reads_shapes else one.array for one in inputs]
-        return [binder.constant(array) for array in self.run(given)]
+        return [binder.computed(array) for array in self.run(given)]
 
 
 def of_sizes(sizes: Sequence[PickedSizes], read: Sequence[ir.Value | None]) -> Computation:

@@ -7,7 +7,7 @@ segment with tensors that have shapes and no contents, computes what follows fro
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -114,6 +114,7 @@ class Segment:
         constants = [one.source for one in self._constants.values() if one.source is not None]
         self._replays = Replays(constants, self._looks)
         self._shares = self._shares or ConstantShares(self.library.target.key)
+        self._last_read = _last_read(self.operations, self.pairs, {self._numbers[value] for value in self.outputs})
         # Pairs depend on sizes, and steps side by side come in another order than their operations.
         is_plain = not self.pairs and self.settings.branches == 1 and self.settings.reuses_memory
         self._outlines = Outlines(self.operations, self._constants, self.numbers_of(self.outputs)) if is_plain else None
@@ -177,9 +178,12 @@ class Segment:
         operations: Iterable[Operation],
         values: dict[int, Tensor | None],
         rooms: Rooms | None = None,
+        *,
+        forgets: bool = False,
     ) -> list[BoundOperation]:
         """Bind operations in order: what they read is among `values` by its number, and what they make comes to it,
-        in results of Concats where there are `rooms`.
+        in results of Concats where there are `rooms`. With `forgets`, what is computed stays no longer than somebody is
+        to read it.
 
         OperationError where one does not take what it is given.
         """
@@ -195,6 +199,11 @@ class Segment:
             except Exception as error:
                 raise OperationError(failure(operation, error), one) from error
             values.update((number, one) for number, one in zip(operation.outputs, made, strict=False) if number >= 0)
+            if forgets:
+                for number in self._last_read.get(id(operation), ()):
+                    values.pop(number, None)
+                if operation.computation is not None:
+                    one.inputs = one.outputs = ()
         return bound
 
     def _bind_one(
@@ -241,7 +250,7 @@ class Segment:
         binder = self.binder(rehearses)
         values = self.constants | self._brought(binder, shapes, contents)
         chosen = self.chosen(self.operations, binder, values)
-        operations = self.bind_operations(binder, chosen, values, Rooms(self.slices))
+        operations = self.bind_operations(binder, chosen, values, Rooms(self.slices), forgets=True)
         results, known = self._made(values.__getitem__)
         is_whole = _are_whole(results)
         try:
@@ -385,6 +394,27 @@ def failure(operation: Operation, error: Exception) -> errors.OnnxRuntimeError:
     made = ", ".join(f"'{value.name}'" for value in node.outputs if value.name)
     called = f"'{node.name}'" if node.name or not made else f"'' (which makes {made})"
     return error_of_node(kind, node.op_type, called, text)
+
+
+def _last_read(
+    operations: Sequence[Operation], pairs: Mapping[int, PairOperation], kept: Container[int]
+) -> dict[int, list[int]]:
+    """The values computed while binding that an operation, by its `id`, is the last to read, but those that are `kept`.
+
+    Two operations as one read what both do where the second is.
+    """
+    last: dict[int, int] = {}
+    together = {id(one.second): one.whole for one in pairs.values()}
+    together |= {id(one.pool): one.with_pool for one in pairs.values() if one.with_pool is not None}
+    for operation in operations:
+        whole = together.get(id(operation), operation)
+        last.update(dict.fromkeys((*operation.inputs, *whole.inputs, *operation.outputs), id(operation)))
+    computed = {number for one in operations if one.computation is not None for number in one.outputs}
+    found: dict[int, list[int]] = {}
+    for number, operation_id in last.items():
+        if number in computed and number not in kept:
+            found.setdefault(operation_id, []).append(number)
+    return found
 
 
 def _are_whole(outputs: Sequence[Tensor]) -> bool:

@@ -22,11 +22,13 @@ from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import contiguous, copy
 from sardonyx.compiler.native.movement.view import apply_view
 from sardonyx.compiler.native.pointwise import PointwiseKernel
-from sardonyx.compiler.new_sizes.picked_sizes import PickedSizes, picked_sizes
+from sardonyx.compiler.needed_values import Needs, shape_alone
+from sardonyx.compiler.new_sizes.picked_sizes import picked_sizes
 from sardonyx.compiler.new_sizes.structure import structure_of
 from sardonyx.compiler.pairs import Pair, averaged, check_operands, pairs_of, part_of
 from sardonyx.compiler.rounded_results import round_results
 from sardonyx.compiler.segment import Operation, PairOperation, Segment, Tensors
+from sardonyx.compiler.slice_places import slice_places
 from sardonyx.compiler.spread_rows import find_spread
 from sardonyx.graph.computed_tensor import ComputedTensor
 from sardonyx.graph.constants import is_constant
@@ -70,34 +72,48 @@ def build_segment(
     if settings.precision == "bfloat16":
         round_results(groups, dtype_of, outer, library.target)
     picked = picked_sizes(items, constant, shape_of)
-    needed = _needed(groups, picked, outer)
-    number = _Numbering(Binder(library), made, constant, () if settings.packs else _read_as_they_lie(items))
+    makers = {value: group for group in groups for value in _written(group)}
+    slices = {group: found for group in groups if (found := slice_places(group, makers, constant)) is not None}
+    reads = {group: _read(group) if group not in slices else slices[group].all_read for group in groups}
+    outside = [value for value, is_read in outer.items() if is_read]
+    needs = Needs([(group, read, _written(group)) for group, read in reads.items()], picked, outside)
+    computed = {value for one in slices.values() for value in one.outputs}
+    lying = () if settings.packs else _read_as_they_lie(items)
+    number = _Numbering(Binder(library), {*made, *computed}, constant, lying)
     operations: list[Operation] = []
     structures: dict[Hashable, int] = {}
     passed = _passed_through(groups, lambda value: value in made or constant(value) is not None)
     for group in groups:
         written, structure, computation = _written(group), None, None
+        read = _read(group)
+        if group in slices:
+            found = slices[group]
+            own = tuple(map(number, found.read)), tuple(map(number, found.outputs))
+            operations.append(Operation(found.group, *own, found.computation.bind, "places", None, found.computation))
+            read = found.instead_of(read)
         if written and picked.keys() >= set(written):
-            written = [value for value in written if value in needed]
+            written = [value for value in written if needs.has(value)]
             if not written:
                 continue
             sizes = [picked[value] for value in written]
-            read: Sequence[ir.Value | None] = list(dict.fromkeys(source for one in sizes for source in one.sources))
+            read = list(dict.fromkeys(source for one in sizes for source in one.sources))
             computation = of_sizes(sizes, read)
+        elif group.anchor is not None and group.anchor.role == "known":
+            if not any(map(needs.has, written)):
+                continue
+            if needs.is_shape_alone(group, written):
+                computation = shape_alone([_required(dtype_of(value)) for value in written])
+            else:
+                computation = of_node(group.anchor, dtype_of)
+        if computation is not None:
             bind: Bind = computation.bind
         else:
-            read = _read(group)
             is_handed_over = any(outer[value] for value in group.outputs if value in passed)
-            if group.anchor is not None and group.anchor.role == "known":
-                computation = of_node(group.anchor, dtype_of)
-                bind = computation.bind
-            else:
-                bind = _each_by(_binding(group, dtype_of), _own) if is_handed_over else _binding(group, dtype_of)
+            bind = _each_by(_binding(group, dtype_of), _own) if is_handed_over else _binding(group, dtype_of)
             if not settings.layouts and group.anchor is not None and group.anchor.role == "native":
                 bind = _each_by(bind, contiguous)  # in the order of their axes
-            if computation is None:
-                key = structure_of(group) or ("alone", len(operations))
-                structure = structures.setdefault(("copied", key) if is_handed_over else key, len(operations))
+            key = structure_of(group) or ("alone", len(operations))
+            structure = structures.setdefault(("copied", key) if is_handed_over else key, len(operations))
         places = tuple(map(number, read)), tuple(map(number, written))
         operations.append(Operation(group, *places, bind, _label(group), structure, computation))
     pairs = _paired(groups, outer, operations, structures, number) if settings.pairs else {}
@@ -106,11 +122,11 @@ def build_segment(
     dtypes = tuple(_required(dtype_of(value)) for value in inputs)
     kept = tuple(groups), tuple(operations), inputs, outputs, dtypes, number.numbers, number.constants
     by_number = {place: value for value, place in number.numbers.items()}
-    slices: dict[int, Slice] = {}
+    parts: dict[int, Slice] = {}
     if settings.layouts:
-        known = operations, lambda one: shape_of(by_number[one]), lambda one: outer[by_number[one]]
-        slices = find_slices(*known) | find_spread(*known)
-    return Segment(library, *kept, settings, steering.intersection(inputs), pairs, slices)
+        known = operations, lambda one: shape_of(by_number[one]), lambda one: outer.get(by_number[one], False)
+        parts = find_slices(*known) | find_spread(*known)
+    return Segment(library, *kept, settings, steering.intersection(inputs), pairs, parts)
 
 
 class _Numbering:
@@ -205,17 +221,6 @@ def _read(group: Group) -> list[ir.Value | None]:
 def _written(group: Group) -> list[ir.Value]:
     """What it makes, absent outputs of its anchor included."""
     return group.outputs if group.anchor is None or group.values else list(group.anchor.node.outputs)
-
-
-def _needed(
-    groups: Sequence[Group], picked: Mapping[ir.Value, PickedSizes], outer: Mapping[ir.Value, bool]
-) -> set[ir.Value]:
-    """The values that somebody reads who does not read sizes itself instead."""
-    needed = {value for value, is_read in outer.items() if is_read}
-    for group in groups:
-        if not picked.keys() >= {value for value in _written(group) if value.name != ""}:
-            needed.update(value for value in _read(group) if value is not None)
-    return needed
 
 
 def _binding(

@@ -276,6 +276,17 @@ SMALL_MODELS: dict[str, SmallModel] = {
             "rows": lambda _: np.array([[3], [0], [6], [1], [5]]),
         },
     ),
+    "slices": SmallModel(
+        """slices (float[n, 6, 7] x, float[n, 5, 3] y) => (float[n, 6, 7] z)
+        { h = Relu(x) zero = Constant<value_int = 0>() one = Constant<value_int = 1>() first = Shape<end = 1>(x)
+          n = Squeeze(first) items = Range(zero, n, one) wide = Constant<value_ints = [-1, 1, 1]>()
+          i = Reshape(items, wide) rows = Constant<value_ints = [1, 2, 3, 4, 5]>()
+          tall = Constant<value_ints = [-1, 1]>() r = Reshape(rows, tall) c = Constant<value_ints = [0, 2, 4]>()
+          both = Add(i, r) all = Add(both, c) sizes = Shape(all) ei = Expand(i, sizes) er = Expand(r, sizes)
+          ec = Expand(c, sizes) last = Constant<value_ints = [-1]>() ui = Unsqueeze(ei, last) ur = Unsqueeze(er, last)
+          uc = Unsqueeze(ec, last) at = Concat<axis = -1>(ui, ur, uc) z = ScatterND(h, at, y) }""",
+        sizes=({"n": 1}, {"n": 4}),
+    ),
     "places": SmallModel(
         """places (float[n, 8, 8] x, int64[n] i, int64[n] lengths) => (float[n, 8, 8] u, float[n, 10] o,
                   float[n, 8, 8] r, float[n, 8, 8] c)

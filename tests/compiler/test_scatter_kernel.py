@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sardonyx import errors
+from sardonyx.compiler.box import Box, find_box
 from sardonyx.compiler.native.movement.scatter import ScatterElements, ScatterND
 from sardonyx.graph.types import element_type
 from sardonyx.ops.framework.facts import tensor
 from sardonyx.ops.gather_scatter import scatter
+from tests.compiler.boxes import coordinates_of
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 
 Array = np.ndarray[Any, Any]
@@ -78,6 +81,47 @@ def test_not_a_number_stays_one(variant: str) -> None:
         (found,) = outputs_of(ScatterND({"reduction": reduction}), [data, indices, updates], variant)
         with np.errstate(invalid="ignore"):
             np.testing.assert_array_equal(found, scatter(data, (indices[:, 0],), updates, reduction))
+
+
+BOXES = [
+    ((5, 6), Box((5, 6), (0, 1), (1, 1), (0, 0))),
+    ((5, 6), Box((2, 3), (0, 1), (1, -2), (1, 5))),
+    ((5, 6, 3), Box((3, 2), (1, 0), (2, 1), (-2, 1))),
+    ((4, 50_000), Box((2,), (0,), (1,), (1,))),
+    ((4, 3, 5), Box((1, 4), (0, 2), (0, 1), (3, 1, 1))),
+]
+
+
+def _box_input(box: Box) -> Array:
+    return np.array(box.numbers, np.int64)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+@pytest.mark.parametrize(("shape", "box"), BOXES)
+def test_boxes_are_written_without_coordinates(shape: tuple[int, ...], box: Box, dtype: Any, variant: str) -> None:
+    rng = np.random.default_rng(3)
+    data, depth = rng.integers(1, 100, shape).astype(dtype), len(box.begins)
+    updates = rng.integers(1, 100, (*box.sizes, *shape[depth:])).astype(dtype)
+    coordinates = coordinates_of(box)
+    assert find_box([coordinates[..., axis] for axis in range(depth)]) == box
+    nothing = np.zeros((*box.sizes, 0), np.int64)
+    binder, memory, (result,) = bind(
+        ScatterND({"reduction": "none"}), [data, nothing, updates, _box_input(box)], variant, known=(3,)
+    )
+    memory.run(binder, one_by_one=True)
+    assert result is not None
+    expected = scatter(data, tuple(coordinates[..., axis] for axis in range(depth)), updates, "none")
+    np.testing.assert_array_equal(memory.read(result), expected)
+
+
+@pytest.mark.parametrize("begin", [-3, 1])
+def test_boxes_that_reach_out_are_refused(begin: int) -> None:
+    data, updates = np.zeros(2, np.float32), np.zeros(2, np.float32)
+    box = _box_input(Box((2,), (0,), (1,), (begin,)))
+    nothing = np.zeros((2, 0), np.int64)
+    with pytest.raises(errors.InvalidArgument, match="indices element out of data bounds"):
+        bind(ScatterND({"reduction": "none"}), [data, nothing, updates, box], known=(3,))
 
 
 def test_large_updates_are_shared_and_in_order() -> None:

@@ -41,6 +41,10 @@ class NativeKernel:
     # Whether `bind` takes an epilogue (keyword `epilogue`), and gives the epilogue's outputs instead of its own.
     takes_epilogue: bool = False
 
+    # The input (by index) that holds coordinates of elements along its last axis, where `bind` can do without them if
+    # they are those of a slice: it is given the numbers of a `Box` behind the other inputs then. None: there is none.
+    places_input: int | None = None
+
     # Inputs (by index) whose contents must be known when the plan is made: constants, or made from shapes.
     known_inputs: tuple[int, ...] = ()
 

@@ -35,7 +35,7 @@ class Reckoning:
         except Exception:  # the ordinary way says so
             return False
         for number in self.made:
-            values[number] = binder.constant(arrays[number])
+            values[number] = binder.computed(arrays[number])
         return True
 
 

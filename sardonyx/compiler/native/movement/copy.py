@@ -46,10 +46,11 @@ class Axis(NamedTuple):
     written: int
 
 
-def copy(binder: Binder, tensor: Tensor) -> Tensor:
-    """A contiguous copy of a value in the arena."""
+def copy(binder: Binder, tensor: Tensor, *, in_place: bool = False) -> Tensor:
+    """A contiguous copy of a value in the arena; with `in_place`, it may be the value itself if nobody else reads it
+    later."""
     result = binder.new(tensor.dtype, tensor.shape)
-    copy_into(binder, tensor, result)
+    copy_into(binder, tensor, result, in_place=in_place)
     return result
 
 
@@ -58,8 +59,9 @@ def contiguous(binder: Binder, tensor: Tensor) -> Tensor:
     return tensor if tensor.is_contiguous else copy(binder, tensor)
 
 
-def copy_into(binder: Binder, source: Tensor, destination: Tensor) -> None:
-    """Add the step that copies a value onto another of the same shape and element size; they must not overlap.
+def copy_into(binder: Binder, source: Tensor, destination: Tensor, *, in_place: bool = False) -> None:
+    """Add the step that copies a value onto another of the same shape and element size; they must not overlap, but
+    with `in_place` the other may come to lie where the one does.
 
     Any strides: 0 (broadcast) and negative ones in the source, negative ones in the destination.
     """
@@ -70,7 +72,7 @@ def copy_into(binder: Binder, source: Tensor, destination: Tensor) -> None:
     item = source.dtype.itemsize
     start, end, axes = _simplified(source, destination, item)
     blob, axes = _widened(item, axes)
-    move = _Move(binder, Address(source.buffer, start), Address(destination.buffer, end), source, destination)
+    move = _Move(binder, Address(source.buffer, start), Address(destination.buffer, end), source, destination, in_place)
     if axes and axes[-1].read == axes[-1].written == blob:
         move.rows(axes[:-1], axes[-1].size * blob)
     elif axes and axes[-1].read == 0 and axes[-1].written == blob and blob * 8 <= binder.target.vector_bits:
@@ -125,10 +127,13 @@ def table(axes: Sequence[Axis]) -> list[int]:
 class _Move:
     """One copy whose kernel is being chosen."""
 
-    def __init__(self, binder: Binder, read: Address, write: Address, source: Tensor, destination: Tensor) -> None:
+    def __init__(
+        self, binder: Binder, read: Address, write: Address, source: Tensor, destination: Tensor, in_place: bool
+    ) -> None:
         self.binder = binder
         self.ends: tuple[Argument, Argument] = (read, write)
         self.source, self.destination = source, destination
+        self.replaced = (source,) if in_place else ()
         self.nbytes = destination.nbytes
 
     def rows(self, outer: list[Axis], row: int) -> None:
@@ -208,6 +213,7 @@ class _Move:
             [*self.ends, items, per_chunk, *words],
             reads=(self.source,),
             writes=(self.destination,),
+            read_first=self.replaced,
             chunks=-(-items // per_chunk),
             scratch=scratch,
             nbytes=2.0 * self.nbytes,

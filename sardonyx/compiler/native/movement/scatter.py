@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.box import Box
 from sardonyx.compiler.llvm.kernels.movement.scatter import ScatterSpec, Update, emit_scatter, emit_scatter_elements
 from sardonyx.compiler.llvm.types import BF16, BOOL, F16, Type, type_of
-from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy
+from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy, copy_into
 from sardonyx.compiler.native.movement.gather import BLOBS, axis_along, describe
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.gather_scatter import out_of_bounds
 
 _REDUCTIONS = ("none", "add", "mul", "min", "max")
 
@@ -50,17 +52,25 @@ class _Scattering(NativeKernel):
 
 @template("scatter_nd")
 class ScatterND(_Scattering):
-    """Slices of the data are updated whose leading coordinates the last axis of the indices (int64) holds."""
+    """Slices of the data are updated whose leading coordinates the last axis of the indices (int64) holds.
+
+    Where they are replaced, and the indices are known to be all of a box, its elements are copied without them.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self.places_input = 1 if parameters["reduction"] == "none" else None
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        data, indices, updates = inputs
+        data, indices, updates, numbers = (*inputs, None)[:4]
         assert data is not None
         assert indices is not None
         assert updates is not None
+        if numbers is not None and numbers.size:
+            assert numbers.array is not None
+            return [_assigned(binder, data, Box.of(numbers.array.tolist()), updates)]
         depth = indices.shape[-1]
-        expected = (*indices.shape[:-1], *data.shape[depth:])
-        if depth > len(data.shape) or updates.shape != expected:
-            raise ValueError(f"updates must have the shape {expected} for these indices, not {updates.shape}")
+        _check_shapes(data, (*indices.shape[:-1],), depth, updates)
         result = copy(binder, data)
         if updates.size == 0:
             return [result]
@@ -88,6 +98,26 @@ class ScatterND(_Scattering):
             detail=lambda: f"{rows} rows of {row} bytes",
         )
         return [result]
+
+
+def _check_shapes(data: Tensor, places: tuple[int, ...], depth: int, updates: Tensor) -> None:
+    """ValueError where the updates are not those of so many places with `depth` coordinates."""
+    expected = (*places, *data.shape[depth:])
+    if depth > len(data.shape) or updates.shape != expected:
+        raise ValueError(f"updates must have the shape {expected} for these indices, not {updates.shape}")
+
+
+def _assigned(binder: Binder, data: Tensor, box: Box, updates: Tensor) -> Tensor:
+    """The data with the elements of a box replaced; InvalidArgument where they are not all inside."""
+    _check_shapes(data, box.sizes, len(box.begins), updates)
+    for axis, begin in enumerate(box.begins):
+        size = data.shape[axis]
+        for end in (begin, box.last(axis)):
+            if not -size <= end < size or (end < 0) != (begin < 0):
+                raise out_of_bounds(end, size, axis)
+    result = copy(binder, data, in_place=True)
+    copy_into(binder, updates, box.within(result))
+    return result
 
 
 def _columns(rows: int, row: int) -> int:

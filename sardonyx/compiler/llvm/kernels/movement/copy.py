@@ -16,7 +16,7 @@ from sardonyx.compiler.llvm.types import U8, Type
 
 
 def emit_pieces(target: Target, spec: tuple[()]) -> str:
-    """Rows of contiguous bytes, each copied in pieces.
+    """Rows of contiguous bytes, each copied in pieces; nothing where the destination is the source.
 
     Arguments: source, destination, items (rows times pieces), items per chunk, pieces of a row, bytes of a piece,
     bytes of a row, rank and rows (size, source stride, destination stride) of the dimensions over rows.
@@ -25,6 +25,7 @@ def emit_pieces(target: Target, spec: tuple[()]) -> str:
     source, destination = k.pointer(words.load(0), U8), k.pointer(words.load(1), U8)
     pieces, piece, row = words.load(4), words.load(5), words.load(6)
     begin, end = share(k, words.load(2), words.load(3))
+    end = k.select(words.load(0).equals(words.load(1)), begin, end)
     with k.loop(begin, end) as item:
         place = item // pieces
         first = (item - place * pieces) * piece
