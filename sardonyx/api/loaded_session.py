@@ -114,8 +114,8 @@ class LoadedSession:
             return self.short_way, self.short_way.fast_call()
         if self.memory_limit is not None or not self._options.enable_cpu_mem_arena:
             return None
-        # Engines have no code for such calls, and where sizes choose branches, plans for them take this one's place.
-        if self._is_stored or self._settled is not None:
+        # Where sizes choose branches, plans for them take this one's place.
+        if self._settled is not None:
             return None
         from sardonyx.api.running.relay import Relay
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import sardonyx as ort
 from sardonyx import errors
+from sardonyx.api.engines.engine_compiler import compile_engine
 from sardonyx.api.running.relay import RelayCall
 from sardonyx.runtime.native.fast_call import is_usable
 
@@ -22,16 +25,27 @@ ML = "ai.onnx.ml"
 NAMES = ["red", "green", "blue"]
 
 
-def session(nodes: list[Any], inputs: list[Any], outputs: list[Any], **fields: Any) -> ort.InferenceSession:
+def model_of(nodes: list[Any], inputs: list[Any], outputs: list[Any], **fields: Any) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "g", inputs, outputs, **fields)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(ML, 3)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def opened(source: Any) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
-    return ort.InferenceSession(model.SerializeToString(), options)
+    return ort.InferenceSession(source, options)
+
+
+def session(nodes: list[Any], inputs: list[Any], outputs: list[Any], **fields: Any) -> ort.InferenceSession:
+    return opened(model_of(nodes, inputs, outputs, **fields).SerializeToString())
 
 
 def classifier() -> ort.InferenceSession:
+    return opened(classifier_model().SerializeToString())
+
+
+def classifier_model() -> onnx.ModelProto:
     """Numbers and a colour to a label, which is a text, and a map of scores."""
     nodes = [
         helper.make_node("LabelEncoder", ["colour"], ["place"], domain=ML, keys_strings=NAMES, values_int64s=[0, 1, 2]),
@@ -60,7 +74,7 @@ def classifier() -> ort.InferenceSession:
         helper.make_tensor_value_info("label", TensorProto.STRING, ["n"]),
         helper.make_value_info("map", scores),
     ]
-    return session(nodes, inputs, outputs)
+    return model_of(nodes, inputs, outputs)
 
 
 def feeds(rows: int = 2, seed: int = 0) -> dict[str, Any]:
@@ -93,6 +107,20 @@ def test_it_takes_the_second_run_of_a_kind() -> None:
         check(short(made, feeds(seed=seed)), feeds(seed=seed))
     assert len(made.run(["label"], feeds())) == 1
     check(made.run(None, feeds()), feeds())
+
+
+def test_sessions_from_engines_have_it_too(tmp_path: Path) -> None:
+    onnx.save(classifier_model(), tmp_path / "model.onnx")
+    compile_engine(str(tmp_path / "model.onnx"), tmp_path / "model.engine")
+    made = opened(str(tmp_path / "model.engine"))
+    assert made._sess is not None
+    assert made._sess._is_stored
+    for rows in (2, 2, 5, 5, 5, 2):
+        check(made.run(None, feeds(rows)), feeds(rows))
+    assert short(made, feeds(5)) is None
+    for _ in range(2):
+        check(made.run(None, feeds(5)), feeds(5))
+    check(short(made, feeds(5, seed=1)), feeds(5, seed=1))
 
 
 def test_other_sizes_take_the_long_way_once() -> None:
