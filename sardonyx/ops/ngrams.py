@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -43,17 +44,35 @@ class Trie:
         self.gram = np.array([places[node] for node in range(len(places))], np.int64)
         self.keys = np.array(sorted(edges), np.int64)
         self.targets = np.array([edges[key] for key in sorted(edges)], np.int64)
+        self.roots = np.full(self.width, -1, np.int64)  # what follows the root, by the token's number
+        for number in self.numbers.values():
+            self.roots[number] = edges.get(number, -1)
 
     def tokens(self, data: Array) -> Array:
         """The number of each token; one that no n-gram has gets a number without edges."""
-        distinct, inverse = np.unique(data, return_inverse=True)
-        numbers = [self.numbers.get(token, self.width - 1) for token in distinct.tolist()]
-        return np.array(numbers, np.int64)[inverse].reshape(data.shape)
+        found = map(self.numbers.get, data.ravel().tolist(), repeat(self.width - 1))
+        return np.fromiter(found, np.int64, data.size).reshape(data.shape)
 
     def step(self, nodes: Array, tokens: Array) -> Array:
         keys = nodes * self.width + tokens
         slots = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where((nodes >= 0) & (self.keys[slots] == keys), self.targets[slots], -1)
+
+    def found(self, tokens: Array, longest: int, distances: int) -> Iterator[tuple[Array, Array]]:
+        """The rows of n-grams in (rows, tokens), and their places in the pool, in parts; one for each occurrence."""
+        for distance in range(1, min(distances, max(1, tokens.shape[1] - 1)) + 1):
+            nodes = self.roots[tokens]
+            for length in range(1, longest + 1):
+                if length > 1:
+                    reach = tokens.shape[1] - distance * (length - 1)
+                    if reach <= 0:
+                        break
+                    nodes = self.step(nodes[:, :reach], tokens[:, -reach:])
+                if length == 1 and distance > 1:
+                    continue
+                grams = self.gram[nodes]  # a dead end takes the last one's, and is left out
+                rows, columns = np.nonzero((grams >= 0) & (nodes >= 0))
+                yield rows, grams[rows, columns]
 
 
 @operator("TfIdfVectorizer", since=9)
@@ -123,13 +142,7 @@ class TfIdfVectorizer(Operator):
         if (data.dtype == object) != bool(self.pool_strings):
             raise ValueError(f"the pool is of {'strings' if self.pool_strings else 'integers'}, the input is not")
         rows = data.reshape(1, -1) if data.ndim < 2 else data
-        counts = self._counts(rows)
-        if self.mode == "IDF":
-            counts = np.minimum(counts, 1)
-        weights = np.array(self.weights or np.ones(len(self.ngram_indexes)), np.float32)
-        scaled = counts if self.mode == "TF" else counts * weights
-        result = np.zeros((len(rows), self._size()), np.float32)
-        np.add.at(result.T, np.array(self.ngram_indexes, np.int64), scaled.T.astype(np.float32))
+        result = self._weighted(rows)
         return (result[0] if data.ndim < 2 else result,)
 
     def _check_attributes(self) -> None:
@@ -146,25 +159,51 @@ class TfIdfVectorizer(Operator):
         if len(shape) > 2 or (len(shape) == 2 and not shape[0]):
             raise ValueError(f"the input must be of shape [C] or [B, C] with B > 0, not {list(shape)}")
 
-    def _counts(self, rows: Array) -> Array:
-        """How often each n-gram of the pool is in each row, (rows, n-grams)."""
-        trie, grams = self.trie(), len(self.ngram_indexes)
-        counts = np.zeros(len(rows) * grams, np.int64)
+    def _weighted(self, rows: Array) -> Array:
+        """What each row has of each coordinate, (rows, coordinates)."""
+        trie, size = self.trie(), self._coordinate_count
+        coordinates, weights, is_plain = self._coordinates, self._factors, self._is_plain
+        width = size if is_plain else len(coordinates)
+        counts: Array = np.zeros(len(rows) * width, np.float32)
         if rows.size and trie.numbers:
-            tokens = trie.tokens(rows)
-            bases = np.arange(len(rows))[:, None] * grams
-            for distance in range(1, min(self.max_skip_count + 1, max(1, rows.shape[1] - 1)) + 1):
-                nodes = np.zeros_like(tokens)
-                for length in range(1, self.max_gram_length + 1):
-                    reach = tokens.shape[1] - distance * (length - 1)
-                    if reach <= 0:
-                        break
-                    nodes = trie.step(nodes[:, :reach], tokens[:, -reach:])
-                    if length == 1 and distance > 1:
-                        continue
-                    found = np.where(nodes >= 0, trie.gram[nodes], -1)
-                    counts += np.bincount((bases + found)[found >= 0], minlength=len(counts))
-        return counts.reshape(len(rows), grams)
+            for found, grams in trie.found(trie.tokens(rows), self.max_gram_length, self.max_skip_count + 1):
+                places = found * width + (coordinates[grams] if is_plain else grams)
+                np.add.at(counts, places, np.ones(len(places), np.float32))
+        counts = counts.reshape(len(rows), width)
+        if self.mode == "TF":
+            return counts
+        if self.mode == "IDF":
+            np.minimum(counts, 1, out=counts)
+        if not is_plain:
+            result = np.zeros((len(rows), size), np.float32)
+            np.add.at(result.T, coordinates, (counts * weights).T)
+            return result
+        counts *= weights
+        return counts
+
+    @functools.cached_property
+    def _coordinates(self) -> Array:
+        """The coordinate of each n-gram."""
+        return np.array(self.ngram_indexes, np.int64)
+
+    @functools.cached_property
+    def _is_plain(self) -> bool:
+        """Whether counts can add up in coordinates before weights are applied."""
+        return self.mode == "TF" or len(set(self.ngram_indexes)) == len(self.ngram_indexes)
+
+    @functools.cached_property
+    def _factors(self) -> Array:
+        """The weights of what is counted: of coordinates, or of n-grams."""
+        weights = np.array(self.weights or np.ones(len(self.ngram_indexes)), np.float32)
+        if not self._is_plain or self.mode == "TF":
+            return weights
+        factors = np.zeros(self._coordinate_count, np.float32)
+        factors[self._coordinates] = weights
+        return factors
+
+    @functools.cached_property
+    def _coordinate_count(self) -> int:
+        return self._size()
 
     def _size(self) -> int:
         return max(self.ngram_indexes, default=-1) + 1

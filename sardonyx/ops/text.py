@@ -59,7 +59,8 @@ class StringNormalizer(_Text):
         same: Callable[[str], str] = str if self.is_case_sensitive else _lower
         stop = {same(word) for word in self.stopwords}
         change = changes[self.case_change_action]
-        kept = [change(text) for text in map(str, texts.ravel()) if not stop or same(text) not in stop]
+        given = map(str, texts.ravel().tolist())
+        kept = [change(text) for text in given if same(text) not in stop] if stop else list(map(change, given))
         kept = kept or [""]
         return (strings(kept, (len(kept),) if texts.ndim == 1 else (1, len(kept))),)
 

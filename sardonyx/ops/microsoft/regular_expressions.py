@@ -61,6 +61,15 @@ def matches(pattern: str, text: str) -> Iterator[tuple[int, int]]:
         place = max(end, begin + 1)
 
 
+def all_matches(pattern: str, text: str) -> list[str]:
+    """The texts of these matches; empty ones may be among them."""
+    expression = compiled(pattern)
+    if expression.groups or _has_choice(pattern):
+        return [text[begin:end] for begin, end in matches(pattern, text)]
+    found: list[str] = expression.findall(text)
+    return found
+
+
 @functools.lru_cache(maxsize=256)
 def _has_choice(pattern: str) -> bool:
     """Whether a match may be shorter than the longest one: else a greedy match is that."""

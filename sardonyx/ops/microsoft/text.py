@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, describe, operator
-from sardonyx.ops.microsoft.regular_expressions import compiled, matches
+from sardonyx.ops.microsoft.regular_expressions import all_matches, compiled, matches
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, expect_rank, like
 
 if TYPE_CHECKING:
@@ -69,11 +70,13 @@ class Tokenizer(Operator):
         if self._characters:
             return list(text)
         if self.tokenexp:
-            found = [text[begin:end] for begin, end in matches(self.tokenexp, text)]
+            found = all_matches(self.tokenexp, text)
         else:
             found = [text]
             for separator in self.separators or ():
                 found = split_by(found, separator)
+        if self.mincharnum == 1:
+            return list(filter(None, found))
         return [token for token in found if len(token) >= self.mincharnum]
 
     def run(self, *inputs: Any) -> Sequence[Array]:
@@ -82,16 +85,17 @@ class Tokenizer(Operator):
             raise ValueError(f"input 'X' is expected to have 1 or 2 dimensions, got {x.ndim}")
         if x.size == 0:
             return (np.empty(x.shape, object),)
-        rows = [self.tokens(str(text)) for text in x.ravel()]
-        longest = max(len(row) for row in rows)
+        rows = list(map(self.tokens, map(str, x.ravel().tolist())))
+        longest = max(map(len, rows))
         if longest == 0:
             return (np.empty((*x.shape, 0), object),)
         if self.mark:
             rows = [[START, *row, END] for row in rows]
             longest += 2
-        result = np.full((len(rows), longest), self.pad_value, object)
-        for index, row in enumerate(rows):
-            result[index, : len(row)] = row
+        room = [self.pad_value] * longest
+        for row in rows:
+            row += room[len(row) :]
+        result = np.fromiter(chain.from_iterable(rows), object, len(rows) * longest)
         return (result.reshape(*x.shape, longest),)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:

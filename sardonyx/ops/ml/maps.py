@@ -136,7 +136,18 @@ class ZipMap(Operator):
         rows = scores[None, :] if scores.ndim == 1 else scores
         if rows.ndim != 2 or rows.shape[1] != len(labels):
             raise ValueError(f"ZipMap has {len(labels)} labels for scores of shape {list(scores.shape)}")
-        return ([dict(zip(labels, row)) for row in rows.tolist()],)  # noqa: B905 (a keyword for each row takes time)
+        return (self._maps(rows, labels),)
+
+    @staticmethod
+    def _maps(rows: Array, labels: Sequence[Any]) -> list[Any]:
+        """A map for each row: displays of the usual numbers of classes take half the time of other dicts."""
+        if len(labels) == 2:
+            one, two = labels
+            return [{one: a, two: b} for a, b in zip(*rows.T.tolist(), strict=True)]
+        if len(labels) == 3:
+            one, two, three = labels
+            return [{one: a, two: b, three: c} for a, b, c in zip(*rows.T.tolist(), strict=True)]
+        return [dict(zip(labels, row)) for row in rows.tolist()]  # noqa: B905 (a keyword for each row takes time)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         key = ir.DataType.STRING if self.classlabels_strings else ir.DataType.INT64

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
@@ -143,9 +144,20 @@ def test_zip_map(labels: dict[str, Any]) -> None:
     assert run(model, {"x": X}) == expected
 
 
-def test_maps_to_rows() -> None:
-    import onnx_ir as ir
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_zip_map_of_any_number_of_classes(count: int) -> None:
+    from sardonyx.ops.ml.maps import ZipMap
 
+    labels = [f"class {place}" for place in range(count)]
+    node = ir.node("ZipMap", [], {"classlabels_strings": labels}, domain="ai.onnx.ml")
+    scores = np.arange(4 * count, dtype=np.float32).reshape(4, count)
+    for rows in (scores, scores[:0]):
+        expected = [dict(zip(labels, row, strict=True)) for row in rows.tolist()]
+        assert ZipMap(node, 1).run(rows) == (expected,)
+    assert ZipMap(node, 1).run(scores[1]) == ([dict(zip(labels, scores[1].tolist(), strict=True))],)
+
+
+def test_maps_to_rows() -> None:
     from sardonyx.ops.ml.maps import CastMap, DictVectorizer
 
     node = ir.node("DictVectorizer", [], {"string_vocabulary": ["a", "b", "c"]}, domain="ai.onnx.ml")
