@@ -92,7 +92,7 @@ class LoadedSession:
         self.model_meta: ModelMetadata = built.signature.metadata
         self._set_signature(built)
         self._plan = built.plan
-        self._plans = OutputPlans(self._plan, self._output_names)
+        self._plans = OutputPlans(self._plan, self._output_names, built.compiled)
         self._files = {path: file_state(path) for path in built.files}
         self._settled = self._plans_of_sizes(built.states) if built.open_ifs else None
         self._distinct: OutputPlans | None = None
@@ -445,7 +445,7 @@ class LoadedSession:
                         f"Got invalid dimensions: {contradiction}, and the model cannot be compiled without the name: "
                         f"{error.message}"
                     ) from error
-                self._distinct = OutputPlans(built.plan, self._output_names)
+                self._distinct = OutputPlans(built.plan, self._output_names, built.compiled)
             return self._distinct
 
     def _context_of(self, options: RunOptions | None) -> tuple[RunContext, Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_packed_constants_go_with_the_session(name: str, binders: Made) -> None:
     assert binders
     del session
     assert alive(binders) == []
+
+
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_the_model_that_was_given_goes_with_the_session(name: str, level: str) -> None:
+    small = SMALL_MODELS[name]
+    data = small.model.SerializeToString()
+    given = sys.getrefcount(data)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    for sizes in small.sizes:
+        session.run(None, small.inputs(sizes))
+    del session
+    assert sys.getrefcount(data) == given
 
 
 def test_segments_go_with_a_session_that_an_engine_stands_for(

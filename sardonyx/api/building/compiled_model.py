@@ -1,11 +1,13 @@
 """A session's inside: from a loaded model to the plan that runs.
 
-`CompiledModel.build` is the whole way, top to bottom; afterwards the object never changes.
+`CompiledModel.build` is the whole way, top to bottom; afterwards the object never changes. The model lives no longer
+than it.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +110,9 @@ class CompiledModel:
             compiled = _compile(model.graph, inference, providers, placements, nodes, settings, trace)
         seen = inputs, outputs, overridable, defaults
         open_ifs = _open_ifs(model.graph, inference) if level > Level.DISABLED else ()
-        return cls(model, compiled, placements, *seen, tuple(nodes), tuple(passes), contradictions, open_ifs)
+        made = cls(model, compiled, placements, *seen, tuple(nodes), tuple(passes), contradictions, open_ifs)
+        weakref.finalize(made, inference.let_go).atexit = False
+        return made
 
 
 def _open_ifs(graph: ir.Graph, inference: Inference) -> tuple[str, ...]:

@@ -15,10 +15,14 @@ _MOST_PLANS = 64
 
 
 class OutputPlans:
-    """The plan of a model for whatever outputs are asked for; any number of threads may ask."""
+    """The plan of a model for whatever outputs are asked for; any number of threads may ask.
 
-    def __init__(self, plan: Plan, output_names: Sequence[str]) -> None:
+    What the plan was `made_from` lives as long.
+    """
+
+    def __init__(self, plan: Plan, output_names: Sequence[str], made_from: object) -> None:
         self.whole = plan
+        self._made_from = made_from
         self._names = tuple(output_names)
         self._parts: dict[tuple[str, ...], Plan] = {}
         self._lock = free_in_child(threading.Lock())

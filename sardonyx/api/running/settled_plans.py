@@ -138,7 +138,7 @@ class SettledPlans:
             self._builds = MOST_BUILDS
         way = ShortWay.of(built.plan, self._inputs)
         fast = None if way is None else (way, way.fast_call())
-        return Settled(OutputPlans(built.plan, self._outputs), fast, built.keep)
+        return Settled(OutputPlans(built.plan, self._outputs, built.compiled), fast, built.keep)
 
 
 def _sizes(inputs: Sequence[Any]) -> Sizes | None:

@@ -73,6 +73,20 @@ class Inference:
         """What is known of a value; None for an input that is not given."""
         return None if value is None else self.facts.get(value, UNKNOWN)
 
+    def let_go(self) -> None:
+        """Hold no contents of the model any more, nor let it hold them, which makes both of no use.
+
+        Values and nodes refer to each other, so that only Python's collector frees them, whenever that comes: what they
+        hold is the memory of the whole model where it was given as bytes.
+        """
+        for value in self.facts:
+            value.const_value = None
+        for node in self.operators:
+            if node.op_type == "Constant":
+                node.attributes.clear()
+        for held in (self.facts, self.operators, self._declared):
+            held.clear()
+
     def graph(self, graph: ir.Graph, inputs: Sequence[Fact] | None = None) -> list[Fact]:
         """Infer a graph; `inputs` are the facts of its inputs where the caller knows better than the graph.
 
