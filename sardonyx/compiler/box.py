@@ -16,7 +16,8 @@ _MOST_AXES = 8
 @dataclass(frozen=True)
 class Box:
     """Places of a slice of a value: along each of its axes `sizes` elements, of which the axis `along` of the value
-    takes the next ones, by `steps`. `begins` are the coordinates of the first element, from the end where negative."""
+    takes the next ones, by `steps`. `begins` are the coordinates of the first element, from the end where negative, as
+    those of the last one are then."""
 
     sizes: tuple[int, ...]
     along: tuple[int, ...]
@@ -68,6 +69,8 @@ def find_box(coordinates: Sequence[Array]) -> Box | None:
         for place in moving:
             along[place], steps[place] = axis, int(array[_second(place, array.ndim)]) - begin
             line = begin + steps[place] * np.arange(shape[place])
+            if (line[-1] < 0) != (begin < 0):
+                return None  # from the end to the beginning
             numbers = line.reshape([-1 if other == place else 1 for other in range(array.ndim)])
         if not (array == numbers).all():
             return None

@@ -24,7 +24,7 @@ def _find(coordinates: Array) -> Box | None:
 
 
 @pytest.mark.parametrize("sizes", [(4,), (2, 3), (1, 5, 2), (3, 1, 1)])
-@pytest.mark.parametrize("begin", [0, -7])
+@pytest.mark.parametrize("begin", [8, -7])
 def test_boxes_are_found(sizes: tuple[int, ...], begin: int) -> None:
     for along in itertools.permutations(range(len(sizes))):
         steps = [(1, -2, 3)[place] if size > 1 else 0 for place, size in enumerate(sizes)]
@@ -49,6 +49,11 @@ def test_places_that_come_twice_are_no_box() -> None:
     assert _find(np.broadcast_to(np.arange(4)[:, None], (2, 4, 1))) is None
     assert _find(np.broadcast_to(np.arange(4)[:, None], (4, 2))) is None
     assert _find(np.zeros((0, 2), np.int64)) is None
+
+
+@pytest.mark.parametrize("places", [[-1, 0], [0, -1], [-3, -1, 1]])
+def test_places_from_the_end_to_the_beginning_are_no_box(places: list[int]) -> None:
+    assert _find(np.array(places)[:, None]) is None
 
 
 @pytest.mark.parametrize("optimized", [True, False])
@@ -80,6 +85,12 @@ def test_coordinates_of_the_model_that_are_none() -> None:
     coordinates[1, 2] = 0
     session, model = _with_constant(coordinates)
     assert "scatter" in _kernels(session)
+    _compare(session, model)
+
+
+def test_coordinates_of_the_model_that_pass_the_end() -> None:
+    coordinates = coordinates_of(Box((2, 3), (0, 1), (1, 1), (-1, 1)))
+    session, model = _with_constant(coordinates)
     _compare(session, model)
 
 

@@ -113,7 +113,7 @@ def _assigned(binder: Binder, data: Tensor, box: Box, updates: Tensor) -> Tensor
     for axis, begin in enumerate(box.begins):
         size = data.shape[axis]
         for end in (begin, box.last(axis)):
-            if not -size <= end < size or (end < 0) != (begin < 0):
+            if not -size <= end < size:
                 raise out_of_bounds(end, size, axis)
     result = copy(binder, data, in_place=True)
     copy_into(binder, updates, box.within(result))
