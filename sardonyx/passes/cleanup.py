@@ -7,6 +7,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from sardonyx.graph.constants import graphs_of
 from sardonyx.passes.base import Context
+from sardonyx.passes.rule import may_be_output, take_over
 
 
 def remove_unused(context: Context) -> int:
@@ -45,12 +46,9 @@ def _eliminate(node: ir.Node) -> bool:
     if source is None:
         return False
     if result.is_graph_output():
-        producer = source.producer()
-        if producer is None or producer.graph is not graph or source.is_graph_output():
-            return False  # an input, a constant, an outer value or another output: only a node can give it this name
-        source.name, result.name = result.name, None
-        source.type = result.type or source.type
-        source.shape = result.shape if result.shape is not None else source.shape
+        if not may_be_output(source, graph):
+            return False  # only a node can give it this name
+        take_over(source, result)
     ir.convenience.replace_all_uses_with(result, source, replace_graph_outputs=True)
     graph.remove(node, safe=True)
     return True

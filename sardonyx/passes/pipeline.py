@@ -36,6 +36,7 @@ from sardonyx.passes.rules import (
     layer_norm,
     merged_heads,
     no_effect,
+    partial_rotary,
     products,
     projections,
     quantization,
@@ -141,8 +142,8 @@ def _simplifications() -> tuple[Pass, ...]:
 
 def _fusions() -> tuple[Pass, ...]:
     """What makes one operator of several."""
-    rules = (*sizes.RULES, *rotary.RULES, *attention.RULES, *layer_norm.RULES, *activations.RULES)
-    return _each(rules)
+    before = (*sizes.RULES, *partial_rotary.RULES, *rotary.RULES)
+    return _each((*before, *attention.RULES, *layer_norm.RULES, *activations.RULES))
 
 
 def _each(rules: Iterable[Rule]) -> tuple[Pass, ...]:

@@ -380,18 +380,19 @@ def _put(rule: Rule, match: Match) -> bool:
     elif isinstance(replacement, ir.Node):
         replacement = Replacement((replacement,), {root.outputs[0]: replacement.outputs[0]})
     new = {value for node in replacement.nodes for value in node.outputs}
-    if any(old.is_graph_output() and value not in new for old, value in replacement.values.items()):
+    pairs = replacement.values.items()
+    if any(old.is_graph_output() and value not in new and not may_be_output(value, graph) for old, value in pairs):
         match.context.decline(root, "an output of the graph keeps its name")
         return False
     stamp(replacement.nodes, rule.name, match.nodes[::-1])
     for old, value in replacement.values.items():
-        if value in new:
+        if value in new or old.is_graph_output():
             take_over(value, old)
     for node in replacement.nodes:
         graph.insert_before(replacement.place or root, node)
         match.context.added(node)
     for old, value in replacement.values.items():
-        ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=value in new)
+        ir.convenience.replace_all_uses_with(old, value, replace_graph_outputs=True)
     for node in _readers_first(match.nodes):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
             graph.remove(node, safe=True)
@@ -407,9 +408,15 @@ def stamp(nodes: Sequence[ir.Node], rule: str, sources: Sequence[ir.Node]) -> No
         node.metadata_props[SOURCES_KEY] = ",".join(names)
 
 
+def may_be_output(value: ir.Value, graph: ir.Graph) -> bool:
+    """Whether a value may take the name of an output of the graph: no input, constant, outer value or other output."""
+    producer = value.producer()
+    return producer is not None and producer.graph is graph and not value.is_graph_output()
+
+
 def take_over(new: ir.Value, old: ir.Value) -> None:
-    """Give a new value the name of the one whose readers it takes, and what is known of it."""
-    new.type, new.shape = old.type, old.shape
+    """Give a value the name of the one whose readers it takes, and what is known of it."""
+    new.type, new.shape = old.type or new.type, new.shape if old.shape is None else old.shape
     new.name, old.name = old.name, None
 
 

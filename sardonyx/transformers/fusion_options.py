@@ -31,7 +31,7 @@ PASSES_OF_OPTIONS = {
         "AttentionProjectionFusion",
         "MultiHeadAttentionBiasFusion",
     ),
-    "enable_rotary_embeddings": ("RotaryEmbeddingFusion",),
+    "enable_rotary_embeddings": ("RotaryEmbeddingFusion", "PartialRotaryEmbeddingFusion"),
     "enable_skip_layer_norm": ("SkipLayerNormFusion", "SkipSimplifiedLayerNormFusion"),
     "enable_bias_skip_layer_norm": ("BiasSkipLayerNormFusion",),
     "enable_embed_layer_norm": ("EmbedLayerNormFusion",),

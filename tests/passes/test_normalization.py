@@ -129,7 +129,7 @@ def test_rms_normalization_in_parts(square: str, root: str, opset: int) -> None:
         ([1], 1, {}, "last dimension alone"),
         ([1, 2], 1, {}, "last dimension alone"),
         ([-1], 1, {"scale": np.ones((5, 8), np.float32)}, "its scale is not a row"),
-        ([-1], 1, {"scale": np.ones(1, np.float32)}, "its scale is not a row"),
+        ([-1], 1, {"scale": np.full(1, 2, np.float32)}, "its scale is not a row"),
         ([-1], 1, {"epsilon": np.full(8, 1e-5, np.float32)}, "its epsilon is not one constant"),
         ([-1], 1, {"epsilon": np.full((1, 1, 1, 1), 1e-5, np.float32)}, "may give the result more dimensions"),
     ],
