@@ -54,8 +54,11 @@ def chosen_branch(node: ir.Node, inference: Inference) -> ir.Graph | None:
     return branch if copied and len(branch.outputs) == len(node.outputs) else None
 
 
-def inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> list[ir.Node]:
-    """Move the nodes of a branch in front of its If, which goes; the Identities that make outputs of the graph."""
+def inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph, rule: str = NAME) -> list[ir.Node]:
+    """Move the nodes of a branch in front of its If, which goes; the Identities that make outputs of the graph.
+
+    The same for a body that takes nothing any more, where another rule puts it in the place of its node.
+    """
     for name, value in list(branch.initializers.items()):
         del branch.initializers[name]
         value.name = _free_name(name, graph.initializers)
@@ -77,7 +80,7 @@ def inline(graph: ir.Graph, node: ir.Node, branch: ir.Graph) -> list[ir.Node]:
             continue
         copy = ir.node("Identity", [new], outputs=[ir.Value(name=old.name, type=old.type, shape=old.shape)])
         copy.version = node.version
-        stamp([copy], NAME, [node])
+        stamp([copy], rule, [node])
         graph.insert_before(node, copy)
         old.replace_all_uses_with(copy.outputs[0], replace_graph_outputs=True)
         copies.append(copy)

@@ -21,6 +21,7 @@ from sardonyx.passes.denormal_weights import NAME as DENORMALS
 from sardonyx.passes.denormal_weights import flush_denormal_weights
 from sardonyx.passes.function_bodies import NAME as BODIES
 from sardonyx.passes.function_bodies import expand_function_bodies
+from sardonyx.passes.known_items import ITEMS, ROUNDS, inline_single_rounds, take_known_items
 from sardonyx.passes.loops import INVARIANTS, PRODUCTS, hoist_products, read_invariants
 from sardonyx.passes.rule import Rule
 from sardonyx.passes.rules import (
@@ -111,6 +112,9 @@ def passes_for_saving() -> tuple[Pass, ...]:
 def _foldings() -> tuple[Pass, ...]:
     """What leaves out nodes that only constants and their equals need."""
     return (
+        # Items of sequences are values like others then, and say more about conditions.
+        Pass(ROUNDS, Level.BASIC, inline_single_rounds),
+        Pass(ITEMS, Level.BASIC, take_known_items),
         # What Ifs leave, which the others go through as if it had always been there.
         Pass(BRANCHES, Level.BASIC, settle_known_branches),
         # Shapes and constants first: the rules below look for constants.
