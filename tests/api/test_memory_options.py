@@ -25,6 +25,7 @@ SHARED = {"session.use_env_allocators": "1"}
 
 @pytest.fixture(autouse=True)
 def _environment() -> Iterator[None]:
+    shared_arena.unregister()  # what other tests registered
     yield
     shared_arena.unregister()
     gc.collect()

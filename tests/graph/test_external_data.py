@@ -98,9 +98,9 @@ def test_folder_for_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_buffers_stand_for_files() -> None:
     buffer = bytearray(np.array([5, 6, 7], np.float32).tobytes())
     loaded = load_model(reading("weights", offset="4"), external_buffers={"weights": buffer})
-    assert run(loaded, x=X)[0].tolist() == [6, 7]
     tensor = loaded.model.graph.initializers["w"].const_value
     assert np.shares_memory(tensor.numpy(), np.frombuffer(buffer, np.uint8))
+    assert run(loaded, x=X)[0].tolist() == [6, 7]
 
 
 @pytest.mark.parametrize("key", ["location", "offset"])
