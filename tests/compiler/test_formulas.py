@@ -68,6 +68,17 @@ PLACES = """(float[b, n, 64] x) => (float[b, n, 64] y) {
     column = Unsqueeze (places, axis)
     y = Add (soft, column)
 }"""
+# The same of integers, which are numbers of a formula where there are few.
+TURNS = """(float[b, n, 64] x) => (float[b, n, 64] y) {
+    kept = Relu (x)
+    soft = Softmax (kept)
+    sizes = Shape (soft)
+    one = Constant <value_int = 1> ()
+    n = Gather <axis = 0> (sizes, one)
+    none = Constant <value_int = 0> ()
+    counted = Range (none, n, one)
+    y = Gather <axis = 1> (soft, counted)
+}"""
 SIZES = {"table": (9, 64), "scale": (64,), "bias": (64,), "wide": (64, 192), "square": (64, 64)}
 
 
@@ -206,6 +217,19 @@ def test_what_is_computed_from_results_is_on_the_route(routed: list[bool]) -> No
         wanted = exact / exact.sum(-1, keepdims=True) + np.arange(n)[:, None]
         np.testing.assert_allclose(found, wanted, rtol=1e-5)  # type: ignore[arg-type]
     assert sum(routed) > 0.5 * len(routed)
+
+
+def test_inputs_of_the_same_kinds_have_routes_of_their_own(routed: list[bool]) -> None:
+    """What is computed on the way is numbers where it is short, as for a token, and an array where it is long."""
+    text = f'<ir_version: 10, opset_import: ["" : 20]>\nagraph {TURNS}'
+    source = native(session_of(parser.parse_model(text).SerializeToString())).plan_for(((1, 128, 64),)).source
+    assert isinstance(source, BoundSegment)
+    for n in (100, 90, 91, 5, 6):
+        assert_same_plan(source.segment, [(1, n, 64)])
+    routed.clear()
+    for n in (5, 6, 92, 5, 93):
+        assert_same_plan(source.segment, [(1, n, 64)])
+    assert all(routed)
 
 
 def test_recurrent_layers_have_formulas(found: list[bool]) -> None:

@@ -32,7 +32,7 @@ class Looks:
         if number is None:
             if len(self._numbers) >= MOST_LOOKS:
                 self._numbers.clear()
-            number = self._numbers[look] = self._next()
+            number = self._numbers.setdefault(look, self._next())  # one number, whichever thread comes first
         tensor.number = number
         return number
 

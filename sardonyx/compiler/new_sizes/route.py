@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # Routes of a segment, and outlines that one of them remembers; beyond, all are dropped.
 MOST_ROUTES = 64
 _MOST_OUTLINES = 256
+# Routes for inputs of the same kinds, which differ in what is computed on the way; beyond, the one longest unused goes.
+_MOST_WAYS = 8
 
 OutlineOf = Callable[[Sequence[Piece]], "Outline | None"]
 _Known = tuple["Outline", Faults, Sequence[Array]]
@@ -154,6 +156,11 @@ class Route:
         numbered.update(number for one in self._way if isinstance(one, _Computed) for number, _ in one.sizes)
         alike = {(self._numbers_of(one), self._numbers_of(other)) for one, other in course.alike}
         self._alike = [(one, other) for one, other in alike if one != other and {one, other} <= numbered]
+
+    @property
+    def signature(self) -> Hashable:
+        """What its walks have in common: of what kinds what is computed is, and where outputs lie."""
+        return tuple([one.kinds if isinstance(one, _Computed) else one.places for one in self._way])
 
     def _stage(
         self,
@@ -379,7 +386,7 @@ class Routes:
                 self._later.append(operation)
                 made.update(operation.outputs)
         self._reckoning = Reckoning(computed, course.taken)
-        self._routes: dict[Hashable, Route] = {}
+        self._routes: dict[Hashable, tuple[Route, ...]] = {}  # the last one that was walked comes first
 
     def walk(self, binder: Binder, inputs: Values, outline_of: OutlineOf) -> tuple[RoutedWalk, Outline] | None:
         """The walk for these inputs, and the outline of its plan; None where no route leads there."""
@@ -389,8 +396,19 @@ class Routes:
         if begun is None:
             return None
         kinds, numbers = self._taken_apart(begun[0])
-        route = self._routes.get(kinds)
-        return None if route is None else route.walk(binder, begun, numbers, self._replays, outline_of)
+        for route in self._routes.get(kinds, ()):
+            found = route.walk(binder, begun, numbers, self._replays, outline_of)
+            if found is not None:
+                self._put_first(kinds, route)
+                return found
+        return None
+
+    def _put_first(self, kinds: Hashable, route: Route) -> None:
+        """Try this route first from now on, for inputs of these kinds."""
+        known = self._routes.get(kinds, ())
+        if not known or known[0] is not route:
+            others = [one for one in known if one is not route]
+            self._routes = {**self._routes, kinds: (route, *others[: _MOST_WAYS - 1])}
 
     def learn(
         self,
@@ -399,22 +417,28 @@ class Routes:
         recordings: Sequence[Recording],
         value: Callable[[int], Tensor | None],
     ) -> None:
-        """Find the route for inputs like these, where it has been walked without one: `value` gives what was bound."""
+        """Find the route for inputs like these, where it has been walked without one: `value` gives what was bound.
+
+        Inputs of the same kinds may need several: one token and many differ in how many numbers are computed of them.
+        """
         begun = self._begun(binder, inputs)
         if begun is None:
             return
         values, _ = begun
         kinds, _ = self._taken_apart(values)
-        if kinds is None or kinds in self._routes:
+        if kinds is None:
             return
         sources = [(number, len(self._taken_apart({number: one})[1])) for number, one in values.items()]
         try:
             route = Route(self._course, sources, self._later, recordings, value, self._formulas)
         except NoRouteError:
             return
-        if len(self._routes) >= MOST_ROUTES:
+        known = self._routes.get(kinds, ())
+        if any(route.signature == one.signature for one in known):
+            return  # it would lead no further than that one
+        if not known and len(self._routes) >= MOST_ROUTES:
             self._routes = {}
-        self._routes = {**self._routes, kinds: route}
+        self._put_first(kinds, route)
 
     def _taken_apart(self, values: Values) -> tuple[Hashable, Numbers]:
         """The kinds and the numbers of those values that formulas take."""
