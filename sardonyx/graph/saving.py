@@ -46,12 +46,30 @@ def save_model(
         entries: dict[int, tuple[str, int, int]] = {}
         if external_file is not None and large:
             entries = _write_external(target.parent / external_file, external_file, large.values())
+        _name_constants_apart(model)
         proto = _to_proto(model, entries)
         _name_apart(proto.graph)
         with drafted(target) as draft:
             draft.write_bytes(proto.SerializeToString())
     except OSError as error:
         raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
+
+
+def _name_constants_apart(model: ir.Model) -> None:
+    """Give a constant that has the name of an input, a node's result or another graph's constant a name of its own:
+    rewrites name those that they make after what is near, which a model may have used already."""
+    graphs = (model.graph, *model.graph.subgraphs())
+    taken = {value.name for graph in graphs for value in graph.inputs}
+    taken |= {value.name for graph in graphs for node in graph for value in node.outputs}
+    kept = {name for graph in graphs for name in graph.initializers}
+    seen: set[str | None] = set()
+    for graph in graphs:
+        for name, value in list(graph.initializers.items()):
+            if not value.is_graph_input() and (name in taken or name in seen):
+                numbered = (f"{name}_{number}" for number in itertools.count(1))
+                value.name = next(free for free in numbered if free not in taken and free not in kept)
+                kept.add(value.name)
+            seen.add(value.name)
 
 
 def _name_apart(graph: onnx.GraphProto) -> None:

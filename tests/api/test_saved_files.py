@@ -37,6 +37,31 @@ def test_weights_go_where_readers_look_for_them(tmp_path: Path, name: str) -> No
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_constants_of_rewrites_get_names_that_the_model_does_not_use(tmp_path: Path) -> None:
+    def graph(result: str) -> onnx.ModelProto:
+        model = onnx.parser.parse_model(f"""
+            <ir_version: 9, opset_import: ["" : 20]>
+            g (float[1, 4, 8] x) => (float[1, 4, 8] y, float[1, 4, 8] z) {{
+                c = Conv(x, w)  y = Mul(c, s)  {result} = Relu(x)  z = Add({result}, {result})
+            }}""")
+        model.graph.initializer.append(numpy_helper.from_array(WEIGHTS[:4, :4].reshape(4, 4, 1), "w"))
+        model.graph.initializer.append(numpy_helper.from_array(WEIGHTS[4:8, :1], "s"))
+        return model
+
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    ort.InferenceSession(graph("other").SerializeToString(), options)
+    made = {constant.name for constant in onnx.load(tmp_path / "saved.onnx").graph.initializer} - {"w", "s"}
+    assert made
+    x = WEIGHTS[:4, :8][None]
+    for name in made:
+        session = ort.InferenceSession(graph(name).SerializeToString(), options)
+        onnx.checker.check_model(onnx.load(tmp_path / "saved.onnx"))
+        again = ort.InferenceSession(tmp_path / "saved.onnx")
+        for one, other in zip(session.run(None, {"x": x}), again.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_many_sessions_at_once_write_one_model(tmp_path: Path) -> None:
     problems = []
 
