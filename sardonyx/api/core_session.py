@@ -15,6 +15,7 @@ from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.running.async_runs import AsyncRuns, Callback
 from sardonyx.api.values.core_value import CoreValue
 from sardonyx.providers import registry
+from sardonyx.runtime.forks import cached_property
 
 if TYPE_CHECKING:
     from sardonyx.api.building.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
@@ -71,7 +72,7 @@ class CoreSession(LoadedSession):
         run = functools.partial(self.run, tuple(output_names), dict(feeds), run_options)
         self._async.submit(run, callback, user_data)
 
-    @functools.cached_property
+    @cached_property
     def _async(self) -> AsyncRuns:
         return AsyncRuns(self._options.intra_op_num_threads, f"session-{self.number}-async", self._logger)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import mmap
 import os
 import stat
@@ -12,6 +11,7 @@ from pathlib import Path
 import onnx
 
 from sardonyx import errors
+from sardonyx.runtime.forks import cached_property
 from sardonyx.runtime.memory.mapped_pages import map_file
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -43,7 +43,7 @@ class ExternalData:
         self._mapped: dict[str, memoryview] = {}
         self.paths: list[str] = []  # of the files that were read, and of links that led to them
 
-    @functools.cached_property
+    @cached_property
     def _allowed(self) -> list[str]:
         """The folders; OSError where the working directory counts and is gone."""
         folders = [os.path.realpath(self.folder)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any
@@ -14,6 +13,7 @@ from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.runtime.forks import cached_property
 
 MODES = ("TF", "IDF", "TFIDF")
 _LARGEST_SKIP = (1 << 62) - 1  # more tokens than any row has
@@ -181,17 +181,17 @@ class TfIdfVectorizer(Operator):
         counts *= weights
         return counts
 
-    @functools.cached_property
+    @cached_property
     def _coordinates(self) -> Array:
         """The coordinate of each n-gram."""
         return np.array(self.ngram_indexes, np.int64)
 
-    @functools.cached_property
+    @cached_property
     def _is_plain(self) -> bool:
         """Whether counts can add up in coordinates before weights are applied."""
         return self.mode == "TF" or len(set(self.ngram_indexes)) == len(self.ngram_indexes)
 
-    @functools.cached_property
+    @cached_property
     def _factors(self) -> Array:
         """The weights of what is counted: of coordinates, or of n-grams."""
         weights = np.array(self.weights or np.ones(len(self.ngram_indexes)), np.float32)
@@ -201,7 +201,7 @@ class TfIdfVectorizer(Operator):
         factors[self._coordinates] = weights
         return factors
 
-    @functools.cached_property
+    @cached_property
     def _coordinate_count(self) -> int:
         return self._size()
 

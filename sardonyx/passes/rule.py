@@ -16,7 +16,6 @@ A pattern is written as nested operators over names::
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -29,6 +28,7 @@ from sardonyx.graph.constants import array_of, is_constant, tensor_of
 from sardonyx.graph.types import element_type
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, of_array
 from sardonyx.passes.base import Context, Level, Pass, is_named
+from sardonyx.runtime.forks import cached_property
 
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +48,7 @@ class OpPattern:
     domain: str = ""
     shared: bool = False
 
-    @functools.cached_property
+    @cached_property
     def op_types(self) -> frozenset[str]:
         return frozenset(self.op_type.split("|"))
 

@@ -10,6 +10,7 @@ Locks that are held for a moment are simply free in the child, whoever held them
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ _LEAST_SECONDS = 1.0
 _PAUSE = 5e-4
 
 _Lock = TypeVar("_Lock")
+_Value = TypeVar("_Value")
 
 
 class _Work:
@@ -68,6 +70,15 @@ def free_in_child(lock: _Lock) -> _Lock:
     """A lock of `threading` that nobody holds in a forked child."""
     _FREE.add(lock)
     return lock
+
+
+class cached_property(functools.cached_property[_Value]):  # noqa: N801 - named as what it is of
+    """`functools.cached_property`, whose lock (it has one before Python 3.12) is free in a child."""
+
+    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+        super().__init__(compute)
+        if hasattr(self, "lock"):
+            free_in_child(self.lock)
 
 
 def around_forks(before: Callable[[], Any], after: Callable[[], Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.testing  # here, as a child must not import what a thread is importing
 import onnx.parser
 import pytest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from sardonyx.runtime import forks
-from sardonyx.runtime.forks import free_in_child, whole
+from sardonyx.runtime.forks import cached_property, free_in_child, whole
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork"),
@@ -136,3 +137,33 @@ def test_what_was_given_last_comes_first(monkeypatch: pytest.MonkeyPatch) -> Non
         forks.around_forks(lambda name=name: calls.append(f"before {name}"), lambda name=name: calls.append(name))
     assert in_child(lambda: calls == ["before outer", "before inner", "inner", "outer"])
     assert calls == ["before outer", "before inner", "inner", "outer"]
+
+
+class Slow:
+    """Something whose property another thread is about to compute."""
+
+    def __init__(self) -> None:
+        self.begun, self.end = threading.Event(), threading.Event()
+
+    @cached_property
+    def number(self) -> int:
+        if self.begun.is_set():
+            return 2
+        self.begun.set()
+        self.end.wait(30)
+        return 1
+
+
+def test_properties_are_computed_in_a_child_though_a_thread_was_about_to() -> None:
+    slow = Slow()
+    thread = threading.Thread(target=lambda: slow.number)
+    thread.start()
+    assert slow.begun.wait(30)
+
+    def asks() -> bool:
+        signal.alarm(30)  # ends a child that waits for a thread it does not have
+        return slow.number == 2
+
+    assert in_child(asks)
+    slow.end.set()
+    thread.join()

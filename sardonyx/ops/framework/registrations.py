@@ -7,13 +7,14 @@ entry in any list. A file that also registers under names that it computes is im
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import pkgutil
 import re
 from collections.abc import Iterator
 from types import ModuleType
+
+from sardonyx.runtime.forks import cached_property
 
 
 class Registrations:
@@ -44,7 +45,7 @@ class Registrations:
     def _is_wanted(self, module: str) -> bool:
         return self._without is None or not f"{module}.".startswith(self._without)
 
-    @functools.cached_property
+    @cached_property
     def _files(self) -> dict[str, list[str]]:
         """The modules that register a name; under "" those of which not all names can be read."""
         found: dict[str, list[str]] = {}

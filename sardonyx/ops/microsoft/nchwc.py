@@ -25,6 +25,7 @@ from sardonyx.ops.microsoft.channels_last import channels_at_end, channels_secon
 from sardonyx.ops.microsoft.packed_weights import WeightCache
 from sardonyx.ops.microsoft.rules import like
 from sardonyx.ops.resize import AxisResize, ResampleRule
+from sardonyx.runtime.forks import cached_property
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -88,7 +89,7 @@ class ReorderInput(Operator):
     channels_last: int = 0
     host_reason: ClassVar[str] = "a change of layout"
 
-    @functools.cached_property
+    @cached_property
     def _block(self) -> int:
         return block_size(self.node)
 

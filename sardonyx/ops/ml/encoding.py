@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.ml.features import Table, per_feature
 from sardonyx.ops.ml.scores import DOMAIN
+from sardonyx.runtime.forks import cached_property
 
 
 @operator("Binarizer", domain=DOMAIN)
@@ -135,7 +135,7 @@ class OneHotEncoder(Operator):
     cats_strings: tuple[str, ...] = ()
     zeros: int = 1
 
-    @functools.cached_property
+    @cached_property
     def _places(self) -> Table:
         """Of equal categories the last one counts, as in onnxruntime."""
         return Table(self.cats_strings[::-1], range(len(self.cats_strings))[::-1], -1, np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.ml.scores import DOMAIN, float_list, labels_of
 from sardonyx.ops.ml.trees import row_count
+from sardonyx.runtime.forks import cached_property
 
 
 class _Values(dict[Any, Any]):
@@ -78,11 +78,11 @@ class IndexedLabelEncoder(Operator):
     default_int64: int = -1
     default_string: str = "_Unused"
 
-    @functools.cached_property
+    @cached_property
     def _places(self) -> Table:
         return Table(self.classes_strings, range(len(self.classes_strings)), self.default_int64, np.int64)
 
-    @functools.cached_property
+    @cached_property
     def _texts(self) -> Table:
         return Table(range(len(self.classes_strings)), self.classes_strings, self.default_string, object)
 
@@ -136,7 +136,7 @@ class LabelEncoder(Operator):
             return labels_of(None, self.values_strings), self.default_string
         return labels_of(self.values_int64s, None), self.default_int64
 
-    @functools.cached_property
+    @cached_property
     def _table(self) -> Table:
         """ValueError where there are not as many keys as values."""
         keys, (values, default) = self._keys(), self._values()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from sardonyx.ops.framework.operator import Array
+from sardonyx.runtime.forks import cached_property
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 LEAF = -1
@@ -88,11 +88,11 @@ class Forest:
             held |= np.isnan(value) & self.missing[node]
         return held
 
-    @functools.cached_property
+    @cached_property
     def _modes(self) -> list[int]:
         return [int(mode) for mode in np.unique(self.mode) if mode != LEAF]
 
-    @functools.cached_property
+    @cached_property
     def _any_missing(self) -> bool:
         return bool(self.missing.any())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.ml.features import Table
+from sardonyx.runtime.forks import cached_property
 
 DOMAIN = "ai.onnx.ml"
 _ELEMENTS: dict[str, tuple[ir.DataType, Any]] = {
@@ -82,11 +82,11 @@ class CategoryMapper(Operator):
             raise ValueError("cats_int64s and cats_strings must have equal length")
         return ((self._numbers if data.dtype == object else self._texts).look_up(data),)
 
-    @functools.cached_property
+    @cached_property
     def _numbers(self) -> Table:
         return Table(self.cats_strings[::-1], self.cats_int64s[::-1], self.default_int64, np.int64)
 
-    @functools.cached_property
+    @cached_property
     def _texts(self) -> Table:
         return Table(self.cats_int64s[::-1], self.cats_strings[::-1], self.default_string, object)
 

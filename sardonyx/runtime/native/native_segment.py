@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 from collections import OrderedDict
@@ -16,7 +15,7 @@ from sardonyx import errors
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
-from sardonyx.runtime.forks import free_in_child, whole
+from sardonyx.runtime.forks import cached_property, free_in_child, whole
 from sardonyx.runtime.memory import memory
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.lanes import LanePool
@@ -94,7 +93,7 @@ class ReadyPlan:
     writers: Callable[[], Sequence[int] | None] = lambda: None
     _stages: dict[tuple[int, ...], tuple[Stage, ...]] = field(default_factory=dict)
 
-    @functools.cached_property
+    @cached_property
     def result_bytes(self) -> int:
         """Bytes of the outputs that a run makes."""
         made = [output for place, output in enumerate(self.outputs) if place not in self.known]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, Reduce, RowIndex, RowLength, mean, reduce, substitute, walk
 from sardonyx.kernel.program import Arrangement, Reduction, is_row_value
 from sardonyx.ops.framework.facts import Fact
+from sardonyx.runtime.forks import cached_property
 
 # Intermediates are kept for a later pass while a row of them stays in the second cache.
 _MOST_SCRATCH = 128 << 10
@@ -146,7 +146,7 @@ class ReductionTemplate(NativeKernel):
         means = _means_of_sums(binder, of_lines.reshaped(of_lines.shape[:3], of_lines.strides[:3]), x.shape)
         return [means.reshaped((batch, channels, 1, 1))]
 
-    @functools.cached_property
+    @cached_property
     def _rounded(self) -> tuple[Expr, ...]:
         """The program's outputs, the first of them in bfloat16."""
         first, *others = self.program.outputs

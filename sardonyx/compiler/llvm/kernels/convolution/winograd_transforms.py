@@ -17,9 +17,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.runtime.forks import cached_property
 
 TAPS = 3
 
