@@ -535,8 +535,9 @@ SMALL_MODELS: dict[str, SmallModel] = {
         special={"flag": lambda sizes: np.array(sizes["n"] > 1)},
     ),
     "rows of windows": SmallModel(
-        """rows (float[n, 1, 33, 40] x, float[n, 2, 61] s) => (float[n, 1, 17, 20] m, float[n, 2, 61] z)
+        """rows (float[n, 1, 33, 40] x, float[n, 2, 61] s) => (float[n, 1, 17, 20] p, float[n, 2, 61] z)
         { m = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x)
+          p = MaxPool<kernel_shape = [5, 5], pads = [2, 2, 2, 2]>(m)
           z = Conv<group = 2, pads = [3, 3]>(s, w) }""",
         sizes=({"n": 1}, {"n": 3}),
         constants={"w": (2, 1, 7)},

@@ -205,6 +205,20 @@ def test_lines_are_combined_while_they_pass_by(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_lines_end_in_shorter_vectors(variant: str) -> None:
+    """Windows over lines a little longer than vectors, with and without a NaN in the ends."""
+    rng = np.random.default_rng(16)
+    for size, (down, across) in itertools.product((17, 20, 23, 24, 34, 36, 40), ((3, 3), (5, 5), (4, 2), (1, 9))):
+        begin, end = (int(rng.integers(0, across)) for _ in range(2))
+        kind = ("MaxPool", "AveragePool")[size % 2]
+        op = operator(kind, kernel_shape=[down, across], pads=[down // 2, begin, 0, end])
+        x = rng.standard_normal((1, 2, 6 + size % 2, size)).astype(np.float32)
+        x[0, 1, rng.integers(0, 6), -int(rng.integers(1, 6))] = np.nan
+        (found,) = outputs_of(op, x, variant, chunks=True)
+        np.testing.assert_allclose(found, op.run(x)[0], rtol=1e-5, atol=1e-5, err_msg=f"{kind} {size} {down} {across}")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_maxima_are_located(variant: str) -> None:
     rng = np.random.default_rng(8)
     for turn in range(8):

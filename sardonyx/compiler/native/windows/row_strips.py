@@ -75,10 +75,13 @@ def bind_row_strips(binder: Binder, call: WindowCall) -> None:
     begin, size = slide.each(slide.windows.begin, 0), slide.size
     starts = [turn * strips.places for turn in range(strips.count - 1)] + [places - strips.places]
     columns = [start * along.stride - begin[-1] + strips.lead for start in starts]
+    rest = _rest(slide, strips, lanes)
+    vectors = [(at, lanes) for at in range(0, (strips.vectors - 1) * lanes, lanes)]
+    vectors.append(((strips.vectors - 1) * lanes, rest))
     masked = tuple(
-        any(column + at < 0 or column + at + lanes > size[-1] for column in columns)
-        for at in range(0, strips.vectors * lanes, lanes)
+        any(column + at < 0 or column + at + count > size[-1] for column in columns) for at, count in vectors
     )
+    results = -(-strips.places // lanes)
     spec = RowStripSpec(
         call.x.dtype.name,
         lanes,
@@ -86,7 +89,9 @@ def bind_row_strips(binder: Binder, call: WindowCall) -> None:
         along,
         masked,
         strips.lead,
-        -(-strips.places // lanes),
+        results,
+        rest,
+        strips.places == (results - 1) * lanes + rest,
         fold,
         call.finish(slide, by_rows=True),
     )
@@ -110,6 +115,18 @@ def bind_row_strips(binder: Binder, call: WindowCall) -> None:
 def longest(slide: Slide) -> int:
     """Lanes that a vector needs at most: a power of two."""
     return 1 << (max(slide.size[-1], slide.output[-1]) - 1).bit_length()
+
+
+def _rest(slide: Slide, strips: _Strips, lanes: int) -> int:
+    """Lanes of the last vector of a strip: a half of them or a quarter where these hold what it reads and makes."""
+    left = (strips.vectors - 1) * lanes
+    if slide.stride[-1] > 1 or not left < strips.places <= left + lanes:
+        return lanes
+    read = strips.places - 1 + slide.kernel[-1] - strips.lead
+    if strips.count == 1:
+        read = min(read, slide.size[-1] + slide.each(slide.windows.begin, 0)[-1] - strips.lead)
+    ending = max(read, strips.places) - left
+    return next((short for short in (lanes // 4, lanes // 2) if ending <= short), lanes)
 
 
 def _strips(target: Target, slide: Slide, lanes: int) -> _Strips | None:

@@ -6,9 +6,11 @@ values of the windows at last. Columns in the padding are not shown to it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Protocol
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -102,26 +104,31 @@ class Watch:
     """Tells whether there may have been NaN among elements: by their sum, which takes other instructions than extremes
     do. Infinities of both signs are taken for NaN, too."""
 
-    def __init__(self, k: Function, working: Type, most: int = WATCHES) -> None:
-        """`working` is the type of the vectors that it sees, of which no more than `most` come one after the other."""
+    def __init__(self, k: Function, working: Type, most: int = WATCHES, last: Type | None = None) -> None:
+        """`working` is the type of the vectors that it sees, of which no more than `most` come one after the other.
+
+        The `last` of these may be of a type of its own.
+        """
         self.k = k
-        self._sums = [k.variable(working) for _ in range(min(most, WATCHES))]
+        self._sums = {working: [k.variable(working) for _ in range(min(most, WATCHES))]}
+        if last is not None and last != working:
+            self._sums[last] = [k.variable(last)]
 
     def begin(self) -> None:
-        for variable in self._sums:
-            variable.set(self.k.constant(variable.type, 0))
+        for kind, sums in self._sums.items():
+            for variable in sums:
+                variable.set(self.k.constant(kind, 0))
 
     def see(self, index: int, value: Value) -> None:
         """One more vector, the element of this index among those that come one after the other."""
-        total = self._sums[index % len(self._sums)]
+        sums = self._sums[value.type]
+        total = sums[index % len(sums)]
         total.set(total.get() + value)
 
     def met_nan(self) -> Value:
         """Whether there may have been NaN."""
-        total = self._sums[0].get()
-        for variable in self._sums[1:]:
-            total = total + variable.get()
-        return self.k.any_lane(total.differs(total))
+        totals = [reduce(operator.add, [one.get() for one in sums]) for sums in self._sums.values()]
+        return reduce(operator.or_, [self.k.any_lane(total.differs(total)) for total in totals])
 
     def over(self, work: Callable[[bool], None]) -> None:
         """Do some work without care for NaN, and where there may have been some, again with care."""

@@ -7,7 +7,7 @@ are read and written by masks, so this is for targets that have them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,12 +20,15 @@ from sardonyx.compiler.llvm.kernels.rows.row_access import as_loaded, memory_typ
 from sardonyx.compiler.llvm.kernels.windows.finish import Finish, Finishing, storage_of
 from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Watch, may_watch
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within, written
-from sardonyx.compiler.llvm.kernels.windows.running import Neighbours, Running, combination
+from sardonyx.compiler.llvm.kernels.windows.running import Combination, Neighbours, Running, RunningPairs, combination
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, Type
 from sardonyx.compiler.llvm.values import Variable
 
 _U32 = Type("u", 32)
+
+# Writes a line of windows, from the combinations down it by places.
+_PlaceWindows = Callable[[Sequence[Value]], None]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,9 @@ class RowStripSpec:
 
     A strip reads as many vectors of a line as there are in `masked`, which tells those that may have places outside,
     from `lead` places behind its first window's first tap on, and makes `results` vectors. If these do not reach to
-    the last tap of its last window, there is nothing but padding beyond them.
+    the last tap of its last window, there is nothing but padding beyond them. The last vector has `rest` lanes, read
+    and made: fewer than the others only where there are as many of both, with stride 1. Where it `fills` the strip,
+    all of its windows are made.
     """
 
     x: str
@@ -44,6 +49,8 @@ class RowStripSpec:
     masked: tuple[bool, ...]
     lead: int
     results: int
+    rest: int
+    fills: bool
     fold: Combine
     finish: Finish
 
@@ -77,12 +84,11 @@ class _Strip:
 
 @dataclass(frozen=True)
 class _Walk:
-    """Where the next line lies, its number, which of its places there are, and what has been combined so far."""
+    """Where the next line lies, its number, and which of its places there are."""
 
     line: Variable
     number: Variable
     masks: Sequence[Value | None]
-    columns: Sequence[Running]
     careful: bool
 
 
@@ -94,9 +100,13 @@ class _Writer:
         self.storage = storage_of(spec.x)
         self.working = working_type(np.dtype(spec.x)).vector(spec.lanes)
         self.neutral = neutral(k, spec.fold.kind, self.working)
-        self.finishing = Finishing(k, a, spec.finish, spec.lanes)
+        self.finishing = self.ending = Finishing(k, a, spec.finish, spec.lanes)
+        self.neutrals = [self.neutral] * len(spec.masked)
+        if spec.rest < spec.lanes:
+            self.ending = Finishing(k, a, spec.finish, spec.rest)
+            self.neutrals[-1] = neutral(k, spec.fold.kind, self.working.scalar.vector(spec.rest))
         may = may_watch(spec.fold, self.working.scalar)
-        self.watch = Watch(k, self.working, len(spec.masked)) if may else None
+        self.watch = Watch(k, self.working, len(spec.masked), self.neutrals[-1].type) if may else None
 
     def item(self, item: Value) -> None:
         k, a = self.k, self.a
@@ -114,60 +124,115 @@ class _Writer:
     def _lines(self, strip: _Strip, careful: bool) -> None:
         k, a, spec = self.k, self.a, self.spec
         combine = combination(k, spec.fold, careful=careful)
-        columns = [Running(k, self.working, spec.down.taps, combine) for _ in spec.masked]
-        for one in columns:
-            one.begin(self.neutral)
         column = strip.place * spec.along.stride - a["begin_w"] + spec.lead
         masks = [
-            self._below(a["size_w"], column + index * spec.lanes) if masked else None
-            for index, masked in enumerate(spec.masked)
+            self._below(a["size_w"], column + index * spec.lanes, one.type.lanes) if masked else None
+            for index, (masked, one) in enumerate(zip(spec.masked, self.neutrals, strict=True))
         ]
-        left = spec.results * spec.lanes - spec.lanes
-        rest = k.lanes_below(a["strip"] - left, spec.lanes)
         plane = k.advance(k.pointer(a["x"], self.storage).address, strip.batch * a["x_n"] + strip.map * a["x_c"], 1)
         top = strip.first * spec.down.stride - a["begin_h"]
         start = Pointer(k.advance(plane, top * a["x_h"], 1), memory_type(self.storage)).offset(column)
-        walk = _Walk(k.variable(start.address.type, start.address), k.variable(I64, top), masks, columns, careful)
-        waiting, own = max(0, spec.down.taps - spec.down.stride), min(spec.down.taps, spec.down.stride)
-        for _ in range(waiting):
-            self._line(walk)
-        rows = self.finishing.start_rows(Spot(strip.batch, strip.map, k.constant(I64, 0), strip.first))
+        walk = _Walk(k.variable(start.address.type, start.address), k.variable(I64, top), masks, careful)
+        left = spec.results * spec.lanes - spec.lanes
+        rest = None if spec.fills else k.lanes_below(a["strip"] - left, spec.rest)
+        writers = [self.finishing] * (spec.results - 1) + [self.ending]
+        spot = Spot(strip.batch, strip.map, k.constant(I64, 0), strip.first)
+        rows = {writer: writer.start_rows(spot) for writer in writers}
+
+        def place_windows(combinations: Sequence[Value]) -> None:
+            for writer, at in rows.items():
+                writer.take_row(at)
+            windows = self._along(combinations, combine)
+            for index, (writer, found) in enumerate(zip(writers, windows, strict=True)):
+                mask = rest if index == spec.results - 1 else None
+                writer.store([[found]], strip.map, strip.place + index * spec.lanes, along_lanes=True, mask=mask)
+
+        if spec.down.stride == 1 and spec.down.taps >= 3 and spec.down.taps % 2:
+            self._by_twos(strip, walk, combine, place_windows)
+        else:
+            self._by_ones(strip, walk, combine, place_windows)
+
+    def _along(self, combinations: Sequence[Value], combine: Combination) -> Iterator[Value]:
+        """The windows of a line, in the vectors that are stored."""
+        k, spec, end = self.k, self.spec, self.neutrals[-1]
+        if spec.rest == spec.lanes:
+            along = Neighbours(k, combinations, self.neutral, combine, spec.along.stride)
+            yield from (along.windows(spec.along.taps, spec.lead, index) for index in range(spec.results))
+            return
+        *whole, last = combinations
+        # Those beyond its lanes do not matter where no window but its own reaches them.
+        beyond = -1 if spec.along.taps - 1 - spec.lead <= spec.rest else spec.rest
+        lanes = [*range(spec.rest), *[beyond] * (spec.lanes - spec.rest)]
+        along = Neighbours(k, [*whole, k.shuffle(last, end, lanes)], self.neutral, combine, 1)
+        yield from (along.windows(spec.along.taps, spec.lead, index) for index in range(spec.results - 1))
+        # The last vector: with the ends of that before it, in vectors of its own length.
+        before = range(-(-spec.lead // spec.rest) * -spec.rest, 0, spec.rest)
+        ends = [k.shuffle(whole[-1], None, range(spec.lanes + at, spec.lanes + at + spec.rest)) for at in before]
+        yield Neighbours(k, [*ends, last], end, combine, 1).windows(spec.along.taps, spec.lead, len(ends))
+
+    def _by_ones(self, strip: _Strip, walk: _Walk, combine: Combination, place: _PlaceWindows) -> None:
+        """Go down a strip a line of windows at a time."""
+        k, down = self.k, self.spec.down
+        columns = [Running(k, one.type, down.taps, combine) for one in self.neutrals]
+        for column, one in zip(columns, self.neutrals, strict=True):
+            column.begin(one)
+
+        def line() -> list[Value]:
+            return [column.line(value) for column, value in zip(columns, self._read(walk), strict=True)]
+
+        for _ in range(max(0, down.taps - down.stride)):
+            line()
+        own = min(down.taps, down.stride)
         with k.loop(strip.first, strip.last):
             for _ in range(own):
-                combinations = self._line(walk)
-            if own < spec.down.stride:
-                self._move(walk, spec.down.stride - own)
-            along = Neighbours(k, combinations, self.neutral, combine, spec.along.stride)
-            self.finishing.take_row(rows)
-            for index in range(spec.results):
-                found = along.windows(spec.along.taps, spec.lead, index)
-                mask = rest if index == spec.results - 1 else None
-                place = strip.place + index * spec.lanes
-                self.finishing.store([[found]], strip.map, place, along_lanes=True, mask=mask)
+                combinations = line()
+            if own < down.stride:
+                self._move(walk, down.stride - own)
+            place(combinations)
 
-    def _line(self, walk: _Walk) -> list[Value]:
-        """Read a line and go on to the next; the combinations of the windows that it ends, by places."""
+    def _by_twos(self, strip: _Strip, walk: _Walk, combine: Combination, place: _PlaceWindows) -> None:
+        """Go down a strip two lines of windows at a time; the last of an odd number of them is alone."""
+        k, taps = self.k, self.spec.down.taps
+        columns = [RunningPairs(k, one.type, taps, combine) for one in self.neutrals]
+        for column, one in zip(columns, self.neutrals, strict=True):
+            column.begin(one)
+
+        def lines() -> tuple[list[Value], list[Value]]:
+            read = zip(columns, self._read(walk), self._read(walk), strict=True)
+            both = [column.lines(first, second) for column, first, second in read]
+            return [first for first, _ in both], [second for _, second in both]
+
+        for _ in range(taps // 2):
+            lines()
+        with k.loop(strip.first, strip.last, 2) as at:
+            first, second = lines()
+            place(first)
+            with k.when(at + 1 < strip.last):
+                place(second)
+
+    def _read(self, walk: _Walk) -> list[Value]:
+        """Read a line, of padding if there is none, and go on to the next."""
         k, a, lanes = self.k, self.a, self.spec.lanes
-        read = [k.variable(self.working, self.neutral) for _ in walk.columns]
+        read = [k.variable(one.type, one) for one in self.neutrals]
         line = Pointer(walk.line.get(), memory_type(self.storage))
         with k.when(within(k, walk.number.get(), a["size_h"])):
             for index, (variable, mask) in enumerate(zip(read, walk.masks, strict=True)):
-                loaded = as_loaded(line.load(index * lanes, lanes, mask), self.storage)
+                loaded = as_loaded(line.load(index * lanes, variable.type.lanes, mask), self.storage)
                 (element,) = emit_working(k, self.spec.fold.element.roots, [loaded])
                 if mask is not None:
-                    element = k.select(mask, element, self.neutral)
+                    element = k.select(mask, element, self.neutrals[index])
                 variable.set(element)
                 if not walk.careful and self.watch is not None:
                     self.watch.see(index, element)
         self._move(walk, 1)
-        return [column.line(variable.get()) for column, variable in zip(walk.columns, read, strict=True)]
+        return [variable.get() for variable in read]
 
     def _move(self, walk: _Walk, lines: int) -> None:
         walk.line.set(self.k.advance(walk.line.get(), self.a["x_h"] * lines, 1))
         walk.number.set(walk.number.get() + lines)
 
-    def _below(self, size: Value, start: Value) -> Value:
+    def _below(self, size: Value, start: Value, lanes: int) -> Value:
         """Which lanes of a vector that begins at a place are no padding."""
-        k, lanes = self.k, self.spec.lanes
+        k = self.k
         places = k.iota(I32, lanes) + k.splat(start.to(I32), lanes)
         return places.bits_as(_U32) < k.splat(size.to(_U32), lanes)
