@@ -324,6 +324,28 @@ def test_a_factor_of_an_operand_or_the_result(place: str, kind: str) -> None:
     assert "FusedMatMul" not in operators(rewritten(model, Level.BASIC)[0])
 
 
+@pytest.mark.parametrize("kind", ["Mul", "Div"])
+def test_a_factor_of_a_matrix_times_itself_counts_twice(kind: str) -> None:
+    nodes = [
+        N(kind, ["x", "c"], ["s"]),
+        N("Transpose", ["s"], ["t"], perm=[0, 1, 3, 2]),
+        N("MatMul", ["s", "t"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": PRODUCT_INPUTS["x"]}, ["y"], {"c": np.array(3, np.float32)})
+    after, _ = rewritten(model)
+    assert operators(after) == ["FusedMatMul"]
+    assert_agrees(model, after, {"x": PRODUCT_FEEDS["x"]})
+
+
+def test_a_factor_too_small_for_an_attribute_stays() -> None:
+    nodes = [N("MatMul", ["x", "w"], ["s"]), N("Mul", ["s", "c"], ["y"])]
+    constants = {"w": np.full((2, 3), 1e300), "c": np.array(1e-300)}
+    model = make_model(nodes, {"x": [4, 2]}, ["y"], constants, dtype=TensorProto.DOUBLE)
+    after, reports = rewritten(model)
+    assert any("too small" in text for text in reports["MatMulScaleFusion"].declined)
+    assert_agrees(model, after, {"x": np.ones((4, 2))})
+
+
 @pytest.mark.parametrize(
     ("nodes", "constants", "rule", "reason"),
     [

@@ -85,8 +85,8 @@ class FuseFactor(Rule):
             return "only floating-point numbers of 32 and 64 bits have such a product in onnxruntime"
         with np.errstate(all="ignore"):
             alpha = np.float32(self._alpha(m, factor))
-        if not np.isfinite(alpha):
-            return "it divides by zero, or its factor is too large for an attribute"
+        if not np.isfinite(alpha) or (alpha == 0 and factor.any()):
+            return "it divides by zero, or its factor is too large or too small for an attribute"
         ranks = [m.context.inference.facts.get(value, UNKNOWN).rank for value in product.inputs if value is not None]
         if any(rank is None or rank < 2 for rank in ranks):
             return "an operand is no matrix"
@@ -104,7 +104,10 @@ class FuseFactor(Rule):
         factor = float(constant.reshape(()))
         if any(node.op_type == "Div" for node in m.nodes):
             factor = 1.0 / factor if factor else math.inf
-        return float(m.attribute(self._product(m), "alpha", 1.0)) * factor
+        product = self._product(m)
+        # Both operands are the scaled one where a matrix is multiplied with itself.
+        scaled = sum(value is not None and value.producer() in m.nodes for value in product.inputs)
+        return float(m.attribute(product, "alpha", 1.0)) * factor ** max(1, scaled)
 
     def rewrite(self, m: Match) -> ir.Node:
         product, constant = self._product(m), m.constant("factor")
