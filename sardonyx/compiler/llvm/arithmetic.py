@@ -12,6 +12,8 @@ from sardonyx.compiler.llvm.values import Value
 
 # Bits of the smallest vector register of any target.
 _SMALLEST_REGISTER = 128
+# Lanes that have a bit each in a register for masks.
+_MASK_BITS = (8, 16, 32, 64)
 
 
 class Arithmetic(FunctionText):
@@ -31,8 +33,14 @@ class Arithmetic(FunctionText):
 
     def lanes_below(self, count: Value, lanes: int) -> Value:
         """The mask of the lanes whose number is below `count` (i64; may be negative or above `lanes`)."""
-        bounded = self.smaller(self.larger(count, 0), lanes).to(I32)
-        return self.iota(I32, lanes) < self.splat(bounded, lanes)
+        bounded = self.smaller(self.larger(count, 0), lanes)
+        if self.target.has_masks and lanes in _MASK_BITS:
+            # As bits of a number: LLVM would compare lanes anew wherever the mask of a loop is used.
+            bits = self.call("llvm.x86.bmi.bzhi.64", I64, self.constant(I64, -1), bounded)
+            word = bits if lanes == I64.bits else self.emit(Type("u", lanes), f"trunc i64 {bits.name} to i{lanes}")
+            mask = BOOL.vector(lanes)
+            return self.emit(mask, f"bitcast i{lanes} {word.name} to {mask}")
+        return self.iota(I32, lanes) < self.splat(bounded.to(I32), lanes)
 
     def extract(self, vector: Value, index: int | Value) -> Value:
         spelled = f"i64 {index}" if isinstance(index, int) else f"{index.type} {index.name}"

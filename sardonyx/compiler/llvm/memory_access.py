@@ -29,7 +29,9 @@ class MemoryAccess(FunctionText):
             return self.emit(PTR, f"getelementptr i8, ptr {address.name}, i64 {index.name}")
         return self.emit(PTR, f"getelementptr [{nbytes} x i8], ptr {address.name}, i64 {index.name}")
 
-    def load(self, pointer: Pointer, lanes: int, mask: Value | None, align: int = 0) -> Value:
+    def load(
+        self, pointer: Pointer, lanes: int, mask: Value | None, align: int = 0, outside: Value | None = None
+    ) -> Value:
         scalar = pointer.scalar
         if scalar == BOOL:  # one byte in memory, one bit in registers
             return self.load(pointer.cast(Type("u", 8)), lanes, mask, align).differs(0)
@@ -41,16 +43,20 @@ class MemoryAccess(FunctionText):
             return self.emit(wide, f"load {wide}, ptr {pointer.address.name}, align {align}")
         if lanes == 1:
             raise TypeError("a scalar load takes no mask")
-        return self._masked("load", wide, pointer, mask, None, align)
+        return self._masked("load", wide, pointer, mask, outside, align)
 
     def _masked(self, what: str, wide: Type, pointer: Pointer, mask: Value, value: Value | None, align: int) -> Value:
-        """`llvm.masked.load` and `llvm.masked.store`, whose alignment is an attribute of the pointer."""
+        """`llvm.masked.load` and `llvm.masked.store`, whose alignment is an attribute of the pointer.
+
+        `value` is what is stored, or what lanes outside of the mask are after a load: 0 without one.
+        """
         flags = f"<{wide.lanes} x i1>"
         address = f"ptr align {align} {pointer.address.name}"
         if what == "load":
             name = f"llvm.masked.load.{wide.mangled}.p0"
             self._declarations[name] = f"declare {wide} @{name}(ptr, {flags}, {wide})"
-            return self.emit(wide, f"call {wide} @{name}({address}, {flags} {mask.name}, {wide} zeroinitializer)")
+            outside = "zeroinitializer" if value is None else value.name
+            return self.emit(wide, f"call {wide} @{name}({address}, {flags} {mask.name}, {wide} {outside})")
         assert value is not None
         name = f"llvm.masked.store.{wide.mangled}.p0"
         self._declarations[name] = f"declare void @{name}({wide}, ptr, {flags})"

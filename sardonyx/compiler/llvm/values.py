@@ -175,9 +175,20 @@ class Pointer:
     def cast(self, scalar: Type) -> Pointer:
         return Pointer(self.address, scalar)
 
-    def load(self, index: Any = 0, lanes: int = 1, mask: Value | None = None, *, align: int = 0) -> Value:
-        """`lanes` consecutive elements from `index` on; those outside `mask` are not touched and read as 0."""
-        return self.function.load(self.offset(index), lanes, mask, align)
+    def load(
+        self,
+        index: Any = 0,
+        lanes: int = 1,
+        mask: Value | None = None,
+        *,
+        align: int = 0,
+        outside: Value | None = None,
+    ) -> Value:
+        """`lanes` consecutive elements from `index` on; those outside `mask` are not touched and read as 0.
+
+        With `outside` they are those of this vector, for numbers that lie in memory as they are in registers.
+        """
+        return self.function.load(self.offset(index), lanes, mask, align, outside)
 
     def store(self, value: Any, index: Any = 0, mask: Value | None = None, *, align: int = 0) -> None:
         """Write a value (a vector writes consecutive elements); those outside `mask` are not touched."""

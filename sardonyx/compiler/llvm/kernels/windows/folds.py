@@ -93,6 +93,8 @@ class Folding(Protocol):
 
 # Sums of elements that watch for NaN, so that no sum waits for the one before.
 WATCHES = 4
+# What a sum begins with, and what elements are multiplied with: no sum is denormal, and few are rounded to infinity.
+_FIRST, _SCALE = 1.0, 2.0**-126
 
 
 def may_watch(fold: Fold, working: Type) -> bool:
@@ -101,8 +103,9 @@ def may_watch(fold: Fold, working: Type) -> bool:
 
 
 class Watch:
-    """Tells whether there may have been NaN among elements: by their sum, which takes other instructions than extremes
-    do. Infinities of both signs are taken for NaN, too."""
+    """Tells whether there may have been NaN among elements: by the sum of a share of each, as extremes and additions
+    take turns on the same units of some machines, where multiply-adds have others. Infinities of both signs are taken
+    for NaN, too."""
 
     def __init__(self, k: Function, working: Type, most: int = WATCHES, last: Type | None = None) -> None:
         """`working` is the type of the vectors that it sees, of which no more than `most` come one after the other.
@@ -112,18 +115,18 @@ class Watch:
         self.k = k
         self._sums = {working: [k.variable(working) for _ in range(min(most, WATCHES))]}
         if last is not None and last != working:
-            self._sums[last] = [k.variable(last)]
+            self._sums[last] = [k.variable(last) for _ in range(2)]
 
     def begin(self) -> None:
         for kind, sums in self._sums.items():
             for variable in sums:
-                variable.set(self.k.constant(kind, 0))
+                variable.set(self.k.constant(kind, _FIRST))
 
     def see(self, index: int, value: Value) -> None:
         """One more vector, the element of this index among those that come one after the other."""
         sums = self._sums[value.type]
         total = sums[index % len(sums)]
-        total.set(total.get() + value)
+        total.set(self.k.fma(value, self.k.constant(value.type, _SCALE), total.get()))
 
     def met_nan(self) -> Value:
         """Whether there may have been NaN."""

@@ -122,8 +122,15 @@ def within(k: Function, coordinate: Value, size: Value) -> Value:
 
 
 def divided(number: Value, size: Value) -> tuple[Value, Value]:
-    """Quotient and remainder."""
-    quotient = number // size
+    """Quotient and remainder of what is not negative.
+
+    Small items would feel the wait for a division: there is none by one, as many sizes are, nor of what is smaller.
+    """
+    k = number.function
+    found = k.variable(number.type, k.select(size > 1, 0, number))
+    with k.when((size > 1) & (number >= size)):
+        found.set(number // size)
+    quotient = found.get()
     return quotient, number - quotient * size
 
 

@@ -22,10 +22,9 @@ from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Watch, may_wat
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within, written
 from sardonyx.compiler.llvm.kernels.windows.running import Combination, Neighbours, Running, RunningPairs, combination
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I32, I64, Type
+from sardonyx.compiler.llvm.types import I64
 from sardonyx.compiler.llvm.values import Variable
-
-_U32 = Type("u", 32)
+from sardonyx.kernel.expr import Input
 
 # Writes a line of windows, from the combinations down it by places.
 _PlaceWindows = Callable[[Sequence[Value]], None]
@@ -106,7 +105,7 @@ class _Writer:
             self.ending = Finishing(k, a, spec.finish, spec.rest)
             self.neutrals[-1] = neutral(k, spec.fold.kind, self.working.scalar.vector(spec.rest))
         may = may_watch(spec.fold, self.working.scalar)
-        self.watch = Watch(k, self.working, len(spec.masked), self.neutrals[-1].type) if may else None
+        self.watch = Watch(k, self.working, 2*len(spec.masked), self.neutrals[-1].type) if may else None
 
     def item(self, item: Value) -> None:
         k, a = self.k, self.a
@@ -198,7 +197,7 @@ class _Writer:
             column.begin(one)
 
         def lines() -> tuple[list[Value], list[Value]]:
-            read = zip(columns, self._read(walk), self._read(walk), strict=True)
+            read = zip(columns, self._read(walk), self._read(walk, len(columns)), strict=True)
             both = [column.lines(first, second) for column, first, second in read]
             return [first for first, _ in both], [second for _, second in both]
 
@@ -210,22 +209,27 @@ class _Writer:
             with k.when(at + 1 < strip.last):
                 place(second)
 
-    def _read(self, walk: _Walk) -> list[Value]:
+    def _read(self, walk: _Walk, watched: int = 0) -> list[Value]:
         """Read a line, of padding if there is none, and go on to the next."""
         k, a, lanes = self.k, self.a, self.spec.lanes
         read = [k.variable(one.type, one) for one in self.neutrals]
         line = Pointer(walk.line.get(), memory_type(self.storage))
         with k.when(within(k, walk.number.get(), a["size_h"])):
             for index, (variable, mask) in enumerate(zip(read, walk.masks, strict=True)):
-                loaded = as_loaded(line.load(index * lanes, variable.type.lanes, mask), self.storage)
-                (element,) = emit_working(k, self.spec.fold.element.roots, [loaded])
-                if mask is not None:
-                    element = k.select(mask, element, self.neutrals[index])
+                element = self._element(line.offset(index * lanes), mask, self.neutrals[index])
                 variable.set(element)
                 if not walk.careful and self.watch is not None:
-                    self.watch.see(index, element)
+                    self.watch.see(watched + index, element)
         self._move(walk, 1)
         return [variable.get() for variable in read]
+
+    def _element(self, place: Pointer, mask: Value | None, outside: Value) -> Value:
+        """The elements of a vector, in their working type; those that a mask leaves out are `outside`."""
+        k, (root,), lanes = self.k, self.spec.fold.element.roots, outside.type.lanes
+        if isinstance(root, Input) and self.storage == outside.type.scalar:
+            return place.load(0, lanes, mask, outside=outside)
+        (element,) = emit_working(k, [root], [as_loaded(place.load(0, lanes, mask), self.storage)])
+        return element if mask is None else k.select(mask, element, outside)
 
     def _move(self, walk: _Walk, lines: int) -> None:
         walk.line.set(self.k.advance(walk.line.get(), self.a["x_h"] * lines, 1))
@@ -233,6 +237,4 @@ class _Writer:
 
     def _below(self, size: Value, start: Value, lanes: int) -> Value:
         """Which lanes of a vector that begins at a place are no padding."""
-        k = self.k
-        places = k.iota(I32, lanes) + k.splat(start.to(I32), lanes)
-        return places.bits_as(_U32) < k.splat(size.to(_U32), lanes)
+        return self.k.lanes_below(size - start, lanes) & ~self.k.lanes_below(-start, lanes)
