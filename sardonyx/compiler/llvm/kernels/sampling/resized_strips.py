@@ -109,12 +109,13 @@ class _Writer:
         with k.loop(first, last) as line:
             entry = line * spec.down
             missing = k.select(line.equals(first), k.constant(I64, spec.down), fresh.load(line))
-            with k.loop(spec.down - missing, spec.down) as tap:
-                here = Elements(source.offset(read.load(entry + tap)), spec.source, F32)
-                for vector in vectors:
-                    for older, newer in zip(vector.kept, vector.kept[1:], strict=False):
-                        older.set(newer.get())
-                    vector.kept[-1].set(self._across(vector, here))
+            for tap in range(spec.down):
+                with k.when(missing >= spec.down - tap):
+                    here = Elements(source.offset(read.load(entry + tap)), spec.source, F32)
+                    for vector in vectors:
+                        for older, newer in zip(vector.kept, vector.kept[1:], strict=False):
+                            older.set(newer.get())
+                        vector.kept[-1].set(self._across(vector, here))
             to = output.offset((plane * a["lines"] + line) * a["width"])
             shares = [k.splat(weights.load(entry + tap), self.lanes) for tap in range(spec.down) if spec.weighted]
             for vector in vectors:

@@ -105,7 +105,7 @@ class _Writer:
             self.ending = Finishing(k, a, spec.finish, spec.rest)
             self.neutrals[-1] = neutral(k, spec.fold.kind, self.working.scalar.vector(spec.rest))
         may = may_watch(spec.fold, self.working.scalar)
-        self.watch = Watch(k, self.working, 2*len(spec.masked), self.neutrals[-1].type) if may else None
+        self.watch = Watch(k, self.working, 2 * len(spec.masked), self.neutrals[-1].type) if may else None
 
     def item(self, item: Value) -> None:
         k, a = self.k, self.a
