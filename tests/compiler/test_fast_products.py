@@ -18,7 +18,7 @@ from sardonyx.compiler.choice import gemm_choice
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.strassen_choice import choose_cut, declined
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
-from sardonyx.compiler.llvm.kernels.products.quarter_kernel import LEAST_MAKING
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import least_making
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
@@ -96,7 +96,13 @@ def kernels_of_product(a: Array, b: Array, *, fast: bool = True, **changes: Any)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_variants_and_sizes(variant: str) -> None:
     panel = panel_columns(new_binder(variant).target)
-    for m, k, n in [(96, 34, 2 * panel), (101, 200, 6 * panel), (75, 2, 2 * panel)]:
+    for m, k, n in [
+        (96, 34, 2 * panel),
+        (101, 200, 6 * panel),
+        (75, 2, 2 * panel),
+        (49, 70, 4 * panel),
+        (24, 66, 2 * panel),
+    ]:
         a, b = matrices(m, k, n)
         check(by_quarters(a, b, variant), a, b, a.astype(np.float64) @ b)
 
@@ -247,9 +253,9 @@ def test_off_gives_the_bits_of_the_ordinary_kernel() -> None:
     ("problem", "says"),
     [
         (Problem(1, 4096, 4096), "cost too much"),
-        (Problem(16, 768, 768), "cost too much"),
+        (Problem(4, 768, 768), "cost too much"),
         (Problem(512, 768, 128), "cost too much"),
-        (Problem(33, 4096, 4096), "high tiles"),
+        (Problem(26, 4096, 4096), "high tiles"),
         (Problem(512, 768, 767), "odd number"),
         (Problem(512, 50257, 768), "no whole number of panels"),
         (Problem(512, 768, 768, product="f64"), "only products of float32"),
@@ -262,6 +268,23 @@ def test_declined(problem: Problem, says: str) -> None:
     reason = declined(host_target(), problem)
     assert reason is not None
     assert says in reason
+
+
+@pytest.mark.parametrize(
+    ("problem", "in_turns"),
+    [
+        (Problem(20, 768, 768), True),
+        (Problem(49, 512, 2048), False),
+        (Problem(576, 960, 160), True),
+        (Problem(784, 128, 512), True),
+        (Problem(784, 256, 512), False),
+        (Problem(1600, 256, 256), True),
+    ],
+)
+def test_sums_cost_less_where_multiplications_take_longer(problem: Problem, in_turns: bool) -> None:
+    """Products that take quarters only on machines that do a register's work in two turns, and those on any."""
+    targets = [replace(host_target("avx512vnni"), takes_turns=turns) for turns in (False, True)]
+    assert [declined(target, problem) is None for target in targets] == [not in_turns, True]
 
 
 def test_declined_where_memory_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +306,7 @@ def test_every_cut_covers_all_rows_in_high_tiles(variant: str) -> None:
         last = cut.upper - (cut.row_blocks - 1) * cut.row_block
         assert cut.row_blocks * cut.row_block >= cut.upper
         assert cut.groups * cut.group >= cut.panels
-        assert rows - LEAST_MAKING <= cut.tile_rows <= min(rows, last)
+        assert least_making(rows) <= cut.tile_rows <= min(rows, last)
 
 
 def model(m: int, k: int, n: int) -> tuple[bytes, Array, Array]:

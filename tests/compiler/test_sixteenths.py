@@ -11,7 +11,7 @@ from sardonyx.compiler.choice import gemm_choice, sixteenths_choice
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.sixteenths_choice import choose_sixteenths, second_gain, takes_sixteenths
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
-from sardonyx.compiler.llvm.kernels.products.quarter_kernel import LEAST_MAKING
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import least_making
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
@@ -169,4 +169,4 @@ def test_every_cut_covers_all_rows_in_high_tiles(variant: str) -> None:
         last = cut.quarter - (cut.row_blocks - 1) * cut.row_block
         assert cut.row_blocks * cut.row_block >= cut.quarter
         assert cut.groups * cut.group >= cut.panels
-        assert rows - LEAST_MAKING <= cut.tile_rows <= min(rows, last)
+        assert least_making(rows) <= cut.tile_rows <= min(rows, last)

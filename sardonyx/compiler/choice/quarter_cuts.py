@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.products.quarter_kernel import LEAST_MAKING
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import least_making
 from sardonyx.compiler.llvm.target import Target
 
 WORD = PRODUCTS["f32"].word.nbytes
@@ -71,8 +71,7 @@ def block_of_rows(upper: int, wished: int, rows: int, more: int = 1) -> tuple[in
     """Rows of a block of the `upper` ones, about `wished`, and of its tiles, at most `rows`: all about equal. There are
     `more` times as many blocks.
 
-    The first tile of every block is one of those that make sums of B: `rows - LEAST_MAKING` rows at least. None where
-    no block will do.
+    The first tile of every block is one of those that make sums of B (`least_making`). None where no block will do.
     """
     count = max(1, round(upper / wished)) * more
     block = -(-upper // count)
@@ -80,7 +79,7 @@ def block_of_rows(upper: int, wished: int, rows: int, more: int = 1) -> tuple[in
     while block > 0:
         tile = -(-block // -(-block // rows))
         last = upper - (-(-upper // block) - 1) * block
-        if tile >= rows - LEAST_MAKING and last >= tile:
+        if tile >= least_making(rows) and last >= tile:
             return block, tile
         block -= 1
     return None

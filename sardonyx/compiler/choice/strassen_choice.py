@@ -13,14 +13,25 @@ from sardonyx.compiler.choice.quarter_cuts import (
     laid_in_scratch,
     row_of_sums,
 )
-from sardonyx.compiler.llvm.kernels.products.quarter_kernel import A_SUMS, LEAST_MAKING, TILES
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import A_SUMS, TILES, least_making
 from sardonyx.compiler.llvm.target import Target
 
-# Of the time of the eight products one eighth is saved. What the sums cost of it: those of A are as many for any N,
-# those of C for any K, those of B for any M; and tiles are begun and ended more often. Measured on Zen 5.
+# Of the time of the eight products one eighth is saved, less what it takes that tiles are begun and ended more often.
 _SAVED = 1 / 8
 _TILES = 0.013
-_A_SUMS, _C_SUMS, _B_SUMS = 8.0, 14.0, 1.2
+
+
+@dataclass(frozen=True)
+class _SumCosts:
+    """What the sums cost of that time: those of A are as many for any N, those of C for any K, those of B for any M."""
+
+    a: float
+    c: float
+    b: float
+
+
+# Measured on Zen 5, and on Zen 4, whose multiplications take twice as long.
+_COSTS, _COSTS_IN_TURNS = _SumCosts(8.0, 14.0, 1.2), _SumCosts(5.5, 10.0, 0.6)
 # A smaller gain is not worth the coarser rounding.
 _LEAST_GAIN = 0.035
 # The part of the columns that may be left to the ordinary product.
@@ -40,11 +51,12 @@ class Cut(QuarterCut):
     mark_scratch: int
 
 
-def gain(m: int, k: int, n: int) -> float:
+def gain(target: Target, m: int, k: int, n: int) -> float:
     """The part of the time of the ordinary product of M x K x N that is saved, by the cost model."""
     if min(m, k, n) == 0:
         return 0.0
-    return _SAVED - _TILES - _A_SUMS / n - _C_SUMS / k - _B_SUMS / m
+    costs = _COSTS_IN_TURNS if target.takes_turns else _COSTS
+    return _SAVED - _TILES - costs.a / n - costs.c / k - costs.b / m
 
 
 def declined(target: Target, problem: Problem) -> str | None:
@@ -66,7 +78,7 @@ def declined(target: Target, problem: Problem) -> str | None:
         return "half of the columns is no whole number of panels"
     if asks_ahead(target):  # sums of quarters wait for the caches longer than the eighth product takes
         return "the last cache is far from its cores"
-    if gain(m, k, n) < _LEAST_GAIN:
+    if gain(target, m, k, n) < _LEAST_GAIN:
         return "the sums cost too much of what is saved"
     rows = tile_shape(target).rows
     if block_of_rows((m + 1) // 2, _wished_rows(target, block_of_k(target, k // 2, panel), rows), rows) is None:
@@ -99,7 +111,7 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     found = [block_of_rows(upper, wished, rows), block_of_rows(upper, wished, rows, more=2)]
     able = [one for one in found if one is not None]
     if not able:
-        raise ValueError(f"{upper} rows cannot be cut into tiles of {rows - LEAST_MAKING} to {rows}")
+        raise ValueError(f"{upper} rows cannot be cut into tiles of {least_making(rows)} to {rows}")
     row_block, tile_rows = min(able, key=lambda one: _end(one[0], -(-upper // one[0]) * panels))
     row_blocks = -(-upper // row_block)
     group = 2 if k_block < half and panels * row_blocks >= _MANY_CHUNKS else 1
@@ -137,7 +149,7 @@ _THREADS = 2
 
 def _end(row_block: int, chunks: int) -> float:
     """When such a team is done, relative to one that shares evenly and makes no sums of B."""
-    return (1 + _B_SUMS / (2 * row_block)) * -(-chunks // _THREADS) * _THREADS / chunks
+    return (1 + _COSTS.b / (2 * row_block)) * -(-chunks // _THREADS) * _THREADS / chunks
 
 
 def _wished_rows(target: Target, k_block: int, rows: int) -> int:

@@ -56,7 +56,7 @@ def predict(binder: Binder, call: ConvolutionCall) -> float:
     if binder.settings.fast_products and call.has_constant_weights and call.group == 1:
         problem = Problem(m=rows, n=filters, k=k, product=call.product)
         if declined(target, problem) is None:
-            product_ns *= 1 - gain(rows, k, filters)
+            product_ns *= 1 - gain(target, rows, k, filters)
     copied = 0 if _is_one_run(call) else rows * call.group * k * call.x.dtype.itemsize
     run = call.w.shape[1] if by_channels else call.windows.kernel[-1]
     runs = copied / (max(1, run) * call.x.dtype.itemsize)

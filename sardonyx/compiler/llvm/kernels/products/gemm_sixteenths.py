@@ -76,7 +76,7 @@ def argument_names(spec: QuarterSpec) -> tuple[str, ...]:
     parts_apart                   elements between the parts of A
     row_block, k_block, group     rows of a quarter, elements of a quarter of K, and panels of a quarter of a chunk
     groups                        how many groups there are
-    tile_rows                     rows of a tile; the first tile of a block has `rows - LEAST_MAKING` at least
+    tile_rows                     rows of a tile; the first tile of a block has `least_making(rows)` at least
     b_sum_scratch, tile_scratch, part_scratch, u_scratch, w_scratch, seen_scratch
                                   byte offsets in scratch of an inner sum of B, of the tiles, of A's parts, of U, of W,
                                   and of a vector for each panel that tells whether all results are finite

@@ -57,7 +57,7 @@ def argument_names(spec: QuarterSpec) -> tuple[str, ...]:
     sums_apart                    elements between S1, S2, S3 and S4, whose rows have room for whole vectors
     row_block, k_block, group     rows of a half, elements of half of K, and panels of a half of a chunk
     groups                        how many groups there are
-    tile_rows                     rows of a tile; the first tile of a block has `rows - LEAST_MAKING` at least
+    tile_rows                     rows of a tile; the first tile of a block has `least_making(rows)` at least
     b_sum_scratch, tile_scratch, a_sums_scratch, mark_scratch
                                   byte offsets in scratch of the sum T, of the tiles, of S1 to S4, and of two words
     """

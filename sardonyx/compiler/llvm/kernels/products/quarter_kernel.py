@@ -19,8 +19,6 @@ from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
 # Sums of quarters of A; tiles of a panel and a block of rows, one for each product.
 A_SUMS = 4
 TILES = 7
-# Sums of B are made by tiles of this many rows less than the highest, or more.
-LEAST_MAKING = 2
 
 # Numbers of the quarters of A and of B, of S1 to S4, and of the place in scratch where one sum T after the other lies.
 Q11, Q12, Q21, Q22 = range(4)
@@ -47,6 +45,14 @@ SEVEN = (
     Factors(Q22, T, (Q21, T)),
     Factors(S3, T, (Q22, Q12)),
 )
+
+
+def least_making(rows: int) -> int:
+    """Rows of the lowest tiles that make sums of B, where the highest have `rows`.
+
+    Three quarters of these, so that halves of 49 rows, as maps of 7x7 have, are tiles of 9; two less than few rows.
+    """
+    return rows - max(2, rows // 4)
 
 
 def combined(products: Sequence[Value]) -> list[Value]:
@@ -164,7 +170,7 @@ class QuarterKernel:
         there = Panels((b,), self.vectors, (None,) * self.vectors, self.panel, table.ahead.load(number))
         first_made = next(index for index, factors in enumerate(SEVEN) if factors.made)
         is_made = (number >= first_made) & of_seven
-        making = range(2 * most - LEAST_MAKING, 2 * most + 1)
+        making = range(most + least_making(most), 2 * most + 1)
         shared = Rows(a, stride, True).sharing(k)
         with k.loop(0, rows, given["tile_rows"]) as row:
             height = minimum(k, rows - row, given["tile_rows"])
