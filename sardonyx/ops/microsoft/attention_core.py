@@ -46,6 +46,20 @@ def check_new_rows(sizes: Sequence[tuple[int, int]]) -> None:
         raise ValueError(f"{words} do not fit together")
 
 
+def all_cached(sizes: Sequence[tuple[int, int]], capacity: int | None, longest: int) -> bool:
+    """Whether no keys and values come with the queries, since a cache of `capacity` rows holds all `longest` of them.
+
+    The sizes are those that `check_new_rows` takes; ValueError where they fit in neither way.
+    """
+    batch = sizes[0][0]
+    if capacity is None or list(sizes[1:]) != [(batch, 0)] * 2:
+        check_new_rows(sizes)
+        return False
+    if longest > capacity:
+        raise ValueError(f"without new keys the total length {longest} must lie within the cache's {capacity} rows")
+    return True
+
+
 def grouped_heads(
     query: Array, key: Array | None, value: Array | None, num_heads: int, kv_num_heads: int
 ) -> tuple[Array, Array, Array]:

@@ -12,9 +12,9 @@ from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Cost, Operator, operator
 from sardonyx.ops.microsoft.attention_core import (
+    all_cached,
     attend,
     attention_cost,
-    check_new_rows,
     default_scale,
     grouped_heads,
     merge_heads,
@@ -73,7 +73,8 @@ class GroupQueryAttention(Operator):
     query (batch, length, heads * size), or queries, keys and values packed along the last axis. seqlens_k + 1 are
     each entry's keys with those of this call; a call whose length is total_sequence_length starts a sequence, padded
     on the right. The caches (batch, key heads, longest, size) come back with this call's keys and values in place;
-    their length grows only where total_sequence_length exceeds it.
+    their length grows only where total_sequence_length exceeds it. Layers that share the cache of another one give keys
+    and values of length 0: the queries are then the last ones of what the cache holds.
     """
 
     inputs: ClassVar[str] = (
@@ -124,15 +125,17 @@ class GroupQueryAttention(Operator):
         cos, sin, positions, bias, sink, k_scale, v_scale, q_norm, k_norm = given[7:]
         self.check(past_k)
         q, k, v = grouped_heads(query, key, value, self.num_heads, self.kv_num_heads)
-        check_new_rows([(one.shape[0], one.shape[2]) for one in (q, k, v)])
+        longest = int(total.reshape(()))
+        capacity = None if past_k is None or past_v is None else min(past_k.shape[2], past_v.shape[2])
+        borrows = all_cached([(one.shape[0], one.shape[2]) for one in (q, k, v)], capacity, longest)
         if q_norm is not None and k_norm is not None:
             q = normalized(q, 1, self.qk_norm_epsilon, centred=False)[0] * wide(q_norm)
             k = normalized(k, 1, self.qk_norm_epsilon, centred=False)[0] * wide(k_norm)
         batch, _, length, size = q.shape
-        longest = int(total.reshape(()))
         ends = seqlens.reshape(-1).astype(np.int64) + 1
         starts = np.zeros_like(ends) if length == longest else ends - length
-        if ends.size != batch or starts.min(initial=0) < 0 or ends.max(initial=0) > longest:
+        first = min(starts.min(initial=0), ends.min(initial=1) - 1)
+        if ends.size != batch or first < 0 or ends.max(initial=0) > longest:
             raise ValueError(
                 f"'seqlens_k' {seqlens.ravel().tolist()} does not fit batch {batch} and total length {longest}"
             )
@@ -147,7 +150,7 @@ class GroupQueryAttention(Operator):
             ),
         )
         full_k, full_v = (
-            self.filled(past, form.store(new), starts, longest)
+            self.filled(past, form.store(new), ends if borrows else starts, longest)
             for past, new, form in ((past_k, k, formats[0]), (past_v, v, formats[1]))
         )
         attended = attend(
@@ -196,7 +199,8 @@ class GroupQueryAttention(Operator):
             counted = counted - starts[:, None] + positions.reshape(-1)[:1]
         rows = [cache_rows(cos, counted, "cos_cache")[:, None], cache_rows(sin, counted, "sin_cache")[:, None]]
         interleaved = bool(self.rotary_interleaved)
-        return tuple(rotated(x, rows[0], rows[1], interleaved) for x in (q, k))  # type: ignore[return-value]
+        turned_q = rotated(q, rows[0], rows[1], interleaved)
+        return turned_q, rotated(k, rows[0], rows[1], interleaved) if k.shape[2] else k
 
     def filled(self, past: Array | None, new: Array, starts: Array, longest: int) -> Array:
         """The whole cache: each entry's past, then its new rows; zeros where nothing was written."""

@@ -62,6 +62,41 @@ def test_several_new_tokens_after_a_past() -> None:
     peer.compare(OP, [*qkv(4, 1), *cache(5, 1), i32(8), i32(9)], 3, BASE)
 
 
+def cached_only(queries: int, capacity: int, *ends: int) -> list[Any]:
+    batch = len(ends)
+    new = [normal(batch, queries, HEADS * SIZE), *(normal(batch, 0, KEY_HEADS * SIZE) for _ in range(2))]
+    return [*new, *cache(capacity, batch), i32(*(end - 1 for end in ends)), i32(max(ends))]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [cached_only(1, 8, 8), cached_only(1, 8, 5, 3), cached_only(3, 8, 8), cached_only(8, 8, 8), cached_only(2, 9, 6)],
+    ids=["one", "batch", "several", "prompt", "buffer"],
+)
+@pytest.mark.parametrize("attributes", [{}, {"do_rotary": 1}, {"local_window_size": 2}], ids=str)
+def test_all_keys_lie_in_the_cache_of_another_layer(given: list[Any], attributes: dict[str, Any]) -> None:
+    inputs = [*given, *ROTATION] if "do_rotary" in attributes else given
+    peer.compare(OP, inputs, 3, {**BASE, **attributes})
+
+
+@pytest.mark.parametrize("given", [cached_only(3, 8, 8), cached_only(8, 8, 8)], ids=["several", "prompt"])
+def test_scores_over_the_cache_of_another_layer(given: list[Any]) -> None:
+    peer.compare(OP, [*given, *ROTATION], 4, {**BASE, "do_rotary": 1, "qk_output": 1})
+
+
+def test_a_cache_that_does_not_hold_all_keys_is_named() -> None:
+    given = cached_only(1, 4, 5)
+    with pytest.raises(Exception, match="total length 5 must lie within the cache's 4 rows"):
+        peer.run(OP, given, 3, BASE)
+
+
+@pytest.mark.parametrize("outputs", [3, 4], ids=["native", "host"])
+def test_an_entry_without_keys_is_named(outputs: int) -> None:
+    attributes = {**BASE, "qk_output": 1} if outputs == 4 else BASE
+    with pytest.raises(Exception, match=r"'seqlens_k'.* -5.* does not fit"):
+        peer.run(OP, [*PROMPT[:5], i32(3, -5), i32(4)], outputs, attributes)
+
+
 @pytest.mark.parametrize("given", ["prompt", "step", "positions"])
 @pytest.mark.parametrize("interleaved", [0, 1])
 def test_rotation(given: str, interleaved: int) -> None:

@@ -15,7 +15,7 @@ from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Fact
-from sardonyx.ops.microsoft.attention_core import check_new_rows
+from sardonyx.ops.microsoft.attention_core import all_cached
 
 # An entry whose past begins this far before its end starts at 0.
 _FROM_THE_START = 1 << 40
@@ -52,7 +52,8 @@ class GroupQueryAttentionKernel(NativeKernel):
         assert total.array is not None
         longest = int(total.array.reshape(()))
         q, k, v = self._operands(packed_last(binder, query), key, value, binder)
-        check_new_rows([(one.batch, one.rows) for one in (q, k, v)])
+        held = None if past_k is None or past_v is None else min(past_k.shape[2], past_v.shape[2])
+        borrows = all_cached([(one.batch, one.rows) for one in (q, k, v)], held, longest)
         if lengths.size != q.batch or q.rows > longest:
             raise ValueError(
                 f"'seqlens_k' of {lengths.size} elements and total length {longest} do not fit batch {q.batch} and "
@@ -61,7 +62,10 @@ class GroupQueryAttentionKernel(NativeKernel):
         capacity = longest if past_k is None else max(longest, past_k.shape[2])
         is_first = q.rows == longest
         lengths = contiguous(binder, lengths)
-        start = Start(lengths, 1, _FROM_THE_START if is_first else q.rows, capacity - q.rows, longest)
+        least = 1 if is_first else max(1, q.rows)
+        start = Start(lengths, 1, _FROM_THE_START if is_first else q.rows, capacity - q.rows, least, longest)
+        # Where no new rows come, all that an entry has is its past.
+        end = Start(lengths, 1, 0, capacity, least, longest)
         rotary = self._rotary(binder, given, q, k)
         if rotary is not None:
             turned = new_heads(binder, q)
@@ -73,9 +77,10 @@ class GroupQueryAttentionKernel(NativeKernel):
             past = None if past is None else contiguous(binder, past)
             if past is not None and (past.shape[:2], past.shape[3]) != (present.shape[:2], present.shape[3]):
                 raise ValueError(f"a cache of shape {past.shape} does not fit new keys and values {present.shape}")
-            carry(binder, past, present, new.rows, start)
-            place = heads_of_cache(present).positions(0, new.rows)
-            turn(binder, new, place, rotary=how, start=start, moves=True)
+            carry(binder, past, present, new.rows, end if borrows else start)
+            if not borrows:
+                place = heads_of_cache(present).positions(0, new.rows)
+                turn(binder, new, place, rotary=how, start=start, moves=True)
             presents.append(present)
         output = binder.new(query.dtype, (q.batch, q.rows, q.heads * v.size))
         window = int(self.parameters["local_window_size"])

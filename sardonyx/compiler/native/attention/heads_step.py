@@ -40,6 +40,7 @@ class Start:
     add: int
     back: int
     last: int  # the last place that leaves room for the new rows
+    least: int  # the smallest end
     most: int  # the largest end
 
     def arguments(self) -> list[Argument]:
@@ -130,13 +131,12 @@ def carry(binder: Binder, past: Tensor | None, present: Tensor, new_rows: int, s
         source = (past, past.strides[0] * item, past.strides[1] * item)
     arguments: list[Argument] = [*source, present, present.strides[0] * item, present.strides[1] * item, rows]
     arguments += [heads, size * item, new_rows, start.lengths, start.add, start.back, last]
-    least = (new_rows if start.back == new_rows else 0) - start.add
     fault = binder.fault(
         lambda length: ValueError(
             f"'seqlens_k' {length} does not fit {new_rows} new keys and total length {start.most}"
         )
     )
-    arguments += [least, start.most - start.add, fault]
+    arguments += [start.least - start.add, start.most - start.add, fault]
     read = [start.lengths] if past is None else [past, start.lengths]
     binder.step(emit_carry, start.lengths.dtype.name, arguments, reads=read, writes=(present,), chunks=batch * heads)
 
