@@ -133,14 +133,15 @@ class GroupQueryAttention(Operator):
             k = normalized(k, 1, self.qk_norm_epsilon, centred=False)[0] * wide(k_norm)
         batch, _, length, size = q.shape
         ends = seqlens.reshape(-1).astype(np.int64) + 1
-        starts = np.zeros_like(ends) if length == longest else ends - length
+        is_first = length == longest
+        starts = np.zeros_like(ends) if is_first else ends - length
         first = min(starts.min(initial=0), ends.min(initial=1) - 1)
         if ends.size != batch or first < 0 or ends.max(initial=0) > longest:
             raise ValueError(
                 f"'seqlens_k' {seqlens.ravel().tolist()} does not fit batch {batch} and total length {longest}"
             )
         if self.do_rotary:
-            q, k = self.rotated_heads(q, k, starts, positions, cos, sin)
+            q, k = self.rotated_heads(q, k, starts, positions, cos, sin, is_first=is_first)
         formats = (
             CacheFormat(
                 query.dtype if past_k is None else past_k.dtype, k_scale, self.k_quant_type, self.kv_cache_bit_width
@@ -186,14 +187,25 @@ class GroupQueryAttention(Operator):
                 )
 
     def rotated_heads(
-        self, q: Array, k: Array, starts: Array, positions: Array | None, cos: Array | None, sin: Array | None
+        self,
+        q: Array,
+        k: Array,
+        starts: Array,
+        positions: Array | None,
+        cos: Array | None,
+        sin: Array | None,
+        *,
+        is_first: bool,
     ) -> tuple[Array, Array]:
-        """Queries and keys turned by their positions, which count from each entry's past unless given."""
+        """Queries and keys turned by their positions, which count from each entry's past unless given.
+
+        Of the positions of a call that starts sequences, only the very first is read: all entries count from there.
+        """
         if cos is None or sin is None:
             raise ValueError("'do_rotary' needs the inputs 'cos_cache' and 'sin_cache'")
         batch, _, length, _ = q.shape
         counted = starts[:, None] + np.arange(length)
-        if positions is not None and positions.shape == (batch, length):
+        if positions is not None and positions.shape == (batch, length) and not is_first:
             counted = positions
         elif positions is not None and positions.size:
             counted = counted - starts[:, None] + positions.reshape(-1)[:1]

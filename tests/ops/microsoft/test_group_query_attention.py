@@ -106,6 +106,13 @@ def test_rotation(given: str, interleaved: int) -> None:
     peer.compare(OP, inputs, 3, {**BASE, "do_rotary": 1, "rotary_interleaved": interleaved})
 
 
+@pytest.mark.parametrize("outputs", [3, 4], ids=["native", "host"])
+def test_a_prompt_counts_from_the_first_of_its_positions(outputs: int) -> None:
+    positions = np.array([[3, 1, 4, 1], [0, 1, 2, 3]])
+    attributes = {**BASE, "do_rotary": 1, "qk_output": 1 if outputs == 4 else 0}
+    peer.compare(OP, [*PROMPT, *ROTATION, positions], outputs, attributes)
+
+
 @pytest.mark.parametrize(
     "attributes",
     [{"local_window_size": 2}, {"softcap": 2.0}, {"smooth_softmax": 1}, {"scale": 0.1}, {"local_window_size": 1}],

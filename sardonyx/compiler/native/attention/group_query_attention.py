@@ -66,7 +66,7 @@ class GroupQueryAttentionKernel(NativeKernel):
         start = Start(lengths, 1, _FROM_THE_START if is_first else q.rows, capacity - q.rows, least, longest)
         # Where no new rows come, all that an entry has is its past.
         end = Start(lengths, 1, 0, capacity, least, longest)
-        rotary = self._rotary(binder, given, q, k)
+        rotary = self._rotary(binder, given, q, k, is_first=is_first)
         if rotary is not None:
             turned = new_heads(binder, q)
             turn(binder, q, turned, rotary=rotary, start=start)
@@ -122,13 +122,15 @@ class GroupQueryAttentionKernel(NativeKernel):
             heads_of_rows(query, shared, "query", (heads + shared) * size, size),
         )
 
-    def _rotary(self, binder: Binder, given: Sequence[Tensor | None], q: Heads, k: Heads) -> Rotary | None:
+    def _rotary(
+        self, binder: Binder, given: Sequence[Tensor | None], q: Heads, k: Heads, *, is_first: bool
+    ) -> Rotary | None:
         if not self.parameters["do_rotary"]:
             return None
         cosine, sine, positions = given[7], given[8], given[9]
         assert cosine is not None
         assert sine is not None
-        if positions is not None and positions.shape != (q.batch, q.rows):
+        if positions is not None and (is_first or positions.shape != (q.batch, q.rows)):
             positions = None if positions.size == 0 else positions.reshaped((1,), (1,))
         half, size = cosine.shape[-1], min(q.size, k.size)
         if sine.shape != cosine.shape or size < 2 * half:
