@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -83,7 +84,7 @@ class CausalConvWithState(StatefulConvolution):
         return self.restored(y, trailing), self.states(virtual, held, length, trailing)
 
     def channels_first(self, x: Array) -> Array:
-        return np.swapaxes(x.reshape(*x.shape[:2], -1), 1, 2) if self.channels_last else x
+        return np.swapaxes(x.reshape(*x.shape[:2], math.prod(x.shape[2:])), 1, 2) if self.channels_last else x
 
     def restored(self, y: Array, trailing: tuple[int, ...]) -> Array:
         if not self.channels_last:

@@ -34,6 +34,14 @@ def test_one_axis(activation: str, dilation: int, past: bool, length: int, chann
     )
 
 
+@pytest.mark.parametrize("channels_last", [0, 1])
+def test_one_tap_has_no_state(channels_last: int) -> None:
+    x, past = normal(2, 5, 6), normal(2, 0, 6)
+    if not channels_last:
+        x, past = normal(2, 6, 5), normal(2, 6, 0)
+    peer.compare("CausalConvWithState", [x, normal(6, 1, 1), None, past], 2, {"channels_last": channels_last})
+
+
 @pytest.mark.parametrize("length", [2, 5])
 def test_each_slot_of_a_window_is_the_state_of_a_prefix(length: int) -> None:
     x, weight, past = normal(2, 6, length), normal(6, 1, 4), normal(3, 2, 6, 3)
