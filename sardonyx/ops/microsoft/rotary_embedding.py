@@ -97,7 +97,8 @@ class MRotaryEmbedding(HeadRotation):
     """Rotary embedding with three positions for each token, each serving its share of the channel pairs (Qwen-VL).
 
     position_ids (3, batch, length). `mrope_layout` 0 gives each position a run of pairs; 1 takes the first position
-    everywhere, then the second at every third pair from 1, the third at every third pair from 2.
+    everywhere, then the second at every third pair from 1, the third at every third pair from 2. `scale` multiplies
+    what is turned, which that of RotaryEmbedding does not in onnxruntime.
     """
 
     inputs: ClassVar[str] = "input, position_ids, cos_cache, sin_cache"
@@ -113,8 +114,10 @@ class MRotaryEmbedding(HeadRotation):
         if positions.ndim != 3 or positions.shape[0] != 3:
             raise ValueError(f"input 'position_ids' must be (3, batch, length), got {positions.shape}")
         stream = self.streams(cos.shape[1])
+        scale = np.float32(self.scale)
         mixed = [
             np.take_along_axis(np.moveaxis(cache_rows(cache, positions, name), 0, -1), stream[..., None], -1)[..., 0]
+            * scale
             for cache, name in ((cos, "cos_cache"), (sin, "sin_cache"))
         ]
         return (self.rotate(x, *mixed),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,16 @@ def test_three_positions(layout: int, four_axes: bool, interleaved: int) -> None
         [x, RNG.integers(0, 10, (3, 2, 5)), *caches(10, 8)],
         attributes={"mrope_section": [4, 2, 2], "mrope_layout": layout, "interleaved": interleaved, "num_heads": 3},
     )
+
+
+@pytest.mark.parametrize("op", ["RotaryEmbedding", "MRotaryEmbedding"])
+def test_the_scale_concerns_three_positions_only(op: str) -> None:
+    attributes: dict[str, Any] = {"scale": 2.0, "num_heads": 3, "rotary_embedding_dim": 16}
+    positions = RNG.integers(0, 10, (2, 5))
+    if op == "MRotaryEmbedding":
+        attributes["mrope_section"] = [4, 2, 2]
+        positions = RNG.integers(0, 10, (3, 2, 5))
+    peer.compare(op, [normal(2, 5, 72), positions, *caches(10, 8)], attributes=attributes)
 
 
 def test_gemma_rotary_embedding() -> None:
