@@ -49,9 +49,10 @@ def logistic(scores: Array) -> Array:
 def probit(scores: Array) -> Array:
     """The quantile of the normal distribution by Winitzki's approximation of erf's inverse, as onnxruntime has it."""
     centred = 2 * scores - 1
-    logarithm = np.log((1 - centred) * (1 + centred))
-    first = 2 / (3.14159 * 0.147) + 0.5 * logarithm
-    root = np.sqrt(np.sqrt(first * first - logarithm / 0.147) - first)
+    with np.errstate(divide="ignore", invalid="ignore"):  # what is no probability has no quantile
+        logarithm = np.log((1 - centred) * (1 + centred))
+        first = 2 / (3.14159 * 0.147) + 0.5 * logarithm
+        root = np.sqrt(np.sqrt(first * first - logarithm / 0.147) - first)
     return np.asarray(1.41421356 * np.where(centred < 0, -root, root))
 
 

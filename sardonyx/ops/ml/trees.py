@@ -198,7 +198,9 @@ class TreeEnsembleClassifier(_Named):
     """(rows, features) to each row's label and scores (rows, classes), the sums of leaves' weights.
 
     With two classes whose weights all belong to one of them, that one's sum decides: above 0.5 where no weight is
-    negative, else above 0. Where both have weights, the second one's sum decides. All as onnxruntime does.
+    negative, else above 0. Where both have weights, the second one's sum decides. One class alone has one score, and
+    its number as a label stands for nothing: rows have label 1 where the score is above 0, else 0. All as onnxruntime
+    does.
     """
 
     class_ids: tuple[int, ...] = ()
@@ -244,7 +246,9 @@ class TreeEnsembleClassifier(_Named):
         if base.size > classes:
             raise ValueError(f"base_values has {base.size} entries for {classes} classes")
         single = data.dtype != np.float64
-        if classes <= 2:
+        if classes == 1:
+            return self._one_class(_rounded(scores + base if base.size else scores, single))
+        if classes == 2:
             winners, scores = self._binary(scores, counts > 0, weights, base, single)
         else:
             scored = counts > 0
@@ -255,13 +259,18 @@ class TreeEnsembleClassifier(_Named):
             scores = transformed(scores, self.post_transform)
         return labels[winners], scores.astype(np.float32)
 
+    def _one_class(self, scores: Array) -> tuple[Array, Array]:
+        if self.classlabels_strings:
+            raise ValueError("classlabels_strings holds one label, where rows have one of two")
+        labels = (scores[:, 0] > 0).astype(np.int64)
+        return labels, (probit(scores) if self.post_transform == "PROBIT" else scores).astype(np.float32)
+
     def _binary(self, scores: Array, scored: Array, weights: Array, base: Array, single: bool) -> tuple[Array, Array]:
         """The number of each row's class, and two scores."""
         one_sided = len(set(self.class_ids)) == 1
         positive = bool((weights >= 0).all())
-        first = scores[:, 0]
-        second = scores[:, -1] if scores.shape[1] == 2 else np.zeros_like(first)
-        both = scored[:, 1] if scores.shape[1] == 2 else np.zeros(len(first), bool)
+        first, second = scores[:, 0], scores[:, 1]
+        both = scored[:, 1]
         if base.size == 2:
             # onnxruntime adds the second base value to the first class's sum where the second class has one.
             sums = first + base[1]
@@ -277,8 +286,7 @@ class TreeEnsembleClassifier(_Named):
         if scores.size:
             alone = self._alone(first, one_sided, positive)
             # A class that no leaf of the row has a weight for counts 0, whatever its base value.
-            known = np.pad(scored, ((0, 0), (0, 2 - scored.shape[1])))
-            scores = np.where(pair[:, None], transformed(np.where(known, scores, 0), self.post_transform), alone)
+            scores = np.where(pair[:, None], transformed(np.where(scored, scores, 0), self.post_transform), alone)
         return winners.astype(np.int64), scores
 
     def _alone(self, score: Array, one_sided: bool, positive: bool) -> Array:

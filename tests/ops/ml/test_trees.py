@@ -114,6 +114,25 @@ def test_classifier_of_two(transform: str, base: list[float], ids: list[int], po
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"])
+@pytest.mark.parametrize("base", [[], [0.5]], ids=["plain", "base"])
+@pytest.mark.parametrize("positive", [False, True])
+def test_classifier_of_one(transform: str, base: list[float], positive: bool) -> None:
+    attributes = Grown(5).attributes("class", [0], positive)
+    if base:
+        attributes["base_values"] = base
+    compare(
+        "TreeEnsembleClassifier", [rows(8)], 2, domain=DOMAIN, rtol=1e-4, post_transform=transform, **attributes,
+        classlabels_int64s=[7],
+    )  # fmt: skip
+
+
+def test_one_text_as_a_label_does_not_tell_rows_apart() -> None:
+    attributes = {**Grown(5).attributes("class", [0]), "classlabels_strings": ["a"]}
+    with pytest.raises(errors.OnnxRuntimeError, match="classlabels_strings holds one label"):
+        ours("TreeEnsembleClassifier", [rows(8)], 2, domain=DOMAIN, **attributes)
+
+
 def votes(classes: int, given: list[list[float]]) -> dict[str, Any]:
     """Trees of one leaf each, which gives the classes the weights in `given` whatever the row is."""
     entries = [(tree, index, weight) for tree, row in enumerate(given) for index, weight in enumerate(row) if weight]
