@@ -279,25 +279,23 @@ class TreeEnsembleClassifier(_Named):
         else:
             first = first + base[0] if base.size else first
             pair = both
-        first, second = _rounded(first, single), _rounded(second, single)
-        decisive = np.where(both, second, first)
-        winners = decisive > (0.5 if one_sided and positive else 0)
-        scores = np.stack([first, second], axis=1)
+        # A class that no leaf of the row has a weight for counts 0, whatever its base value.
+        scores = np.where(scored, _rounded(np.stack([first, second], axis=1), single), 0)
+        winners = np.where(both, scores[:, 1], scores[:, 0]) > (0.5 if one_sided and positive else 0)
         if scores.size:
-            alone = self._alone(first, one_sided, positive)
-            # A class that no leaf of the row has a weight for counts 0, whatever its base value.
-            scores = np.where(pair[:, None], transformed(np.where(scored, scores, 0), self.post_transform), alone)
+            alone = self._alone(scores[:, 0], one_sided, positive)
+            scores = np.where(pair[:, None], transformed(scores, self.post_transform), alone)
         return winners.astype(np.int64), scores
 
     def _alone(self, score: Array, one_sided: bool, positive: bool) -> Array:
-        """Two scores from one class's sum."""
+        """Two scores from one class's sum; onnxruntime leaves the second one unset where this gives 0."""
         if self.post_transform == "PROBIT":
             return np.stack([probit(score), np.zeros_like(score)], axis=1)
-        if not one_sided:
+        if not one_sided and self.base().size:
             return np.stack([score, np.zeros_like(score)], axis=1)
         if self.post_transform == "LOGISTIC":
             return np.stack([logistic(-score), logistic(score)], axis=1)
-        return np.stack([1 - score if positive else -score, score], axis=1)
+        return np.stack([1 - score if one_sided and positive else -score, score], axis=1)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         rows = row_count(inputs[0])

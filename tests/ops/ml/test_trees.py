@@ -114,6 +114,29 @@ def test_classifier_of_two(transform: str, base: list[float], ids: list[int], po
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC"])
+@pytest.mark.parametrize("base", [[], [0.5, -0.25]], ids=["plain", "two_bases"])
+@pytest.mark.parametrize("ids", [1, 2, [0, 1]], ids=["first", "either", "both"])
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": [0, 1]}, {"classlabels_strings": ["a", "b"]}], ids=str)
+def test_leaves_with_weights_for_one_class_or_none(
+    transform: str, base: list[float], ids: Any, positive: bool, labels: dict[str, Any]
+) -> None:
+    attributes = Grown(9, trees=1).attributes("class", ids, positive)
+    for name in ("treeids", "ids", "weights", "nodeids"):
+        attributes[f"class_{name}"] = [
+            value
+            for value, node in zip(attributes[f"class_{name}"], attributes["class_nodeids"], strict=True)
+            if node % 3
+        ]
+    if base:
+        attributes["base_values"] = base
+    compare(
+        "TreeEnsembleClassifier", [rows(40)], 2, domain=DOMAIN, rtol=1e-4, post_transform=transform, **attributes,
+        **labels,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"])
 @pytest.mark.parametrize("base", [[], [0.5]], ids=["plain", "base"])
 @pytest.mark.parametrize("positive", [False, True])

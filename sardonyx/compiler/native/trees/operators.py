@@ -155,11 +155,10 @@ class TreeClasses(NativeKernel):
             first, second = where(both, -sums, first + base[0].item()), where(both, sums, second)
         elif base.size:
             first = first + base[0].item()
-        first, second = _rounded(first, single), _rounded(second, single)
+        first = where(scored[0], _rounded(first, single), 0.0)
+        second = where(scored[1], _rounded(second, single), 0.0)
         winners = where(where(both, second, first) > (0.5 if one_sided and positive else 0.0), constant(1, I64), 0)
-        pair = transformed_pair(
-            where(scored[0], first, 0.0), where(scored[1], second, 0.0), self.parameters["transform"]
-        )
+        pair = transformed_pair(first, second, self.parameters["transform"])
         if base.size != 2:
             alone = self._alone(first, one_sided, positive)
             pair = (where(both, pair[0], alone[0]), where(both, pair[1], alone[1]))
@@ -170,6 +169,6 @@ class TreeClasses(NativeKernel):
     def _alone(self, score: Expr, one_sided: bool, positive: bool) -> tuple[Expr, Expr]:
         """Two scores from one class's sum."""
         transform = self.parameters["transform"]
-        if not one_sided and transform != "PROBIT":
+        if not one_sided and transform != "PROBIT" and self.parameters["base"].size:
             return score, constant(0.0, F64)
-        return both_scores(score, transform, 1 - score if positive else -score)
+        return both_scores(score, transform, 1 - score if one_sided and positive else -score)
