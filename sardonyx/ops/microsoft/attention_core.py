@@ -51,13 +51,13 @@ def all_cached(sizes: Sequence[tuple[int, int]], capacity: int | None, longest: 
 
     The sizes are those that `check_new_rows` takes; ValueError where they fit in neither way.
     """
-    batch = sizes[0][0]
-    if capacity is None or list(sizes[1:]) != [(batch, 0)] * 2:
+    borrows = capacity is not None and list(sizes[1:]) == [(sizes[0][0], 0)] * 2
+    if not borrows:
         check_new_rows(sizes)
-        return False
-    if longest > capacity:
-        raise ValueError(f"without new keys the total length {longest} must lie within the cache's {capacity} rows")
-    return True
+    new = sizes[1][1]
+    if capacity is not None and longest > capacity + new:
+        raise ValueError(f"a total length of {longest} is more than a cache of {capacity} rows and {new} new keys have")
+    return borrows
 
 
 def grouped_heads(
@@ -120,11 +120,18 @@ def attend(
         scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
     for added in bias:
         if added is not None:
+            if not _broadcasts(added.shape, scores.shape):
+                raise ValueError(f"a bias of shape {added.shape} does not fit scores of shape {scores.shape}")
             scores = scores + wide(added)
     if keep is not None:
         scores = np.where(keep, scores, np.float32(-np.inf))
     weights = softmax(scores, sink)
     return Attended(grouped_matmul(weights, wide(value)), scores, weights)
+
+
+def _broadcasts(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    sizes = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(one in (1, size) for one, size in sizes)
 
 
 def softmax(scores: Array, sink: Array | None = None) -> Array:

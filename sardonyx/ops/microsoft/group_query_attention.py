@@ -127,6 +127,8 @@ class GroupQueryAttention(Operator):
         q, k, v = grouped_heads(query, key, value, self.num_heads, self.kv_num_heads)
         longest = int(total.reshape(()))
         capacity = None if past_k is None or past_v is None else min(past_k.shape[2], past_v.shape[2])
+        if capacity is not None and self.sliding_window_cache:
+            capacity = longest
         borrows = all_cached([(one.shape[0], one.shape[2]) for one in (q, k, v)], capacity, longest)
         if q_norm is not None and k_norm is not None:
             q = normalized(q, 1, self.qk_norm_epsilon, centred=False)[0] * wide(q_norm)
@@ -219,6 +221,8 @@ class GroupQueryAttention(Operator):
         batch, heads, length, size = new.shape
         capacity = longest if past is None or self.sliding_window_cache else max(longest, past.shape[2])
         cache = np.zeros((batch, heads, capacity, size), new.dtype)
+        if past is not None and (past.shape[:2], past.shape[3]) != ((batch, heads), size):
+            raise ValueError(f"a cache of shape {past.shape} does not fit new keys and values {cache.shape}")
         for entry, start in enumerate(starts.tolist()):
             if past is not None and start:
                 held = start
@@ -259,6 +263,7 @@ class GroupQueryAttention(Operator):
         query, key, _, past_k, past_v, _, total = given[:7]
         expect_rank(query, (3,), "query")
         expect_rank(past_k, (4,), "past_key")
+        expect_rank(past_v, (4,), "past_value")
         batch, length = dim(query, 0), dim(query, 1)
         size = self.head_size(query, key)
         output = like(query, (batch, length, size * self.num_heads))

@@ -15,6 +15,10 @@ RNG = np.random.default_rng(0)
 BATCH, LENGTH, HEADS, KEY_HEADS, SIZE, PAST = 2, 4, 4, 2, 16, 5
 BASE = {"num_heads": HEADS, "kv_num_heads": KEY_HEADS}
 OP = "GroupQueryAttention"
+# What is known before the run decides where the node runs: its kernel must know the total length.
+HOST: dict[str, Any] = {}
+NATIVE: dict[str, Any] = {"constants": (6,), "symbolic": False}
+PLACES = pytest.mark.parametrize("place", [HOST, NATIVE], ids=["host", "native"])
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -74,9 +78,12 @@ def cached_only(queries: int, capacity: int, *ends: int) -> list[Any]:
     ids=["one", "batch", "several", "prompt", "buffer"],
 )
 @pytest.mark.parametrize("attributes", [{}, {"do_rotary": 1}, {"local_window_size": 2}], ids=str)
-def test_all_keys_lie_in_the_cache_of_another_layer(given: list[Any], attributes: dict[str, Any]) -> None:
+@PLACES
+def test_all_keys_lie_in_the_cache_of_another_layer(
+    given: list[Any], attributes: dict[str, Any], place: dict[str, Any]
+) -> None:
     inputs = [*given, *ROTATION] if "do_rotary" in attributes else given
-    peer.compare(OP, inputs, 3, {**BASE, **attributes})
+    peer.compare(OP, inputs, 3, {**BASE, **attributes}, **place)
 
 
 @pytest.mark.parametrize("given", [cached_only(3, 8, 8), cached_only(8, 8, 8)], ids=["several", "prompt"])
@@ -84,17 +91,37 @@ def test_scores_over_the_cache_of_another_layer(given: list[Any]) -> None:
     peer.compare(OP, [*given, *ROTATION], 4, {**BASE, "do_rotary": 1, "qk_output": 1})
 
 
-def test_a_cache_that_does_not_hold_all_keys_is_named() -> None:
-    given = cached_only(1, 4, 5)
-    with pytest.raises(Exception, match="total length 5 must lie within the cache's 4 rows"):
-        peer.run(OP, given, 3, BASE)
+@PLACES
+def test_a_cache_that_does_not_hold_all_keys_is_named(place: dict[str, Any]) -> None:
+    for given, new in ((cached_only(1, 4, 5), 0), ([*qkv(1, 1), *cache(4, 1), i32(5), i32(6)], 1)):
+        words = f"a total length of {5 + new} is more than a cache of 4 rows and {new} new keys have"
+        with pytest.raises(Exception, match=words):
+            peer.run(OP, given, 3, BASE, **place)
 
 
-@pytest.mark.parametrize("outputs", [3, 4], ids=["native", "host"])
-def test_an_entry_without_keys_is_named(outputs: int) -> None:
-    attributes = {**BASE, "qk_output": 1} if outputs == 4 else BASE
+@pytest.mark.parametrize(
+    ("index", "shape", "words"),
+    [
+        (3, (1, KEY_HEADS, PAST, SIZE), "a cache of shape .*1, 2, 5, 16.* does not fit new keys and values"),
+        (4, (BATCH, KEY_HEADS, PAST, SIZE + 1), "a cache of shape .*2, 2, 5, 17.* does not fit new keys and values"),
+        (4, (PAST, SIZE), "'past_value' is expected to have 4 dimensions"),
+        (10, (1, 1, 0, PAST + 1), "a bias of shape .*1, 1, 0, 6.* does not fit scores of shape .*2, 4, 1, 6"),
+    ],
+)
+@PLACES
+def test_shapes_that_do_not_fit_are_named(
+    index: int, shape: tuple[int, ...], words: str, place: dict[str, Any]
+) -> None:
+    given = [*STEP, *[None] * 4]
+    given[index] = normal(*shape)
+    with pytest.raises(Exception, match=words):
+        peer.run(OP, given, 3, BASE, **place)
+
+
+@PLACES
+def test_an_entry_without_keys_is_named(place: dict[str, Any]) -> None:
     with pytest.raises(Exception, match=r"'seqlens_k'.* -5.* does not fit"):
-        peer.run(OP, [*PROMPT[:5], i32(3, -5), i32(4)], outputs, attributes)
+        peer.run(OP, [*PROMPT[:5], i32(3, -5), i32(4)], 3, BASE, **place)
 
 
 @pytest.mark.parametrize("given", ["prompt", "step", "positions"])
@@ -106,11 +133,10 @@ def test_rotation(given: str, interleaved: int) -> None:
     peer.compare(OP, inputs, 3, {**BASE, "do_rotary": 1, "rotary_interleaved": interleaved})
 
 
-@pytest.mark.parametrize("outputs", [3, 4], ids=["native", "host"])
-def test_a_prompt_counts_from_the_first_of_its_positions(outputs: int) -> None:
+@PLACES
+def test_a_prompt_counts_from_the_first_of_its_positions(place: dict[str, Any]) -> None:
     positions = np.array([[3, 1, 4, 1], [0, 1, 2, 3]])
-    attributes = {**BASE, "do_rotary": 1, "qk_output": 1 if outputs == 4 else 0}
-    peer.compare(OP, [*PROMPT, *ROTATION, positions], outputs, attributes)
+    peer.compare(OP, [*PROMPT, *ROTATION, positions], 3, {**BASE, "do_rotary": 1}, **place)
 
 
 @pytest.mark.parametrize(
