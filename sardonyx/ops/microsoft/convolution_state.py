@@ -105,8 +105,10 @@ class CausalConvWithState(StatefulConvolution):
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, weight = inputs[0], inputs[1]
-        if x is None or x.shape is None or len(x.shape) < 3:
-            return [same(x)]
+        if x is None or x.shape is None:
+            return [same(x), like(x, None)]
+        if len(x.shape) < 3:
+            raise ValueError(f"input 'input' is expected to have at least 3 dimensions, got {len(x.shape)}")
         held: Dim = (dim(weight, -1) - 1) * self.dilation
         shape = (x.shape[0], held, *x.shape[2:]) if self.channels_last else (*x.shape[:-1], held)
         return [same(x), like(x, (self.state_window, *shape) if self.state_window else shape)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import sardonyx
 from tests.ops.microsoft import peer
 
 RNG = np.random.default_rng(8)
@@ -40,6 +41,22 @@ def test_one_tap_has_no_state(channels_last: int) -> None:
     if not channels_last:
         x, past = normal(2, 6, 5), normal(2, 6, 0)
     peer.compare("CausalConvWithState", [x, normal(6, 1, 1), None, past], 2, {"channels_last": channels_last})
+
+
+def test_an_input_of_unknown_rank_has_a_state() -> None:
+    given = [normal(2, 6, 5), normal(6, 1, 4)]
+    model = peer.one_node("CausalConvWithState", given, 2)
+    for value in model.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    for value in model.graph.output:
+        value.type.Clear()
+    found = sardonyx.InferenceSession(model.SerializeToString()).run(None, peer.feeds(model, given))
+    peer.check(found, peer.run("CausalConvWithState", given, 2), 0, 0)
+
+
+def test_a_vector_has_no_positions() -> None:
+    with pytest.raises(Exception, match="'input' is expected to have at least 3 dimensions, got 1"):
+        peer.run("CausalConvWithState", [normal(6), normal(6, 1, 4)], 2)
 
 
 @pytest.mark.parametrize("length", [2, 5])
