@@ -198,6 +198,5 @@ class WordConvEmbedding(Operator):
 
 
 def _length(word: Array) -> int:
-    """How many characters come before the first 0."""
-    ends = np.flatnonzero(word <= 0)
-    return int(ends[0]) if ends.size else len(word)
+    """How many characters a word has: as onnxruntime counts, those above 0, but none where the first one is 0."""
+    return int(np.count_nonzero(word > 0)) if word.size and word[0] > 0 else 0

@@ -76,6 +76,11 @@ def test_word_convolution_embedding(window: int) -> None:
     )
 
 
+def test_zeros_inside_of_a_word_shorten_it() -> None:
+    words = np.array([[1, 2, 0, 3, 1, 0], [3, 0, 0, 1, 2, 1], [1, 2, 3, 0, 0, 1]], np.int32)
+    peer.compare("WordConvEmbedding", [words, normal(4, 1, 2, 5), normal(4), normal(4, 5)], [1], constants=(1, 2, 3))
+
+
 def test_an_empty_word_gives_zeros() -> None:
     words = np.array([[0, 0, 0], [1, 0, 0]], np.int32)
     (found,) = peer.run("WordConvEmbedding", [words, np.ones((2, 1, 2, 3), np.float32), normal(2), normal(4, 3)], [1])
