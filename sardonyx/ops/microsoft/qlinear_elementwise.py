@@ -70,10 +70,20 @@ def quantities(dtypes: Sequence[np.dtype[Any] | None], *places: tuple[int | None
     return found
 
 
-def are_numbers(node: ir.Node, places: Sequence[int]) -> bool:
-    """Whether the inputs at these places, where they are given, are known to have one element each."""
-    given = [node.inputs[place] for place in places if place < len(node.inputs)]
-    return all(value is None or (value.shape is not None and all(dim == 1 for dim in value.shape)) for value in given)
+def are_numbers(node: ir.Node, places: Sequence[int], beside: Sequence[int] = ()) -> bool:
+    """Whether the inputs at these places, where they are given, are known to have one element each.
+
+    Those `beside` which they are broadcast must have their rank at least, or the result would have more axes.
+    """
+
+    def shapes(of: Sequence[int]) -> list[ir.Shape | None]:
+        return [value.shape for place in of if place < len(node.inputs) and (value := node.inputs[place]) is not None]
+
+    given = shapes(places)
+    most = max((len(shape) for shape in shapes(beside) if shape is not None), default=0) if beside else None
+    return all(
+        shape is not None and all(dim == 1 for dim in shape) and (most is None or len(shape) <= most) for shape in given
+    )
 
 
 def rescaled(value: Expr, target: Quantity) -> Expr:
@@ -104,7 +114,7 @@ class Binary(Operator):
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         parts = quantities(padded(inputs, 8), (0, 1, 2), (3, 4, 5), (None, 6, 7))
-        if parts is None or not are_numbers(self.node, (1, 2, 4, 5, 6, 7)):
+        if parts is None or not are_numbers(self.node, (1, 2, 4, 5, 6, 7), (0, 3)):
             return Host(self.run, self.host_reason)
         target = inputs[7] if len(inputs) > 7 and inputs[7] is not None else inputs[0]
         assert target is not None
@@ -170,7 +180,7 @@ class Lookup(SameAsFirst):
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         parts = quantities(padded(inputs, 5), (0, 1, 2), (None, 3, 4))
-        if parts is None or not are_numbers(self.node, (1, 2, 3, 4)):
+        if parts is None or not are_numbers(self.node, (1, 2, 3, 4), (0,)):
             return Host(self.run, self.host_reason)
         x, y = parts
         target = inputs[4] if len(inputs) > 4 and inputs[4] is not None else inputs[0]
@@ -222,7 +232,7 @@ class QLinearWhere(Operator):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         parts = quantities(inputs, (1, 2, 3), (4, 5, 6), (None, 7, 8))
         target = inputs[8]
-        if parts is None or target is None or not are_numbers(self.node, (2, 3, 5, 6, 7, 8)):
+        if parts is None or target is None or not are_numbers(self.node, (2, 3, 5, 6, 7, 8), (0, 1, 4)):
             return Host(self.run, self.host_reason)
         x, y, z = parts
         yes, no = (rescaled((part.number - part.zero) * part.scale, z) for part in (x, y))
@@ -312,7 +322,7 @@ class MulInteger(Operator):
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         dtypes = tuple(dtype for dtype in inputs if dtype is not None)
-        if any(dtype.name not in _BYTES for dtype in dtypes) or not are_numbers(self.node, (1, 3)):
+        if any(dtype.name not in _BYTES for dtype in dtypes) or not are_numbers(self.node, (1, 3), (0, 2)):
             return Host(self.run, self.host_reason)
         a, a_zero, b, b_zero = padded(leaves(inputs), 4)
         whole = np.dtype(np.int32)

@@ -50,6 +50,16 @@ def test_table(op_type: str, attributes: dict[str, float], dtype: type) -> None:
     steps(op_type, [x, scale(0.05), np.array(60, dtype), y_scale, np.array(3, dtype)], 1, attributes)
 
 
+def test_parameters_with_an_axis_leave_scalars_scalars() -> None:
+    x, step, zero = np.array(150, np.uint8), np.array([0.05], np.float32), np.array([100], np.uint8)
+    for op_type in ("QLinearSigmoid", "QLinearLeakyRelu"):
+        peer.compare(op_type, [x, step, zero, step, zero], [2], constants=(1, 2, 3, 4))
+    constants = (2, 3, 5, 6, 7, 8)
+    peer.compare("QLinearWhere", [np.array(True), x, step, zero, x, step, zero, step, zero], [2], constants=constants)
+    (product,) = peer.run("MulInteger", [x, zero, x, zero], [6], constants=(1, 3))
+    assert product.shape == ()
+
+
 @pytest.mark.parametrize("op_type", ["QLinearSigmoid", "QLinearLeakyRelu"])
 def test_absent_zero_points_are_zero(op_type: str) -> None:
     # onnxruntime does not survive absent zero points here, so the node is compared with itself.
