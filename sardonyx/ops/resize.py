@@ -129,6 +129,13 @@ class ResampleRule:
         """Whether places may lie outside of the input, where the result is `extrapolation_value`."""
         return self.coordinates == "tf_crop_and_resize"
 
+    def rounds(self, dtype: np.dtype[Any]) -> bool:
+        """Whether results are rounded to the nearest of this type, halves away from zero, and not towards zero.
+
+        onnxruntime does so with antialiasing alone, there after each axis.
+        """
+        return self.antialias and self.mode != "nearest" and dtype.kind in "iu"
+
     def keeps(self, resize: AxisResize) -> bool:
         """Whether an axis stays as it is."""
         return resize.scale == 1 and resize.output == resize.length and not self.crops
@@ -215,6 +222,8 @@ class Resampling(Operator):
                 result = result.copy() if np.may_share_memory(result, x) else result
                 result[(slice(None),) * axis + (where,)] = rule.extrapolation_value
         if x.dtype.kind in "iu" and result.dtype != x.dtype:
+            if rule.rounds(x.dtype):
+                result = result + np.copysign(result.dtype.type(0.5), result)
             limits = np.iinfo(x.dtype)
             result = np.clip(result, limits.min, limits.max)
         result = result.astype(x.dtype, copy=False)

@@ -120,6 +120,21 @@ def test_types(dtype: Any, tolerance: float, mode: str, variant: str) -> None:
         np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), rtol=0, atol=tolerance * 200)
 
 
+@variants
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize(("shape", "scales", "last"), WEIGHTED, ids=str)
+def test_antialiased_integers_are_rounded(
+    shape: tuple[int, ...], scales: list[float], last: bool, mode: str, dtype: Any, variant: str
+) -> None:
+    x = np.random.default_rng(6).integers(-100 if dtype != np.uint8 else 0, 100, shape).astype(dtype)
+    exact, _ = resized(x.astype(np.float64), scales, variant, last=last, mode=mode, antialias=1)
+    limits = np.iinfo(dtype)
+    for found in resized(x, scales, variant, last=last, mode=mode, antialias=1):
+        # Float32 falls on either side of a half.
+        assert np.abs(found - np.clip(exact, limits.min, limits.max)).max() < 0.5001
+
+
 def test_channels_last_stays_so() -> None:
     x = random((1, 20, 6, 7), np.float32)
     for mode in ("nearest", "linear", "cubic"):

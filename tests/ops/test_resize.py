@@ -52,6 +52,18 @@ def test_cropping_fills_what_lies_outside() -> None:
     assert_same(ours("Resize", *inputs, **attributes), theirs("Resize", *inputs, **attributes), 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_antialiased_integers(dtype: type, mode: str) -> None:
+    pytest.importorskip("onnxruntime")
+    lowest = -100 if dtype == np.int32 else 0
+    # Along one axis: along two, onnxruntime rounds after each.
+    x = np.random.default_rng(1).integers(lowest, 200, (1, 2, 4, 40)).astype(dtype)
+    inputs = (x, None, np.array([1, 1, 1, 0.5], np.float32))
+    attributes = {"mode": mode, "antialias": 1}
+    assert_same(ours("Resize", *inputs, **attributes), theirs("Resize", *inputs, **attributes), 0, 0)
+
+
 def test_neither_scales_nor_sizes_is_an_error() -> None:
     with pytest.raises(Exception, match="either scales or sizes"):
         ours("Resize", X, None, np.array([], np.float32))

@@ -203,9 +203,9 @@ def _weighted(binder: Binder, x: Tensor, result: Tensor, plan: Sequence[AxisResi
         shape = [plan[axis].output if axis in now else size for axis, size in enumerate(x.shape)]
         made = binder.new(working, shape) if left else result
         taps = [rule.taps(plan[axis]) for axis in now]
-        dense = _dense_behind(binder, x, now[0])
-        if now != [rank - 2, rank - 1] or not bind_resized_strips(binder, dense, made, now[0], *taps):
-            _Sums(binder, dense, made, now[0]).add(*taps)
+        dense, rounds = _dense_behind(binder, x, now[0]), rule.rounds(made.dtype)
+        if now != [rank - 2, rank - 1] or not bind_resized_strips(binder, dense, made, now[0], *taps, rounds=rounds):
+            _Sums(binder, dense, made, now[0], rounds=rounds).add(*taps)
         x = made
 
 
@@ -221,8 +221,8 @@ Taps = tuple[Array, Array]
 class _Sums:
     """A step that sums along an axis of `x`, or along that and the next one; `x` is dense behind the axis."""
 
-    def __init__(self, binder: Binder, x: Tensor, result: Tensor, axis: int) -> None:
-        self.binder, self.x, self.result, self.axis = binder, x, result, axis
+    def __init__(self, binder: Binder, x: Tensor, result: Tensor, axis: int, *, rounds: bool) -> None:
+        self.binder, self.x, self.result, self.axis, self.rounds = binder, x, result, axis, rounds
         self.working = np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
         self.lanes = binder.target.lanes(F64 if x.dtype == np.float64 else F32)
 
@@ -258,7 +258,8 @@ class _Sums:
         assert source is not None
         assert output is not None
         spec = ResampleSpec(
-            source, output, _unrolled(places.shape[1]), kind, unrolled, phases.distances if phases else ()
+            *(source, output, _unrolled(places.shape[1]), kind, unrolled, phases.distances if phases else ()),
+            self.rounds,
         )
         flops = 2.0 * (line * places.shape[1] + (0 if across is None else width * across[0].shape[1]))
         per_chunk = elements_per_chunk(items, line * item + width * result.dtype.itemsize, int(flops))

@@ -33,10 +33,12 @@ class _Across:
     weights: Array
 
 
-def bind_resized_strips(binder: Binder, x: Tensor, result: Tensor, axis: int, down: Taps, across: Taps) -> bool:
+def bind_resized_strips(
+    binder: Binder, x: Tensor, result: Tensor, axis: int, down: Taps, across: Taps, *, rounds: bool = False
+) -> bool:
     """Add the step that resizes an axis and the one behind it, which is the last one that matters; whether it fits.
 
-    Where each element has one tap of the weight 1, elements are only moved.
+    Where each element has one tap of the weight 1, elements are only moved. `rounds`: to the nearest integer.
     """
     target, source, output = binder.target, type_of(x.dtype), type_of(result.dtype)
     taps = down[0].shape[1], across[0].shape[1]
@@ -59,6 +61,7 @@ def bind_resized_strips(binder: Binder, x: Tensor, result: Tensor, axis: int, do
     spec = ResizedStripSpec(
         *(source, output, *taps, weighted, vectors, whole < strips, halves),
         *(size < lanes, width < lanes),
+        rounds,
     )
     item, planes = x.dtype.itemsize, math.prod(x.shape[:axis])
     operations = 2.0 * sum(taps)

@@ -16,16 +16,19 @@ def working_type(storage: Type) -> Type:
 
 
 class Elements:
-    """Elements of a storage type at an address, read and written as those of a working type (F32 or F64)."""
+    """Elements of a storage type at an address, read and written as those of a working type (F32 or F64).
 
-    def __init__(self, address: Pointer, storage: Type, working: Type) -> None:
-        self.storage, self.working = storage, working
+    With `rounds`, integers are rounded to the nearest, halves away from zero.
+    """
+
+    def __init__(self, address: Pointer, storage: Type, working: Type, *, rounds: bool = False) -> None:
+        self.storage, self.working, self.rounds = storage, working, rounds
         self.pointer = address.cast(memory_type(storage))
         self._k = address.function
 
     def offset(self, elements: Any) -> Elements:
         """The elements that begin so many further on."""
-        return Elements(self.pointer.offset(elements), self.storage, self.working)
+        return Elements(self.pointer.offset(elements), self.storage, self.working, rounds=self.rounds)
 
     def load(self, index: Any = 0, lanes: int = 1, mask: Value | None = None) -> Value:
         return self._read(self.pointer.load(index, lanes, mask))
@@ -39,6 +42,9 @@ class Elements:
 
     def store(self, value: Value, index: Any = 0, mask: Value | None = None) -> None:
         """Write numbers rounded to the type: to nearest, of integers towards zero and into their range."""
+        if self.rounds:
+            half = self._k.constant(value.type, 0.5)
+            value = value + self._k.select(value < 0.0, -half, half)
         self.pointer.store(stored(self._k, value, self.storage), index, mask)
 
 

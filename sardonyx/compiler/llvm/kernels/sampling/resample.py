@@ -54,6 +54,7 @@ class ResampleSpec:
     across: Across = "none"
     taps: int = 0
     phases: tuple[tuple[int, ...], ...] = ()  # of each, how far its taps are from the element
+    rounds: bool = False  # to the nearest integer
 
     @property
     def working(self) -> Type:
@@ -110,7 +111,7 @@ def emit_resample(target: Target, spec: ResampleSpec) -> str:
     """
     k, words = kernel_frame(target)
     source = k.pointer(words.load(0), U8)
-    output = Elements(k.pointer(words.load(1), U8), spec.output, spec.working)
+    output = Elements(k.pointer(words.load(1), U8), spec.output, spec.working, rounds=spec.rounds)
     rows, line, width = words.load(4), words.load(8), words.load(13)
     down = _Taps(k, words, 5, spec.down, spec.working, I64)
     across = _Taps(k, words, 9, spec.taps, spec.working, I32)

@@ -37,6 +37,7 @@ class ResizedStripSpec:
     halves: int
     short_source: bool
     short_result: bool
+    rounds: bool = False  # to the nearest integer
 
     def argument_names(self) -> tuple[str, ...]:
         """The words of the kernel's arguments, before rank and table of the dimensions over planes.
@@ -101,7 +102,7 @@ class _Writer:
         k, a, spec = self.k, self.a, self.spec
         vectors = [self._vector(number + index) for index in range(count)]
         source = k.pointer(a["x"], U8).offset(start)
-        output = Elements(k.pointer(a["y"], U8), spec.output, F32)
+        output = Elements(k.pointer(a["y"], U8), spec.output, F32, rounds=spec.rounds)
         read, fresh, weights = (
             k.pointer(a[name], scalar) for name, scalar in (("read", I64), ("fresh", I64), ("weights_down", F32))
         )
