@@ -36,6 +36,10 @@ def numbers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Arr
         ((2, 9, 4), 1, (2, 2)),
         ((3, 9, 70), 1, (0,)),
         ((3, 4, 0), 1, (2,)),
+        ((13, 6), 1, (5,)),
+        ((2, 2, 5, 2), 2, (3, 2)),
+        ((3000, 4), 1, (7,)),
+        ((5, 9000), 1, (9000,)),
         ((3, 40_000), 0, (2,)),
         ((6000,), 0, (9000,)),
     ],
@@ -95,6 +99,33 @@ def test_an_index_out_of_bounds_is_a_fault(shape: tuple[int, ...], wrong: int, v
     assert memory.run(binder) == [
         f"indices element out of data bounds, idx={wrong} must be within the inclusive range [-7,6] on axis 0"
     ]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("seed", range(8))
+def test_short_rows_under_many_outer_places(seed: int, variant: str) -> None:
+    rng = np.random.default_rng(seed)
+    outer, size, count, inner = (int(rng.integers(1, most)) for most in (60, 20, 30, 4))
+    data = rng.standard_normal((outer, size, inner)).astype(rng.choice([np.float16, np.float32, np.float64]))
+    data[rng.random(data.shape) < 0.2] = np.nan
+    indices = rng.integers(-size, size, count)
+    for known in ([], [1]):
+        binder, memory, (result,) = bind(Gather({"axis": 1}), [data, indices], variant, known=known)
+        assert not memory.run(binder, one_by_one=True)
+        assert result is not None
+        np.testing.assert_array_equal(memory.read(result), np.take(data, indices, 1))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("wrong", [-8, 7, 2**62])
+def test_a_wrong_index_of_short_rows_leaves_the_others(wrong: int, variant: str) -> None:
+    data = np.arange(63, dtype=np.float32).reshape(9, 7)
+    binder, memory, (result,) = bind(Gather({"axis": 1}), [data, np.array([1, wrong, -7])], variant)
+    assert memory.run(binder) == [
+        f"indices element out of data bounds, idx={wrong} must be within the inclusive range [-7,6] on axis 1"
+    ]
+    assert result is not None
+    np.testing.assert_array_equal(memory.read(result)[:, [0, 2]], data[:, [1, 0]])
 
 
 def test_nothing_can_be_gathered_from_nothing() -> None:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from sardonyx.compiler.binding import Address, Binder, Tensor, row_major
-from sardonyx.compiler.llvm.kernels.movement.gather import ElementsSpec, GatherSpec, emit_gather, emit_gather_elements
+from sardonyx.compiler.llvm.kernels.movement.gather import (
+    ABREAST,
+    ElementsSpec,
+    GatherSpec,
+    emit_gather,
+    emit_gather_abreast,
+    emit_gather_elements,
+)
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy
 from sardonyx.compiler.native.movement.view import reshaped_strides
 from sardonyx.compiler.native.template import NativeKernel, template
@@ -20,6 +27,8 @@ from sardonyx.ops.shape import axis_of
 BLOBS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # A chunk holds no more rows than this: each costs some nanoseconds, however short it is.
 _CHUNK_ROWS = 4096
+# Rows of at most these many bytes take less time than their indices, which are read once for several outer places.
+_SHORT = 32
 
 
 def describe(size: int, axis: int) -> Callable[[int], Exception]:
@@ -132,13 +141,32 @@ def _gather(
     """Add the step that gathers rows, each of them contiguous in the data."""
     row = layout.row
     blob = row if row in BLOBS else 0
+    spec = GatherSpec(blob, indices.dtype.itemsize * 8, len(layout.axes), from_end)
+    table = [number for axis in layout.axes for number in axis]
+    nbytes = 2.0 * output.nbytes + indices.nbytes
+    same = layout.index_step == 0 and len(layout.axes) == 1
+    if blob and row <= _SHORT and same and layout.rows * row <= CHUNK_BYTES and layout.outer >= ABREAST:
+        per_chunk = max(ABREAST, rows_per_chunk(row) // layout.rows // ABREAST * ABREAST)
+        binder.step(
+            emit_gather_abreast,
+            spec,
+            [
+                *(data, indices, output, faults, layout.outer, per_chunk, layout.rows, layout.data_step),
+                *(layout.index_step, row, 0, 0, *table),
+            ],
+            reads=(data, indices),
+            writes=(output,),
+            chunks=-(-layout.outer // per_chunk),
+            nbytes=nbytes,
+            detail=lambda: f"{layout.rows} of {layout.axes[0][0]} rows of {row} bytes, {layout.outer} times",
+        )
+        return
     pieces, piece = (1, row) if blob or row <= CHUNK_BYTES else (-(-row // CHUNK_BYTES), CHUNK_BYTES)
     items = layout.outer * layout.rows * pieces
     per_chunk = rows_per_chunk(piece)
-    table = [number for axis in layout.axes for number in axis]
     binder.step(
         emit_gather,
-        GatherSpec(blob, indices.dtype.itemsize * 8, len(layout.axes), from_end),
+        spec,
         [
             *(data, indices, output, faults, items, per_chunk, layout.rows, layout.data_step, layout.index_step, row),
             *(pieces, piece, *table),
@@ -146,7 +174,7 @@ def _gather(
         reads=(data, indices),
         writes=(output,),
         chunks=-(-items // per_chunk),
-        nbytes=2.0 * output.nbytes + indices.nbytes,
+        nbytes=nbytes,
         detail=lambda: f"{layout.outer * layout.rows} rows of {row} bytes",
     )
 

@@ -11,6 +11,8 @@ from sardonyx.compiler.llvm.kernels.movement.walk import Row, copy_blob, kernel_
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, U8, U64, Type
 
+# Outer places whose rows an index is looked up for once.
+ABREAST = 4
 _FAULT_BYTES = 16
 
 
@@ -61,6 +63,23 @@ def emit_gather(target: Target, spec: GatherSpec) -> str:
     return k.finish()
 
 
+def emit_gather_abreast(target: Target, spec: GatherSpec) -> str:
+    """Short rows under many outer places: an index is read and checked once for `ABREAST` of them.
+
+    Arguments: those of `emit_gather` up to the bytes of a row, the items being outer places, and from the 12th on the
+    table.
+    """
+    k, words = kernel_frame(target)
+    gather = _Gathering(k, words, spec)
+    begin, end = share(k, words.load(4), words.load(5))
+    alone = end - (end - begin) % ABREAST
+    with k.loop(begin, alone, ABREAST) as outer:
+        gather.abreast(outer, ABREAST)
+    with k.loop(alone, end) as outer:
+        gather.abreast(outer, 1)
+    return k.finish()
+
+
 class _Gathering:
     """The arguments of `emit_gather`, and what is done for each row."""
 
@@ -83,6 +102,17 @@ class _Gathering:
             offset, good = self._addressed.place(indices.offset(row * self._spec.depth))
             with self._k.when(good):
                 copy(from_.offset(offset), to.offset(row * nbytes))
+
+    def abreast(self, outer: Value, count: int) -> None:
+        """Whole rows of `blob` bytes under so many outer places, by the same indices."""
+        blob = self._spec.blob
+        sources = [self._data.offset((outer + place) * self._data_step) for place in range(count)]
+        results = [self._output.offset((outer + place) * self.rows * blob) for place in range(count)]
+        with self._k.loop(0, self.rows) as row:
+            offset, good = self._addressed.place(self._indices.offset(row))
+            with self._k.when(good):
+                for source, result in zip(sources, results, strict=True):
+                    copy_blob(source.offset(offset), result.offset(row * blob), blob)
 
     def row(self, outer: Value, row: Value, at: Value, copied: Row) -> None:
         """A part of a row, from byte `at` on."""
