@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from sardonyx.compiler.binding import Bound, Tensor
 from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.native.trees.ensemble import EnsembleWalk
+from sardonyx.compiler.native.trees.operators import TreeClasses
 from sardonyx.compiler.native.trees.packing import WALKS, keys_of, packed
 from sardonyx.ops.ml.forest import LEAF, MODES, Forest, leaves_of
-from tests.compiler.steps import VARIANTS, Memory, new_binder, run_plan
+from tests.compiler.steps import VARIANTS, Memory, bind, new_binder, run_plan
 
 Array = np.ndarray[Any, Any]
 
@@ -157,6 +159,30 @@ def test_offsets_that_need_more_room_take_the_wide_form() -> None:
     (found,) = scores_of(forest, data, 1, "SUM", "")
     np.testing.assert_array_equal(found, forest.aggregated(data, 1, "SUM")[0])
     assert packed(forest, wide=False, entries=False).wide
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("count", [0, 1, 3, 16, 37, 300])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_leaves_that_name_a_class_each(count: int, dtype: Any, variant: str) -> None:
+    forest, data = grown(21, 1, depth=7, dtype=dtype), rows_of(count, dtype)
+    ends = np.flatnonzero(forest.mode == LEAF)
+    classes = len(ends) + 4
+    named = np.random.default_rng(2).permutation(classes)[: len(ends)]
+    forest = replace(forest, leaves=leaves_of(len(forest.mode), ends, named, np.full(len(ends), 0.1), classes))
+    for scores in (True, False):
+        parameters = {
+            "forest": lambda: forest, "base": np.zeros(0), "labels": 3 * np.arange(classes), "transform": "NONE",
+            "positive": True, "scores": scores,
+        }  # fmt: skip
+        binder, memory, (labels, found) = bind(TreeClasses(parameters), [data], variant)
+        assert not memory.run(binder, one_by_one=True)
+        assert labels is not None
+        want, _ = forest.aggregated(data, classes, "SUM")
+        np.testing.assert_array_equal(memory.read(labels), 3 * want.argmax(axis=1) if count else [])
+        assert (found is not None) == scores
+        if found is not None:
+            np.testing.assert_array_equal(memory.read(found), want.astype(np.float32))
 
 
 def test_the_same_bits_for_any_threads_and_batch() -> None:

@@ -90,6 +90,13 @@ class Operator:
         outputs = self.node.outputs
         return index < len(outputs) and outputs[index].name != ""
 
+    def is_read(self, index: int) -> bool:
+        """Whether another node reads an output, or the model gives it."""
+        if not self.has_output(index):
+            return False
+        value = self.node.outputs[index]
+        return bool(value.uses()) or value.is_graph_output()
+
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         """Facts of the outputs; ValueError where the inputs contradict the operator's rule."""
         return inference.by_onnx(self.node, inputs, self.version)

@@ -235,6 +235,7 @@ class TreeEnsembleClassifier(_Named):
             "labels": self._labels(),
             "transform": self.post_transform,
             "positive": bool((self._weights() >= 0).all()),
+            "scores": self.is_read(1),
         }
         return Template("tree_classes", parameters, self.run)
 

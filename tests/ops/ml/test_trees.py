@@ -101,6 +101,28 @@ def test_classifier_of_three(transform: str, base: list[float], ids: Any) -> Non
 
 
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
+@pytest.mark.parametrize("base", [False, True], ids=["plain", "base"])
+@pytest.mark.parametrize("weights", ["own", "of_classes", "of_leaves"])
+@pytest.mark.parametrize("count", [1, 8, 45])
+def test_a_tree_whose_leaves_name_a_class_each(transform: str, base: bool, weights: str, count: int) -> None:
+    grown = Grown(13, trees=1, depth=6)
+    leaves = len(grown.leaves)
+    attributes = grown.attributes("class", 5)
+    ids = attributes["class_ids"]
+    if weights == "own":
+        attributes["class_ids"] = grown.rng.permutation(leaves + 3)[:leaves].tolist()
+    elif weights == "of_classes":
+        attributes["class_weights"] = [attributes["class_weights"][ids.index(one)] for one in ids]
+    if base:
+        attributes["base_values"] = grown.rng.normal(size=leaves + 3).tolist()
+    labels = grown.rng.permutation(leaves + 3).tolist()
+    compare(
+        "TreeEnsembleClassifier", [rows(count)], 2, domain=DOMAIN, rtol=1e-4, post_transform=transform, **attributes,
+        classlabels_int64s=labels,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("base", [[], [0.5], [0.5, -0.25]], ids=["plain", "one_base", "two_bases"])
 @pytest.mark.parametrize("ids", [[0], [1], [0, 1]], ids=["first", "second", "both"])
 @pytest.mark.parametrize("positive", [False, True])

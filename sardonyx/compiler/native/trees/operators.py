@@ -28,6 +28,7 @@ from sardonyx.compiler.native.classic.scores import (
 )
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.compiler.native.trees.ensemble import EnsembleWalk
+from sardonyx.compiler.native.trees.named_classes import naming, weights_by_class
 from sardonyx.kernel.expr import Expr, Input, constant, logical_or, where
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.ml.forest import Forest
@@ -79,13 +80,15 @@ def _rounded(total: Expr, single: bool) -> Expr:
 class TreeClasses(NativeKernel):
     """Labels (int64) and scores of rows.
 
-    Parameters: `forest`, `base` as above; `labels`; `transform`; `positive`: no weight is negative.
+    Parameters: `forest`, `base` as above; `labels`; `transform`; `positive`: no weight is negative; `scores`: whether
+    somebody reads the scores.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         super().__init__(parameters)
         self._walk: EnsembleWalk | None = None
         self._only: int | None = None  # the one class that has weights
+        self._weights: Array | None = None  # those of the classes that leaves name
 
     def declines(self, inputs: Sequence[Fact | None], outputs: Sequence[Fact | None]) -> str | None:
         return "one class alone has no kernel" if len(self.parameters["labels"]) < 2 else None
@@ -98,27 +101,43 @@ class TreeClasses(NativeKernel):
             if classes == 2 and len(given) == 1:
                 self._only, classes = int(given[0]), 1
                 forest = replace(forest, leaves=replace(forest.leaves, target=np.zeros_like(forest.leaves.target)))
+            elif classes > 2 and not self.parameters["base"].size:
+                self._weights = weights_by_class(forest, classes)
+                if self._weights is not None:
+                    forest, classes = naming(forest), 1
             self._walk = EnsembleWalk(forest, classes, "SUM", np.zeros(0))
         return self._walk
 
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         (data,) = inputs
         assert data is not None
         labels: Array = self.parameters["labels"]
         base: Array = self.parameters["base"]
         if base.size > len(labels):
             raise ValueError(f"base_values has {base.size} entries for {len(labels)} classes")
-        scores = self._forest().bind(binder, _rows(binder, data), F64)
-        single = data.dtype != F64
-        if len(labels) == 2:
+        walk, single = self._forest(), data.dtype != F64
+        scores = walk.bind(binder, _rows(binder, data), F64 if self._weights is None else I64)
+        results: Tensor | None
+        if self._weights is not None:
+            winners, results = self._named(binder, scores.values, self._weights, single)
+        elif len(labels) == 2:
             winners, results = self._pair(binder, scores.values, scores.known, base, single)
         else:
             winners, results = self._several(binder, scores.values, scores.known, base, single)
         return [labelled(binder, winners, labels), results]
 
+    def _named(self, binder: Binder, numbers: Tensor, weights: Array, single: bool) -> tuple[Tensor, Tensor | None]:
+        """The classes that leaves name, which win, and the scores of all."""
+        winners = numbers.reshaped((numbers.shape[0],))
+        if not self.parameters["scores"]:
+            return winners, None
+        inputs = [numbers, binder.constant(np.arange(len(weights))), binder.constant(weights)]
+        score = where(Input(I64, 0).equals(Input(I64, 1)), Input(F64, 2), 0.0)
+        return winners, self._results(binder, score, inputs, single)
+
     def _several(
         self, binder: Binder, values: Tensor, known: Tensor | None, base: Array, single: bool
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None]:
         assert known is not None
         classes = values.shape[1]
         more, scored = np.zeros(classes), np.arange(classes) < base.size
@@ -127,11 +146,17 @@ class TreeClasses(NativeKernel):
         total = _rounded(Input(F64, 0) + Input(F64, 2), single)
         chosen = where(logical_or(Input(_TRUTH, 1), Input(_TRUTH, 3)), total, -np.inf)
         (winners,) = by_rows(binder, [winner(chosen)], inputs)
+        winners = winners.reshaped((values.shape[0],))
+        if not self.parameters["scores"]:
+            return winners, None
+        return winners, self._results(binder, Input(F64, 0) + Input(F64, 1), [values, inputs[2]], single)
+
+    def _results(self, binder: Binder, score: Expr, inputs: Sequence[Tensor], single: bool) -> Tensor:
+        """Scores after the post transform."""
         transform = self.parameters["transform"]
         run = by_rows if transform.startswith("SOFTMAX") else by_elements
-        root = transformed(_rounded(Input(F64, 0) + Input(F64, 1), single), transform).cast(F32)
-        (results,) = run(binder, [root], [values, inputs[2]])
-        return winners.reshaped((values.shape[0],)), results
+        (results,) = run(binder, [transformed(_rounded(score, single), transform).cast(F32)], inputs)
+        return results
 
     def _pair(
         self, binder: Binder, values: Tensor, known: Tensor | None, base: Array, single: bool
