@@ -154,17 +154,17 @@ class LabelEncoder(Operator):
             return Host(self.run, "strings are Python objects")
         if len(keys) != len(values) or not len(keys):
             return Host(self.run, "its attributes contradict each other")
-        nans = np.nonzero(np.isnan(keys))[0] if keys.dtype.kind == "f" and self.version >= 4 else np.zeros(0, int)
-        distinct, first = np.unique(keys[keys == keys], return_index=True)
-        first = np.nonzero(keys == keys)[0][first]
-        otherwise = np.array([default], values.dtype)
-        of_nan = values[nans[:1]] if nans.size else otherwise
-        parameters = {
-            "keys": distinct.astype(np.float64 if inputs[0].kind == "f" else np.int64),
-            "values": np.concatenate([values[first], otherwise, of_nan]),
-        }
-        if not len(distinct) or keys.dtype.kind != inputs[0].kind:
+        if keys.dtype.kind != inputs[0].kind:
             return Host(self.run, "the keys are of another kind than the input")
+        used = np.ones(len(keys), bool) if self.version >= 4 else keys == keys
+        if not used.any():
+            return Host(self.run, "no element has a value")
+        distinct, first = np.unique(keys[used], return_index=True)
+        parameters = {
+            "keys": distinct.astype(np.float64 if keys.dtype.kind == "f" else np.int64),
+            "values": values[used][first],
+            "others": np.array(default, values.dtype),
+        }
         return Template("look_up", parameters, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:

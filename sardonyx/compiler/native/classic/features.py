@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Binder, Tensor
+from sardonyx.compiler.binding import Array, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.classic.look_up import LookUpSpec, emit_look_up
+from sardonyx.compiler.native.classic.keyed_table import KeyedTable, float_keys, keyed_table
 from sardonyx.compiler.native.classic.scores import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.gather import Gather
+from sardonyx.compiler.native.movement.view import reshaped_strides
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.compiler.native.template import NativeKernel, template
@@ -49,25 +51,36 @@ class PerFeature(NativeKernel):
 
 @template("look_up")
 class LookUp(NativeKernel):
-    """Each element's value. Parameters: `keys` (distinct, ascending, float64 or int64), `values` (behind those of the
-    keys the one for other elements, and the one for NaN)."""
+    """Each element's value. Parameters: `keys` (distinct, int64 or float64), `values`, and the one of all `others`."""
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        super().__init__(parameters)
+        self._table: KeyedTable | None = None
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         (data,) = inputs
         assert data is not None
-        data = contiguous(binder, data)
-        keys, values = self.parameters["keys"], self.parameters["values"]
-        result = binder.new(values.dtype, data.shape)
-        depth = math.log2(max(2, len(keys)))
+        get = self.parameters
+        if self._table is None:
+            keys: Array = get["keys"]
+            self._table = keyed_table(
+                float_keys(keys) if keys.dtype.kind == "f" else keys, get["values"], get["others"]
+            )
+        table, result = self._table, binder.new(get["values"].dtype, data.shape)
+        if not data.size:
+            return [result]
+        strides = reshaped_strides(data.shape, data.strides, (data.size,))
+        if strides is None:
+            data, strides = contiguous(binder, data), (1,)
+        values = binder.constant(table.values)
         binder.step(
             emit_look_up,
-            LookUpSpec(data.dtype.name, values.dtype.itemsize),
-            [data, result, data.size, _CHUNK, binder.constant(keys), len(keys), binder.constant(values)],
+            LookUpSpec(data.dtype.name, result.dtype.itemsize, table.dense),
+            [data, result, data.size, _CHUNK, strides[0], values, *table.words(binder)],
             reads=(data,),
             writes=(result,),
             chunks=-(-data.size // _CHUNK),
-            flops=depth * data.size,
-            detail=f"{data.size} elements in {len(keys)} keys",
+            detail=f"{data.size} elements in {len(get['keys'])} keys",
         )
         return [result]
 

@@ -11,7 +11,8 @@ def last_not_above(k: Function, keys: Pointer, count: Value, wanted: Value) -> V
     first, rest = k.variable(I64, 0), k.variable(I64, count)  # it lies at `first` or behind it, among `rest` keys
     with k.loop_while(lambda: rest.get() > 1):
         half = rest.get() // 2
-        middle = first.get() + half
-        first.set(k.select(keys.load(middle) <= wanted, middle, first.get()))
+        # A select might become a branch, which is foreseen wrongly every other time.
+        ahead = (keys.load(first.get() + half) <= wanted).to(I64)
+        first.set(first.get() + (half & (0 - ahead)))
         rest.set(rest.get() - half)
     return first.get()
