@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.kernel.expr import Input, constant, isnan, logical_and, logical_not, where
+from sardonyx.kernel.expr import Input, constant, isnan, where
 from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
@@ -120,7 +120,7 @@ class ArrayFeatureExtractor(Operator):
         return [Fact(data.type, (*leading, count))]
 
 
-_NO_CATEGORY = "an element is of no category, and zeros is 0"
+NO_CATEGORY = "an element is of no category, and zeros is 0"
 
 
 @operator("OneHotEncoder", domain=DOMAIN)
@@ -130,7 +130,6 @@ class OneHotEncoder(Operator):
     An element of no category gives a row of 0, or with `zeros` = 0 an error.
     """
 
-    host_reason = "an element of no category must be an error"
     cats_int64s: tuple[int, ...] = ()
     cats_strings: tuple[str, ...] = ()
     zeros: int = 1
@@ -138,40 +137,31 @@ class OneHotEncoder(Operator):
     @cached_property
     def _places(self) -> Table:
         """Of equal categories the last one counts, as in onnxruntime."""
-        return Table(self.cats_strings[::-1], range(len(self.cats_strings))[::-1], -1, np.int64)
+        categories: tuple[Any, ...] = self.cats_strings or self.cats_int64s
+        return Table(categories[::-1], range(len(categories))[::-1], -1, np.int64)
 
     def run(self, data: Array) -> Sequence[Value]:
-        if data.dtype == object:
-            return (self._rows_of_texts(data),)
-        cut = data if data.dtype.kind != "f" else np.where(np.isfinite(data), data, 0).astype(np.int64)
-        result = cut[..., None] == np.array(self.cats_int64s, np.int64)
-        if data.dtype.kind == "f":
-            result &= np.isfinite(data)[..., None]
-        if not self.zeros and not result.any(axis=-1).all():
-            raise ValueError(_NO_CATEGORY)
-        return (result.astype(np.float32),)
-
-    def _rows_of_texts(self, data: Array) -> Array:
-        places = self._places.look_up(data).reshape(-1)
+        numbers, inside = data, np.ones(data.shape, bool)
+        if data.dtype.kind not in "Oiub":
+            inside = np.isfinite(data) & (abs(data.astype(np.float64)) < 2.0**63)
+            numbers = np.where(inside, data, 0).astype(np.int64)
+        places = np.where(inside, self._places.look_up(numbers), -1).reshape(-1)
         known = np.flatnonzero(places >= 0)
         if not self.zeros and len(known) < len(places):
-            raise ValueError(_NO_CATEGORY)
-        result = np.zeros((len(places), len(self.cats_strings)), np.float32)
+            raise ValueError(NO_CATEGORY)
+        count = len(self.cats_strings or self.cats_int64s)
+        result = np.zeros((len(places), count), np.float32)
         result[known, places[known]] = 1
-        return result.reshape(*data.shape, len(self.cats_strings))
+        return (result.reshape(*data.shape, count),)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         dtype = inputs[0]
         if dtype is None or dtype.kind == "O":
             return Host(self.run, "strings are Python objects")
-        if not self.zeros or not self.cats_int64s:
-            return Host(self.run, self.host_reason)
-        x = Input(dtype, 0)
-        found = x.cast(np.int64).equals(Input(np.dtype(np.int64), 1))
-        if dtype.kind == "f":
-            found = logical_and(found, logical_not(isnan(x)))
-        categories = np.array(self.cats_int64s, np.int64)
-        return per_feature(self.run, found.cast(np.float32), (categories,), opens=True)
+        if not self.cats_int64s:
+            return Host(self.run, "its categories are strings")
+        parameters = {"categories": np.array(self.cats_int64s, np.int64), "zeros": bool(self.zeros)}
+        return Template("one_hot_rows", parameters, self.run)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         shape = (inputs[0] or UNKNOWN).shape

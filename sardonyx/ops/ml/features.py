@@ -62,10 +62,9 @@ def per_feature(
     check: Callable[[Sequence[int]], None] = lambda shape: None,
     *,
     reduces: bool = False,
-    opens: bool = False,
 ) -> Kernel:
     """The native kernel of an expression over the input and behind it constants; see `native.classic.features`."""
-    parameters = {"root": root, "constants": constants, "check": check, "reduces": reduces, "opens": opens}
+    parameters = {"root": root, "constants": constants, "check": check, "reduces": reduces}
     return Template("per_feature", parameters, run)
 
 

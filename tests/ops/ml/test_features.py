@@ -79,6 +79,15 @@ def test_feature_vectorizer_that_does_not_fit() -> None:
         ours("FeatureVectorizer", [data, data], domain=DOMAIN, inputdimensions=[3])
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
+def test_one_hot_rows_of_numbers(dtype: Any) -> None:
+    numbers = np.array([[3, 7, 3], [5, -2, 3]], dtype)
+    compare("OneHotEncoder", [numbers], domain=DOMAIN, cats_int64s=[5, 3, 9])
+    compare("OneHotEncoder", [numbers], domain=DOMAIN, cats_int64s=[3, 5, 3, 7, -2], zeros=0)
+    with pytest.raises(errors.OnnxRuntimeError, match="no category"):
+        ours("OneHotEncoder", [numbers], domain=DOMAIN, cats_int64s=[3, 5], zeros=0)
+
+
 @pytest.mark.parametrize("version", [1, 3])
 def test_one_hot_rows_of_texts(version: int) -> None:
     texts = np.array([["b", "z"], ["a", ""], ["c", "a"]], object)

@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.binding import Array, Binder, Tensor
-from sardonyx.compiler.llvm.kernels.classic.look_up import LookUpSpec, emit_look_up
-from sardonyx.compiler.native.classic.keyed_table import KeyedTable, float_keys, keyed_table
+from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.classic.scores import F32
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.movement.gather import Gather
-from sardonyx.compiler.native.movement.view import reshaped_strides
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel
 from sardonyx.compiler.native.template import NativeKernel, template
@@ -29,8 +26,7 @@ class PerFeature(NativeKernel):
     """An expression over elements, or over rows of features, with constants that broadcast to them.
 
     Parameters: `root`, over the input and behind it the `constants` (arrays); `check`, which raises ValueError for a
-    shape that does not fit; `reduces`: the expression reduces rows, the last dimension; `opens`: a last dimension of
-    size 1 is put behind the input's.
+    shape that does not fit; `reduces`: the expression reduces rows, the last dimension.
     """
 
     def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -38,8 +34,6 @@ class PerFeature(NativeKernel):
         assert data is not None
         get = self.parameters
         get["check"](data.shape)
-        if get["opens"]:
-            data = data.reshaped((*data.shape, 1), (*data.strides, 0))
         tensors = [data, *(binder.constant(array) for array in get["constants"])]
         dtypes = [tensor.dtype for tensor in tensors]
         if get["reduces"] and data.size:
@@ -47,42 +41,6 @@ class PerFeature(NativeKernel):
         if get["reduces"]:
             return [binder.new(get["root"].dtype, data.shape)]
         return PointwiseKernel([get["root"]], dtypes).bind(binder, tensors)
-
-
-@template("look_up")
-class LookUp(NativeKernel):
-    """Each element's value. Parameters: `keys` (distinct, int64 or float64), `values`, and the one of all `others`."""
-
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        super().__init__(parameters)
-        self._table: KeyedTable | None = None
-
-    def bind(self, binder: Binder, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        (data,) = inputs
-        assert data is not None
-        get = self.parameters
-        if self._table is None:
-            keys: Array = get["keys"]
-            self._table = keyed_table(
-                float_keys(keys) if keys.dtype.kind == "f" else keys, get["values"], get["others"]
-            )
-        table, result = self._table, binder.new(get["values"].dtype, data.shape)
-        if not data.size:
-            return [result]
-        strides = reshaped_strides(data.shape, data.strides, (data.size,))
-        if strides is None:
-            data, strides = contiguous(binder, data), (1,)
-        values = binder.constant(table.values)
-        binder.step(
-            emit_look_up,
-            LookUpSpec(data.dtype.name, result.dtype.itemsize, table.dense),
-            [data, result, data.size, _CHUNK, strides[0], values, *table.words(binder)],
-            reads=(data,),
-            writes=(result,),
-            chunks=-(-data.size // _CHUNK),
-            detail=f"{data.size} elements in {len(get['keys'])} keys",
-        )
-        return [result]
 
 
 @template("features_side_by_side")
