@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ _ELEMENTS: dict[str, tuple[ir.DataType, Any]] = {
     "TO_STRING": (ir.DataType.STRING, object),
 }
 _NOTHING = "0.f"  # between the texts of a sparse map
+# Up to so many keys a dict display puts them all in at once.
+_DISPLAYED = 15
 
 
 @operator("CastMap", domain=DOMAIN)
@@ -136,20 +139,25 @@ class ZipMap(Operator):
         rows = scores[None, :] if scores.ndim == 1 else scores
         if rows.ndim != 2 or rows.shape[1] != len(labels):
             raise ValueError(f"ZipMap has {len(labels)} labels for scores of shape {list(scores.shape)}")
-        return (self._maps(rows, labels),)
-
-    @staticmethod
-    def _maps(rows: Array, labels: Sequence[Any]) -> list[Any]:
-        """A map for each row: displays of the usual numbers of classes take half the time of other dicts."""
-        if len(labels) == 2:
-            one, two = labels
-            return [{one: a, two: b} for a, b in zip(*rows.T.tolist(), strict=True)]
-        if len(labels) == 3:
-            one, two, three = labels
-            return [{one: a, two: b, three: c} for a, b, c in zip(*rows.T.tolist(), strict=True)]
-        return [dict(zip(labels, row)) for row in rows.tolist()]  # noqa: B905 (a keyword for each row takes time)
+        if 0 < len(labels) <= _DISPLAYED:
+            return (_displays(len(labels))(labels, rows.T.tolist()),)
+        return ([dict(zip(labels, row)) for row in rows.tolist()],)  # noqa: B905 (a keyword for each row takes time)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         key = ir.DataType.STRING if self.classlabels_strings else ir.DataType.INT64
         kind: Any = MapType(key, ir.TensorType(ir.DataType.FLOAT))
         return [Fact(ir.SequenceType(kind), None)]
+
+
+@functools.cache
+def _displays(count: int) -> Callable[[Sequence[Any], Sequence[Sequence[Any]]], list[Any]]:
+    """A function that makes a map of so many labels for each row of values, given column by column.
+
+    Its dict displays take half the time of other ways to make dicts.
+    """
+    keys, values = ([f"{name}{place}" for place in range(count)] for name in "kv")
+    pairs = ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True))
+    made = f"[{{{pairs}}} for {', '.join(values)}, in zip(*columns)]"
+    space: dict[str, Any] = {}
+    exec(f"def displays(labels, columns):\n {', '.join(keys)}, = labels\n return {made}", space)
+    return space["displays"]  # type: ignore[no-any-return]

@@ -144,7 +144,7 @@ def test_zip_map(labels: dict[str, Any]) -> None:
     assert run(model, {"x": X}) == expected
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 15, 16, 40])
 def test_zip_map_of_any_number_of_classes(count: int) -> None:
     from sardonyx.ops.ml.maps import ZipMap
 
