@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from sardonyx.compiler.native.classic.keyed import OneHotRows
+from sardonyx.ops.ml.encoding import OneHotEncoder
 from tests.compiler.steps import VARIANTS, bind, outputs_of
 
 Array = np.ndarray[Any, Any]
@@ -60,3 +62,12 @@ def test_an_element_of_no_category_is_a_fault_where_there_are_no_zeros(variant: 
         assert memory.run(binder) == (["an element is of no category, and zeros is 0"] if wrong else [])
         assert rows is not None
         np.testing.assert_array_equal(memory.read(rows), rows_of(given, [2, 4]))
+
+
+@pytest.mark.parametrize("name", CATEGORIES)
+def test_the_meaning_in_numpy(name: str) -> None:
+    node = ir.node("OneHotEncoder", [], {"cats_int64s": CATEGORIES[name]}, domain="ai.onnx.ml")
+    for dtype in DTYPES:
+        given = elements(CATEGORIES[name], dtype, 60).reshape(5, 12)
+        (found,) = OneHotEncoder(node, 1).run(given)
+        np.testing.assert_array_equal(found, rows_of(given, CATEGORIES[name]))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import sardonyx
+from sardonyx import errors
 from tests.passes.agreement import assert_agrees
 from tests.passes.models import operators, rewritten
 
@@ -41,4 +43,9 @@ def test_strings_are_numbered(model: Any, left: list[str]) -> None:
 
 
 def test_no_category_stays_an_error() -> None:
-    assert operators(rewritten(categories(["a", "b"], zeros=0))[0]) == ["OneHotEncoder"]
+    after = rewritten(categories(["a", "b", "c", "x", ""], zeros=0))[0]
+    assert operators(after) == ["LabelEncoder", "OneHotEncoder"]
+    assert_agrees(categories(["a", "b", "c", "x", ""], zeros=0), after, {"x": WORDS})
+    session = sardonyx.InferenceSession(categories(["a", "b"], zeros=0).SerializeToString())
+    with pytest.raises(errors.Fail, match="an element is of no category"):
+        session.run(None, {"x": WORDS})

@@ -120,6 +120,8 @@ class ArrayFeatureExtractor(Operator):
         return [Fact(data.type, (*leading, count))]
 
 
+# Rows of so many categories are kept ready, to be copied.
+_READY_ROWS = 256
 NO_CATEGORY = "an element is of no category, and zeros is 0"
 
 
@@ -136,23 +138,34 @@ class OneHotEncoder(Operator):
 
     @cached_property
     def _places(self) -> Table:
-        """Of equal categories the last one counts, as in onnxruntime."""
+        """Of equal categories the last one counts, as in onnxruntime; what is none is behind them."""
         categories: tuple[Any, ...] = self.cats_strings or self.cats_int64s
-        return Table(categories[::-1], range(len(categories))[::-1], -1, np.int64)
+        count = len(categories)
+        return Table(categories[::-1], range(count)[::-1], count, np.int64)
+
+    @cached_property
+    def _rows(self) -> Array:
+        """The rows of the categories, and behind them that of what is none."""
+        count = len(self.cats_strings or self.cats_int64s)
+        return np.eye(count + 1, count, dtype=np.float32)
 
     def run(self, data: Array) -> Sequence[Value]:
-        numbers, inside = data, np.ones(data.shape, bool)
-        if data.dtype.kind not in "Oiub":
-            inside = np.isfinite(data) & (abs(data.astype(np.float64)) < 2.0**63)
-            numbers = np.where(inside, data, 0).astype(np.int64)
-        places = np.where(inside, self._places.look_up(numbers), -1).reshape(-1)
-        known = np.flatnonzero(places >= 0)
-        if not self.zeros and len(known) < len(places):
-            raise ValueError(NO_CATEGORY)
+        places = self._places.look_up(data if data.dtype.kind in "Oi" else self._cut(data))
         count = len(self.cats_strings or self.cats_int64s)
-        result = np.zeros((len(places), count), np.float32)
-        result[known, places[known]] = 1
-        return (result.reshape(*data.shape, count),)
+        if not self.zeros and (places == count).any():
+            raise ValueError(NO_CATEGORY)
+        if count <= _READY_ROWS:
+            return (self._rows.take(places, axis=0),)
+        result = np.zeros((places.size, count + 1), np.float32)
+        result[np.arange(places.size), places.reshape(-1)] = 1
+        return (result[:, :count].reshape(*data.shape, count),)
+
+    def _cut(self, data: Array) -> Array:
+        """Floats as Python integers; what is none of them becomes None, which is no category."""
+        inside = np.isfinite(data) & (abs(data.astype(np.float64)) < 2.0**63)
+        cut: Array = np.where(inside, data, 0).astype(np.int64).astype(object)
+        cut[~inside] = None
+        return cut
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         dtype = inputs[0]

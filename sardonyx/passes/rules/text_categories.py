@@ -34,14 +34,13 @@ class NumberCategories(Rule):
             return ""
         if len(set(names)) < len(names):
             return "a category is there twice"
-        if not m.attribute(m.root, "zeros", 1):
-            return "an element of no category must be an error"
         return None
 
     def rewrite(self, m: Match) -> Replacement:
         names = m.attribute(m.root, "cats_strings")
         numbers = _numbered(m, names)
-        rows = m.new_node("OneHotEncoder", numbers.outputs, {"cats_int64s": list(range(len(names)))}, domain=DOMAIN)
+        table = {"cats_int64s": list(range(len(names))), "zeros": m.attribute(m.root, "zeros", 1)}
+        rows = m.new_node("OneHotEncoder", numbers.outputs, table, domain=DOMAIN)
         return Replacement([numbers, rows], {m.root.outputs[0]: rows.outputs[0]})
 
 

@@ -84,6 +84,7 @@ def test_one_hot_rows_of_numbers(dtype: Any) -> None:
     numbers = np.array([[3, 7, 3], [5, -2, 3]], dtype)
     compare("OneHotEncoder", [numbers], domain=DOMAIN, cats_int64s=[5, 3, 9])
     compare("OneHotEncoder", [numbers], domain=DOMAIN, cats_int64s=[3, 5, 3, 7, -2], zeros=0)
+    compare("OneHotEncoder", [numbers], domain=DOMAIN, cats_int64s=list(range(-2, 300)))
     with pytest.raises(errors.OnnxRuntimeError, match="no category"):
         ours("OneHotEncoder", [numbers], domain=DOMAIN, cats_int64s=[3, 5], zeros=0)
 
@@ -93,6 +94,8 @@ def test_one_hot_rows_of_texts(version: int) -> None:
     texts = np.array([["b", "z"], ["a", ""], ["c", "a"]], object)
     compare("OneHotEncoder", [texts], domain=DOMAIN, version=version, cats_strings=["a", "b", "c"])
     compare("OneHotEncoder", [texts[:0]], domain=DOMAIN, version=version, cats_strings=["a", "b", "c"])
+    many = [f"{place}" for place in range(300)]
+    compare("OneHotEncoder", [np.array([["7", "a"], ["299", "0"]], object)], domain=DOMAIN, cats_strings=many)
     known = {"domain": DOMAIN, "version": version, "zeros": 0}
     compare("OneHotEncoder", [texts[:, :1]], **known, cats_strings=["a", "b", "c"])
     compare("OneHotEncoder", [texts[:2, :1]], **known, cats_strings=["a", "b", "a"])
