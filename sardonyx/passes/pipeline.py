@@ -47,6 +47,7 @@ from sardonyx.passes.rules import (
     sizes,
     skip_layer_norm,
     text_categories,
+    text_columns,
     transposes,
 )
 from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants, share_repeated, share_sizes
@@ -78,6 +79,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *_each(products.RULES),
         # Classifiers and categories without strings.
         *_each(class_labels.RULES),
+        *_each(text_columns.RULES),
         *_each(text_categories.RULES),
         # What the fusions have written once for each layer.
         Pass("RepeatedNodeSharing", Level.EXTENDED, share_repeated),

@@ -25,6 +25,7 @@ _FOR_SESSIONS_ALONE = frozenset(
         "MatmulTransposeFusion",
         "NumberCategories",
         "NumberClasses",
+        "NumberColumns",
         "QKVProjectionFusion",
     }
 )

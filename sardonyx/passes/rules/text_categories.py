@@ -12,13 +12,13 @@ from sardonyx.passes.rule import Match, Replacement, Rule, op
 DOMAIN = "ai.onnx.ml"
 
 
-def _numbered(m: Match, names: Sequence[str]) -> ir.Node:
-    """The node that gives for the root's strings their places among the names, -1 where they have none."""
+def numbered(m: Match, texts: ir.Value | None, names: Sequence[str]) -> ir.Node:
+    """The node that gives for strings their places among the names, -1 where they have none."""
     places, version = list(range(len(names))), m.context.model.opset_imports.get(DOMAIN, 2)
     table = {"classes_strings": list(names), "default_int64": -1}
     if version >= 2:
         table = {"keys_strings": list(names), "values_int64s": places, "default_int64": -1}
-    return m.new_node("LabelEncoder", m.root.inputs, table, domain=DOMAIN, version=version)
+    return m.new_node("LabelEncoder", [texts], table, domain=DOMAIN, version=version)
 
 
 class NumberCategories(Rule):
@@ -38,7 +38,7 @@ class NumberCategories(Rule):
 
     def rewrite(self, m: Match) -> Replacement:
         names = m.attribute(m.root, "cats_strings")
-        numbers = _numbered(m, names)
+        numbers = numbered(m, m.root.inputs[0], names)
         table = {"cats_int64s": list(range(len(names))), "zeros": m.attribute(m.root, "zeros", 1)}
         rows = m.new_node("OneHotEncoder", numbers.outputs, table, domain=DOMAIN)
         return Replacement([numbers, rows], {m.root.outputs[0]: rows.outputs[0]})
