@@ -66,8 +66,13 @@ def emit_walk_rows(target: Target, spec: WalkSpec) -> str:
             walker.keys_of_rows(keys.offset(group * walker.group_size), top + group * WALKS, rows)
         total, total_met = scores.offset(top * targets), met.offset(top * targets)
         walker.clear(total, total_met, count * targets)
+        # One block needs no scores of its own, but walks behind the last row need room for theirs.
+        apart = (trees > BLOCK) | (count < tile)
+        into = k.pointer(k.select(apart, block_scores.address, total.address), F64)
+        into_met = k.pointer(k.select(apart, block_met.address, total_met.address), I64)
         with k.loop(0, trees, BLOCK) as block:
-            walker.clear(block_scores, block_met, tile * targets)
+            with k.when(apart):
+                walker.clear(block_scores, block_met, tile * targets)
             with k.loop(block, k.smaller(block + BLOCK, trees)) as tree:
                 root, depth = walker.root(tree)
                 with k.loop(0, groups) as group:
@@ -76,8 +81,9 @@ def emit_walk_rows(target: Target, spec: WalkSpec) -> str:
                     at = group * (targets * WALKS)
                     for lane, end in enumerate(ends):
                         place = at + targets * lane
-                        walker.add_leaf(end, block_scores.offset(place), block_met.offset(place))
-            walker.add_block(total, total_met, block_scores, block_met, count * targets)
+                        walker.add_leaf(end, into.offset(place), into_met.offset(place))
+            with k.when(apart):
+                walker.add_block(total, total_met, block_scores, block_met, count * targets)
     return k.finish()
 
 
@@ -144,22 +150,29 @@ class _Walker:
         self._fill_columns(keys, [self._rows.offset(row * self._features)])
 
     def _fill_columns(self, keys: Pointer, lines: Sequence[Pointer]) -> None:
-        k = self._k
+        k, lanes = self._k, len(lines)
         highest = k.constant(self._key, -1)
         for begin, end, of_nan in ((0, self._high, highest), (self._high, self._all, k.constant(self._key, 0))):
+            missing = k.splat(of_nan, lanes)
             with k.loop(begin, end) as column:
                 feature = self._names.load(column)
-                for lane, line in enumerate(lines):
-                    keys.store(self._key_of(line.load(feature), of_nan), column * WALKS + lane)
-        for lane in range(len(lines)):
-            keys.store(highest, self._all * WALKS + lane)
+                keys.store(self._key_of(self._abreast([line.load(feature) for line in lines]), missing), column * WALKS)
+        keys.store(k.splat(highest, lanes), self._all * WALKS)
 
-    def _key_of(self, value: Value, of_nan: Value) -> Value:
-        """A feature as an unsigned integer of the same order."""
+    def _abreast(self, values: Sequence[Value]) -> Value:
+        """Features of several rows as a vector, in the precision in which they are compared."""
         k = self._k
-        number = (value.to(F32) if not value.type.is_float or value.type.bits < 32 else value).to(self._float)
+        floats = [one if one.type.is_float and one.type.bits >= 32 else one.to(F32) for one in values]
+        vector = k.splat(floats[0], len(floats))
+        for lane, one in enumerate(floats[1:], 1):
+            vector = k.insert(vector, one, lane)
+        return vector.to(self._float)
+
+    def _key_of(self, number: Value, of_nan: Value) -> Value:
+        """Features as unsigned integers of the same order."""
+        k = self._k
         bits = (number + 0.0).bits_as(self._key)
-        top = k.constant(self._key, 1 << (self._key.bits - 1))
+        top = 1 << (self._key.bits - 1)
         key = k.select((bits & top).differs(0), ~bits, bits | top)
         return k.select(number.differs(number), of_nan, key)
 
