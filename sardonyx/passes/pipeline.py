@@ -23,6 +23,8 @@ from sardonyx.passes.function_bodies import NAME as BODIES
 from sardonyx.passes.function_bodies import expand_function_bodies
 from sardonyx.passes.known_items import ITEMS, ROUNDS, inline_single_rounds, take_known_items
 from sardonyx.passes.loops import INVARIANTS, PRODUCTS, hoist_products, read_invariants
+from sardonyx.passes.open_ranks import NAME as RANKS
+from sardonyx.passes.open_ranks import sink_open_ranks
 from sardonyx.passes.rule import Rule
 from sardonyx.passes.rules import (
     activations,
@@ -77,6 +79,8 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         *_each(projections.RULES),
         *_each(skip_layer_norm.RULES),
         *_each(products.RULES),
+        # Kernels for what two branches give in two forms.
+        Pass(RANKS, Level.EXTENDED, sink_open_ranks),
         # Classifiers and categories without strings.
         *_each(class_labels.RULES),
         *_each(text_columns.RULES),

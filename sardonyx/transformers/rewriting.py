@@ -26,6 +26,7 @@ _FOR_SESSIONS_ALONE = frozenset(
         "NumberCategories",
         "NumberClasses",
         "NumberColumns",
+        "OpenRankSinking",
         "QKVProjectionFusion",
     }
 )
