@@ -602,7 +602,7 @@ SMALL_MODELS: dict[str, SmallModel] = {
         float32_alone=True,
     ),
     "classic": SmallModel(
-        """classic (float[n, 3] x) => (float[n, 1] t, float[n, 3] e)
+        """classic (float[n, 3] x) => (float[n, 1] t, float[n, 3] e, float[n, 3] f, float[n, 3, 4] o)
         { t = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1, nodes_treeids = [0, 0, 0, 0, 0],
                 nodes_nodeids = [0, 1, 2, 3, 4], nodes_featureids = [0, 1, 0, 0, 0],
                 nodes_values = [0.1, -0.2, 0.0, 0.0, 0.0], nodes_truenodeids = [1, 3, 0, 0, 0],
@@ -611,7 +611,9 @@ SMALL_MODELS: dict[str, SmallModel] = {
                 target_ids = [0, 0, 0], target_weights = [1.5, 2.5, -3.0]>(x)
           r = Round(x)
           e = ai.onnx.ml.LabelEncoder<keys_floats = [0.0, 1.0, -1.0], values_floats = [5.0, 6.0, 7.0],
-                default_float = 9.0>(r) }""",
+                default_float = 9.0>(r)
+          i = Constant<value_ints = [2, 0, 1]>() f = ai.onnx.ml.ArrayFeatureExtractor(x, i)
+          o = ai.onnx.ml.OneHotEncoder<cats_int64s = [0, 1, -1, 70000000]>(r) }""",
         sizes=({"n": 3}, {"n": 40}),
         float32_alone=True,
     ),
