@@ -19,6 +19,7 @@ from sardonyx.api.values.sparse_tensor import CoreSparseTensor, SparseTensor
 
 Array = np.ndarray[Any, Any]
 
+_TEXT = frozenset({str})
 _NUMBERS = (int, float, np.number, np.bool_, np.ndarray)
 _ADVICE = "Please fix either the inputs/outputs or the model."
 
@@ -199,7 +200,7 @@ def _texts(array: Array) -> Array:
     """Texts as an object array of str: bytes in NumPy's own form are UTF-8, raw ones (`np.void`) with the zeros at
     their end, other objects are turned into texts."""
     flat = array.reshape(-1)
-    if array.dtype.kind == "O" and array.flags.c_contiguous and all(type(item) is str for item in flat):
+    if array.dtype.kind == "O" and array.flags.c_contiguous and are_texts(array):
         return array
     texts = np.empty(array.shape, object)
     if _is_raw(array.dtype):
@@ -209,6 +210,11 @@ def _texts(array: Array) -> Array:
     else:
         texts.reshape(-1)[:] = [str(item) for item in flat]
     return texts
+
+
+def are_texts(array: Array) -> bool:
+    """Whether all objects of an array are texts, and none is of a class that only derives from them."""
+    return _TEXT.issuperset(map(type, array.ravel().tolist()))
 
 
 def _is_raw(dtype: np.dtype[Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from sardonyx.api.running.feeds import are_texts
 from sardonyx.api.running.results import detach
 from sardonyx.api.values.element_types import is_float8
 from sardonyx.runtime.context import RunContext
@@ -21,7 +22,6 @@ Frame = list[Value]
 
 # What takes longer gains nothing from a call that is prepared, which keeps memory of its own.
 _LONG_NS = 200_000
-_TEXT = frozenset({str})
 
 
 class PreparedCall(Protocol):
@@ -141,7 +141,7 @@ class RelayCall:
             if dtype is None:
                 if array.dtype.kind == "U":
                     array = array.astype(object)
-                elif array.dtype.kind != "O" or not _TEXT.issuperset(map(type, array.ravel().tolist())):
+                elif array.dtype.kind != "O" or not are_texts(array):
                     return None
             elif array.dtype is not dtype:
                 return None
