@@ -153,7 +153,7 @@ class ZipMap(Operator):
 def _displays(count: int) -> Callable[[Sequence[Any], Sequence[Sequence[Any]]], list[Any]]:
     """A function that makes a map of so many labels for each row of values, given column by column.
 
-    Its dict displays take half the time of other ways to make dicts.
+    Its dict displays take less time than other ways to make dicts: half for four labels.
     """
     keys, values = ([f"{name}{place}" for place in range(count)] for name in "kv")
     pairs = ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True))
