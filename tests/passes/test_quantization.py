@@ -201,6 +201,21 @@ def test_biases_in_other_units_stay_real(model: onnx.ModelProto, reason: str) ->
     np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-5 * float(np.abs(plain).max()))
 
 
+@pytest.mark.parametrize("kind", [np.uint16, np.int16])
+@pytest.mark.parametrize(
+    "make", [convolution, lambda **more: gemm(real=False, **more), lambda **more: gemm(real=True, **more)]
+)
+def test_products_of_sixteen_bits_stay_real(make: Any, kind: Any) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    model = make(kind=kind)
+    model.opset_import[0].version = 21
+    after, _ = rewritten(model)
+    assert {"Conv", "Gemm"} & set(operators(after))
+    x = RNG.uniform(-0.5, 0.5, [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim])
+    found, wanted = (session(module, model).run(None, {"x": x.astype("f")})[0] for module in (sardonyx, ort))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * float(np.abs(wanted).max()))
+
+
 def test_a_scale_for_each_place_of_a_vector_is_none_for_columns() -> None:
     model = Model(3, 4)
     w = model.weight("w", RNG.integers(-128, 128, 4).astype(np.int8), RNG.uniform(0.01, 0.02, 4), axis=0)

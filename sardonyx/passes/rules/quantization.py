@@ -95,6 +95,12 @@ class IntegerRule(Rule):
         zero = m.optional(f"{name}_zero") or m.initializer(np.zeros(scale.shape, numpy_dtype(dtype)), f"{name}_zero")
         return [m.value(f"{name}_scale"), zero]
 
+    def _product_objection(self, m: Match, along_filters: int) -> str | None:
+        """Why a product, whose result may be real, suits no integer kernel."""
+        names = ("a", "w", "y") if m.root.op_type == "QuantizeLinear" else ("a", "w")
+        objection = self._objection(m, names, along_filters=along_filters)
+        return self._bias_objection(m) if objection is None else objection
+
     def _bias_objection(self, m: Match) -> str | None:
         """Why a bias is not one in the units of the product."""
         if m.optional("bias") is None:
@@ -123,7 +129,7 @@ class IntegerConvolution(IntegerRule):
     patterns = (_quantized(op.Conv(_A, _W, _BIAS)), _quantized(op.Conv(_A, _W)))
 
     def check(self, m: Match) -> str | None:
-        return self._objection(m, ("a", "w", "y"), along_filters=0) or self._bias_objection(m)
+        return self._product_objection(m, along_filters=0)
 
     def rewrite(self, m: Match) -> ir.Node:
         bias = [] if m.optional("bias") is None else [m.value("bias")]
@@ -137,8 +143,7 @@ class IntegerProduct(IntegerRule):
     patterns = (_quantized(op.MatMul(_A, _W)), op.MatMul(_A, _W))
 
     def check(self, m: Match) -> str | None:
-        names = ("a", "w", "y") if m.root.op_type == "QuantizeLinear" else ("a", "w")
-        return self._objection(m, names, along_filters=-1)
+        return self._product_objection(m, along_filters=-1)
 
     def rewrite(self, m: Match) -> ir.Node:
         if m.root.op_type == "QuantizeLinear":
@@ -163,9 +168,7 @@ class IntegerGemm(IntegerRule):
         factors = {m.attribute(node, "alpha", 1.0), m.attribute(node, "beta", 1.0)}
         if m.optional("bias") is not None and factors != {1.0}:
             return "it scales the product or its bias"
-        names = ("a", "w", "y") if m.root.op_type == "QuantizeLinear" else ("a", "w")
-        axis = 0 if m.attribute(node, "transB", 0) else 1
-        return self._objection(m, names, along_filters=axis) or self._bias_objection(m)
+        return self._product_objection(m, along_filters=0 if m.attribute(node, "transB", 0) else 1)
 
     def rewrite(self, m: Match) -> ir.Node:
         attributes = dict(self._attributes(m.node("Gemm")))
