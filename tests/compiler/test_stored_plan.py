@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,17 @@ def test_constants_and_kernels_have_no_addresses() -> None:
     assert plan["outputs"] == [["float32", (5, 3)]]
 
 
+def test_constants_keep_the_memory_that_they_read() -> None:
+    ready = ready_plan()
+    one, spread_out = np.arange(64.0), np.broadcast_to(np.arange(3.0), (40_000, 3))
+    kept = weakref.ref(one)
+    found = stored_plans({PlanKey(0, ((5, 3),)): ready}, library(), library(purpose="runtime"), (), [one, spread_out])
+    wanted, constants = spread_out.tobytes(), found.constants
+    del one, spread_out, found
+    assert kept() is not None
+    assert any(part.tobytes() == wanted for part in constants)
+
+
 def test_another_address_is_refused() -> None:
     ready = ready_plan()
     words = ready.plan.words.copy()
@@ -97,7 +109,7 @@ def test_equal_bytes_are_one_piece() -> None:
     last[-1] ^= 1  # which no sum of whole words shows
     arrays = (one, unlike, other, last)
     given = [subject._Range(array.ctypes.data, array.ctypes.data + array.size, None) for array in arrays]
-    homes, pieces, constants = subject._pieces(given)
+    homes, pieces, constants = subject._pieces(given, arrays)
     assert homes == [0, 1, 0, 2]
     held = b"".join(part.tobytes() for part in constants)
     for home, array in zip(homes, arrays, strict=True):

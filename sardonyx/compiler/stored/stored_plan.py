@@ -8,7 +8,6 @@ they read the same memory or equal bytes.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +53,6 @@ class StoredPlans:
     tables: Sequence[Bytes]
     constants: Sequence[Bytes]
     image: Sequence[Bytes]
-    owners: Sequence[Array] = ()  # what must live until all of it is written
 
 
 def stored_plans(
@@ -77,7 +75,7 @@ def stored_plans(
     own = [one for one in mapped_ranges() if one.path in files]
     words = [_range(array, address, own) for found in places for _, array, address in found]
     ranges, numbers = _joined([*words, *(_range(array, _address(array), own) for array in whole if _has_bytes(array))])
-    homes, pieces, constants = _pieces(ranges)
+    homes, pieces, constants = _pieces(ranges, [*whole, *(array for found in places for _, array, _ in found)])
     rest = iter(numbers)
     kernels: dict[int, int] = {}
     tables: list[Bytes] = []
@@ -106,7 +104,7 @@ def stored_plans(
         "pieces": [[piece.start, piece.nbytes, piece.file] for piece in pieces],
         "image": image_content,
     }
-    return StoredPlans(content, tables, constants, image, whole)
+    return StoredPlans(content, tables, constants, image)
 
 
 def _tables(plan: NativePlan, places: Sequence[tuple[int, int, int]], kernels: dict[int, int]) -> list[Array]:
@@ -257,9 +255,10 @@ def _joined(given: Sequence[_Range]) -> tuple[list[_Range], list[int]]:
     return joined, [numbers[one] for one in given]
 
 
-def _pieces(ranges: Sequence[_Range]) -> tuple[list[int], list[Piece], list[Bytes]]:
+def _pieces(ranges: Sequence[_Range], owners: Sequence[Array]) -> tuple[list[int], list[Piece], list[Bytes]]:
     """What the ranges are in the model's files, and in the constants, which hold everything else: which piece each of
-    the ranges is, the pieces, and the constants. Ranges of equal bytes are one piece."""
+    the ranges is, the pieces, and the constants, which keep the owners of their memory. Ranges of equal bytes are one
+    piece."""
     homes: list[int] = []
     pieces: list[Piece] = []
     constants: list[Bytes] = []
@@ -270,7 +269,7 @@ def _pieces(ranges: Sequence[_Range]) -> tuple[list[int], list[Piece], list[Byte
             homes.append(len(pieces))
             pieces.append(Piece(low - file.start + file.offset, high - low, file.path))
             continue
-        memory = _memory(low, high)
+        memory: Bytes = np.asarray(_Memory(low, high, owners))
         seen = alike[high - low, _sum(memory)]
         known = next((number for number, other in seen if np.array_equal(memory, other)), None)
         if known is not None:
@@ -292,8 +291,17 @@ def _sum(memory: Bytes) -> int:
     return int(np.add.reduce(memory[: memory.size // 8 * 8].view(np.uint64))) if memory.size >= 8 else 0
 
 
-def _memory(low: int, high: int) -> Bytes:
-    return np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
+@dataclass(frozen=True, eq=False)
+class _Memory:
+    """The bytes of a range. They are read when the plans, and copies that were made of arrays, may be gone."""
+
+    low: int
+    high: int
+    owners: Sequence[Array]
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"version": 3, "typestr": "|u1", "shape": (self.high - self.low,), "data": (self.low, True)}
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
