@@ -102,15 +102,20 @@ def check_types(node: ir.Node, inputs: Sequence[Fact | None]) -> None:
             continue
         name = type_name(fact.type)
         if name not in formal.types:
-            raise errors.InvalidGraph(
-                f"This is an invalid model. Type Error: Type '{name}' of input parameter "
-                f"({_name_of(node, index)}) of operator ({node.op_type}) in node ({node.name or ''}) is invalid."
-            )
+            raise invalid_type(node, index, name)
         if _binds(formal) and bound.setdefault(formal.label, name) != name:
             raise errors.Fail(
                 f"Type Error: Type parameter ({formal.label}) of Optype ({node.op_type}) bound to different types "
                 f"({bound[formal.label]} and {name} in node ({node.name or ''})."
             )
+
+
+def invalid_type(node: ir.Node, index: int, name: str) -> errors.InvalidGraph:
+    """The error of an input whose type, `name`, an operator does not take."""
+    return errors.InvalidGraph(
+        f"This is an invalid model. Type Error: Type '{name}' of input parameter "
+        f"({_name_of(node, index)}) of operator ({node.op_type}) in node ({node.name or ''}) is invalid."
+    )
 
 
 def check_output_type(node: ir.Node, value: ir.Value, declared: Fact, inferred: Fact) -> None:

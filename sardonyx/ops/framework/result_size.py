@@ -213,9 +213,6 @@ def _transposed_convolution(node: ir.Node, inputs: Sequence[Any]) -> int | None:
 
 def _gather(node: ir.Node, inputs: Sequence[Any]) -> int | None:
     data = inputs[0]
-    most = int(inputs[1].size) * int(data.nbytes)
-    if most < memory.CHECKED_BYTES:  # mostly, and quicker than to ask for the axis
-        return most
     axis = int(_attribute(node, "axis", 0)) % data.ndim
     rest = _product(data.shape[:axis]) * _product(data.shape[axis + 1 :])
     return int(inputs[1].size) * rest * int(data.itemsize)

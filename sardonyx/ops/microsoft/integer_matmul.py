@@ -21,7 +21,7 @@ from sardonyx.ops.microsoft.linear_quantization import (
     product_shape,
     quantize,
 )
-from sardonyx.ops.microsoft.rules import DOMAIN, dim, like
+from sardonyx.ops.microsoft.rules import DOMAIN, dim, expect_type, like
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -146,6 +146,11 @@ class MatMulInteger16(Operator):
         return Cost(product_flops(inputs[0], outputs[0] if outputs else None), moved([*inputs, *outputs]))
 
 
+_BYTES = (ir.DataType.UINT8, ir.DataType.INT8)
+_SCALE = (ir.DataType.FLOAT,)
+_TYPES_OF_GEMM = (_BYTES, _SCALE, _BYTES, _BYTES, _SCALE, _BYTES, (ir.DataType.INT32,), _SCALE, _BYTES)
+
+
 @operator("QGemm", domain=DOMAIN)
 class QGemm(Operator):
     """alpha * A B + C of quantised matrices, C in the integers of the product; float32 where y_scale is absent."""
@@ -177,6 +182,8 @@ class QGemm(Operator):
         return (quantize(real, one(y_scale, "y_scale"), one(y_zero, "y_zero_point")),)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        for place, fact in enumerate(inputs):
+            expect_type(self.node, place, fact, _TYPES_OF_GEMM[place])
         a, _, _, b, _, _, _, y_scale, y_zero = padded(inputs, 9)
         rows, columns = dim(a, 1 if self.transA else 0), dim(b, 0 if self.transB else 1)
         inner, other = dim(a, 0 if self.transA else 1), dim(b, 1 if self.transB else 0)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
+from sardonyx.graph.types import type_name
 from sardonyx.kernel.evaluate import working_dtype
+from sardonyx.ops.framework.check import invalid_type
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator
 
@@ -46,6 +49,12 @@ def expect_rank(fact: Fact | None, ranks: Sequence[int], name: str) -> None:
     if fact is not None and fact.rank is not None and fact.rank not in ranks:
         allowed = " or ".join(str(rank) for rank in ranks)
         raise ValueError(f"input '{name}' is expected to have {allowed} dimensions, got {fact.rank}")
+
+
+def expect_type(node: ir.Node, index: int, fact: Fact | None, allowed: Collection[ir.DataType]) -> None:
+    """`errors.InvalidGraph` where the element type of an input is known and not one of those `allowed`."""
+    if fact is not None and fact.type is not None and fact.dtype not in allowed:
+        raise invalid_type(node, index, type_name(fact.type))
 
 
 class SameAsFirst(Operator):

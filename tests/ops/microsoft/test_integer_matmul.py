@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sardonyx.errors import InvalidGraph
 from sardonyx.ops.microsoft.linear_quantization import integer_product
 from tests.ops.microsoft import peer
 from tests.ops.microsoft.quantized import random, scale, steps
@@ -108,6 +109,18 @@ def test_qgemm(
         steps("QGemm", [*inputs, *target], [peer.element_type(a)], attributes, allowed=1, share=0.03)
     else:
         peer.compare("QGemm", inputs, [1], attributes, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("place", "dtype"), [(0, np.int16), (2, np.int16), (3, np.uint16), (6, np.uint8), (8, np.int16)]
+)
+def test_qgemm_refuses_other_types(place: int, dtype: type) -> None:
+    zero = np.array(0, np.uint8)
+    inputs = [np.ones((2, 3), np.uint8), scale(1), zero, np.ones((3, 4), np.uint8), scale(1), zero]
+    inputs += [np.ones(4, np.int32), scale(1), zero]
+    inputs[place] = inputs[place].astype(dtype)
+    with pytest.raises(InvalidGraph, match=f"Type 'tensor.{np.dtype(dtype).name}.' of input parameter .* \\(QGemm\\)"):
+        peer.run("QGemm", inputs, [2])
 
 
 def test_inner_sizes_that_differ_are_an_error() -> None:
