@@ -256,6 +256,7 @@ def test_off_gives_the_bits_of_the_ordinary_kernel() -> None:
         (Problem(4, 768, 768), "cost too much"),
         (Problem(512, 768, 128), "cost too much"),
         (Problem(26, 4096, 4096), "high tiles"),
+        (Problem(49, 192, 1152), "shared evenly"),
         (Problem(512, 768, 767), "odd number"),
         (Problem(512, 50257, 768), "no whole number of panels"),
         (Problem(512, 768, 768, product="f64"), "only products of float32"),

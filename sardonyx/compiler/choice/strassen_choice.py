@@ -78,11 +78,15 @@ def declined(target: Target, problem: Problem) -> str | None:
         return "half of the columns is no whole number of panels"
     if asks_ahead(target):  # sums of quarters wait for the caches longer than the eighth product takes
         return "the last cache is far from its cores"
-    if gain(target, m, k, n) < _LEAST_GAIN:
+    saved = gain(target, m, k, n)
+    if saved < _LEAST_GAIN:
         return "the sums cost too much of what is saved"
-    rows = tile_shape(target).rows
-    if block_of_rows((m + 1) // 2, _wished_rows(target, block_of_k(target, k // 2, panel), rows), rows) is None:
+    found = _block_of_rows(target, m, k, n)
+    if found is None:
         return "half of the rows cannot be cut into high tiles"
+    # The number of threads must not change results: one thread goes without what two would lose.
+    if (1 - saved) * _unevenness(-(-((m + 1) // 2) // found[0]) * (n // 2 // panel)) > 1:
+        return "too few chunks to be shared evenly"
     return None
 
 
@@ -107,12 +111,10 @@ def choose_cut(target: Target, m: int, k: int, n: int) -> Cut:
     panel, rows = panel_columns(target), tile_shape(target).rows
     upper, half, panels = (m + 1) // 2, k // 2, n // 2 // panel
     k_block = block_of_k(target, half, panel)
-    wished = _wished_rows(target, k_block, rows)
-    found = [block_of_rows(upper, wished, rows), block_of_rows(upper, wished, rows, more=2)]
-    able = [one for one in found if one is not None]
-    if not able:
+    found = _block_of_rows(target, m, k, n)
+    if found is None:
         raise ValueError(f"{upper} rows cannot be cut into tiles of {least_making(rows)} to {rows}")
-    row_block, tile_rows = min(able, key=lambda one: _end(one[0], -(-upper // one[0]) * panels))
+    row_block, tile_rows = found
     row_blocks = -(-upper // row_block)
     group = 2 if k_block < half and panels * row_blocks >= _MANY_CHUNKS else 1
     tile = row_block * panel * WORD
@@ -147,9 +149,24 @@ _MANY_CHUNKS = 32
 _THREADS = 2
 
 
+def _block_of_rows(target: Target, m: int, k: int, n: int) -> tuple[int, int] | None:
+    """Rows of a block and of its tiles with which a team is done first; None where no block will do."""
+    panel, rows = panel_columns(target), tile_shape(target).rows
+    upper, panels = (m + 1) // 2, n // 2 // panel
+    wished = _wished_rows(target, block_of_k(target, k // 2, panel), rows)
+    found = [block_of_rows(upper, wished, rows), block_of_rows(upper, wished, rows, more=2)]
+    able = [one for one in found if one is not None]
+    return min(able, key=lambda one: _end(one[0], -(-upper // one[0]) * panels)) if able else None
+
+
+def _unevenness(chunks: int) -> float:
+    """How much longer a team takes than if it shared evenly."""
+    return -(-chunks // _THREADS) * _THREADS / chunks
+
+
 def _end(row_block: int, chunks: int) -> float:
     """When such a team is done, relative to one that shares evenly and makes no sums of B."""
-    return (1 + _COSTS.b / (2 * row_block)) * -(-chunks // _THREADS) * _THREADS / chunks
+    return (1 + _COSTS.b / (2 * row_block)) * _unevenness(chunks)
 
 
 def _wished_rows(target: Target, k_block: int, rows: int) -> int:
