@@ -32,11 +32,6 @@ _FROM_NUMBERS = frozenset({"Range", "ConstantOfShape", "MelWeightMatrix"})
 # Views whose other inputs are places, which may be others in every run.
 _MOVING_VIEWS = frozenset({"Slice"})
 
-# Operators that give another result each time.
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
-
 
 @dataclass(eq=False)
 class Lowered:
@@ -100,7 +95,7 @@ def classify(
     if not all(_is_array(fact) for fact in (*facts, *results) if fact is not None):
         return Lowered(node, operator, kernel, "host", reason=_reason(kernel, "not a tensor of numbers"))
     lowered = Lowered(node, operator, checked(operator, kernel), "known")
-    if lowered.reads_shapes or (node.op_type not in _RANDOM and all(is_known(value) for value in inputs)):
+    if lowered.reads_shapes or (all(is_known(value) for value in inputs) and not operator.may_differ(facts)):
         return lowered
     if isinstance(kernel, View):
         lacks = tuple(value for value in inputs[1:] if not is_known(value))

@@ -28,6 +28,9 @@ class Drawing(Operator):
         super().__init__(node, version)
         self.stream = Stream(node.name or node.outputs[0].name or node.op_type, self.seed)
 
+    def may_differ(self, inputs: Sequence[Fact | None]) -> bool:
+        return True
+
 
 class Normal(Drawing):
     """Numbers of a normal distribution."""
@@ -138,6 +141,15 @@ class Multinomial(Drawing):
         return [tensor(kind, None if logits.shape is None else (logits.shape[0], self.sample_size))]
 
 
+def may_be_true(inputs: Sequence[Fact | None], place: int) -> bool:
+    """Whether an optional truth value, false where it is absent, may be true in a run."""
+    given = inputs[place] if place < len(inputs) else None
+    if given is None:
+        return False
+    values = given.integers()
+    return values is None or any(values)
+
+
 class Dropping(Drawing):
     """What all forms of Dropout share."""
 
@@ -195,6 +207,9 @@ class OldDropout(Dropping):
     ratio: float = 0.5
     is_test: int = 0
 
+    def may_differ(self, inputs: Sequence[Fact | None]) -> bool:
+        return not self.is_test
+
     def run(self, data: Array) -> Sequence[Value]:
         if self.is_test:
             return self.kept_whole(data)
@@ -211,6 +226,9 @@ class InferenceDropout(Dropping):
 
     ratio: float = 0.5
 
+    def may_differ(self, inputs: Sequence[Fact | None]) -> bool:
+        return False
+
     def run(self, data: Array) -> Sequence[Value]:
         return self.kept_whole(data)
 
@@ -221,6 +239,9 @@ class InferenceDropout(Dropping):
 @operator("Dropout", since=12)
 class Dropout(Dropping):
     """Drops where the input `training_mode` is true; without that input it is the input itself."""
+
+    def may_differ(self, inputs: Sequence[Fact | None]) -> bool:
+        return may_be_true(inputs, 2)
 
     def run(self, data: Array, ratio: Array | None = None, training_mode: Array | None = None) -> Sequence[Value]:
         if training_mode is None or not bool(training_mode.reshape(())):

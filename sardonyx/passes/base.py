@@ -126,25 +126,6 @@ class Pass:
     optional: bool = False
 
 
-_DRAWS_NUMBERS = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
-_KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
-
-
-def is_pure(node: ir.Node) -> bool:
-    """Whether equal inputs always give equal outputs, and nothing else happens.
-
-    Operators of unknown domains may keep state, nodes with subgraphs may hold operators that draw numbers, and a
-    Dropout with more than its data may be in training mode.
-    """
-    if node.domain not in _KNOWN_DOMAINS or node.op_type in _DRAWS_NUMBERS:
-        return False
-    if node.op_type.endswith("Dropout") and len(node.inputs) > 1:
-        return False
-    return node.domain != "com.microsoft" or node.op_type not in {"Sampling", "BeamSearch", "GreedySearch"}
-
-
 def has_subgraphs(node: ir.Node) -> bool:
     return any(True for _ in subgraphs(node))
 

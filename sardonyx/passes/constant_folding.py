@@ -14,7 +14,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Dims, Fact, known, of_array, same
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, nbytes
-from sardonyx.passes.base import Context, has_subgraphs, is_named, is_pure
+from sardonyx.passes.base import Context, has_subgraphs, is_named
 
 # A folded result may be this large, or as large as what it is computed from, unless the settings name another limit.
 SIZE_LIMIT = 1 << 20
@@ -29,7 +29,7 @@ _SHAPE_DTYPES = frozenset({ir.DataType.INT64, ir.DataType.INT32})
 
 
 def fold_constants(context: Context) -> int:
-    """Replace nodes by constants: Constant nodes, pure nodes that read constants only, and shape arithmetic.
+    """Replace nodes by constants: Constant nodes, nodes that read constants only, and shape arithmetic.
 
     Initializers that a caller can override count as inputs. Outputs of a graph stay computed by a node. A constant
     says more than inference knew: the nodes behind it are inferred again on the way.
@@ -95,7 +95,7 @@ def _more_known(new: Dims | None, old: Dims | None) -> bool:
 
 def _constant_results(node: ir.Node, context: Context, trust_facts: bool) -> list[tuple[Any, ir.DataType]] | None:
     """The arrays and types of a node's outputs where they are known now, else None."""
-    if not is_pure(node) or has_subgraphs(node):
+    if context.inference.may_differ(node):
         return None
     facts = [context.inference.facts.get(value) for value in node.outputs]
     if trust_facts and len(facts) == 1 and facts[0] is not None:

@@ -9,22 +9,23 @@ import onnx_ir as ir
 
 from sardonyx.graph.constants import graphs_of, is_constant
 from sardonyx.ops.framework.facts import Fact, known
-from sardonyx.passes.base import Context, has_subgraphs, is_named, is_pure
+from sardonyx.ops.framework.inference import Inference
+from sardonyx.passes.base import Context, is_named
 
 # Larger constants are weights: comparing them costs more than it saves.
 _SHARED_BYTES = 256
 
 
 def eliminate_common_subexpressions(context: Context) -> int:
-    """Keep the first of several pure nodes of one graph with the same operator, attributes and inputs."""
-    return sum(_share_nodes(graph) for graph in graphs_of(context.model.graph))
+    """Keep the first of several nodes of one graph with the same operator, attributes and inputs."""
+    return sum(_share_nodes(graph, context.inference) for graph in graphs_of(context.model.graph))
 
 
-def _share_nodes(graph: ir.Graph) -> int:
+def _share_nodes(graph: ir.Graph, inference: Inference) -> int:
     seen: dict[Hashable, ir.Node] = {}
     changes = 0
     for node in list(graph):
-        key = _node_key(node)
+        key = _node_key(node, inference)
         if key is None:
             continue
         first = seen.setdefault(key, node)
@@ -46,7 +47,7 @@ def share_sizes(context: Context) -> int:
     seen: dict[Hashable, ir.Value] = {}
     changes = 0
     for node in list(context.model.graph):
-        if len(node.outputs) != 1 or not is_pure(node) or has_subgraphs(node):
+        if len(node.outputs) != 1 or context.inference.may_differ(node):
             continue
         value = node.outputs[0]
         key = _size_key(context.inference.fact(value))
@@ -68,9 +69,9 @@ def _size_key(fact: Fact | None) -> Hashable | None:
     return (fact.dtype, fact.shape, fact.elements)
 
 
-def _node_key(node: ir.Node) -> Hashable | None:
+def _node_key(node: ir.Node, inference: Inference) -> Hashable | None:
     """Equal for nodes with equal results; None for a node that must stay."""
-    if not is_pure(node) or has_subgraphs(node):
+    if inference.may_differ(node):
         return None
     attributes = []
     for name, attribute in sorted(node.attributes.items()):

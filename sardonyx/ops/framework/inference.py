@@ -64,6 +64,10 @@ class Inference:
             found = self.operators[node] = operator_of(node)
         return found
 
+    def may_differ(self, node: ir.Node) -> bool:
+        """Whether another run of a node on equal inputs may give other outputs, as its operator says."""
+        return self.operator(node).may_differ([self.fact(value) for value in node.inputs])
+
     @property
     def is_limited(self) -> bool:
         """Whether nodes have told what sizes are at most, which nodes before them do not know."""

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.graph.constants import subgraphs
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Expr, Input
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Value = Any
+
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Operator:
     - `run`: the outputs for given inputs (default: `onnx.reference`);
     - `lower`: the kernel for given dtypes (default: a host call, with a reason);
     - `cost`: operations and bytes (default: one operation per output element);
+    - `may_differ`: whether equal inputs may give other outputs in another run (default: not, in the domains that are
+      known);
     - `prefers_body`: whether ONNX's definition by other operators, if there is one, should take the node's place.
     """
 
@@ -70,6 +75,14 @@ class Operator:
 
     def prefers_body(self) -> bool:
         return False
+
+    def may_differ(self, inputs: Sequence[Fact | None]) -> bool:
+        """Whether another run of the node on equal inputs may give other outputs, as where it draws numbers.
+
+        Nothing that such a node gives is kept from one run, or one round of a loop, to the next, nor shared with a node
+        that looks like it. Operators of unknown domains may keep state, and bodies may hold nodes that draw numbers.
+        """
+        return self.node.domain not in _KNOWN_DOMAINS or any(True for _ in subgraphs(self.node))
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -143,6 +156,9 @@ class Elementwise(Operator):
 
     def scalar(self, *inputs: Any) -> Expr:
         raise NotImplementedError
+
+    def may_differ(self, inputs: Sequence[Fact | None]) -> bool:
+        return False
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         if any(dtype == np.dtype(object) for dtype in inputs):

@@ -1,7 +1,7 @@
 """Dropout with a bias, a residual and a packed mask.
 
-Only `training_mode` drops anything. Which elements a seed drops is the generator's choice: it is the same in every
-run here, and differs from other engines'.
+Only `training_mode` drops anything. Which elements a seed drops is the generator's choice, and differs from other
+engines'; each run draws on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import onnx_ir as ir
 
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Fact, tensor, unknown_dim
-from sardonyx.ops.framework.operator import Operator, operator
+from sardonyx.ops.framework.operator import operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, same, wide
+from sardonyx.ops.random import Drawing, may_be_true
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 _WORD = 32  # elements whose bits share one word of a packed mask
 
 
-class FusedDropout(Operator):
+class FusedDropout(Drawing):
     """Dropout(data + bias) + residual, and the mask as truth values or packed."""
 
-    host_reason: ClassVar[str] = "random numbers"
     packed: ClassVar[bool] = False
+    training_input: ClassVar[int]
     seed: int | None = None
+
+    def may_differ(self, inputs: Sequence[Fact | None]) -> bool:
+        return may_be_true(inputs, self.training_input)
 
     def drop(
         self,
@@ -46,7 +50,7 @@ class FusedDropout(Operator):
         if bias is not None:
             values = values + wide(bias)
         if training is not None and bool(training.reshape(())) and share > 0:
-            kept = np.asarray(np.random.default_rng(self.seed).random(data.shape) >= share)
+            kept = self.stream.uniform(data.shape) >= share
             values = np.where(kept, values / values.dtype.type(1 - share), values.dtype.type(0))
         else:
             kept = np.ones(data.shape, np.bool_)
@@ -75,6 +79,7 @@ class BiasDropout(FusedDropout):
     """Dropout(data + bias, ratio) + residual."""
 
     inputs: ClassVar[str] = "data, bias, residual?, ratio?, training_mode?"
+    training_input: ClassVar[int] = 4
     outputs: ClassVar[str] = "output, mask?"
 
     def run(self, *inputs: Any) -> Sequence[Array]:
@@ -94,6 +99,7 @@ class BitmaskDropout(FusedDropout):
     """Dropout whose mask is packed, 32 elements to a word."""
 
     inputs: ClassVar[str] = "data, ratio?, training_mode?"
+    training_input: ClassVar[int] = 2
     outputs: ClassVar[str] = "output, mask?"
     packed: ClassVar[bool] = True
 
