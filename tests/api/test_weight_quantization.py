@@ -64,9 +64,62 @@ def test_bitsandbytes_codes_change_where_those_of_onnxruntime_do(kind):
     np.testing.assert_array_equal(*results)
 
 
+def restored(bits, codes, scales, zeros, block, rows, columns):
+    """The weights that codes, scales and zero points (None: the middle) stand for, in float64."""
+    blocks = -(-rows // block)
+
+    def unpacked(packed, count):
+        bytes_of_column = packed.reshape(columns, -1).astype(np.int64)
+        parts = bytes_of_column[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
+        return parts.reshape(columns, -1)[:, :count]
+
+    points = np.full((columns, blocks), 1 << bits - 1) if zeros is None else unpacked(zeros, blocks)
+    wide = unpacked(codes, blocks * block).reshape(columns, blocks, block) - points[..., None]
+    found = wide * scales.astype(np.float64).reshape(columns, blocks)[..., None]
+    return found.reshape(columns, -1)[:, :rows].T
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_what_follows_the_rows_has_no_say(bits, symmetric, dtype):
+    rng = np.random.default_rng(bits)
+    for rows, columns, block in ((20, 6, 16), (33, 4, 32), (100, 3, 64), (32, 5, 16)):
+        weights = rng.standard_normal((rows, columns)).astype(dtype)
+        codes, scales, zeros = quantized(ours, bits, weights, block, symmetric)
+        far = np.full((-rows % block + 1, columns), 99, dtype)
+        for given in (np.concatenate([weights, 0 * far]), np.concatenate([weights, far])):
+            for same in (given, given.ravel(), np.asfortranarray(given)):
+                found = codes * 0, scales * 0, zeros * 0
+                call = getattr(ours, f"quantize_matmul_{bits}bits")
+                call(found[0], same, found[1], found[2], block, columns, rows, symmetric)
+                for one, other in zip(found, (codes, scales, zeros), strict=True):
+                    np.testing.assert_array_equal(one, other)
+        steps = np.repeat(np.abs(scales.astype(np.float64)).reshape(columns, -1), block, 1)[:, :rows].T
+        off = np.abs(restored(bits, codes, scales, None if symmetric else zeros, block, rows, columns) - weights)
+        assert (off <= 1.01 * steps + 1e-6).all()
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_what_follows_the_elements_has_no_say_for_bitsandbytes(kind):
+    weights = np.random.default_rng(kind).standard_normal((5, 7)).astype(np.float32)
+    results = []
+    for given in (weights, np.concatenate([weights, np.full((3, 7), 99, np.float32)])):
+        codes, absmax = np.zeros(18, np.uint8), np.zeros(3, np.float32)
+        ours.quantize_matmul_bnb4(codes, given, absmax, 16, kind, 7, 5)
+        results.append((codes, absmax))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_wrong_arrays_are_refused():
-    weights = np.zeros((16, 1), np.float32)
+    weights, scales = np.zeros((16, 1), np.float32), np.zeros(1, np.float32)
     with pytest.raises(TypeError):
         quantized(ours, 4, weights.astype(np.float64), 16, True)
     with pytest.raises(ValueError, match="expected an array of 8 elements"):
         ours.quantize_matmul_4bits(np.zeros(3, np.uint8), weights, np.zeros(1, np.float32), None, 16, 1, 16, True)
+    with pytest.raises(ValueError, match=r"expected 17 weights, got an array of shape \(16, 1\)"):
+        ours.quantize_matmul_4bits(np.zeros(16, np.uint8), weights, np.zeros(2, np.float32), None, 16, 1, 17, True)
+    for block, columns, rows in ((0, 1, 16), (16, -1, -16)):
+        with pytest.raises(ValueError, match=f"{rows} rows and {columns} columns in blocks of {block}"):
+            ours.quantize_matmul_8bits(np.zeros(16, np.uint8), weights, scales, None, block, columns, rows, True)

@@ -44,17 +44,21 @@ def _quantize_matmul(
 ) -> None:
     """Quantize `weights` [rows, columns], float32 or float16, in blocks of `block_size` rows of one column.
 
+    Of larger `weights`, such as those with rows up to a multiple of the block, the first rows * columns elements in
+    row order are read; what follows them has no say.
+
     Fills `quantized` uint8 [columns, blocks, block_size * bits / 8], `scales` [columns * blocks] of the type of
     `weights`, and unless symmetric `zero_points` uint8 [columns * ceil(blocks * bits / 8)]. A symmetric block has the
     zero point 2**(bits - 1) and a scale that puts its largest element at the lower end.
     """
     where = f"quantize_matmul_{bits}bits"
+    _check_sizes(where, block_size, columns, rows)
     _check(where, quantized, np.uint8, columns * -(-rows // block_size) * (block_size * bits // 8))
-    _check_weights(where, weights, rows * columns)
+    given = _first_weights(where, weights, rows * columns)
     blocks = -(-rows // block_size)
     _check(where, scales, weights.dtype, columns * blocks)
     padded = np.zeros((columns, blocks * block_size), np.float32)
-    padded[:, :rows] = weights.reshape(rows, columns).T
+    padded[:, :rows] = given.reshape(rows, columns).T
     groups = padded.reshape(columns, blocks, block_size)
     scale, zero = _symmetric(groups, bits) if is_symmetric else _asymmetric(groups, bits)
     stored = scale.astype(weights.dtype).astype(np.float32)
@@ -81,7 +85,7 @@ quantize_matmul_8bits = functools.partial(_quantize_matmul, 8)
 def quantize_matmul_bnb4(
     quantized: Array, weights: Array, absmax: Array, block_size: int, quant_type: int, columns: int, rows: int
 ) -> None:
-    """Quantize weights in their order in memory to FP4 (0) or NF4 (1) in blocks of `block_size`.
+    """Quantize weights in row order to FP4 (0) or NF4 (1) in blocks of `block_size`: the first rows * columns of them.
 
     Fills `quantized` uint8 with two codes a byte, the first in the high bits, and `absmax` with the largest magnitude
     of each block.
@@ -89,13 +93,14 @@ def quantize_matmul_bnb4(
     where = "quantize_matmul_bnb4"
     if quant_type not in _BORDERS:
         raise ValueError(f"{where}: quant_type must be 0 (FP4) or 1 (NF4), not {quant_type}")
+    _check_sizes(where, block_size, columns, rows)
     count = rows * columns
     blocks = -(-count // block_size)
     _check(where, quantized, np.uint8, (count + 1) // 2)
-    _check_weights(where, weights, count)
+    given = _first_weights(where, weights, count)
     _check(where, absmax, weights.dtype, blocks)
     padded = np.zeros(blocks * block_size, np.float32)
-    padded[:count] = weights.reshape(-1)
+    padded[:count] = given
     groups = padded.reshape(blocks, block_size)
     largest = np.abs(groups).max(axis=1)
     reciprocal = np.divide(np.float32(1), largest, out=np.zeros_like(largest), where=largest != 0)
@@ -147,6 +152,11 @@ def _nearest(values: Array, quant_type: int) -> Array:
     return codes
 
 
+def _check_sizes(where: str, block_size: int, columns: int, rows: int) -> None:
+    if block_size < 1 or columns < 0 or rows < 0:
+        raise ValueError(f"{where}: no matrix has {rows} rows and {columns} columns in blocks of {block_size}")
+
+
 def _check(where: str, array: Any, dtype: Any, size: int) -> None:
     if not isinstance(array, np.ndarray) or array.dtype != dtype or not array.flags.c_contiguous:
         raise wrong_argument(where, f"a contiguous array of {np.dtype(dtype)}", array)
@@ -154,8 +164,10 @@ def _check(where: str, array: Any, dtype: Any, size: int) -> None:
         raise ValueError(f"{where}: expected an array of {size} elements, got one of shape {array.shape}")
 
 
-def _check_weights(where: str, weights: Any, size: int) -> None:
+def _first_weights(where: str, weights: Any, size: int) -> Array:
+    """So many weights in row order; TypeError and ValueError where there are none of the right type, or too few."""
     if not isinstance(weights, np.ndarray) or weights.dtype not in (np.float32, np.float16):
         raise wrong_argument(where, "weights of float32 or float16", weights)
-    if weights.size != size:
+    if weights.size < size:
         raise ValueError(f"{where}: expected {size} weights, got an array of shape {weights.shape}")
+    return weights.reshape(-1)[:size]
