@@ -293,6 +293,84 @@ def test_weights_of_four_bits_stay_packed(kind: int, zeros: bool) -> None:
     assert np.abs(found - wanted).max() <= 0.01 * np.abs(wanted).max()
 
 
+def product_of_four_bits(
+    shape: tuple[int, ...], *, pair: bool = False, outputs: tuple[str, ...] = ("y",), **attributes: int
+) -> tuple[onnx.ModelProto, Array]:
+    """A product of x (5, 64), or of what a pair leaves of it, with weights of four bits; these in float64."""
+    rng = np.random.default_rng(5)
+    codes = rng.integers(-8, 8, (64, 16))
+    scale = rng.uniform(0.05, 0.15, shape).astype(np.float32)
+    nodes = [N("DequantizeLinear", ["w", "s"], ["d"], **attributes)]
+    if pair:
+        nodes += [
+            N("QuantizeLinear", ["x", "step", "zero"], ["q"]),
+            N("DequantizeLinear", ["q", "step", "zero"], ["a"]),
+        ]
+    nodes.append(N("MatMul", ["a" if pair else "x", "d"], ["y"]))
+    if "z" in outputs:
+        nodes.append(N("Transpose", ["d"], ["z"]))
+    constants = [
+        helper.make_tensor("w", TensorProto.INT4, codes.shape, codes.ravel().tolist()),
+        numpy_helper.from_array(scale, "s"),
+        numpy_helper.from_array(np.array(0.03, np.float32), "step"),
+        numpy_helper.from_array(np.array(128, np.uint8), "zero"),
+    ]
+    x, *results = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", *outputs))
+    x.CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 64]))
+    graph = helper.make_graph(nodes, "graph", [x], results, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    wide = scale.astype(np.float64)
+    return model, codes * (np.repeat(wide, 64 // shape[0], axis=0) if wide.ndim == 2 else wide)
+
+
+# Forms that stay real products in onnxruntime, and such as are rounded there: shape of the scales, what else.
+REAL_PRODUCTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "of a pair, one scale": ((), {"pair": True}),
+    "of a pair, columns": ((16,), {"pair": True, "axis": 1}),
+    "of a pair, blocks": ((4, 16), {"pair": True, "axis": 0, "block_size": 16}),
+    "columns from the end": ((16,), {"axis": -1}),
+    "blocks of 16 from the end": ((4, 16), {"axis": -2, "block_size": 16}),
+    "blocks of 32 from the end": ((2, 16), {"axis": -2, "block_size": 32}),
+    "weights that others read": ((4, 16), {"outputs": ("y", "z"), "axis": 0, "block_size": 16}),
+    "weights that are given out": ((4, 16), {"outputs": ("y", "d"), "axis": 0, "block_size": 16}),
+}
+ROUNDED_PRODUCTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "one scale": ((), {}),
+    "one scale, an axis from the end": ((), {"axis": -1}),
+    "columns": ((16,), {"axis": 1}),
+    "columns, no axis": ((16,), {}),
+    "blocks of 16": ((4, 16), {"axis": 0, "block_size": 16}),
+}
+
+
+@pytest.mark.parametrize("form", REAL_PRODUCTS)
+def test_products_that_stay_real_keep_their_precision(form: str) -> None:
+    shape, others = REAL_PRODUCTS[form]
+    model, weights = product_of_four_bits(shape, **others)
+    x = RNG.standard_normal((5, 64)).astype(np.float32)
+    rows = x.astype(np.float64)
+    if others.get("pair"):
+        step = np.float32(0.03)
+        rows = (np.clip(np.rint(x / step) + 128, 0, 255) - 128) * np.float64(step)
+    wanted = rows @ weights
+    for level in list(sardonyx.GraphOptimizationLevel):
+        options = sardonyx.SessionOptions()
+        options.graph_optimization_level = level
+        made = sardonyx.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        found = made.run(["y"], {"x": x})[0]
+        assert np.abs(found - wanted).max() <= 2e-6 * (np.abs(rows) @ np.abs(weights)).max()
+
+
+@pytest.mark.parametrize("form", [*REAL_PRODUCTS, *ROUNDED_PRODUCTS])
+def test_the_accuracy_of_products_is_that_of_onnxruntime(form: str) -> None:
+    shape, others = {**REAL_PRODUCTS, **ROUNDED_PRODUCTS}[form]
+    model, _ = product_of_four_bits(shape, **others)
+    after, _ = rewritten(model)
+    (node,) = (one for one in after.graph.node if one.op_type == "MatMulNBits")
+    level = {attribute.name: attribute.i for attribute in node.attribute}["accuracy_level"]
+    assert level == (0 if form in REAL_PRODUCTS else 4)
+
+
 def test_rows_of_scales_are_no_blocks_of_columns() -> None:
     model = packed_product(TensorProto.INT4, zeros=False)
     sizes = model.graph.initializer[1]

@@ -60,7 +60,8 @@ class WeightOnlyProduct(Operator):
 class MatMulNBits(WeightOnlyProduct):
     """A times the transpose of a weight (N, K) of `bits` bits: (q - zero_point) * scale, one pair for each block.
 
-    The product is computed in float32; `accuracy_level` states only how coarse an engine may be.
+    `run` computes the product in float32. `accuracy_level` states how coarse an engine may be: kernels round the rows
+    of A to bytes at level 4, one scale for each block, and compute in float32 at all others.
     """
 
     inputs: ClassVar[str] = "A, B, scales, zero_points?, g_idx?, bias?"

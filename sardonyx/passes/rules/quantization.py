@@ -199,13 +199,17 @@ class IntegerPair(IntegerRule):
 
 _PACKED = op.DequantizeLinear("w!", "w_scale!", "w_zero?", shared=True)
 _NIBBLES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
+# Accuracy levels of MatMulNBits: float32 throughout, and rows rounded to bytes.
+_REAL, _ROUNDED = 0, 4
 
 
 class PackedProduct(Rule):
     """A product with constant weights of four bits, scaled by blocks of their columns, is a MatMulNBits.
 
     Whole columns, or all weights, with one scale are taken as blocks of the size that the settings name.
-    Its accuracy level is 4, as onnxruntime chooses unless the session says otherwise: rows are rounded to bytes.
+    Where onnxruntime makes such a product, the accuracy level is 4, as it is there unless the session says otherwise:
+    rows are rounded to bytes. Forms that stay products of real numbers there have level 0, which rounds nothing:
+    those whose rows come from a DequantizeLinear, whose axis counts from the end, or whose weights others read.
     """
 
     name = PACKED_PRODUCTS
@@ -249,7 +253,23 @@ class PackedProduct(Rule):
         codes = np.zeros((columns, len(scale) * block), np.uint8)
         middle = _middle(m)
         codes[:, :rows] = (weights.astype(np.int8) + middle).T
-        return _packed_product(m, rows, block, codes.reshape(columns, len(scale), block), scale.T, _transposed(zero))
+        codes = codes.reshape(columns, len(scale), block)
+        return _packed_product(m, rows, block, codes, scale.T, _transposed(zero), self._accuracy(m))
+
+    @staticmethod
+    def _accuracy(m: Match) -> int:
+        """The accuracy level of the product."""
+        node, weights, scale = m.covered(_PACKED), m.constant("w"), m.constant("w_scale")
+        assert weights is not None
+        assert scale is not None
+        rows, real = m.value("x").producer(), node.outputs[0]
+        is_rounded = (
+            (rows is None or rows.op_type != "DequantizeLinear")
+            and (scale.ndim == 0 or (m.attribute(node, "axis", 1) >= 0 and scale.shape[-1] == weights.shape[-1]))
+            and len(real.uses()) == 1
+            and not real.is_graph_output()
+        )
+        return _ROUNDED if is_rounded else _REAL
 
 
 def _transposed(array: Array | None) -> Array | None:
@@ -261,7 +281,9 @@ def _middle(m: Match) -> int:
     return 8 if m.fact("w").dtype == ir.DataType.INT4 else 0
 
 
-def _packed_product(m: Match, rows: int, block: int, codes: Array, scales: Array, zeros: Array | None) -> ir.Node:
+def _packed_product(
+    m: Match, rows: int, block: int, codes: Array, scales: Array, zeros: Array | None, accuracy: int = _ROUNDED
+) -> ir.Node:
     """MatMulNBits of unsigned codes (columns, blocks, block), scales and zero points (columns, blocks)."""
     middle, (columns, blocks, _) = _middle(m), codes.shape
     inputs = [
@@ -272,7 +294,7 @@ def _packed_product(m: Match, rows: int, block: int, codes: Array, scales: Array
     if zeros is not None or not middle:
         points = np.zeros(scales.shape, np.int8) if zeros is None else zeros.astype(np.int8)
         inputs.append(m.initializer(_nibbles((points + middle).astype(np.uint8)).reshape(-1), "zeros"))
-    attributes = {"K": rows, "N": columns, "bits": 4, "block_size": block, "accuracy_level": 4}
+    attributes = {"K": rows, "N": columns, "bits": 4, "block_size": block, "accuracy_level": accuracy}
     return m.new_node("MatMulNBits", inputs, attributes, domain=_MICROSOFT, version=1)
 
 
