@@ -13,7 +13,6 @@ import onnx_ir as ir
 from sardonyx import errors
 from sardonyx.graph.external_data import ExternalData
 from sardonyx.graph.wire_format import Payloads
-from sardonyx.runtime.memory import memory
 
 Type = ir.DataType
 
@@ -151,38 +150,3 @@ def _six_bits(proto: onnx.TensorProto, dtype: ir.DataType, shape: tuple[int, ...
     if ((numbers < 0) | (numbers > 63)).any():
         raise errors.Fail(f"Initializer '{proto.name}': a value does not fit 6 bits")
     return ir.Tensor(numbers.astype(np.uint8).view(dtype.numpy()).reshape(shape), dtype, name=proto.name)
-
-
-def dense(proto: onnx.SparseTensorProto, reader: TensorReader) -> onnx.TensorProto:
-    """A sparse tensor as a dense TensorProto whose payload `reader` knows.
-
-    Indices are positions in the flattened tensor (shape [nnz]) or coordinates (shape [nnz, rank]).
-    """
-    name = proto.values.name
-    values = reader.tensor(proto.values)
-    if values.dtype == Type.STRING or values.dtype.bitwidth < 8:
-        raise errors.Fail(f"Sparse initializer '{name}': values of type {values.dtype.name} are not supported")
-    shape = dimensions(proto.dims, name)
-    indices = reader.tensor(proto.indices).numpy()
-    if indices.dtype != np.int64:
-        raise errors.Fail(f"Sparse initializer '{name}': indices must be int64, not {indices.dtype}")
-    array = values.numpy()
-    if array.ndim != 1 or indices.ndim not in (1, 2) or len(indices) != len(array):
-        raise errors.Fail(
-            f"Sparse initializer '{name}': values of shape {array.shape} and indices of shape {indices.shape} "
-            "do not fit together"
-        )
-    count = math.prod(shape)
-    if indices.ndim == 2:
-        if indices.shape[1] != len(shape) or (indices < 0).any() or (indices >= np.array(shape)).any():
-            raise errors.Fail(f"Sparse initializer '{name}': an index is outside of the shape {shape}")
-        indices = indices @ np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
-    elif ((indices < 0) | (indices >= count)).any():
-        raise errors.Fail(f"Sparse initializer '{name}': an index is outside of the shape {shape}")
-    memory.require(count * array.itemsize, f"the sparse initializer '{name}'")
-    flat = np.zeros(count, array.dtype)
-    flat[indices] = array
-    raw = flat.view(np.uint8).data
-    result = onnx.TensorProto(name=name, data_type=values.dtype, dims=shape)
-    result.raw_data = reader.payloads.add(raw) if raw.nbytes else b""
-    return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -22,8 +22,9 @@ from sardonyx import errors
 from sardonyx.graph.constants import graphs_of, nodes_of
 from sardonyx.graph.external_data import Buffer, ExternalData, external_entries, leave_out_prepacked
 from sardonyx.graph.functions import inline_functions
-from sardonyx.graph.initializers import TensorReader, data_type, dense, dimensions
+from sardonyx.graph.initializers import TensorReader, data_type, dimensions
 from sardonyx.graph.long_attributes import put_back, set_aside
+from sardonyx.graph.sparse_constants import DOMAIN, declared_sparse, dense, sparse_node
 from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
@@ -136,8 +137,12 @@ def _model_of(
     check_versions(proto, allow_unreleased, warnings)
     structure = check_structure(proto)
     reader = TensorReader(payloads, external)
-    for graph in _graphs(proto):
-        _prepare_tensors(graph, reader, warnings)
+    graphs = list(_graphs(proto))
+    sparse = [declared_sparse(graph) for graph in graphs]
+    for graph, kept in zip(graphs, sparse, strict=True):
+        _prepare_tensors(graph, reader, warnings, kept)
+    if any(sparse) and all(entry.domain != DOMAIN for entry in proto.opset_import):
+        proto.opset_import.add(domain=DOMAIN, version=1)
     for function in proto.functions:
         _densify_constants(function.node, reader)
     long_attributes = set_aside(proto.graph)
@@ -152,10 +157,10 @@ def _model_of(
         _sort(model)
     stamp_versions(model)
     functions = inline_functions(model)
-    graphs = tuple(graphs_of(model.graph))
-    for each in graphs:
+    inner = tuple(graphs_of(model.graph))
+    for each in inner:
         _name_inputs(each)
-    _settle_initializers(model, graphs, warnings)
+    _settle_initializers(model, inner, warnings)
     return model, functions
 
 
@@ -177,11 +182,16 @@ def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
             nodes = list(graph.node)
 
 
-def _prepare_tensors(graph: onnx.GraphProto, reader: TensorReader, warnings: list[str]) -> None:
-    """Make the sparse tensors dense, leave out all but the last of initializers of one name, check declared types."""
-    _densify_constants(graph.node, reader)
+def _prepare_tensors(graph: onnx.GraphProto, reader: TensorReader, warnings: list[str], kept: Collection[str]) -> None:
+    """Make the sparse tensors dense but for those called as in `kept`, leave out all but the last of initializers with
+    one name, check declared types."""
+    _densify_constants(graph.node, reader, kept)
     for sparse in graph.sparse_initializer:
-        graph.initializer.append(dense(sparse, reader))
+        name = sparse.values.name
+        if name in kept:
+            graph.node.insert(0, sparse_node("", name, sparse, reader))
+        else:
+            graph.initializer.append(dense(sparse, reader))
     del graph.sparse_initializer[:]
     for tensor in graph.initializer:
         data_type(tensor)
@@ -224,15 +234,21 @@ def _check_declared(info: onnx.ValueInfoProto, tensor: onnx.TensorProto) -> None
             )
 
 
-def _densify_constants(nodes: Iterator[onnx.NodeProto] | list[onnx.NodeProto], reader: TensorReader) -> None:
+def _densify_constants(
+    nodes: Iterable[onnx.NodeProto], reader: TensorReader, kept: Collection[str] = frozenset()
+) -> None:
+    """Make sparse constants dense but for those whose outputs are called as in `kept`."""
     for node in nodes:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.SPARSE_TENSOR and not attribute.ref_attr_name:
-                if node.op_type != "Constant":
+                if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
                     raise errors.InvalidGraph(
                         f"Attribute '{attribute.name}' of node '{node.name}' ({node.op_type}) is a sparse tensor, "
                         "which only Constant takes"
                     )
+                if kept and len(node.output) == 1 and node.output[0] in kept:
+                    node.CopyFrom(sparse_node(node.name, node.output[0], attribute.sparse_tensor, reader))
+                    break
                 tensor = dense(attribute.sparse_tensor, reader)
                 attribute.Clear()
                 attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.graph.sparse_constants import DOMAIN, write_constants
 from sardonyx.graph.types import MapType
 
 _ALIGNMENT = 4096  # of weights in the external file: readers map them by pages
@@ -186,6 +187,11 @@ def _to_proto(model: ir.Model, external: dict[int, tuple[str, int, int]]) -> onn
             for info in infos:
                 if info.name in kinds:
                     _write_type(info.type, kinds[info.name])
+        if DOMAIN in model.opset_imports:
+            write_constants(graph_proto.node)
+    imports = [entry for entry in proto.opset_import if entry.domain != DOMAIN]
+    del proto.opset_import[:]
+    proto.opset_import.extend(imports)
     return proto
 
 

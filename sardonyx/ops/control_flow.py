@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.graph.types import numpy_dtype
+from sardonyx.graph.types import numpy_dtype, type_name
 from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, same, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, operator
@@ -133,7 +133,13 @@ def _declared_item(value: ir.Value) -> Item:
 
 
 def _with_lead(fact: Fact, lead: Dim) -> Fact:
+    _check_stackable(fact)
     return Fact(fact.type, None if fact.shape is None else (lead, *fact.shape))
+
+
+def _check_stackable(fact: Fact) -> None:
+    if fact.type is not None and not isinstance(fact.type, ir.TensorType):
+        raise ValueError(f"what the rounds of a loop give to be stacked must be tensors, not {type_name(fact.type)}")
 
 
 class Scanning(ControlFlow):
@@ -208,6 +214,7 @@ class Scan(Scanning):
         settled, outputs = _settle(self.body, [], facts[:split], items, 0, inference)
         results = list(settled)
         for index, fact in enumerate(outputs[split:]):
+            _check_stackable(fact)
             if fact.shape is None:
                 results.append(Fact(fact.type, None))
                 continue

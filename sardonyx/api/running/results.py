@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx.api.values.element_types import is_float8
+from sardonyx.api.values.sparse_tensor import CoreSparseTensor, SparseCooView
 from sardonyx.runtime.memory.memory import require
 from sardonyx.runtime.memory.result_pool import PooledMemory
+from sardonyx.runtime.sparse_value import SparseValue
 
 Array = np.ndarray[Any, Any]
 
@@ -64,13 +66,16 @@ def _is_maps(value: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of a sequence or map with its tensors; arrays of the base class for NumPy's scalars and subclasses."""
+    """A copy of a sequence or map with its tensors; arrays of the base class for NumPy's scalars and subclasses, and
+    what callers know for a sparse tensor of the model."""
     if isinstance(value, (np.ndarray, np.generic)):
         return np.array(value)
     if isinstance(value, list):
         return [_copied(item) for item in value]
     if isinstance(value, dict):
         return {key: value[key] if np.isscalar(value[key]) else _copied(value[key]) for key in value}
+    if isinstance(value, SparseValue):
+        return CoreSparseTensor(value.shape, value.values.copy(), SparseCooView(value.places.copy()))
     return value
 
 

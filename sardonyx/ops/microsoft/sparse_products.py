@@ -1,4 +1,4 @@
-"""Products of sparse matrices, which are inputs of the model: its constants are dense."""
+"""Products of sparse matrices: inputs of the model, or constants that it declares as sparse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+import onnx_ir as ir
 
+from sardonyx.graph.types import type_name
+from sardonyx.ops.framework.check import invalid_type
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim
@@ -56,6 +59,8 @@ class SparseToDenseMatMul(Operator):
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         a, b = inputs
+        if a is not None and isinstance(a.type, ir.TensorType):
+            raise invalid_type(self.node, 0, type_name(a.type))
         if b is None or b.dtype is None:
             return [Fact()]
         return [tensor(b.dtype, (dim(a, 1 if self.transA else 0), dim(b, 0 if self.transB else 1)))]
