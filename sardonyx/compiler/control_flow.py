@@ -6,6 +6,8 @@ import onnx_ir as ir
 
 from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.compiler.planner import Compilation
+from sardonyx.compiler.round_sizes import with_sizes
+from sardonyx.ops.control_flow import Collecting
 from sardonyx.ops.framework.operator import ControlFlow
 
 
@@ -19,7 +21,10 @@ def control_flow(
     captures = {name: tuple(places[value] for value in body.captured) for name, body in bodies.items()}
     plans = {name: body.plan for name, body in bodies.items()}
     kernels = compilation.settings.kernels
-    return ControlFlowCall.of(operator.flow(), plans, captures, len(node.inputs), kernels), captured
+    flow = operator.flow()
+    if isinstance(operator, Collecting):
+        flow = with_sizes(operator, node, bodies["body"].captured, compilation.inference)
+    return ControlFlowCall.of(flow, plans, captures, len(node.inputs), kernels), captured
 
 
 def graphs_of_node(node: ir.Node) -> dict[str, ir.Graph]:

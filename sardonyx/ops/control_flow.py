@@ -13,7 +13,16 @@ from sardonyx.ops.framework.facts import UNKNOWN, Dim, Dims, Fact, same, tensor,
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, operator
 from sardonyx.ops.shape import axis_of
-from sardonyx.runtime.control_flow import BatchScanFlow, Flow, IfFlow, Item, LoopFlow, ScanFlow, SequenceMapFlow
+from sardonyx.runtime.control_flow import (
+    BatchScanFlow,
+    CollectingFlow,
+    Flow,
+    IfFlow,
+    Item,
+    LoopFlow,
+    ScanFlow,
+    SequenceMapFlow,
+)
 
 # Facts of carried values settle after a few rounds: each round only forgets dimensions.
 _ROUNDS = 4
@@ -97,13 +106,29 @@ def _alike(a: Fact, b: Fact) -> bool:
     return a.type == b.type and (a.shape == b.shape)
 
 
-@operator("Loop")
-class Loop(ControlFlow):
-    """Runs a graph up to M times while its condition holds; carried values go round, scan outputs are stacked."""
+class Collecting(ControlFlow):
+    """An operator that runs its body in rounds and stacks what these give."""
 
     body: ir.Graph
 
-    def flow(self) -> Flow:
+    @property
+    def collected(self) -> Sequence[ir.Value]:
+        """The outputs of the body that are stacked, which come last."""
+        raise NotImplementedError
+
+    def flow(self) -> CollectingFlow:
+        raise NotImplementedError
+
+
+@operator("Loop")
+class Loop(Collecting):
+    """Runs a graph up to M times while its condition holds; carried values go round, scan outputs are stacked."""
+
+    @property
+    def collected(self) -> Sequence[ir.Value]:
+        return self.body.outputs[len(self.body.inputs) - 1 :]
+
+    def flow(self) -> LoopFlow:
         counter, condition = map(_declared_scalar_shape, self.body.inputs[:2])
         return LoopFlow(_items(self.body), counter, condition)
 
@@ -142,11 +167,14 @@ def _check_stackable(fact: Fact) -> None:
         raise ValueError(f"what the rounds of a loop give to be stacked must be tensors, not {type_name(fact.type)}")
 
 
-class Scanning(ControlFlow):
+class Scanning(Collecting):
     """What both forms of Scan share."""
 
-    body: ir.Graph
     num_scan_inputs: int
+
+    @property
+    def collected(self) -> Sequence[ir.Value]:
+        return self.body.outputs[len(self.body.inputs) - self.num_scan_inputs :]
 
 
 @operator("Scan", since=8)
@@ -155,7 +183,7 @@ class OldScan(Scanning):
 
     directions: tuple[int, ...] = ()
 
-    def flow(self) -> Flow:
+    def flow(self) -> BatchScanFlow:
         return BatchScanFlow(_items(self.body), self.num_scan_inputs, self.directions)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
@@ -186,7 +214,7 @@ class Scan(Scanning):
     scan_output_axes: tuple[int, ...] = ()
     scan_output_directions: tuple[int, ...] = ()
 
-    def flow(self) -> Flow:
+    def flow(self) -> ScanFlow:
         return ScanFlow(
             _items(self.body),
             self.num_scan_inputs,

@@ -6,8 +6,8 @@ Engines keep a flow as what `flow_content` says of it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.lib.array_utils import normalize_axis_index
 from sardonyx.runtime.memory import memory
 from sardonyx.runtime.native.rounds import Outcome, Rounds
 from sardonyx.runtime.plan import Value
+from sardonyx.runtime.round_sizes import Origin, shape_of
+from sardonyx.runtime.sizes import Size, size_content, size_of_content
 
 Array = np.ndarray[Any, Any]
 
@@ -34,6 +36,11 @@ class Body(Protocol):
         """The graph's outputs."""
         ...
 
+    @property
+    def captures(self) -> Sequence[Value]:
+        """The outer values that it reads."""
+        ...
+
     def rounds(self, given: Rounds) -> Outcome | None:
         """Some rounds in native code; None where they must be done one by one."""
         ...
@@ -50,11 +57,11 @@ class Flow(Protocol):
 
 
 class Item(NamedTuple):
-    """What a body declares of an output: its name, the name of its dtype, and its shape, 0 where it tells no number."""
+    """What is known of an output of a body: its name, the name of its dtype, and its shape, 0 for an unknown size."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
 
 
 def _truth(value: Array, name: str) -> bool:
@@ -89,10 +96,10 @@ class _Stack:
             memory.require(2 * self._nbytes, f"scan output '{self.item.name}' after {self._count} iterations")
             self._next_check = 2 * self._nbytes
 
-    def stacked(self) -> Array:
-        """All items; ValueError where their shapes differ."""
+    def stacked(self, shape_of: Callable[[Item], tuple[int, ...]]) -> Array:
+        """All items; without one, none of the shape that `shape_of` gives. ValueError where their shapes differ."""
         if not self._blocks:
-            return np.empty((0, *self.item.shape), np.dtype(self.item.dtype))
+            return np.empty((0, *shape_of(self.item)), np.dtype(self.item.dtype))
         shapes = {block.shape[1:] for block in self._blocks}
         if len(shapes) > 1:
             raise ValueError(f"scan output '{self.item.name}' changes its shape between iterations: {sorted(shapes)}")
@@ -111,13 +118,29 @@ class IfFlow:
 
 
 @dataclass(frozen=True)
-class LoopFlow:
-    """Runs a body up to M times while its condition holds; carried values go round, scan outputs are stacked.
-
-    `counter` and `condition` are the shapes in which the body takes these, () or (1,); `outputs` are the body's.
-    """
+class CollectingFlow:
+    """What loops share that stack what their rounds give: the body's `outputs`, and where a run finds the numbers that
+    the symbols in their shapes stand for."""
 
     outputs: tuple[Item, ...]
+    origins: tuple[Origin, ...] = field(default=(), kw_only=True)
+    is_chained: ClassVar[bool] = False
+
+    def run_bodies(self, bodies: Mapping[str, Any], inputs: Sequence[Value]) -> Sequence[Value]:
+        raise NotImplementedError
+
+    def shape_of(self, body: Body, inputs: Sequence[Value]) -> Callable[[Item], tuple[int, ...]]:
+        """What shape an item has that no round made, in a run with these inputs."""
+        return lambda item: shape_of(item.shape, self.origins, inputs, body.captures)
+
+
+@dataclass(frozen=True)
+class LoopFlow(CollectingFlow):
+    """Runs a body up to M times while its condition holds; carried values go round, scan outputs are stacked.
+
+    `counter` and `condition` are the shapes in which the body takes these, () or (1,).
+    """
+
     counter: tuple[int, ...]
     condition: tuple[int, ...]
     is_chained: ClassVar[bool] = True
@@ -150,14 +173,14 @@ class LoopFlow:
             for stack, value in zip(stacks, outputs[1 + count :], strict=True):
                 stack.append(value)
             iteration += 1
-        return [*carried, *(stack.stacked() for stack in stacks)]
+        empty = self.shape_of(body, inputs)
+        return [*carried, *(stack.stacked(empty) for stack in stacks)]
 
 
 @dataclass(frozen=True)
-class _Scanning:
+class _Scanning(CollectingFlow):
     """What both forms of Scan share: one pass over `scan_inputs` sequences along their axes."""
 
-    outputs: tuple[Item, ...]
     scan_inputs: int
 
     def _scan(
@@ -208,14 +231,17 @@ class BatchScanFlow(_Scanning):
         backwards = [bool(flag) for flag in self.directions] or [False] * self.scan_inputs
         finals: list[list[Array]] = []
         scans: list[list[Array]] = []
+        body = bodies["body"]
+        shape_of = self.shape_of(body, inputs)
         for entry in range(batch):
             length = longest if lengths is None else int(lengths[entry])
             own = [sequence[entry, :length] for sequence in sequences]
-            final, stacks = self._scan(
-                bodies["body"], [state[entry] for state in states], own, [0] * len(own), backwards, length
-            )
+            final, stacks = self._scan(body, [state[entry] for state in states], own, [0] * len(own), backwards, length)
             finals.append(final)
-            scans.append([_padded(stack.stacked(), longest) for stack in stacks])
+            scans.append([_padded(stack.stacked(shape_of), longest) for stack in stacks])
+        if not batch:
+            collected = self.outputs[split:]
+            return [*states, *(np.empty((0, longest, *shape_of(one)), np.dtype(one.dtype)) for one in collected)]
         columns = [*zip(*finals, strict=True), *zip(*scans, strict=True)]
         return [np.stack(column) for column in columns]
 
@@ -246,10 +272,12 @@ class ScanFlow(_Scanning):
         if len(lengths) != 1:
             raise ValueError(f"the scan inputs have different lengths: {sorted(lengths)}")
         backwards = [bool(flag) for flag in self.input_directions] or [False] * self.scan_inputs
-        final, stacks = self._scan(bodies["body"], inputs[:split], sequences, axes, backwards, lengths.pop())
+        body = bodies["body"]
+        final, stacks = self._scan(body, inputs[:split], sequences, axes, backwards, lengths.pop())
+        shape_of = self.shape_of(body, inputs)
         results: list[Value] = list(final)
         for index, stack in enumerate(stacks):
-            joined = stack.stacked()
+            joined = stack.stacked(shape_of)
             if index < len(self.output_directions) and self.output_directions[index]:
                 joined = joined[::-1]
             axis = self.output_axes[index] if index < len(self.output_axes) else 0
@@ -284,7 +312,10 @@ _FLOWS: dict[str, type[Any]] = {
 
 def flow_content(flow: Flow) -> dict[str, Any]:
     """A flow as JSON."""
-    return {"flow": type(flow).__name__, **vars(flow)}
+    content = {"flow": type(flow).__name__, **vars(flow)}
+    if isinstance(flow, CollectingFlow):
+        content["outputs"] = [[*item[:2], [size_content(size) for size in item.shape]] for item in flow.outputs]
+    return content
 
 
 def flow_of(content: Mapping[str, Any]) -> Flow:
@@ -294,6 +325,10 @@ def flow_of(content: Mapping[str, Any]) -> Flow:
         name: tuple(value) if isinstance(value, list) else value for name, value in content.items() if name != "flow"
     }
     if isinstance(settings.get("outputs"), tuple):
-        settings["outputs"] = tuple(Item(name, dtype, tuple(shape)) for name, dtype, shape in settings["outputs"])
+        settings["outputs"] = tuple(
+            Item(name, dtype, tuple(map(size_of_content, shape))) for name, dtype, shape in settings["outputs"]
+        )
+    if "origins" in settings:
+        settings["origins"] = tuple(Origin(*one) for one in settings["origins"])
     flow: Flow = kind(**settings)
     return flow

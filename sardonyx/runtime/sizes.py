@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from sardonyx.light_dataclass import dataclass
 
@@ -31,6 +31,21 @@ class Operation:
 
 
 Size = int | Symbol | Operation
+
+
+def size_content(size: Size) -> Any:
+    """A size as JSON: a number, the name of a symbol, or the kind of an operation before its arguments."""
+    if isinstance(size, int):
+        return size
+    return size.name if isinstance(size, Symbol) else [size.kind, *map(size_content, size.arguments)]
+
+
+def size_of_content(content: Any) -> Size:
+    """The size that this content describes."""
+    if isinstance(content, list):
+        kind, *arguments = content
+        return Operation(kind, tuple(map(size_of_content, arguments)))
+    return Symbol(content) if isinstance(content, str) else int(content)
 
 
 def symbols_in(size: Size) -> set[str]:
