@@ -39,6 +39,7 @@ from sardonyx.runtime.memory.constant_memory import WEIGHTS
 from sardonyx.runtime.memory.mapped_pages import check_unwritten
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
 from sardonyx.runtime.plan import Plan
+from sardonyx.runtime.random_state import Streams
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -77,7 +78,9 @@ class LoadedSession:
         trace = self._profile.trace
         self._context = RunContext(trace=self._profile.node_memory or trace, logger=self._logger)
         self._disabled = frozenset(disabled_optimizers)
-        self._request = SessionRequest(source, self._options, providers, provider_options, self._disabled, self._logger)
+        self._request = SessionRequest(
+            source, self._options, providers, provider_options, self._disabled, self._logger, streams=Streams()
+        )
         self.memory_limit = memory_limit(self._options._config)
         with whole(), self.within_limit():
             built = session_opening.open_session(self._request._replace(trace=trace))

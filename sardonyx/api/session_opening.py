@@ -21,6 +21,7 @@ from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.runtime.file_state import file_state
 from sardonyx.runtime.files.engine_file import Engine
+from sardonyx.runtime.random_state import Streams
 
 if TYPE_CHECKING:
     from sardonyx import log
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 def open_session(request: SessionRequest) -> Built:
     """What `build` gives, from the engine that an earlier session kept, or else with a way to keep one."""
+    with (request.streams or Streams()).serving():
+        return _opened(request)
+
+
+def _opened(request: SessionRequest) -> Built:
     source, options, logger = request.source, request.options, request.logger
     given = engine_source.find(source, options)
     if given is not None:
@@ -75,7 +81,8 @@ def find_for_sizes(request: SessionRequest, states: Mapping[str, Sequence[int]])
     engine = None if store is None else store.find()
     if store is None or engine is None or engine.content["files"] != states:
         return None
-    return _from_kept(store, engine, request)
+    with (request.streams or Streams()).serving():
+        return _from_kept(store, engine, request)
 
 
 def kept_for_sizes(built: Built, request: SessionRequest, states: Mapping[str, Sequence[int]]) -> Built:

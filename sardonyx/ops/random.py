@@ -15,7 +15,7 @@ from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, leaves, rows_template
-from sardonyx.runtime.random_state import Stream
+from sardonyx.runtime.random_state import stream_of
 
 
 class Drawing(Operator):
@@ -26,7 +26,7 @@ class Drawing(Operator):
 
     def __init__(self, node: ir.Node, version: int) -> None:
         super().__init__(node, version)
-        self.stream = Stream(node.name or node.outputs[0].name or node.op_type, self.seed)
+        self.stream = stream_of(node.name or node.outputs[0].name or node.op_type, self.seed)
 
     def may_differ(self, inputs: Sequence[Fact | None]) -> bool:
         return True

@@ -10,7 +10,15 @@ import pytest
 from onnx import numpy_helper, parser
 
 import sardonyx as ort
+from sardonyx.runtime import random_state
 from tests.api.engine_models import is_stored, keeps_every_engine, wait
+
+
+@pytest.fixture(autouse=True)
+def no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No seed of the process, but for tests that set one."""
+    monkeypatch.setattr(random_state, "_seed", None)
+
 
 LEVELS = list(ort.GraphOptimizationLevel)
 COUNT = 64  # two masks of so many elements agree once in 2^64 times
@@ -130,6 +138,55 @@ def test_a_kept_engine_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert is_stored(later)
         rows += [row for _ in range(2) for row in later.run(None, {"x": X})]
     assert different(rows)
+
+
+def asking_for_sizes(seed: str) -> onnx.ModelProto:
+    """A model whose If leaves a rank open, so that it is compiled again for sizes that come again."""
+    branches = (
+        "then_branch = t () => (float[a] q) { o = Constant<value_ints = [0]>() q = ReduceSum<keepdims = 0>(x, o) }, "
+        "else_branch = e () => (float[a, b] r) { r = Identity(x) }"
+    )
+    body = (
+        f"s = Shape(x) e = Gather(s, first) c = Equal(e, height) d = Squeeze(c) w = If(d) <{branches}> v = Neg(w) "
+        f"ones = ConstantOfShape<value = float[1] {{1.0}}>(s) m = Dropout{seed}(ones, half, on) y = Reshape(m, flat)"
+    )
+    model = made(body, "float v, float[k] y", inputs="float[n, j] x")
+    for name, number in (("first", [0]), ("height", [COUNT])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(number), name))
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+@pytest.mark.parametrize("seed", ["<seed = 3>", ""])
+def test_plans_that_are_made_later_draw_on(seed: str) -> None:
+    """A seed does not begin anew with plans for sizes that come again, or for some of the outputs."""
+    random_state.set_seed(5)
+    running = session(asking_for_sizes(seed))
+    x = X.reshape(COUNT, 1)
+    rows = [running.run(None, {"x": x})[1] for _ in range(4)]
+    assert running._session()._settled.latest == {"x": (COUNT, 1)}
+    rows += [running.run(["y"], {"x": x})[0] for _ in range(2)]
+    assert different(rows)
+    random_state.set_seed(5)
+    np.testing.assert_array_equal(session(asking_for_sizes(seed)).run(["y"], {"x": x})[0], rows[0])
+
+
+@pytest.mark.parametrize("seed", ["<seed = 3>", ""])
+def test_engines_for_sizes_draw_from_the_same_numbers(
+    seed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeps_every_engine(tmp_path / "cache", monkeypatch)
+    random_state.set_seed(5)
+    path = tmp_path / "model.onnx"
+    onnx.save(asking_for_sizes(seed), path)
+    shapes = [(COUNT, 1), (COUNT, 2), (COUNT, 1), (COUNT, 2)]
+    for stored in (False, True):
+        running = session(str(path))
+        assert is_stored(running) == stored
+        rows = [running.run(None, {"x": np.ones(shape, np.float32)})[1][:COUNT] for shape in shapes]
+        wait()
+        assert different(rows)
 
 
 @pytest.mark.parametrize("on", [False, True])

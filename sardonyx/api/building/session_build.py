@@ -44,6 +44,7 @@ from sardonyx.passes.rules.attention_match import BY_HEADS
 from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
+from sardonyx.runtime.random_state import Streams
 from sardonyx.runtime.trace import Trace, span
 
 Source: TypeAlias = str | bytes | onnx.ModelProto
@@ -59,6 +60,11 @@ _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 def build(request: SessionRequest) -> Built:
     """Load, change, place and compile a model as a request says, and save it where its options ask for that."""
+    with (request.streams or Streams()).serving():
+        return _build(request)
+
+
+def _build(request: SessionRequest) -> Built:
     source, options, names, provider_options, disabled, logger, trace = request[:7]
     config = options._config
     config_keys.check(config, logger)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from sardonyx import log
     from sardonyx.api.options.session_options import SessionOptions
+    from sardonyx.runtime.random_state import Streams
     from sardonyx.runtime.trace import Trace
 
 # The config entry with the folder of the external data of models that are no files; the working directory without it.
@@ -22,7 +23,7 @@ class SessionRequest(NamedTuple):
 
     With `distinct_symbols` no two dimensions of inputs are taken for equal because they have one name, with
     `constant_initializers` callers cannot override initializers that are inputs of the graph. With `sizes`, the shapes
-    of the inputs by name, the model is compiled for these alone.
+    of the inputs by name, the model is compiled for these alone. Random nodes draw from `streams`.
     """
 
     source: Any
@@ -35,6 +36,7 @@ class SessionRequest(NamedTuple):
     distinct_symbols: bool = False
     constant_initializers: bool = False
     sizes: Mapping[str, tuple[int, ...]] | None = None
+    streams: Streams | None = None
 
     def wherever(self) -> SessionRequest:
         """The same for whoever builds the model again, from whatever working directory."""

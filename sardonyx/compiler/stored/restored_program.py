@@ -16,6 +16,7 @@ from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.forks import free_in_child, whole
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan, Slot, Step, StepCall, Value
+from sardonyx.runtime.random_state import serving_streams
 
 if TYPE_CHECKING:
     from sardonyx.runtime.control_flow import Flow
@@ -25,16 +26,17 @@ _Made = TypeVar("_Made")
 
 
 class _Later(Generic[_Made]):
-    """Something that is made when it is asked for the first time."""
+    """Something that is made when it is asked for the first time, with the session's streams of random numbers."""
 
     def __init__(self, make: Callable[[], _Made]) -> None:
         self._make = make
+        self._streams = serving_streams()
         self._made: _Made | None = None
         self._lock = free_in_child(threading.Lock())
 
     def now(self) -> _Made:
         if self._made is None:
-            with whole(), self._lock:
+            with whole(), self._lock, self._streams.serving():
                 self._made = self._made or self._make()
         return self._made
 

@@ -16,7 +16,7 @@ from sardonyx.ops.microsoft.generation import TokenByToken, number
 from sardonyx.ops.microsoft.generation_models import Bodies
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim
-from sardonyx.runtime.random_state import Stream
+from sardonyx.runtime.random_state import stream_of
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -66,7 +66,7 @@ class Sampling(TokenByToken):
 
     def __init__(self, node: ir.Node, version: int) -> None:
         super().__init__(node, version)
-        self.stream = Stream(node.name or node.outputs[0].name or node.op_type, None)
+        self.stream = stream_of(node.name or node.outputs[0].name or node.op_type)
 
     def run_bodies(self, bodies: Bodies, inputs: Sequence[Any]) -> Sequence[Any]:
         ids, longest, shortest, penalty, allowed, first_allowed, mask, presence, seed = padded(inputs, 9)
