@@ -26,7 +26,7 @@ from sardonyx.api.options.ep_context import OrtEpContextData, OrtExternalInitial
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values.core_value import CoreValue
 from sardonyx.api.values.ort_value import OrtValue
-from sardonyx.graph.saving import drafted
+from sardonyx.runtime.files.opening import replacing
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -115,8 +115,8 @@ class ModelCompiler:
             return
         content = self._compile(Path(path).parent)
         try:
-            with drafted(Path(path)) as draft:
-                draft.write_bytes(content)
+            with replacing(path) as file:
+                file.write(content)
         except OSError as error:
             raise errors.InvalidArgument(f'open file "{path}" failed: {error.strerror}') from error
 
@@ -209,7 +209,7 @@ class ModelCompiler:
             large = [tensor for tensor in model.graph.initializer if len(_bytes(tensor)) > self._threshold]
             if not large:
                 return
-            with drafted(folder / self._external_path) as draft, open(draft, "wb") as file:
+            with replacing(folder / self._external_path) as file:
                 for tensor in large:
                     content = _bytes(tensor)
                     place = OrtExternalInitializerInfo(self._external_path, file.tell(), len(content))

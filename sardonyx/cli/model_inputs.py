@@ -15,6 +15,7 @@ from sardonyx.cli.failure import CommandError
 from sardonyx.graph.types import numpy_dtype, type_name
 from sardonyx.ops.framework.facts import symbol
 from sardonyx.ops.framework.inference import Inference
+from sardonyx.runtime.files.opening import open_file
 
 Array = np.ndarray[Any, Any]
 
@@ -154,7 +155,8 @@ def naming_assumed(model: ir.Model, given: Mapping[str, str], dims: Mapping[str,
 
 def _load(name: str, path: Path) -> Array:
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
+        with open_file(path) as file:
+            return np.asarray(np.load(file, allow_pickle=False))
     except (OSError, ValueError) as error:
         raise CommandError(f"--input {name}={path}: cannot read it: {error}") from error
 

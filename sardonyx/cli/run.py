@@ -19,6 +19,7 @@ from sardonyx.cli.failure import CommandError
 from sardonyx.cli.model_inputs import make_inputs, naming_assumed
 from sardonyx.cli.models import read_model
 from sardonyx.cli.shapes import infer, listed_shape
+from sardonyx.runtime.files.opening import replacing
 
 _SHOWN_VALUES = 6
 
@@ -119,7 +120,8 @@ def _save(outputs: dict[str, Any], folder: Path) -> list[str]:
         if not isinstance(value, np.ndarray) or value.dtype == object:
             raise CommandError(f"--save: output {name} is no tensor of numbers, a .npy file cannot hold it")
         path = folder / f"{index}_{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.npy"
-        np.save(path, value)
+        with replacing(path) as file:
+            np.save(file, value)
         files.append(str(path))
     return files
 

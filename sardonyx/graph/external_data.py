@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from sardonyx import errors
-from sardonyx.runtime.forks import cached_property
-from sardonyx.runtime.memory.mapped_pages import map_file
+from sardonyx.runtime.files.model_folder import ModelFolder, open_found
+from sardonyx.runtime.files.opening import IrregularError
+from sardonyx.runtime.memory.mapped_pages import map_open_file, release_pages
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 _KEYS = frozenset({"location", "offset", "length", "checksum"})
 _PREPACKED = "prepacked"  # keys that begin so describe weights packed for a provider of onnxruntime
 _LARGEST = 2**63 - 1
+_HASHED_AT_ONCE = 4 << 20
 
 
 class ExternalData:
     """The files that a model may refer to: those in `folder`, and `buffers` that stand for files of that name.
 
     Files outside the folder, also by way of a symbolic link, are refused. Where the model file is a link itself, links
-    may lead into the folder of the file that it stands for as well, as in the cache of the Hugging Face hub.
+    may lead to what is stored with it, as in the cache of the Hugging Face hub (`ModelFolder`). A file that has another
+    name as well, by a hard link, is refused: nobody can tell whether the other one lies in the folder.
     """
 
     def __init__(
@@ -38,18 +41,11 @@ class ExternalData:
         """`model` is the model's file, where it has one."""
         self.folder = folder
         self.from_bytes = from_bytes
-        self._model = model
+        self._place = ModelFolder(folder, model)
         self._buffers = {name: memoryview(buffer).cast("B") for name, buffer in (buffers or {}).items()}
         self._mapped: dict[str, memoryview] = {}
+        self._digests: dict[str, str] = {}
         self.paths: list[str] = []  # of the files that were read, and of links that led to them
-
-    @cached_property
-    def _allowed(self) -> list[str]:
-        """The folders; OSError where the working directory counts and is gone."""
-        folders = [os.path.realpath(self.folder)]
-        if self._model is not None and (beside := os.path.dirname(os.path.realpath(self._model))) not in folders:
-            folders.append(beside)
-        return folders
 
     @property
     def mapped(self) -> Collection[memoryview]:
@@ -68,6 +64,8 @@ class ExternalData:
                 f"Computed size: {size}, external_data.length: {length}"
             )
         data = self._data(location, tensor.name)
+        if checksum := entries.get("checksum"):
+            self._check_digest(checksum, location, data, tensor.name)
         if offset + size > len(data):
             raise errors.Fail(
                 f"External initializer: {tensor.name} offset: {offset} size to read: {size} given file_length: "
@@ -80,36 +78,62 @@ class ExternalData:
             if location in known:
                 return known[location]
         try:
-            path = self._checked(location, name)
-            if not stat.S_ISREG(os.stat(path).st_mode):  # before opening: a pipe would block
-                raise errors.Fail(f"Random-access reads require a regular file: {path} (initializer {name})")
-            data = map_file(path)
+            found = self._checked(location, name)
+            with open_found(found) as file:
+                if os.fstat(file.fileno()).st_nlink > 1:
+                    raise errors.Fail(
+                        f"External data of initializer {name} cannot be read: {found[1]} has another name as well (a "
+                        "hard link), which may lie outside of the model directory. Put a copy of the file in its place"
+                    )
+                data = map_open_file(file.fileno(), found[1])
+        except IrregularError:
+            raise errors.Fail(f"Random-access reads require a regular file: {found[1]} (initializer {name})") from None
         except (OSError, ValueError) as error:
             raise errors.Fail(f"External data of initializer {name} cannot be read: {error}") from error
         self._mapped[location] = data
-        self.paths.append(path)
-        link = os.path.normpath(os.path.join(self._allowed[0], location))
-        if link != path:
+        self.paths.append(found[1])
+        link = os.path.normpath(os.path.join(self._place.path, location))
+        if link != found[1]:
             self.paths.append(link)
         return data
 
-    def _checked(self, location: str, name: str) -> str:
-        """The file of a location, inside the allowed folders."""
+    def _checked(self, location: str, name: str) -> tuple[str, str]:
+        """The file of a location, and the allowed folder that it is in."""
         problem = f"External data path validation failed for initializer: {name}. Error: "
         if os.path.isabs(location) or location.startswith(("/", "\\\\")):
             raise errors.Fail(f'{problem}Absolute path not allowed for external data location: "{location}"')
         if "\0" in location:
             raise errors.Fail(f'{problem}External data path does not exist: "{location!r}"')
-        resolved = os.path.realpath(os.path.join(self._allowed[0], location))
-        if not any(os.path.commonpath([folder, resolved]) == folder for folder in self._allowed):
+        found = self._place.find(location)
+        if found is None:
             origin = "External data path for model loaded from bytes escapes working directory. "
+            resolved = os.path.realpath(os.path.join(self._place.path, location))
+            allowed = [self._place.path, *self._place.stores][-1]
             raise errors.Fail(
                 f"{problem}{origin if self.from_bytes else ''}External data path escapes model directory. "
-                f'External data path: "{location}" resolved path: "{resolved}" allowed directory: "{self._allowed[-1]}"'
+                f'External data path: "{location}" resolved path: "{resolved}" allowed directory: "{allowed}"'
             )
-        if not os.path.exists(resolved):
+        if not os.path.exists(found[1]):
             raise errors.Fail(f'{problem}External data path does not exist: "{os.path.join(self.folder, location)}"')
-        return resolved
+        return found
+
+    def _check_digest(self, checksum: str, location: str, data: memoryview, name: str) -> None:
+        """`errors.Fail` unless the file is the one that the model was written with: ONNX has its SHA-1 there."""
+        if location not in self._digests:
+            import hashlib  # which takes a while to load, and few models say so
+
+            digest = hashlib.sha1(usedforsecurity=False)
+            for start in range(0, len(data), _HASHED_AT_ONCE):
+                part = data[start : start + _HASHED_AT_ONCE]
+                digest.update(part)
+                release_pages(np.frombuffer(part, np.uint8))
+            self._digests[location] = digest.hexdigest()
+        if checksum.strip().lower() != self._digests[location]:
+            raise errors.Fail(
+                f"External data of initializer {name} is not what the model was written with: the SHA-1 digest of "
+                f"{location!r} is {self._digests[location]}, and its 'checksum' is {checksum[:80]!r}. Get the model "
+                "and its data again, from one place"
+            )
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:

@@ -8,7 +8,6 @@ operator version per node, no functions, sorted, no unused initializers).
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,8 @@ from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
-from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_file, named_path, read_file
+from sardonyx.runtime.files.opening import IrregularError, open_file
+from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_open_file, named_path, read_open_file
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -105,12 +105,14 @@ def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:
         return memoryview(source), None
     path = Path(source)
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise errors.InvalidProtobuf(f"Load model from {path} failed:Protobuf parsing failed. It is not a file.")
-        if status.st_size < _MAPPED_BYTES:
-            return read_file(path), path
-        return map_file(path), path
+        with open_file(path) as file:
+            if os.fstat(file.fileno()).st_size < _MAPPED_BYTES:
+                return read_open_file(file), path
+            return map_open_file(file.fileno(), path), path
+    except IrregularError:
+        raise errors.InvalidProtobuf(
+            f"Load model from {path} failed:Protobuf parsing failed. It is not a file."
+        ) from None
     except (FileNotFoundError, ValueError):  # a name with a null byte is a ValueError
         raise errors.NoSuchFile(f"Load model from {path} failed:Load model {path} failed. File doesn't exist") from None
     except OSError as error:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +16,7 @@ import onnx_ir as ir
 from sardonyx import errors
 from sardonyx.graph.sparse_constants import DOMAIN, write_constants
 from sardonyx.graph.types import MapType
+from sardonyx.runtime.files.opening import replacing
 
 _ALIGNMENT = 4096  # of weights in the external file: readers map them by pages
 _LARGEST_MESSAGE = (1 << 31) - (1 << 20)  # protobuf's limit of 2 GB, less what the graph itself takes
@@ -50,8 +49,8 @@ def save_model(
         _name_constants_apart(model)
         proto = _to_proto(model, entries)
         _name_apart(proto.graph)
-        with drafted(target) as draft:
-            draft.write_bytes(proto.SerializeToString())
+        with replacing(target) as file:
+            file.write(proto.SerializeToString())
     except OSError as error:
         raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
 
@@ -102,6 +101,15 @@ def to_message(model: ir.Model) -> onnx.ModelProto:
     return _to_proto(model, {})
 
 
+def write_message(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+    """Write a message as it is, in the format that the name's extension stands for; OSError."""
+    formats = onnx.serialization.registry
+    form = formats.get_format_from_file_extension(os.path.splitext(path)[1]) or "protobuf"
+    content = formats.get(form).serialize_proto(model)
+    with replacing(path) as file:
+        file.write(content)
+
+
 def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     for graph in (model.graph, *model.graph.subgraphs()):
         for value in graph.initializers.values():
@@ -109,22 +117,10 @@ def _weights(model: ir.Model) -> Iterator[ir.TensorProtocol]:
                 yield value.const_value
 
 
-@contextlib.contextmanager
-def drafted(path: Path) -> Iterator[Path]:
-    """Where to write what becomes the file `path` as a whole after the block, so that a mapped older one stays intact;
-    OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.draft")
-    try:
-        yield draft
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def _write_external(path: Path, location: str, tensors: Iterable[ir.TensorProtocol]) -> dict[int, tuple[str, int, int]]:
     """Write weights one after the other; where each lies, by the identity of its tensor."""
     entries: dict[int, tuple[str, int, int]] = {}
-    with drafted(path) as draft, open(draft, "wb") as file:
+    with replacing(path) as file:
         for tensor in tensors:
             offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
             file.seek(offset)

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+from sardonyx.runtime.files.opening import replacing
 from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.trace import Trace, Work
 
@@ -52,6 +53,6 @@ class NodeMemory(Trace):
         """Write the table and return the name of its file; OSError where that is not possible."""
         with self._lock:
             lines = [f"{name}_{number},{','.join(map(str, sizes))},0" for (name, number), sizes in self._sizes.items()]
-            with open(self.path, "w", encoding="utf-8") as file:
-                file.write("\n".join([_HEAD, *lines, ""]))
+            with replacing(self.path) as file:
+                file.write("\n".join([_HEAD, *lines, ""]).encode())
         return self.path

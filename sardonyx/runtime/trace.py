@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.light_dataclass import dataclass
+from sardonyx.runtime.files.opening import create, replacing
 from sardonyx.runtime.forks import free_in_child
 
 if TYPE_CHECKING:
@@ -62,12 +63,9 @@ class Trace:
         """Create the file `<prefix>_<date>_<time>_<milliseconds>.json`; OSError where that is not possible."""
         self.start_ns = time.monotonic_ns()
         self.pool = pool
-        moment = datetime.now()
-        self.path = f"{prefix}_{moment:%Y-%m-%d_%H-%M-%S}_{moment.microsecond // 1000:03d}.json"
+        self.path = _made(prefix, datetime.now())
         self._lines: list[str] = []
         self._lock = free_in_child(threading.Lock())
-        with open(self.path, "w", encoding="utf-8"):
-            pass  # the file exists from the start, so that a bad place is an error now and not at the end
 
     def now(self) -> int:
         """Nanoseconds on the trace's clock."""
@@ -170,9 +168,23 @@ class Trace:
 
     def write(self) -> str:
         """Write the file and return its name."""
-        with self._lock, open(self.path, "w", encoding="utf-8") as file:
-            file.write("[\n" + ",\n".join(self._lines) + "\n]\n")
+        with self._lock, replacing(self.path) as file:
+            file.write(("[\n" + ",\n".join(self._lines) + "\n]\n").encode())
         return self.path
+
+
+def _made(prefix: str, moment: datetime) -> str:
+    """A new file of this moment, or of the next one at which there was none; OSError.
+
+    It exists from the start, so that a bad place is an error now and not at the end.
+    """
+    while True:
+        path = f"{prefix}_{moment:%Y-%m-%d_%H-%M-%S}_{moment.microsecond // 1000:03d}.json"
+        try:
+            create(path)
+            return path
+        except FileExistsError:
+            moment += timedelta(milliseconds=1)
 
 
 def span(trace: Trace | None, category: str, name: str) -> contextlib.AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import onnx
 
+from sardonyx.graph.saving import write_message
 from sardonyx.tools.onnx_model_utils import fix_output_shapes, make_dim_param_fixed, make_input_shape_fixed
 
 
@@ -35,7 +36,7 @@ def make_dynamic_shape_fixed_helper(arguments: Sequence[str] | None = None) -> N
     else:
         make_input_shape_fixed(model.graph, args.input_name, args.input_shape)
     fix_output_shapes(model)
-    onnx.save(model, str(args.output_model.resolve()))
+    write_message(model, args.output_model)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 from sardonyx.api.enums import GraphOptimizationLevel
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
+from sardonyx.graph.saving import write_message
 
 _LEVELS = {
     "disable": GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -37,7 +38,7 @@ def update_onnx_opset(
         logger.info("Updating %s to opset %d", path, opset)
     converted = onnx.version_converter.convert_version(onnx.load(str(path)), opset)
     if out_path:
-        onnx.save(converted, str(out_path))
+        write_message(converted, out_path)
     return converted
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import onnx
 from onnx import ModelProto
 
+from sardonyx.graph.saving import write_message
+
 
 def remove_initializer_from_input(model: ModelProto) -> bool:
     """Remove initializers from the inputs of `model`, in place; whether there were any.
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     model = onnx.load(args.input)
     remove_initializer_from_input(model)
-    onnx.save(model, args.output)
+    write_message(model, args.output)
 
 
 if __name__ == "__main__":

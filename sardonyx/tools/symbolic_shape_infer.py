@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import GraphProto, ModelProto, TensorProto
 
 from sardonyx import log
-from sardonyx.graph.saving import to_message
+from sardonyx.graph.saving import to_message, write_message
 from sardonyx.graph.value_types import check_type, restore_maps
 from sardonyx.ops.framework.inference import infer_model
 
@@ -86,11 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = SymbolicShapeInference.infer_shapes(
         onnx.load(args.input), args.int_max, args.auto_merge, args.guess_output_rank, args.verbose
     )
-    if args.output:
+    if args.output and not args.save_as_external_data:
+        write_message(found, args.output)
+    elif args.output:
         onnx.save_model(
             found,
             args.output,
-            save_as_external_data=args.save_as_external_data,
+            save_as_external_data=True,
             all_tensors_to_one_file=args.all_tensors_to_one_file,
             location=args.external_data_location,
             size_threshold=args.external_data_size_threshold,

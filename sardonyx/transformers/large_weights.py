@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from google.protobuf.message import Message
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from sardonyx import errors
 from sardonyx.graph.load import LoadedModel, load_model
+from sardonyx.runtime.files.opening import replacing
 from sardonyx.transformers.graph_order import graphs_of
 
 # The weights that stay in a message: the graph itself takes part of protobuf's 2 GB.
@@ -88,7 +88,8 @@ def write_model(
     weights = sum(len(tensor.raw_data) for graph in graphs_of(model.graph) for tensor in graph.initializer)
     try:
         if not external and weights < _LARGEST_MESSAGE:
-            _replace(target, lambda file: file.write(model.SerializeToString()))
+            with replacing(target) as file:
+                file.write(model.SerializeToString())
             return
         bare, taken = detached(model, max(least, 1), attributes)
         tensors = list(bare_tensors(bare, attributes))
@@ -98,7 +99,8 @@ def write_model(
             _write_together(target.with_name(f"{target.name}.data"), tensors, taken)
         else:
             _write_apart(target.parent, tensors, taken)
-        _replace(target, lambda file: file.write(bare.SerializeToString()))
+        with replacing(target) as file:
+            file.write(bare.SerializeToString())
     except OSError as error:
         raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
 
@@ -112,13 +114,11 @@ def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> No
 
 
 def _write_together(path: Path, tensors: Sequence[TensorProto], sources: Sequence[TensorProto]) -> None:
-    def write(file: BinaryIO) -> None:
+    with replacing(path) as file:
         for tensor, source in zip(tensors, sources, strict=True):
             offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
             file.seek(offset)
             point_to(tensor, path.name, offset, file.write(source.raw_data))
-
-    _replace(path, write)
 
 
 def _write_apart(folder: Path, tensors: Sequence[TensorProto], sources: Sequence[TensorProto]) -> None:
@@ -129,23 +129,9 @@ def _write_apart(folder: Path, tensors: Sequence[TensorProto], sources: Sequence
             name = f"weight_{index}_{name}"
         taken.add(name)
         contents = source.raw_data
-        _replace(folder / name, functools.partial(_put, contents=contents))
+        with replacing(folder / name) as file:
+            file.write(contents)
         point_to(tensor, name, 0, len(contents))
-
-
-def _put(file: BinaryIO, contents: bytes) -> None:
-    file.write(contents)
-
-
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under another name first, so that one which somebody maps stays whole."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    try:
-        with open(draft, "wb") as file:
-            write(file)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _copy_field(target: Any, name: str, value: Any) -> None:

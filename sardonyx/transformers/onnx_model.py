@@ -428,13 +428,12 @@ class OnnxModel(NodePaths):
         """
         target = Path(output_path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if save_as_external_data and not all_tensors_to_one_file:
-            target.unlink(missing_ok=True)
-            if any(target.parent.iterdir()):
-                raise RuntimeError(
-                    f"Output directory ({target.parent}) for external data is not empty: choose an empty one, or "
-                    "all_tensors_to_one_file=True"
-                )
+        apart = save_as_external_data and not all_tensors_to_one_file
+        if apart and any(found.name != target.name for found in target.parent.iterdir()):
+            raise RuntimeError(
+                f"Output directory ({target.parent}) for external data is not empty: choose an empty one, or "
+                "all_tensors_to_one_file=True"
+            )
         domains = {entry.domain for entry in model.opset_import}
         if "com.microsoft" not in domains and any(node.domain == "com.microsoft" for node in OnnxModel(model).nodes()):
             model.opset_import.append(helper.make_opsetid("com.microsoft", 1))

@@ -38,8 +38,8 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KernelLibrary, library
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BRAIN, F32, F64, I8, I32
-from sardonyx.runtime.files.kernel_cache import StrPath
 from sardonyx.runtime.files.machine_file import machine_key, read_sections, write_section
+from sardonyx.runtime.files.opening import StrPath
 from sardonyx.runtime.memory.memory import available_bytes
 
 SECTION = "ceilings"

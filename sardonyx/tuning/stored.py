@@ -8,8 +8,8 @@ from typing import Any
 
 from sardonyx.compiler.choice.tuned import SECTION
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.runtime.files.kernel_cache import StrPath
 from sardonyx.runtime.files.machine_file import drop, machine_key, write_section
+from sardonyx.runtime.files.opening import StrPath
 from sardonyx.runtime.threads.processors import default_threads
 from sardonyx.tuning import ceilings as ceilings_of
 from sardonyx.tuning.ceilings import Ceilings

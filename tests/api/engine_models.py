@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx as ort
 from sardonyx.api.engines import engine_keeper, engine_store, live_models
 from sardonyx.runtime import file_state
+from sardonyx.runtime.files.engine_file import SealedEngine, map_sealed
+from sardonyx.runtime.files.opening import open_file
 
 ROWS, WIDTH, OUT = 50, 24, 40
 
@@ -66,6 +68,17 @@ def keeps_every_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_state, "SETTLED_SECONDS", -3600.0)
     monkeypatch.setattr(engine_keeper, "GATHER_SECONDS", 0.0)
     monkeypatch.setattr(live_models, "find", lambda store: None)
+
+
+def engines_in(cache: Path) -> Path:
+    """Where engines lie if `cache` is what ``SARDONYX_CACHE`` names."""
+    return cache / "sardonyx" / "kernels" / "engines"
+
+
+def sealed_in(path: Path) -> SealedEngine:
+    """The engine of a file."""
+    with open_file(path) as file:
+        return map_sealed(file, str(path))
 
 
 def is_stored(made: ort.InferenceSession) -> bool:

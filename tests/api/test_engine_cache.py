@@ -22,14 +22,14 @@ from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime import file_state
 from sardonyx.runtime.files import engine_file
 from sardonyx.runtime.files.machine_file import machine_key, write_section
-from tests.api.engine_models import IDS, ROWS, expected, is_stored, keeps_every_engine, wait, write_model
+from tests.api.engine_models import IDS, ROWS, engines_in, expected, is_stored, keeps_every_engine, wait, write_model
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every model has an engine, in a folder of the test; no session takes what another one has in memory."""
     keeps_every_engine(tmp_path / "cache", monkeypatch)
-    return tmp_path / "cache" / "engines"
+    return engines_in(tmp_path / "cache")
 
 
 def session(path: Path, entries: dict[str, str] | None = None, threads: int = 1) -> ort.InferenceSession:
@@ -130,7 +130,7 @@ def test_models_whose_sizes_never_come_back_have_no_engine(tmp_path: Path, folde
     (marker,) = folder.glob("*.missed")
     assert list(folder.glob("*.engine")) == []
     for long_ago in (time.time() - 31 * 86400, (tmp_path / "model.onnx").stat().st_ctime - 1):  # older than the file
-        marker.write_bytes(bytes(engine_store.MOST_MISSES))
+        marker.write_bytes(b"." * engine_store.MOST_MISSES)
         os.utime(marker, (long_ago, long_ago))
         keep(tmp_path / "model.onnx")
         assert is_stored(session(tmp_path / "model.onnx"))

@@ -26,11 +26,11 @@ from sardonyx.api.explaining.explanation import explain
 from sardonyx.compiler.llvm.library import forget_kernels, library
 from sardonyx.compiler.llvm.target import host_targets
 from sardonyx.runtime import file_state
-from sardonyx.runtime.files.engine_file import SealedEngine, map_sealed
+from sardonyx.runtime.files.engine_file import SealedEngine
 from sardonyx.runtime.memory.mapped_pages import mapped_ranges
 from sardonyx.runtime.native.native_image import NativeImage
 from sardonyx.runtime.native_plan import StepColumn
-from tests.api.engine_models import IDS, expected, write_model
+from tests.api.engine_models import IDS, engines_in, expected, sealed_in, write_model
 
 SIZES = (7, 12)
 PROFILES = [shape_profiles.parse(f"ids:1,{size},64") for size in SIZES]
@@ -67,10 +67,10 @@ def engine(made_engine: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def no_vouchers(cache: Path, tmp_path: Path) -> Iterator[None]:
     """Nobody has made an engine."""
-    (cache / "engines").rename(tmp_path / "engines")
+    engines_in(cache).rename(tmp_path / "engines")
     yield
-    shutil.rmtree(cache / "engines", ignore_errors=True)
-    (tmp_path / "engines").rename(cache / "engines")
+    shutil.rmtree(engines_in(cache), ignore_errors=True)
+    (tmp_path / "engines").rename(engines_in(cache))
 
 
 def session(path: Path | bytes, entries: dict[str, str] | None = None, **settings: Any) -> ort.InferenceSession:
@@ -158,7 +158,7 @@ def test_a_process_needs_neither_kernels_of_a_cache_nor_what_compiles(
         "counts = [library(purpose=purpose).counts for purpose in ('models', 'runtime')]\n"
         "print(made._sess._is_stored, sum(one.compiled + one.from_cache for one in counts), loaded)\n"
     )
-    shutil.copytree(cache / "engines", tmp_path / "cache" / "engines")
+    shutil.copytree(engines_in(cache), engines_in(tmp_path / "cache"))
     environment = {**os.environ, "SARDONYX_CACHE": str(tmp_path / "cache")}
     run = [sys.executable, "-c", program, str(engine), *_NOT_IMPORTED]
     found = subprocess.run(run, capture_output=True, text=True, check=True, env=environment)
@@ -177,7 +177,7 @@ def test_weights_are_mapped(engine: Path) -> None:
     weights = made.memory_report().weights
     assert weights.mapped > 0
     assert (weights.packed, weights.held, weights.computed) == (0, 0, 0)
-    sealed = map_sealed(str(engine)).engine
+    sealed = sealed_in(engine).engine
     constants = write_model(engine.parent / "again.onnx")
     content = engine.read_bytes()
     assert content.count(constants["table"].tobytes()) == 1  # read where the model has it
@@ -253,7 +253,7 @@ def test_options_of_others_are_not_taken(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model.onnx")
     compile_engine(str(tmp_path / "model.onnx"), tmp_path / "model.engine", options)
     (tmp_path / "stats").unlink(missing_ok=True)
-    shutil.rmtree(cache / "engines")
+    shutil.rmtree(engines_in(cache))
     check(session(tmp_path / "model.engine"), 7)
     assert not (tmp_path / "stats").exists()
 
@@ -302,7 +302,7 @@ PARTS = ["start", "length", "digest", "head", "tables", "image", "constants", "m
 
 @pytest.mark.parametrize("part", PARTS)
 def test_damaged_engines_are_errors(engine: Path, part: str) -> None:
-    sealed = map_sealed(str(engine)).engine
+    sealed = sealed_in(engine).engine
     content = bytearray(engine.read_bytes())
     if part == "short":
         del content[-5000:]

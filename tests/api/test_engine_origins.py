@@ -11,13 +11,13 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.api.engines import engine_keeper
-from tests.api.engine_models import IDS, expected, keeps_every_engine, wait, write_model
+from tests.api.engine_models import IDS, engines_in, expected, keeps_every_engine, wait, write_model
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     keeps_every_engine(tmp_path / "cache", monkeypatch)
-    return tmp_path / "cache" / "engines"
+    return engines_in(tmp_path / "cache")
 
 
 def session(path: Path) -> ort.InferenceSession:

@@ -16,8 +16,7 @@ import sardonyx as ort
 from sardonyx import errors
 from sardonyx.api.engines import shape_profiles
 from sardonyx.api.engines.engine_compiler import NotCompilableError, compile_engine
-from sardonyx.runtime.files.engine_file import map_sealed
-from tests.api.engine_models import is_stored, keeps_every_engine, wait
+from tests.api.engine_models import is_stored, keeps_every_engine, sealed_in, wait
 from tests.api.program_models import PROGRAMS, Program
 
 
@@ -175,7 +174,7 @@ def test_damage_is_an_error(folder: Path, part: str) -> None:
     path = folder / "model.engine"
     compile_engine(program.model.SerializeToString(), path)
     content = bytearray(path.read_bytes())
-    section = map_sealed(str(path)).engine.sections[part]
+    section = sealed_in(path).engine.sections[part]
     place = content.find(section.tobytes())
     content[place + section.size // 2] ^= 1
     path.write_bytes(content)

@@ -15,7 +15,7 @@ from onnx import parser
 import sardonyx as ort
 from sardonyx import errors
 from sardonyx.api.running import settled_plans
-from tests.api.engine_models import is_stored, keeps_every_engine, wait
+from tests.api.engine_models import engines_in, is_stored, keeps_every_engine, wait
 from tests.api.test_settled_plans import MODEL, check, model, session, settled
 
 
@@ -38,7 +38,7 @@ def settle(path: Path, *shapes: tuple[int, int]) -> ort.InferenceSession:
 
 
 def engines(path: Path) -> int:
-    return len(list((path.parent / "cache" / "engines").glob("*.engine")))
+    return len(list(engines_in(path.parent / "cache").glob("*.engine")))
 
 
 def test_sizes_of_an_earlier_session_are_there_at_once(path: Path) -> None:

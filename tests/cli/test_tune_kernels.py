@@ -37,7 +37,7 @@ def test_numbers_are_shown_and_kept(command: Command, tmp_path: Path) -> None:
     outcome = command("tune-kernels", "--threads", 2)
     assert outcome.code == 0
     assert outcome.err == "measuring for 2 threads …\n"
-    (path,) = tmp_path.glob("machine-*.json")
+    (path,) = tmp_path.rglob("machine-*.json")
     assert outcome.out.splitlines()[-1] == f"wrote {path}"
     (row,) = [line.split() for line in outcome.out.splitlines() if "prefetch" in line]
     assert row == ["gemm", "prefetch", "8,192", "1,024", "1.250x"]
@@ -46,7 +46,7 @@ def test_numbers_are_shown_and_kept(command: Command, tmp_path: Path) -> None:
 
 def test_a_dry_run_keeps_nothing(command: Command, tmp_path: Path) -> None:
     assert command("tune-kernels", "--dry-run").out.endswith("nothing was kept\n")
-    assert not list(tmp_path.glob("machine-*.json"))
+    assert not list(tmp_path.rglob("machine-*.json"))
 
 
 def test_json_has_stable_keys(command: Command) -> None:
@@ -59,7 +59,7 @@ def test_json_has_stable_keys(command: Command) -> None:
 def test_what_was_kept_can_be_forgotten(command: Command, tmp_path: Path) -> None:
     assert command("tune-kernels", "--reset").out == "nothing was stored\n"
     command("tune-kernels")
-    (path,) = tmp_path.glob("machine-*.json")
+    (path,) = tmp_path.rglob("machine-*.json")
     assert command("tune-kernels", "--reset").out == f"forgot {path}\n"
     assert not path.exists()
 

@@ -15,7 +15,8 @@ import sardonyx as ort
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.stored import stored_plan as subject
 from sardonyx.compiler.stored.stored_plan import NotStorableError, StoredPlans, stored_plans
-from sardonyx.runtime.memory.mapped_pages import MappedRange, map_file, mapped_ranges
+from sardonyx.runtime.files.opening import map_file
+from sardonyx.runtime.memory.mapped_pages import MappedRange, mapped_ranges
 from sardonyx.runtime.native.native_segment import NativeSegment, PlanKey, ReadyPlan
 
 MODEL = """

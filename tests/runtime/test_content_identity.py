@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from sardonyx.runtime.files.content_identity import content_identity
-from sardonyx.runtime.memory.mapped_pages import map_file, read_file, release_pages, resident_bytes, root_of
+from sardonyx.runtime.files.opening import map_file, read_file
+from sardonyx.runtime.memory.mapped_pages import release_pages, resident_bytes, root_of
 
 
 def _file(path: Path, values: np.ndarray, *, age: float = 100.0) -> Path:

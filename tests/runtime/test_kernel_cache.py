@@ -6,9 +6,9 @@ import errno
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
 from sardonyx.compiler.llvm.library import KernelLibrary, LibraryCounts, library
 from sardonyx.compiler.llvm.target import Caches, aarch64_targets, host_target, x86_64_targets
-from sardonyx.runtime.files import kernel_cache, machine_file
-from sardonyx.runtime.files.kernel_cache import KernelCache, default_folder
+from sardonyx.runtime.files import kernel_cache, machine_file, opening
+from sardonyx.runtime.files.cache_folder import default_folder
+from sardonyx.runtime.files.kernel_cache import KernelCache
 from tests.api.models import add_and_multiply
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -32,8 +33,8 @@ POSIX = pytest.mark.skipif(os.name != "posix", reason="owners and modes are thos
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache for libraries that are made in the test."""
-    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "kernels"))
-    return tmp_path / "kernels"
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "sardonyx" / "kernels"
 
 
 def run_session(monkeypatch: pytest.MonkeyPatch) -> LibraryCounts:
@@ -125,16 +126,16 @@ def test_what_belongs_to_another_user_is_not_taken(monkeypatch: pytest.MonkeyPat
 
 @POSIX
 def test_the_folder_is_closed_to_others(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    folder.mkdir(mode=0o777)
-    folder.chmod(0o777)
-    run_session(monkeypatch)
+    whole = run_session(monkeypatch).compiled
+    folder.chmod(0o2775)  # as a volume's permissions are set for a group
+    assert run_session(monkeypatch).from_cache == whole
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_what_a_torn_write_left_is_no_entry_and_goes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     whole = run_session(monkeypatch).compiled
     first = entries(folder)[0]
-    old, young = folder / ".new-old", folder / ".new-young"
+    old, young = folder / f".new-{0:032x}", folder / f".new-{1:032x}"
     for left in (old, young):
         left.write_bytes(first.read_bytes()[:100])
     os.utime(old, (time.time() - 1e6,) * 2)
@@ -178,7 +179,7 @@ def test_several_processes_write_at_once(tmp_path: Path) -> None:
     for part in ("run", "work", "stop"):
         assert kernels.address(emit_executor, (part,))
     assert (kernels.counts.compiled, kernels.counts.from_cache) == (0, 3)
-    assert len(list((tmp_path / "new").iterdir())) == 3  # no temporary file is left
+    assert len(list((tmp_path / "new").iterdir())) == 3 + 1  # the folder's tag, and no temporary file is left
 
 
 def test_a_folder_that_cannot_be_written_is_only_read(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_folder_that_cannot_be_written_is_only_read(monkeypatch: pytest.Monkey
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(kernel_cache, "replacing", refuse)
     counts = run_session(monkeypatch)
     assert (counts.compiled, counts.from_cache) == (1, whole - 1)
     assert len(entries(folder)) == whole - 1
@@ -207,6 +208,7 @@ def test_a_folder_that_cannot_be_made(reason: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_file_where_the_folder_should_be(inside: bool, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
     folder.write_text("not a folder")
     if inside:
         monkeypatch.setenv("SARDONYX_CACHE", str(folder / "deeper"))
@@ -216,24 +218,13 @@ def test_a_file_where_the_folder_should_be(inside: bool, monkeypatch: pytest.Mon
 
 
 def test_a_full_disk_keeps_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    real = os.fdopen
-
-    class Full:
-        def __init__(self, handle: int) -> None:
-            self.file = real(handle, "wb")
-
-        def __enter__(self) -> Full:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self.file.close()
-
-        def write(self, text: bytes) -> None:
-            self.file.write(text[: len(text) // 2])
+    class Full(FileIO):
+        def write(self, text: Any) -> int:
+            super().write(text[: len(text) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr(os, "fdopen", lambda handle, *_, **__: Full(handle))
+        full.setattr(opening, "FileIO", Full)
         whole = run_session(full).compiled
     assert list(folder.iterdir()) == []
     assert run_session(monkeypatch).compiled == whole

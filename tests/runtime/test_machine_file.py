@@ -14,7 +14,7 @@ KEY = machine_key("target")
 
 
 def only_file(folder: Path) -> Path:
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.json")
     return path
 
 
@@ -28,7 +28,7 @@ def test_sections_stand_beside_each_other(tmp_path: Path) -> None:
 
 def only_first(folder: Path, key: str) -> Path:
     """The file of a machine."""
-    return next(path for path in folder.iterdir() if json.loads(path.read_text())["machine"] == key)
+    return next(path for path in folder.glob("*.json") if json.loads(path.read_text())["machine"] == key)
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", "\xff\xfe", "half", "number", "machine", "format"])
@@ -79,7 +79,7 @@ def test_the_users_cache_is_the_default(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path))
     path = write_section(KEY, "one", {"a": 1})
     assert path is not None
-    assert os.path.dirname(path) == str(tmp_path)
+    assert os.path.dirname(path) == str(tmp_path / "sardonyx" / "kernels")
     monkeypatch.setenv("SARDONYX_CACHE", "off")
     assert write_section(KEY, "one", {"a": 1}) is None
     assert read_sections(KEY) == {}

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
+from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from sardonyx.runtime.files import opening
 from sardonyx.runtime.files.vouchers import Vouchers
 
 DIGEST = "0" * 64
 
 
 def test_a_full_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    class Full(FileIO):
+        def write(self, text: Any) -> NoReturn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    Vouchers(str(tmp_path)).note_made("1" * 64)
+    before = sorted((tmp_path / "engines").iterdir())
     with monkeypatch.context() as patched:
-        patched.setattr(json, "dump", full)
+        patched.setattr(opening, "FileIO", Full)
         Vouchers(str(tmp_path)).note_made(DIGEST)
-    assert list((tmp_path / "engines").iterdir()) == []
+    assert sorted((tmp_path / "engines").iterdir()) == before
     Vouchers(str(tmp_path)).note_made(DIGEST)
     assert Vouchers(str(tmp_path)).find(DIGEST).made

@@ -13,6 +13,7 @@ from sardonyx._version import API_VERSION
 from sardonyx.api.arguments import as_text, wrong_argument
 from sardonyx.api.device_enums import OrtCompiledModelCompatibility, OrtDeviceMemoryType, OrtHardwareDeviceType
 from sardonyx.api.values.memory_info import OrtMemoryInfo
+from sardonyx.runtime.files.opening import open_file
 
 # Processor vendors by what the operating system calls them: the name shown and the PCI vendor number.
 _VENDORS = {
@@ -125,7 +126,8 @@ def get_compatibility_info_from_model(model_path: str, ep_type: str) -> str | No
     """What a compiled model in a file says of the devices that it is for; None where it says nothing."""
     path = as_text("get_compatibility_info_from_model", model_path)
     try:
-        data = Path(path).read_bytes()
+        with open_file(path) as file:
+            data = file.read()
     except OSError as error:
         raise RuntimeError(f"Load model {path} failed. {error.strerror}") from error
     return _compatibility_info("get_compatibility_info_from_model", data, ep_type)

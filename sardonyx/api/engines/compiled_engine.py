@@ -31,8 +31,9 @@ from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
+from sardonyx.runtime.files.cache_folder import default_folder
 from sardonyx.runtime.files.engine_file import DamagedError
-from sardonyx.runtime.files.kernel_cache import default_folder
+from sardonyx.runtime.files.opening import open_file
 from sardonyx.runtime.files.vouchers import Vouchers
 from sardonyx.runtime.settings import RunSettings
 
@@ -192,7 +193,7 @@ def source_content(files: Sequence[str]) -> dict[str, Any]:
     and a digest."""
     found: dict[str, Any] = {}
     for path in files:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             status = os.fstat(file.fileno())
             found[path] = [status.st_size, status.st_mtime_ns, _digest(file)]
     return found
@@ -212,7 +213,7 @@ def _warn_of_changes(given: EngineSource, logger: log.Logger) -> None:
             if not stat.S_ISREG(status.st_mode) or [status.st_size, status.st_mtime_ns] == [size, modified]:
                 continue
             if status.st_size == size:
-                with open(path, "rb") as file:
+                with open_file(path) as file:
                     if _digest(file) == digest:
                         continue
             logger.warning(f"{path} has changed since {given.name} was made of it: compile it again", "engine")

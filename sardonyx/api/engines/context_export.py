@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ from sardonyx._version import __version__
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.ep_context import OrtEpContextData
 from sardonyx.graph.context_model import DOMAIN, OPERATOR, SOURCE
-from sardonyx.runtime.files.engine_file import SUFFIX
+from sardonyx.runtime.files.opening import READABLE, open_private, replacing
+from sardonyx.runtime.files.own_files import ENGINE
 
 if TYPE_CHECKING:
     from sardonyx import log
@@ -65,7 +65,7 @@ def export(source: Source, options: SessionOptions, path: Path, write: Write | N
 
     The errors of `compile_engine`, and `Fail` where the result is larger than a model file can be.
     """
-    engine = path.with_name(f"{path.stem}{SUFFIX}")
+    engine = path.with_name(f"{path.stem}{ENGINE}")
     embeds = is_on(options._config, EMBED)
     try:
         if not embeds and write is None:
@@ -74,7 +74,8 @@ def export(source: Source, options: SessionOptions, path: Path, write: Write | N
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sardonyx-") as folder:
             draft = Path(folder) / engine.name
             content = _compiled_to(source, options, draft)
-            data = draft.read_bytes()
+            with open_private(draft) as file:
+                data = file.read()
         if embeds or write is None:
             _write_model(path, content, options, data, embeds)
         else:
@@ -137,12 +138,8 @@ def _write_model(path: Path, content: Mapping[str, Any], options: SessionOptions
     model.producer_name, model.domain = metadata["producer_name"], metadata["domain"]
     model.doc_string, model.graph.doc_string = metadata["description"], metadata["graph_description"]
     helper.set_model_props(model, dict(metadata["custom_metadata_map"]))
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    try:
-        draft.write_bytes(model.SerializeToString())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with replacing(path, READABLE) as file:
+        file.write(model.SerializeToString())
 
 
 def _value_info(name: str, kind: Sequence[Any], dims: Any) -> onnx.ValueInfoProto:

@@ -7,11 +7,13 @@ lie in the engine once, and sizes that it has no plan for come from the same mod
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,8 @@ from sardonyx.compiler.stored.stored_plan import NotStorableError
 from sardonyx.compiler.stored.stored_program import StoredProgram
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections, write_sealed
-from sardonyx.runtime.files.kernel_cache import TEMPORARY
-from sardonyx.runtime.memory.mapped_pages import map_file
+from sardonyx.runtime.files.opening import TEMPORARY, is_own, open_file
+from sardonyx.runtime.memory.mapped_pages import map_open_file
 from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
 
 _MODEL = "model.onnx"
@@ -118,10 +120,11 @@ def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: lo
 
 def _compiled(options: SessionOptions, scratch: Path, logger: log.Logger) -> tuple[Built, Sections]:
     """The session of the optimised model, whose weights are mapped, and the sections that hold that model."""
-    model = (scratch / _MODEL).read_bytes()
-    weights = scratch / WEIGHTS
-    weights.touch()
-    view = map_file(weights)
+    with _own(scratch / _MODEL) as file:
+        model = file.read()
+    view = memoryview(b"")
+    with contextlib.suppress(FileNotFoundError), _own(scratch / WEIGHTS) as file:
+        view = map_open_file(file.fileno(), scratch / WEIGHTS)
     options = options._copy()
     options.enable_profiling = False
     options.optimized_model_filepath = ""
@@ -130,6 +133,15 @@ def _compiled(options: SessionOptions, scratch: Path, logger: log.Logger) -> tup
     options._external_files = {WEIGHTS: view}
     built = build(SessionRequest(model, options, [CPUExecutionProvider.name], [{}], (), logger))
     return built, {"model": [np.frombuffer(model, np.uint8)], WEIGHTS: [np.frombuffer(view, np.uint8)]}
+
+
+def _own(path: Path) -> BufferedReader:
+    """A file that was written to the scratch folder; OSError, also where somebody put another folder in its place."""
+    file = open_file(path, follow=False)
+    if not is_own(os.fstat(file.fileno())):
+        file.close()
+        raise PermissionError(errno.EACCES, "it belongs to another user", str(path))
+    return file
 
 
 def _profiles(

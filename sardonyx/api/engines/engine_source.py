@@ -4,13 +4,15 @@ one EPContext node that carries such an engine or names its file."""
 from __future__ import annotations
 
 import os
-import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sardonyx import errors
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.files.engine_file import BEGINNING, DamagedError, SealedEngine, map_sealed, sealed_engine
-from sardonyx.runtime.memory.mapped_pages import map_file
+from sardonyx.runtime.files.engine_file import DamagedError, SealedEngine, map_sealed, sealed_engine
+from sardonyx.runtime.files.model_folder import ModelFolder, open_found
+from sardonyx.runtime.files.opening import open_file
+from sardonyx.runtime.files.own_files import ENGINE_HEAD
+from sardonyx.runtime.memory.mapped_pages import map_open_file
 
 if TYPE_CHECKING:
     from sardonyx.api.options.session_options import SessionOptions
@@ -36,7 +38,7 @@ def find(source: Any, options: SessionOptions) -> EngineSource | None:
     `Fail` where it is damaged, or the file that a model names is not there.
     """
     if isinstance(source, bytes):
-        if source.startswith(BEGINNING):
+        if source.startswith(ENGINE_HEAD):
             return _opened("the engine given as bytes", memoryview(source), None)
         if _MARK not in source[:_LOOKED_AT]:
             return None
@@ -44,16 +46,16 @@ def find(source: Any, options: SessionOptions) -> EngineSource | None:
     if not isinstance(source, str) or not source:
         return None
     try:
-        if not stat.S_ISREG(os.stat(source).st_mode):  # before opening: a pipe would block
-            return None
-        with open(source, "rb") as file:
+        with open_file(source) as file:
             beginning = file.read(_LOOKED_AT)
-            status = os.fstat(file.fileno())
+            if beginning.startswith(ENGINE_HEAD):
+                return _mapped(file, source)
+            if _MARK not in beginning:
+                return None
+            data, status = map_open_file(file.fileno(), source), os.fstat(file.fileno())
     except (OSError, ValueError):  # whoever loads the model says so
         return None
-    if beginning.startswith(BEGINNING):
-        return _mapped(source)
-    return _in_model(map_file(source), status, source, options) if _MARK in beginning else None
+    return _in_model(data, status, source, options)
 
 
 def _in_model(
@@ -77,20 +79,27 @@ def _carried(
     file = context.file
     if options._context_reader is not None:
         return _opened(f"the engine {file!r}", memoryview(options._read_context(file)), None)
-    folder = os.path.realpath(os.path.dirname(path))
-    target = os.path.realpath(os.path.join(folder, file))
-    if os.path.isabs(file) or os.path.commonpath([folder, target]) != folder:
+    try:
+        found = ModelFolder(os.path.dirname(path), path or None).find(file)
+    except ValueError:  # it has a null byte
+        found = None
+    if found is None:
         raise errors.InvalidArgument(
             f"ep_cache_context of the EPContext node must name a file beside the model or below its folder, not {file}"
         )
-    if not os.path.isfile(target):
-        raise errors.NoSuchFile(f"{target}, which holds what {path} was compiled to, does not exist")
-    return _mapped(target)
-
-
-def _mapped(path: str) -> EngineSource:
     try:
-        return EngineSource(repr(path), map_sealed(path))
+        opened = open_found(found)
+    except OSError as error:
+        if os.path.isfile(found[1]):
+            raise errors.Fail(f"{found[1]}, which holds what {path} was compiled to, cannot be read: {error}") from None
+        raise errors.NoSuchFile(f"{found[1]}, which holds what {path} was compiled to, does not exist") from None
+    with opened:
+        return _mapped(opened, found[1])
+
+
+def _mapped(file: BinaryIO, path: str) -> EngineSource:
+    try:
+        return EngineSource(repr(path), map_sealed(file, path))
     except (DamagedError, OSError) as error:
         raise damaged(repr(path), error) from error
 

@@ -30,9 +30,9 @@ from sardonyx.compiler.choice.tuned import stored_numbers
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.stored.restored_plan import key_of
 from sardonyx.runtime.file_state import file_state, is_settled
+from sardonyx.runtime.files.cache_folder import ENGINES, default_folder
 from sardonyx.runtime.files.digest import sha256
 from sardonyx.runtime.files.engine_file import (
-    SUFFIX,
     DamagedError,
     Engine,
     Sections,
@@ -41,7 +41,8 @@ from sardonyx.runtime.files.engine_file import (
     read_engine,
     write_engine,
 )
-from sardonyx.runtime.files.kernel_cache import default_folder
+from sardonyx.runtime.files.opening import is_private, open_shared
+from sardonyx.runtime.files.own_files import ENGINE, MISS, MISSES, remove_own
 from sardonyx.runtime.files.vouchers import Vouchers
 from sardonyx.runtime.memory.mapped_pages import named_path
 from sardonyx.runtime.native.native_segment import PlanKey
@@ -57,7 +58,6 @@ MOST_SHAPES = 8
 # Sessions in a row that needed sizes which their engine had not, after which there is none for a while.
 MOST_MISSES = 8
 
-_MISSED = ".missed"  # as many bytes as there were such sessions
 _MISSED_SECONDS = 30 * 86400.0
 
 # Session config entries that ask for what only the ordinary way does.
@@ -90,8 +90,9 @@ class EngineStore:
         """`folder` is the user's; `settings` are those of the session's native execution, a part of the key."""
         self._key, self._model, self.settings = key, model, settings
         self._whole = Vouchers(folder)
-        self._stem = os.path.join(folder, "engines", sha256(key.encode()).hexdigest()[:40])
-        self._path = self._stem + SUFFIX
+        stem = os.path.join(folder, ENGINES, sha256(key.encode()).hexdigest()[:40])
+        self._path = stem + ENGINE
+        self._misses = stem + MISSES  # as many bytes as there were sessions in a row that missed their sizes
         self._began, self._model_state = time.time(), file_state(model)
 
     @property
@@ -137,8 +138,7 @@ class EngineStore:
         try:
             return read_engine(self._path, self._is_current, self._whole)
         except DamagedError:  # the next one takes its place
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
+            remove_own(self._path)
             return None
 
     def _is_current(self, content: Mapping[str, Any]) -> bool:
@@ -179,26 +179,26 @@ class EngineStore:
 
     def note_served(self) -> None:
         """A session began with a size that its engine had."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._stem + _MISSED)
+        remove_own(self._misses)
 
     def note_missed(self) -> None:
         """A session needed a size that its engine had not; where that came too often, the engine goes."""
         with contextlib.suppress(OSError):
-            with open(self._stem + _MISSED, "ab") as file:
-                file.write(b".")
+            with open_shared(self._misses) as file:
+                file.write(MISS)
             if self._is_given_up():
-                os.unlink(self._path)
+                remove_own(self._path)
 
     def _is_given_up(self) -> bool:
         """Whether sessions of the model, as it is, missed their engine too often, within the last month."""
-        marker = self._stem + _MISSED
         with contextlib.suppress(OSError):
-            status = os.stat(marker)
+            status = os.lstat(self._misses)
+            if not is_private(status):
+                return False
             recent = time.time() - status.st_mtime < _MISSED_SECONDS
             if recent and os.stat(self._model).st_ctime < status.st_mtime:
                 return status.st_size >= MOST_MISSES
-            os.unlink(marker)
+            remove_own(self._misses)
         return False
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.runtime.file_state import file_state
+from sardonyx.runtime.file_state import file_state, state_of
 from sardonyx.runtime.files.engine_file import Bytes
-from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_file
+from sardonyx.runtime.files.opening import open_file
+from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_open_file
 
 
 class HeldFiles:
@@ -18,10 +20,8 @@ class HeldFiles:
     def __init__(self, states: Mapping[str, Sequence[int]]) -> None:
         """`states` by path, as `file_state` gives them; OSError where a file is not like that."""
         self._states = {path: list(state) for path, state in states.items()}
-        self.views = {path: map_file(path) for path in states}
+        self.views = {path: _mapped(path, state) for path, state in self._states.items()}
         self.in_use: list[FileMap] = []  # those that somebody reads
-        if self.changed():
-            raise FileNotFoundError(f"{self.changed()[0]} has changed")
 
     def array(self, path: str) -> Bytes:
         """The bytes of a file."""
@@ -44,3 +44,11 @@ class HeldFiles:
                     f"{path} was written to since this session began, which now needs to read it again (for other "
                     "sizes, fewer outputs or an error): make the session anew"
                 )
+
+
+def _mapped(path: str, state: Sequence[int]) -> memoryview:
+    """A file, mapped; OSError unless it is in this state."""
+    with open_file(path) as file:
+        if state_of(os.fstat(file.fileno())) != state:
+            raise FileNotFoundError(f"{path} has changed")
+        return map_open_file(file.fileno(), path)

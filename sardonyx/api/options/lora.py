@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import operator
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import numpy as np
 from sardonyx.api.options import adapter_file
 from sardonyx.api.values.core_value import CoreValue
 from sardonyx.api.values.ort_value import OrtValue
+from sardonyx.runtime.files.opening import map_file, replacing
 
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +49,8 @@ class CoreAdapterFormat:
             adapter_file.Adapter(self.format_version, self.adapter_version, self.model_version, arrays)
         )
         try:
-            Path(path).write_bytes(content)
+            with replacing(path) as file:
+                file.write(content)
         except OSError as error:
             raise RuntimeError(f'Failed to open file:"{path}" for writing. {error.strerror}') from error
 
@@ -126,9 +126,7 @@ class LoraAdapter:
 
 def _read(path: str) -> adapter_file.Adapter:
     try:
-        with open(path, "rb") as file:
-            empty = os.fstat(file.fileno()).st_size == 0
-            content = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        content = map_file(path)
     except OSError as error:
         raise RuntimeError(f"Cannot read the adapter file {path}: {error.strerror}") from error
-    return adapter_file.read(memoryview(content))
+    return adapter_file.read(content)

@@ -20,7 +20,8 @@ from sardonyx.compiler.llvm.jobs import JOBS, Job
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.light_dataclass import dataclass
-from sardonyx.runtime.files.kernel_cache import KernelCache, default_folder
+from sardonyx.runtime.files.cache_folder import default_folder
+from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.forks import around_forks
 from sardonyx.runtime.helpers import Helpers
 from sardonyx.runtime.native.native_image import NativeImage

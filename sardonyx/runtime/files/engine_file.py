@@ -20,8 +20,19 @@ import numpy as np
 
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.file_state import state_of
+from sardonyx.runtime.files.cache_folder import prepare_folder
 from sardonyx.runtime.files.digest import sha256
-from sardonyx.runtime.files.kernel_cache import TEMPORARY, StrPath, bound_folder, is_private, prepare_folder
+from sardonyx.runtime.files.opening import (
+    PRIVATE,
+    READABLE,
+    TEMPORARY,
+    StrPath,
+    is_private,
+    open_private,
+    open_shared,
+    replacing,
+)
+from sardonyx.runtime.files.own_files import ENGINE, ENGINE_HEAD, LOCK, bound_folder, remove_own
 from sardonyx.runtime.helpers import Helpers
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.constant_memory import constant_empty
@@ -31,13 +42,10 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Sections = Mapping[str, Sequence[Bytes]]
 Item = TypeVar("Item")
 
-SUFFIX = ".engine"
-_LOCK = ".lock"
 # Bytes that all engines of a folder may take; half of it for one of them.
 MOST_BYTES = 4 << 30
 
-BEGINNING = b"SARDONYX ENGINE "  # of engines of every version
-_MAGIC = BEGINNING + b"2\n"
+_MAGIC = ENGINE_HEAD + b"2\n"
 _DIGEST_BYTES = 32
 _HEAD = len(_MAGIC) + 8 + _DIGEST_BYTES
 _LARGEST_HEAD = 64 << 20
@@ -79,8 +87,8 @@ def write_engine(path: StrPath, content: Mapping[str, Any], sections: Sections) 
         if prepare_folder(folder) or needed > MOST_BYTES // 2 or shutil.disk_usage(folder).free < 2 * needed:
             return False
         sums = {name: [_sums(block) for block in _blocks(parts, _BLOCK)] for name, parts in sections.items()}
-        _write(path, content, sections, sums, 0o600)
-        bound_folder(folder, SUFFIX, MOST_BYTES)
+        _write(path, content, sections, sums, PRIVATE)
+        bound_folder(folder, ENGINE, MOST_BYTES)
         return True
     return False
 
@@ -95,27 +103,27 @@ def only_writer(path: StrPath) -> Iterator[bool]:
         yield False
         return
     # What a process that was killed leaves goes with the other temporary files.
-    mark = os.path.join(folder, TEMPORARY + os.path.splitext(name)[0] + _LOCK)
+    mark = os.path.join(folder, TEMPORARY + os.path.splitext(name)[0] + LOCK)
     with contextlib.ExitStack() as open_files:
         try:
-            lock = open_files.enter_context(open(mark, "wb"))
+            lock = open_files.enter_context(open_shared(mark))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who had the lock before has removed the file, and somebody else may have made another one.
+            alone = os.path.samestat(os.fstat(lock.fileno()), os.lstat(mark))
         except OSError:
-            yield False
-            return
+            alone = False
         try:
-            yield True
+            yield alone
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(mark)
+            if alone:
+                remove_own(mark)
 
 
 def read_content(path: StrPath) -> Mapping[str, Any] | None:
     """The description alone; None where there is no file that can be trusted."""
-    with contextlib.suppress(OSError, DamagedError), open(path, "rb") as file:
-        if is_private(os.fstat(file.fileno())):
-            content: Mapping[str, Any] = _head(file).content
-            return content
+    with contextlib.suppress(OSError, DamagedError), open_private(path) as file:
+        content: Mapping[str, Any] = _head(file).content
+        return content
     return None
 
 
@@ -138,10 +146,8 @@ def read_engine(
     its last byte.
     """
     try:
-        with open(path, "rb") as file:
+        with open_private(path) as file:
             status = os.fstat(file.fileno())
-            if not is_private(status):
-                raise DamagedError("others may have written it")
             head = _head(file)
             if not is_wanted(head.content):
                 return None
@@ -169,7 +175,7 @@ def read_engine(
 def write_sealed(path: StrPath, content: Mapping[str, Any], sections: Sections) -> str:
     """Write an engine for whoever is given the file; what identifies it. OSError where it cannot be written."""
     seals = {name: [_seal(block) for block in _blocks(parts, _SEALED_BLOCK)] for name, parts in sections.items()}
-    return _write(path, content, sections, seals, 0o666)
+    return _write(path, content, sections, seals, READABLE)
 
 
 @dataclass(frozen=True)
@@ -202,14 +208,12 @@ class SealedEngine:
         _for_each(check, blocks)
 
 
-def map_sealed(path: str) -> SealedEngine:
-    """The engine of a file, mapped; DamagedError, OSError."""
-    with open(path, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not status.st_size:
-            raise DamagedError("it is empty")
-        mapped = map_open_file(file.fileno(), path)
-    return sealed_engine(mapped, status)
+def map_sealed(file: BinaryIO, path: str) -> SealedEngine:
+    """The engine of an open file, mapped; DamagedError, OSError."""
+    status = os.fstat(file.fileno())
+    if not status.st_size:
+        raise DamagedError("it is empty")
+    return sealed_engine(map_open_file(file.fileno(), path), status)
 
 
 def sealed_engine(data: memoryview, status: os.stat_result | None) -> SealedEngine:
@@ -267,22 +271,13 @@ def _write(
     described = [[name, sizes[name], checks[name]] for name in sections]
     text = json.dumps({"content": content, "sections": described}).encode()
     digest = sha256(text)
-    temporary = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.urandom(8).hex()}")
-    try:
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(_MAGIC + len(text).to_bytes(8, "little") + digest.digest() + text)
-            for parts in sections.values():
-                file.seek(_aligned(file.tell()))
-                for part in parts:
-                    file.write(part.data)
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())  # what is found whole in memory is so on the disk
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with replacing(path, mode, durable=True) as file:  # what is found whole in memory is so on the disk
+        file.write(_MAGIC + len(text).to_bytes(8, "little") + digest.digest() + text)
+        for parts in sections.values():
+            file.seek(_aligned(file.tell()))
+            for part in parts:
+                file.write(part.data)
+        file.truncate()
     return digest.hexdigest()
 
 
@@ -338,9 +333,12 @@ def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:
 
     def read(start: int) -> None:
         for begin in range(start, min(size, start + _STRIPE), _BLOCK):
-            end = min(size, begin + _BLOCK)
-            if os.preadv(handle, [view[begin:end]], place + begin) != end - begin:
-                raise DamagedError("it ends too early")
+            filled, end = begin, min(size, begin + _BLOCK)
+            while filled < end:
+                count = os.preadv(handle, [view[filled:end]], place + filled)
+                if not count:
+                    raise DamagedError("it ends too early")
+                filled += count
             if list(sums[begin // _BLOCK]) != _sums(memory[begin:end]):
                 raise DamagedError("a section is not what was written")
 

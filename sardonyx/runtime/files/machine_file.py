@@ -6,17 +6,19 @@ this machine and nobody else can have written it; anything else counts as absent
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 from collections.abc import Mapping
 from typing import Any
 
+from sardonyx.runtime.files.cache_folder import default_folder, prepare_folder
 from sardonyx.runtime.files.digest import sha256
-from sardonyx.runtime.files.kernel_cache import StrPath, default_folder, is_private, make_folder
+from sardonyx.runtime.files.opening import PRIVATE, StrPath, open_private, replacing
+from sardonyx.runtime.files.own_files import remove_own
 
 _FORMAT = 1
+_LARGEST = 16 << 20
 
 Section = Mapping[str, Any]
 
@@ -48,10 +50,8 @@ def read_sections(key: str, folder: StrPath | None = None) -> dict[str, Section]
     if path is None:
         return {}
     try:
-        with open(path, "rb") as file:
-            if not is_private(os.fstat(file.fileno())):
-                return {}
-            content = json.loads(file.read())
+        with open_private(path) as file:
+            content = json.loads(file.read(_LARGEST))
     except (OSError, ValueError):  # a JSONDecodeError or UnicodeDecodeError is a ValueError
         return {}
     if not isinstance(content, dict) or content.get("format") != _FORMAT or content.get("machine") != key:
@@ -64,24 +64,16 @@ def read_sections(key: str, folder: StrPath | None = None) -> dict[str, Section]
 
 def write_section(key: str, name: str, section: Section, folder: StrPath | None = None) -> str | None:
     """Keep a section beside the others of the machine `key`; the file, or None where it cannot be written."""
-    import tempfile  # which takes a while, and few processes write
-
     path = _file(key, folder)
     if path is None:
         return None
     sections = {**read_sections(key, folder), name: section}
     text = json.dumps({"format": _FORMAT, "machine": key, "sections": sections, "digest": _digest(sections)}, indent=1)
+    if prepare_folder(os.path.dirname(path)):
+        return None
     try:
-        make_folder(os.path.dirname(path))
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-            os.replace(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with replacing(path, PRIVATE) as file:
+            file.write(text.encode() + b"\n")
     except OSError:
         return None
     return path
@@ -90,13 +82,7 @@ def write_section(key: str, name: str, section: Section, folder: StrPath | None 
 def drop(key: str, folder: StrPath | None = None) -> str | None:
     """Forget everything of the machine `key`; the file that was removed, None where there was none."""
     path = _file(key, folder)
-    if path is None:
-        return None
-    try:
-        os.unlink(path)
-    except OSError:
-        return None
-    return path
+    return path if path is not None and remove_own(path) else None
 
 
 def _file(key: str, folder: StrPath | None) -> str | None:

@@ -19,10 +19,12 @@ from collections.abc import Sequence
 
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.file_state import is_settled
+from sardonyx.runtime.files.cache_folder import ENGINES, prepare_folder
 from sardonyx.runtime.files.engine_file import SealedEngine
-from sardonyx.runtime.files.kernel_cache import TEMPORARY, bound_folder, is_private, prepare_folder
+from sardonyx.runtime.files.opening import PRIVATE, open_private, replacing
+from sardonyx.runtime.files.own_files import VOUCHER, bound_folder
 
-_SUFFIX = ".voucher"
+_LARGEST = 64 << 10
 _MOST_BYTES = 4 << 20
 _STATES = 8  # files of one engine that are remembered
 
@@ -78,11 +80,10 @@ class Vouchers:
         path = self._path(digest)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if path is not None:
-                with open(path, "rb") as file:
-                    if is_private(os.fstat(file.fileno())):
-                        found = json.loads(file.read())
-                        if found["digest"] == digest:
-                            return Voucher(found["made"] is True, [list(map(int, one)) for one in found["states"]])
+                with open_private(path) as file:
+                    found = json.loads(file.read(_LARGEST))
+                if found["digest"] == digest:
+                    return Voucher(found["made"] is True, [list(map(int, one)) for one in found["states"]])
         return Voucher()
 
     def _write(self, digest: str, voucher: Voucher) -> None:
@@ -90,19 +91,11 @@ class Vouchers:
         path = self._path(digest)
         if path is None or prepare_folder(folder := os.path.dirname(path)):
             return
-        import tempfile  # which takes a while, and few processes write
-
+        text = json.dumps({"digest": digest, "made": voucher.made, "states": voucher.states}).encode()
         with contextlib.suppress(OSError):
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=TEMPORARY)
-            try:
-                with os.fdopen(handle, "w") as file:
-                    json.dump({"digest": digest, "made": voucher.made, "states": voucher.states}, file)
-                os.replace(temporary, path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
-            bound_folder(folder, _SUFFIX, _MOST_BYTES)
+            with replacing(path, PRIVATE) as file:
+                file.write(text)
+            bound_folder(folder, VOUCHER, _MOST_BYTES)
 
     def _path(self, digest: str) -> str | None:
-        return None if self._folder is None else os.path.join(self._folder, "engines", digest[:40] + _SUFFIX)
+        return None if self._folder is None else os.path.join(self._folder, ENGINES, digest[:40] + VOUCHER)

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterable
+from io import BufferedReader
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,12 +61,6 @@ class FileContents(np.ndarray[Any, Any]):
     state: FileState | None = None
 
 
-def map_file(path: str | os.PathLike[str]) -> memoryview:
-    """The bytes of a regular file, mapped read-only; OSError where it cannot be opened."""
-    with open(path, "rb") as file:
-        return map_open_file(file.fileno(), path)
-
-
 def map_open_file(handle: int, path: str | os.PathLike[str]) -> memoryview:
     """The bytes of a regular file that is open, mapped read-only."""
     if os.fstat(handle).st_size == 0:
@@ -97,13 +92,16 @@ def named_path(path: str | os.PathLike[str]) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def read_file(path: str | os.PathLike[str]) -> memoryview:
-    """The bytes of a regular file, in memory; OSError where it cannot be read."""
-    with open(path, "rb") as file:
-        contents = np.fromfile(file, np.uint8).view(FileContents)
-        contents.state = _settled(state_of(os.fstat(file.fileno())))
-        contents.flags.writeable = False
-        return contents.data
+def read_open_file(file: BufferedReader) -> memoryview:
+    """The bytes of a regular file that is open, in memory; OSError where it cannot be read."""
+    memory = np.empty(os.fstat(file.fileno()).st_size, np.uint8)
+    view, filled = memoryview(memory.data), 0
+    while filled < len(view) and (count := file.readinto(view[filled:])):  # 0 where it has become shorter since
+        filled += count
+    contents = memory[:filled].view(FileContents)
+    contents.state = _settled(state_of(os.fstat(file.fileno())))
+    contents.flags.writeable = False
+    return contents.data
 
 
 def _settled(state: FileState) -> FileState | None:

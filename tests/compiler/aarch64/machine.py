@@ -28,7 +28,8 @@ import numpy as np
 from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.library import Emit, KernelLibrary
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets
-from sardonyx.runtime.files.kernel_cache import KernelCache, default_folder
+from sardonyx.runtime.files.cache_folder import default_folder
+from sardonyx.runtime.files.kernel_cache import KernelCache
 from tests.compiler.aarch64.driver import BASE, MATHEMATICS, modules
 
 Array = np.ndarray[Any, Any]

@@ -1,0 +1,78 @@
+"""Which files a model may name: those in its folder, and where the model is a link, those that were stored with it.
+
+Caches of downloads keep contents in a store and give them names by links. Those of the Hugging Face hub have the names
+in `models--<name>/snapshots/<revision>`, and the store in `blobs` beside `snapshots`, or once for all models in `blobs`
+of the cache itself.
+"""
+
+from __future__ import annotations
+
+import os
+from io import BufferedReader
+
+from sardonyx.runtime.files.opening import StrPath, open_below
+from sardonyx.runtime.forks import cached_property
+
+_REPOSITORIES = ("models--", "datasets--", "spaces--")
+
+
+class ModelFolder:
+    """The folder of a model, and of the model's file, where it has one."""
+
+    def __init__(self, folder: StrPath, model: StrPath | None = None) -> None:
+        self._folder, self._model = folder, model
+
+    @cached_property
+    def path(self) -> str:
+        """The real path of the folder; OSError where the working directory counts and is gone."""
+        return os.path.realpath(self._folder)
+
+    @cached_property
+    def stores(self) -> list[str]:
+        """The folders into which links in this one may lead: that of the file which the model leads to, and of the
+        cache that has both. Their paths are real ones."""
+        if self._model is None:
+            return []
+        file = os.path.realpath(self._model)
+        stores = _hub_stores(self.path)
+        found = [os.path.dirname(file), *(stores if any(is_below(store, file) for store in stores) else ())]
+        return [store for store in found if store != self.path]
+
+    def find(self, location: str) -> tuple[str, str] | None:
+        """Of the file that a model calls `location`: the folder that holds it, and its real path there; None where the
+        model may not name it. Whether there is such a file, does not matter.
+
+        What leads out of the folder by itself, not by links in it, is not taken from a store. ValueError for what
+        cannot be a path.
+        """
+        if os.path.isabs(location) or location.startswith(("/", "\\")):
+            return None
+        resolved = os.path.realpath(os.path.join(self.path, location))
+        if is_below(self.path, resolved):
+            return self.path, resolved
+        if os.path.normpath(location).split(os.sep)[0] == os.pardir:
+            return None
+        return next(((store, resolved) for store in self.stores if is_below(store, resolved)), None)
+
+
+def open_found(found: tuple[str, str]) -> BufferedReader:
+    """The file that `ModelFolder.find` has found, open for reading; IrregularError, OSError."""
+    return open_below(*found)
+
+
+def is_below(folder: str, path: str) -> bool:
+    """Whether a path is in a folder, both of them real ones."""
+    try:
+        return os.path.commonpath([folder, path]) == folder
+    except ValueError:  # they are on two drives
+        return False
+
+
+def _hub_stores(folder: str) -> list[str]:
+    """The stores of the cache of the Hugging Face hub in which a snapshot has this folder; none for other folders."""
+    parts = folder.split(os.sep)
+    for place in range(1, len(parts) - 2):
+        if parts[place].startswith(_REPOSITORIES) and parts[place + 1] == "snapshots":
+            cache = os.sep.join(parts[:place])
+            return [os.path.join(cache, parts[place], "blobs"), os.path.join(cache, "blobs")]
+    return []
