@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from sardonyx._version import __version__
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.ep_context import OrtEpContextData
 from sardonyx.graph.context_model import DOMAIN, OPERATOR, SOURCE
-from sardonyx.runtime.files.opening import READABLE, open_private, replacing
+from sardonyx.runtime.files.opening import READABLE, open_private, replacing, scratch_folder
 from sardonyx.runtime.files.own_files import ENGINE
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def export(source: Source, options: SessionOptions, path: Path, write: Write | N
         if not embeds and write is None:
             _write_model(path, _compiled_to(source, options, engine), options, engine.name.encode(), embeds)
             return
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sardonyx-") as folder:
+        with scratch_folder(path.parent) as folder:
             draft = Path(folder) / engine.name
             content = _compiled_to(source, options, draft)
             with open_private(draft) as file:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -45,7 +43,7 @@ from sardonyx.compiler.stored.stored_plan import NotStorableError
 from sardonyx.compiler.stored.stored_program import StoredProgram
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections, write_sealed
-from sardonyx.runtime.files.opening import TEMPORARY, is_own, open_file
+from sardonyx.runtime.files.opening import is_own, open_file, scratch_folder
 from sardonyx.runtime.memory.mapped_pages import map_open_file
 from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
 
@@ -89,22 +87,13 @@ def compile_engine(
     if options.has_providers() and set(options._providers) - {CPUExecutionProvider.name}:
         raise errors.NotImplemented(f"engines are made for the CPU, not for {', '.join(options._providers)}")
     try:
-        with _scratch(target.parent) as scratch:
+        with scratch_folder(target.parent) as folder:  # on the disk that the engine is for
+            scratch = Path(folder)
             files = _optimise(source, options, scratch, logger)
             built, sections = _compiled(options, scratch, logger)
             return _write(target, built, sections, files, options, _profiles(built, options, profiles, sizes), scratch)
     except OSError as error:
         raise errors.Fail(f"the engine {target} cannot be written: {error}") from error
-
-
-@contextlib.contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder for a while, on the disk that the engine is for."""
-    made = tempfile.mkdtemp(dir=folder, prefix=TEMPORARY)
-    try:
-        yield Path(os.path.realpath(made))
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: log.Logger) -> list[str]:

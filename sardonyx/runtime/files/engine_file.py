@@ -32,7 +32,7 @@ from sardonyx.runtime.files.opening import (
     open_shared,
     replacing,
 )
-from sardonyx.runtime.files.own_files import ENGINE, ENGINE_HEAD, LOCK, bound_folder, remove_own
+from sardonyx.runtime.files.own_files import ENGINE, ENGINE_HEAD, LOCK, bound_folder
 from sardonyx.runtime.helpers import Helpers
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.constant_memory import constant_empty
@@ -115,8 +115,9 @@ def only_writer(path: StrPath) -> Iterator[bool]:
         try:
             yield alone
         finally:
-            if alone:
-                remove_own(mark)
+            with contextlib.suppress(OSError):
+                if alone and not os.fstat(lock.fileno()).st_size:
+                    os.unlink(mark)
 
 
 def read_content(path: StrPath) -> Mapping[str, Any] | None:

@@ -146,6 +146,22 @@ def replacing(path: StrPath, mode: int = ORDINARY, *, durable: bool = False) -> 
         raise
 
 
+@contextlib.contextmanager
+def scratch_folder(folder: StrPath) -> Iterator[str]:
+    """A new folder of this user alone in another one, by its real path, which goes with what is in it when the block
+    ends; OSError."""
+    import shutil
+    import tempfile  # which take a while, and few sessions write
+
+    made = tempfile.mkdtemp(dir=folder, prefix=TEMPORARY)
+    try:
+        yield os.path.realpath(made)
+    finally:
+        for _ in range(2):  # the system may have lacked something just now, such as handles
+            with contextlib.suppress(OSError):  # which comes from there even where it is asked to ignore errors
+                shutil.rmtree(made)
+
+
 def map_file(path: StrPath) -> memoryview:
     """The bytes of a regular file, mapped read-only; IrregularError, OSError."""
     with open_file(path) as file:
