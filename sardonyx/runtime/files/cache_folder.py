@@ -54,46 +54,28 @@ def prepare_folder(folder: str) -> str:
     """
     cache = os.path.dirname(folder) if os.path.basename(folder) == ENGINES else folder
     try:
-        if _make(cache):
-            with contextlib.suppress(OSError), replacing(os.path.join(cache, _TAG), PRIVATE) as file:
-                file.write(_TAG_TEXT)
-        problem = _problem(cache, cache)
-        if not problem and folder != cache:
-            _make(folder)
-            problem = _problem(folder, cache)
-        return problem
+        return _prepare(cache, cache) or (_prepare(folder, cache) if folder != cache else "")
     except OSError as error:
         return f"{folder} cannot be used: {error}"
 
 
-def _make(folder: str) -> bool:
-    """Make the folder, and those above it that are missing; whether it was not there. OSError."""
-    missing = []
-    above = os.path.dirname(folder)
-    while above and not os.path.isdir(above) and above != os.path.dirname(above):
-        missing.append(above)
-        above = os.path.dirname(above)
+def _prepare(folder: str, cache: str) -> str:
+    """The same for a folder that is the cache or lies in it; OSError."""
+    above = os.path.dirname(folder) or os.curdir
+    _make_all(above)
+    # Who may write beside a folder of this user can put another one, or a link, in its place.
+    if not is_own(status := os.lstat(above)) and status.st_uid != 0:
+        return f"{above} belongs to another user"
     try:
-        for place in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(place, 0o755)
         os.mkdir(folder, 0o700)
+        if folder == cache:
+            with contextlib.suppress(OSError), replacing(os.path.join(folder, _TAG), PRIVATE) as file:
+                file.write(_TAG_TEXT)
     except OSError:  # the system may have another reason to complain first than that it is there
         if not os.path.isdir(folder):
             raise
-        return False
-    return True
-
-
-def _problem(folder: str, cache: str) -> str:
-    """Why a folder, which is the cache or in it, cannot be used; empty where it can. OSError."""
-    for place in (os.path.dirname(folder) or os.curdir, folder):
-        # Who may write beside a folder of this user can put another one, or a link, in its place.
-        status = os.lstat(place)
-        if not is_own(status) and (place == folder or status.st_uid != 0):
-            return f"{place} belongs to another user"
     status = os.stat(folder)
-    if not is_own(status):
+    if not is_own(status) or not is_own(os.lstat(folder)):
         return f"{folder} belongs to another user"
     if os.name == "posix" and status.st_mode & 0o022:
         if not _is_tagged(cache):
@@ -101,6 +83,15 @@ def _problem(folder: str, cache: str) -> str:
         with open_folder(folder) as handle:
             os.fchmod(handle, 0o700)
     return ""
+
+
+def _make_all(folder: str) -> None:
+    """Make a folder and those above it, as far as they are missing; OSError."""
+    if not os.path.isdir(folder):
+        if above := os.path.dirname(folder):
+            _make_all(above)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o755)
 
 
 def _is_tagged(folder: str) -> bool:
