@@ -317,8 +317,7 @@ class LoadedSession:
 
     def _note(self, plan: Plan, inputs: Sequence[Any]) -> None:
         """Keep what is kept of a run: how much memory its nodes took, and an engine with its plans."""
-        if self._profile.node_memory is not None:
-            self._profile.node_memory.write()
+        self._profile.write_node_memory()
         if self._keep is not None and plan is self._plan and not self._keep(inputs):
             self._keep = None
         if self._settled is not None and plan is not self._plan:
@@ -480,7 +479,8 @@ class LoadedSession:
     # Profiling
 
     def end_profiling(self) -> str:
-        """Write the profile and return its name; an empty text where there is none to write."""
+        """Write the profile and return its name; an empty text where there is none to write. `Fail` where it cannot be
+        written."""
         write = self._profile.end()
         self._context = replace(self._context, trace=self._profile.node_memory)
         return write()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors
@@ -26,11 +27,31 @@ class SessionProfile:
 
     def end(self) -> Callable[[], str]:
         """Note nothing more in the profile. What is given back writes it and gives its name, or an empty text where
-        there is none to write."""
+        there is none to write; `Fail` where it cannot be written."""
         ending, self._ending, self.trace = self._ending, None, None
         if self.node_memory is not None and ending is not None:
             self.node_memory.inner = None
-        return lambda: "" if ending is None else ending() or ""
+
+        def write() -> str:
+            with _saying("profile"):
+                return "" if ending is None else ending() or ""
+
+        return write
+
+    def write_node_memory(self) -> None:
+        """Write what nodes of the runs so far took, where that is wished for; `Fail` where it cannot be written."""
+        if self.node_memory is not None:
+            with _saying("memory of the nodes"):
+                self.node_memory.write()
+
+
+@contextlib.contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """`Fail` where the system refuses a file."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.Fail(f"Cannot write the {what}: {error}") from error
 
 
 def _started(number: int, options: SessionOptions) -> Trace:
