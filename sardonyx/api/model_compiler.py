@@ -26,7 +26,7 @@ from sardonyx.api.options.ep_context import OrtEpContextData, OrtExternalInitial
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values.core_value import CoreValue
 from sardonyx.api.values.ort_value import OrtValue
-from sardonyx.runtime.files.opening import replacing
+from sardonyx.runtime.files.opening import open_private, replacing
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -135,7 +135,10 @@ class ModelCompiler:
         with tempfile.TemporaryDirectory() as folder:
             path = default_path(self._input if isinstance(self._input, Path) else Path("model.onnx"))
             path = Path(folder) / path.name
-            return path.read_bytes() if self._export(path) else self._compile(Path())
+            if not self._export(path):
+                return self._compile(Path())
+            with open_private(path) as file:
+                return file.read()
 
     def compile_to_stream(self, write_function: Callable[[bytes], None]) -> None:
         """Hand the model's bytes to a function; `Fail` where it raises."""

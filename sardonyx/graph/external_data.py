@@ -44,13 +44,20 @@ class ExternalData:
         self._place = ModelFolder(folder, model)
         self._buffers = {name: memoryview(buffer).cast("B") for name, buffer in (buffers or {}).items()}
         self._mapped: dict[str, memoryview] = {}
-        self._digests: dict[str, str] = {}
+        self._checksums: dict[str, dict[str, str]] = {}  # by location, and of which tensor
         self.paths: list[str] = []  # of the files that were read, and of links that led to them
 
     @property
     def mapped(self) -> Collection[memoryview]:
         """The files that were mapped."""
         return self._mapped.values()
+
+    def expect(self, tensor: onnx.TensorProto) -> None:
+        """Note the checksum that a tensor has of its file, which is compared once the file is read: in ONNX the SHA-1
+        digest of all of it. `errors.Fail` where its entries say nothing sensible."""
+        entries = external_entries(tensor)
+        if checksum := entries.get("checksum"):
+            self._checksums.setdefault(entries["location"], {})[checksum] = tensor.name
 
     def view(self, tensor: onnx.TensorProto, size: int) -> memoryview:
         """The `size` bytes that an external tensor stands for; `errors.Fail` where they are not there."""
@@ -64,8 +71,6 @@ class ExternalData:
                 f"Computed size: {size}, external_data.length: {length}"
             )
         data = self._data(location, tensor.name)
-        if checksum := entries.get("checksum"):
-            self._check_digest(checksum, location, data, tensor.name)
         if offset + size > len(data):
             raise errors.Fail(
                 f"External initializer: {tensor.name} offset: {offset} size to read: {size} given file_length: "
@@ -76,6 +81,7 @@ class ExternalData:
     def _data(self, location: str, name: str) -> memoryview:
         for known in (self._buffers, self._mapped):
             if location in known:
+                self._check_digest(location, known[location])
                 return known[location]
         try:
             found = self._checked(location, name)
@@ -95,6 +101,7 @@ class ExternalData:
         link = os.path.normpath(os.path.join(self._place.path, location))
         if link != found[1]:
             self.paths.append(link)
+        self._check_digest(location, data)
         return data
 
     def _checked(self, location: str, name: str) -> tuple[str, str]:
@@ -117,23 +124,26 @@ class ExternalData:
             raise errors.Fail(f'{problem}External data path does not exist: "{os.path.join(self.folder, location)}"')
         return found
 
-    def _check_digest(self, checksum: str, location: str, data: memoryview, name: str) -> None:
-        """`errors.Fail` unless the file is the one that the model was written with: ONNX has its SHA-1 there."""
-        if location not in self._digests:
-            import hashlib  # which takes a while to load, and few models say so
+    def _check_digest(self, location: str, data: memoryview) -> None:
+        """`errors.Fail` unless the file is the one that the model was written with, as far as that is known."""
+        expected = self._checksums.pop(location, None)
+        if expected is None:
+            return
+        import hashlib  # which takes a while to load, and few models say so
 
-            digest = hashlib.sha1(usedforsecurity=False)
-            for start in range(0, len(data), _HASHED_AT_ONCE):
-                part = data[start : start + _HASHED_AT_ONCE]
-                digest.update(part)
-                release_pages(np.frombuffer(part, np.uint8))
-            self._digests[location] = digest.hexdigest()
-        if checksum.strip().lower() != self._digests[location]:
-            raise errors.Fail(
-                f"External data of initializer {name} is not what the model was written with: the SHA-1 digest of "
-                f"{location!r} is {self._digests[location]}, and its 'checksum' is {checksum[:80]!r}. Get the model "
-                "and its data again, from one place"
-            )
+        digest = hashlib.sha1(usedforsecurity=False)
+        for start in range(0, len(data), _HASHED_AT_ONCE):
+            part = data[start : start + _HASHED_AT_ONCE]
+            digest.update(part)
+            release_pages(np.frombuffer(part, np.uint8))
+        found = digest.hexdigest()
+        for checksum, name in expected.items():
+            if checksum.strip().lower() != found:
+                raise errors.Fail(
+                    f"External data of initializer {name} is not what the model was written with: the SHA-1 digest of "
+                    f"{location!r} is {found}, and its 'checksum' is {checksum[:80]!r}. Get the model and its data "
+                    "again, from one place"
+                )
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from sardonyx import errors
 from sardonyx.graph.constants import graphs_of, nodes_of
-from sardonyx.graph.external_data import Buffer, ExternalData, external_entries, leave_out_prepacked
+from sardonyx.graph.external_data import Buffer, ExternalData, leave_out_prepacked
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dimensions
 from sardonyx.graph.long_attributes import put_back, set_aside
@@ -198,7 +198,7 @@ def _prepare_tensors(graph: onnx.GraphProto, reader: TensorReader, warnings: lis
     for tensor in graph.initializer:
         data_type(tensor)
         if tensor.external_data:
-            external_entries(tensor)
+            reader.external.expect(tensor)
             leave_out_prepacked(tensor)
     last = {tensor.name: index for index, tensor in enumerate(graph.initializer)}
     if len(last) < len(graph.initializer):
@@ -255,6 +255,8 @@ def _densify_constants(
                 attribute.Clear()
                 attribute.name, attribute.type = "value", onnx.AttributeProto.TENSOR
                 attribute.t.CopyFrom(tensor)
+            elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.external_data:
+                reader.external.expect(attribute.t)
             elif attribute.type == onnx.AttributeProto.SPARSE_TENSORS:
                 raise errors.InvalidGraph(f"Attribute '{attribute.name}' of node '{node.name}': sparse tensors")
 

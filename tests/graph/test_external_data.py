@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -150,3 +153,125 @@ def test_links_of_models_and_their_data(tmp_path: Path, weights: str, is_allowed
         load_model(path)
     with pytest.raises(Exception, match=r'escapes model directory.* allowed directory: ".*blobs"'):
         ort.InferenceSession(str(path))
+
+
+def test_hard_links_are_refused(folder: Path) -> None:
+    """As ONNX's own loader does: nobody can tell where the other name lies."""
+    os.link(folder / "w.bin", folder.parent / "second name")
+    path = folder / "model.onnx"
+    onnx.save(reading("w.bin"), path)
+    with pytest.raises(errors.Fail, match=r"another name as well \(a hard link\).*copy"):
+        load_model(path)
+    with pytest.raises(onnx.checker.ValidationError, match="hard link"):
+        onnx.load(path)
+    (folder.parent / "second name").unlink()
+    assert run(path, x=X)[0].tolist() == [1, 2]
+
+
+def hub(root: Path, *, stores: tuple[str, str], inner: str = "") -> Path:
+    """A model and its weights in a snapshot of a hub's cache, linked into these stores; the model's path."""
+    snapshot = root / "models--some--model" / "snapshots" / "0123" / inner
+    snapshot.mkdir(parents=True)
+    contents = reading("w.bin", offset="4").SerializeToString(), np.array([1, 2, 3], np.float32).tobytes()
+    for name, store, content in zip(("model.onnx", "w.bin"), stores, contents, strict=True):
+        blob = root / store / name.replace(".", "")
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(content)
+        os.symlink(os.path.relpath(blob, snapshot), snapshot / name)
+    return snapshot / "model.onnx"
+
+
+OWN = "models--some--model/blobs"
+
+
+@pytest.mark.parametrize("inner", ["", "onnx"])
+@pytest.mark.parametrize(
+    "stores", [("blobs/aa", "blobs/bb"), (OWN, OWN), (OWN, "blobs/bb"), ("blobs/aa", OWN), (f"{OWN}/aa", f"{OWN}/bb")]
+)
+def test_a_model_and_its_weights_in_the_store_of_a_cache(stores: tuple[str, str], inner: str, tmp_path: Path) -> None:
+    path = hub(tmp_path.resolve() / "cache", stores=stores, inner=inner)
+    loaded = load_model(path)
+    assert run(loaded, x=X)[0].tolist() == [2, 3]
+    assert set(loaded.files) == {
+        str(one) for name in ("model.onnx", "w.bin") for one in (path.with_name(name), path.with_name(name).resolve())
+    }
+
+
+@pytest.mark.parametrize(
+    "stores",
+    [
+        ("blobs/aa", "other"),  # another folder of the cache
+        ("blobs/aa", "../outside"),
+        ("blobs/aa", "models--another--model/blobs"),
+        ("other/aa", "blobs/bb"),  # a model that is not from the store
+    ],
+)
+def test_what_is_not_in_the_store_of_the_model_is_refused(stores: tuple[str, str], tmp_path: Path) -> None:
+    with pytest.raises(errors.Fail, match="escapes model directory"):
+        load_model(hub(tmp_path / "cache", stores=stores))
+
+
+def test_stores_that_lead_out_of_the_cache_are_none(tmp_path: Path) -> None:
+    """A link in the place of a store, as an archive may hold one."""
+    path = hub(tmp_path / "cache", stores=("blobs/aa", "blobs/bb"))
+    os.rename(tmp_path / "cache" / "blobs", tmp_path / "outside")
+    os.symlink(tmp_path / "outside", tmp_path / "cache" / "blobs")
+    with pytest.raises(errors.Fail, match="escapes model directory"):
+        load_model(path)
+
+
+def test_locations_that_climb_to_a_store_are_refused(tmp_path: Path) -> None:
+    path = hub(tmp_path / "cache", stores=("blobs/aa", "blobs/bb"))
+    climbing = reading(os.path.relpath(path.with_name("w.bin").resolve(), path.parent.resolve()))
+    path.resolve().write_bytes(climbing.SerializeToString())
+    with pytest.raises(errors.Fail, match="escapes model directory"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("change", [str.lower, str.upper, "{} ".format])
+def test_checksums(folder: Path, change: Callable[[str], str]) -> None:
+    path = folder / "model.onnx"
+    onnx.save(reading("w.bin", checksum=change(hashlib.sha1((folder / "w.bin").read_bytes()).hexdigest())), path)
+    assert run(path, x=X)[0].tolist() == [1, 2]
+    with open(folder / "w.bin", "r+b") as file:
+        file.seek(11)
+        file.write(b"!")  # behind what the tensor reads
+    with pytest.raises(errors.Fail, match=r"SHA-1 digest of 'w\.bin' is [0-9a-f]{40}, and its 'checksum' is"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("checksum", ["0", "f" * 64, "sha1:" + "0" * 40])
+def test_checksums_of_another_form(folder: Path, checksum: str) -> None:
+    with pytest.raises(errors.Fail, match="SHA-1"):
+        load_model(reading("w.bin", checksum=checksum), external_folder=folder)
+
+
+def test_checksums_of_buffers_and_empty_ones() -> None:
+    buffer = np.array([5, 6], np.float32).tobytes()
+    digest = hashlib.sha1(buffer).hexdigest()
+    for checksum in (digest, ""):
+        loaded = load_model(reading("w", checksum=checksum), external_buffers={"w": buffer})
+        assert run(loaded, x=X)[0].tolist() == [5, 6]
+    with pytest.raises(errors.Fail, match="SHA-1"):
+        load_model(reading("w", checksum=digest), external_buffers={"w": buffer[::-1]})
+
+
+def test_the_checksum_of_a_constant(folder: Path) -> None:
+    model = reading("w.bin", checksum="0" * 40)
+    constant = onnx.helper.make_node("Constant", [], ["w"], value=model.graph.initializer[0])
+    model.graph.node.insert(0, constant)
+    del model.graph.initializer[:]
+    with pytest.raises(errors.Fail, match="SHA-1"):
+        load_model(model, external_folder=folder)
+
+
+def test_a_file_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = reading("w.bin", checksum=hashlib.sha1((folder / "w.bin").read_bytes()).hexdigest())
+    second = model.graph.initializer.add()
+    second.CopyFrom(model.graph.initializer[0])
+    second.name = "v"
+    made: list[Any] = []
+    real = hashlib.sha1
+    monkeypatch.setattr(hashlib, "sha1", lambda *given, **named: made.append(given) or real(*given, **named))
+    load_model(model, external_folder=folder)
+    assert len(made) == 1
