@@ -217,3 +217,26 @@ def test_links_and_folders_of_others_in_the_way(where: str, given: Path, monkeyp
     cache.store("key", b"code")
     assert "belongs to another user" in cache.problem
     assert [path for path in target.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files to another user")
+@pytest.mark.parametrize("where", ["sardonyx", "sardonyx/kernels", "sardonyx/kernels/engines"])
+def test_folders_and_files_of_another_user(where: str, given: Path) -> None:
+    folder = default_folder()
+    assert folder is not None
+    KernelCache(folder).store("key", b"code")
+    Vouchers(folder).note_made(NAME)
+    assert len(own_files()) == 2
+    for one in own_files():
+        os.chown(one.path, 65534, -1)
+    assert own_files() == []
+    assert KernelCache(folder).find("key") is None
+    assert not Vouchers(folder).find(NAME).made
+    os.chown(given / where, 65534, -1)
+    before = state(given)
+    assert "belongs to another user" in prepare_folder(os.path.join(folder, "engines"))
+    KernelCache(folder).store("another", b"code")
+    Vouchers(folder).note_made(NAME[::-1])
+    assert write_section("machine", "one", {}, folder) is None or where.endswith("engines")
+    changed = {path for path, one in state(given).items() if before.get(path) != one}
+    assert all(where.endswith("engines") and f"{os.sep}engines{os.sep}" not in path for path in changed)
