@@ -238,8 +238,11 @@ def _input(source: PathText | bytes) -> Path | bytes:
 
 
 def _load(source: Path | bytes) -> ModelProto:
-    """The model with all its weights inside."""
-    return onnx.load_model_from_string(source) if isinstance(source, bytes) else onnx.load_model(str(source))
+    """The model with all its weights inside; `Fail` where onnx does not take where they lie."""
+    try:
+        return onnx.load_model_from_string(source) if isinstance(source, bytes) else onnx.load_model(str(source))
+    except (onnx.checker.ValidationError, OSError) as error:
+        raise errors.Fail(f"Load model from {source!r} failed: {error}") from error
 
 
 def _call(what: str, function: Callable[..., Any], *arguments: Any) -> Any:

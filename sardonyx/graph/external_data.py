@@ -37,8 +37,10 @@ class ExternalData:
         buffers: Mapping[str, Buffer] | None = None,
         from_bytes: bool = False,
         model: Path | None = None,
+        hard_links: bool = False,
     ) -> None:
-        """`model` is the model's file, where it has one."""
+        """`model` is the model's file, where it has one; with `hard_links` files may have other names as well."""
+        self._hard_links = hard_links
         self.folder = folder
         self.from_bytes = from_bytes
         self._place = ModelFolder(folder, model)
@@ -86,10 +88,12 @@ class ExternalData:
         try:
             found = self._checked(location, name)
             with open_found(found) as file:
-                if os.fstat(file.fileno()).st_nlink > 1:
+                if os.fstat(file.fileno()).st_nlink > 1 and not self._hard_links:
                     raise errors.Fail(
                         f"External data of initializer {name} cannot be read: {found[1]} has another name as well (a "
-                        "hard link), which may lie outside of the model directory. Put a copy of the file in its place"
+                        "hard link), which may lie outside of the model directory. Put a copy of the file in its "
+                        "place, or, if you know where it comes from, set the session config entry "
+                        "'sardonyx.external_hard_links' = 1"
                     )
                 data = map_open_file(file.fileno(), found[1])
         except IrregularError:

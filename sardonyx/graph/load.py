@@ -67,12 +67,13 @@ def load_model(
     external_buffers: Mapping[str, Buffer] | None = None,
     allow_unreleased_opsets: bool | None = None,
     model_path: str | os.PathLike[str] | None = None,
+    hard_links: bool = False,
 ) -> LoadedModel:
     """Load a model without copying its weights.
 
     External data lie in the folder of the model file; for bytes and ModelProto in `external_folder`, or else in the
     working directory. `external_buffers` are contents of such files by their names, used in their place. `model_path`
-    is the file that a ModelProto was read from.
+    is the file that a ModelProto was read from. With `hard_links` external data may have other names as well.
 
     Raises `errors.NoSuchFile`, `errors.InvalidProtobuf`, and for a model that is wrong in itself `errors.Fail`,
     `errors.InvalidArgument` or `errors.InvalidGraph`.
@@ -80,7 +81,7 @@ def load_model(
     data, path = _bytes_of(source)
     origin = path if path is not None or model_path is None else Path(model_path)
     folder = origin.parent if origin is not None else Path(external_folder or ".")
-    external = ExternalData(folder, external_buffers, from_bytes=path is None, model=origin)
+    external = ExternalData(folder, external_buffers, from_bytes=path is None, model=origin, hard_links=hard_links)
     warnings: list[str] = []
     try:
         model, functions = _model_of(data, external, allow_unreleased_opsets, warnings, path is not None)

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+import sardonyx as ort
 from sardonyx import errors
 from sardonyx.graph.load import load_model
 from tests.graph.models import adding, run
@@ -164,8 +165,24 @@ def test_hard_links_are_refused(folder: Path) -> None:
         load_model(path)
     with pytest.raises(onnx.checker.ValidationError, match="hard link"):
         onnx.load(path)
+    assert run(load_model(path, hard_links=True), x=X)[0].tolist() == [1, 2]
+    options = ort.SessionOptions()
+    options.add_session_config_entry("sardonyx.external_hard_links", "1")
+    assert ort.InferenceSession(str(path), options).run(None, {"x": X})[0].tolist() == [1, 2]
+    with pytest.raises(errors.Fail, match="hard link"):  # by onnx
+        ort.ModelCompiler(options, str(path)).compile_to_bytes()
     (folder.parent / "second name").unlink()
     assert run(path, x=X)[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("config", ["external", "ort_config"])
+def test_a_pipe_in_place_of_the_model(config: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the message itself is read for the caller's initializers, or for its options."""
+    options = ort.SessionOptions()
+    if config == "external":
+        options.add_external_initializers(["w"], [ort.OrtValue.ortvalue_from_numpy(np.ones(2, np.float32))])
+    with pytest.raises(errors.InvalidProtobuf, match="not a file"):
+        ort.InferenceSession(str(folder / "pipe"), options, read_config_from_model=int(config == "ort_config"))
 
 
 def hub(root: Path, *, stores: tuple[str, str], inner: str = "") -> Path:

@@ -26,7 +26,7 @@ from sardonyx.api.building.model_overrides import (
     take_off_inputs,
 )
 from sardonyx.api.building.placement_report import log_placement
-from sardonyx.api.building.session_request import EXTERNAL_FOLDER, SessionRequest
+from sardonyx.api.building.session_request import EXTERNAL_FOLDER, HARD_LINKS, SessionRequest
 from sardonyx.api.building.shared_caches import shared_caches
 from sardonyx.api.building.signature import Signature
 from sardonyx.api.enums import ExecutionMode, GraphOptimizationLevel
@@ -44,6 +44,7 @@ from sardonyx.passes.rules.attention_match import BY_HEADS
 from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
+from sardonyx.runtime.files.opening import open_file
 from sardonyx.runtime.random_state import Streams
 from sardonyx.runtime.trace import Trace, span
 
@@ -164,6 +165,7 @@ def _load(source: Source, options: SessionOptions) -> LoadedModel:
         external_buffers=options._external_files or None,
         allow_unreleased_opsets=None if is_on(config, "session.allow_released_opsets_only") else True,
         model_path=path,
+        hard_links=is_on(config, HARD_LINKS),
     )
 
 
@@ -176,7 +178,8 @@ def _parsed(source: Source) -> onnx.ModelProto:
     try:
         if isinstance(source, bytes):
             return onnx.load_model_from_string(source)
-        return onnx.load_model(source, load_external_data=False)
+        with open_file(source) as file:
+            return onnx.load_model_from_string(file.read())
     except (OSError, DecodeError):
         load_model(source)  # raises the error that tells what is wrong
         raise

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.trace import Trace
 
 # The config entry with the folder of the external data of models that are no files; the working directory without it.
+HARD_LINKS = "sardonyx.external_hard_links"
 EXTERNAL_FOLDER = "session.model_external_initializers_file_folder_path"
 
 

@@ -369,6 +369,12 @@ _TABLE = (
         "works",
         "the first run of a model file leaves an engine from which later sessions begin at once",
     ),
+    _on_off(
+        "sardonyx.external_hard_links",
+        "0",
+        "works",
+        "take external data that has a second name by a hard link, as some installers make",
+    ),
     # Compiled engines, and models that carry them
     _on_off("sardonyx.engine_trusted", "0", "works", "run code of an engine that somebody else made"),
     _text(
