@@ -1,1 +1,2 @@
-"""What is kept on disk: kernels, engines, figures of the machine, and who may be trusted to have written it."""
+"""How files are opened and made; kernels, engines and figures of the machine on disk, and who may be trusted to have
+written them."""
