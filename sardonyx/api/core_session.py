@@ -83,7 +83,8 @@ class CoreSession(LoadedSession):
         asked, options = self._request, self._options._copy()
         options._config[engine_store.KEY] = "0"
         options.log_severity_level = log.Logger("", options.log_severity_level).without_warnings().threshold
-        return CoreSession(asked.source, options, asked.names, asked.provider_options, asked.disabled)
+        settings = asked.provider_options, asked.disabled
+        return CoreSession(asked.source, options, asked.names, *settings, extra_outputs=asked.extra_outputs)
 
     # What a session tells
 

@@ -68,6 +68,7 @@ class LoadedSession:
         provider_options: Sequence[Mapping[str, str]],
         disabled_optimizers: Iterable[str] = (),
         read_config: bool = False,
+        extra_outputs: Sequence[str] = (),
     ) -> None:
         """Load and compile a model; the typed errors of the project, and RuntimeError or ValueError for providers."""
         environment.check_thread_pools(options.use_per_session_threads)
@@ -79,7 +80,14 @@ class LoadedSession:
         self._context = RunContext(trace=self._profile.node_memory or trace, logger=self._logger)
         self._disabled = frozenset(disabled_optimizers)
         self._request = SessionRequest(
-            source, self._options, providers, provider_options, self._disabled, self._logger, streams=Streams()
+            source,
+            self._options,
+            providers,
+            provider_options,
+            self._disabled,
+            self._logger,
+            extra_outputs=tuple(extra_outputs),
+            streams=Streams(),
         )
         self.memory_limit = memory_limit(self._options._config)
         with whole(), self.within_limit():

@@ -48,8 +48,10 @@ class InferenceSession:
 
         `providers` are names, or (name, options) tuples, by priority; options may come in `provider_options`
         instead. Where the providers fail, the session falls back to the CPU and says so, unless the keyword
-        `enable_fallback` is 0. Other keywords: `disabled_optimizers` (names of rewrites to leave out) and
-        `read_config_from_model` (1: take options from the model's own ``ort_config``).
+        `enable_fallback` is 0. Other keywords: `disabled_optimizers` (names of rewrites to leave out),
+        `read_config_from_model` (1: take options from the model's own ``ort_config``), and `extra_outputs`, which
+        onnxruntime does not know: names of values inside of the model that become outputs behind its own. Rewrites keep
+        them, so that the steps around them are not those of the session without.
 
         Raises TypeError for what is no model, and the typed errors of `sardonyx.errors` for a bad one.
         """
@@ -63,6 +65,7 @@ class InferenceSession:
         self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
         self._read_config_from_model = _reads_config(kwargs.get("read_config_from_model"))
         self._disabled_optimizers = set(kwargs.get("disabled_optimizers") or ())
+        self._extra_outputs = _names("extra_outputs", kwargs.get("extra_outputs") or ())
         with collector.paused():
             available = provider_choice.available_for(providers)
             self._fallback_providers = provider_choice.fallback_providers(providers, available)
@@ -98,6 +101,7 @@ class InferenceSession:
             given,
             self._disabled_optimizers,
             self._read_config_from_model,
+            self._extra_outputs,
         )
         self._sess_options = self._sess.session_options
         self._inputs_meta: list[NodeArg] | None = self._sess.inputs_meta
@@ -237,14 +241,7 @@ class InferenceSession:
         session.run_with_iobinding(binding, run_options)
 
     def _wanted(self, output_names: Any) -> tuple[str, ...]:
-        if not output_names:
-            return self._output_names
-        if isinstance(output_names, str) or not isinstance(output_names, Iterable):
-            raise wrong_argument("run()", "a sequence of output names", output_names)
-        names = tuple(output_names)
-        if not all(isinstance(name, str) for name in names):
-            raise wrong_argument("run()", "a sequence of output names", output_names)
-        return names
+        return _names("run()", output_names) if output_names else self._output_names
 
     def _check_required(self, feed: Any) -> None:
         keys = feed.keys()
@@ -367,6 +364,16 @@ class InferenceSession:
     ) -> OrtValue:
         """A tensor of zeros in memory that the session's runs can use."""
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
+
+
+def _names(where: str, given: Any) -> tuple[str, ...]:
+    """Names of outputs as a tuple; TypeError for what is no sequence of texts."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise wrong_argument(where, "a sequence of output names", given)
+    names = tuple(given)
+    if not all(isinstance(name, str) for name in names):
+        raise wrong_argument(where, "a sequence of output names", given)
+    return names
 
 
 def _source(given: Any) -> tuple[str | None, bytes | None, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sardonyx import errors, log
 from sardonyx.api.building.built import Built
 from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.engines import engine_source, engine_store, live_models
@@ -21,10 +22,10 @@ from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.runtime.file_state import file_state
 from sardonyx.runtime.files.engine_file import Engine
+from sardonyx.runtime.files.kept import why_nothing_is_kept
 from sardonyx.runtime.random_state import Streams
 
 if TYPE_CHECKING:
-    from sardonyx import log
     from sardonyx.api.building.session_build import Source
     from sardonyx.api.engines.held_files import HeldFiles
 
@@ -37,7 +38,14 @@ def open_session(request: SessionRequest) -> Built:
 
 def _opened(request: SessionRequest) -> Built:
     source, options, logger = request.source, request.options, request.logger
+    if logger.is_enabled(log.Severity.INFO) and (why := why_nothing_is_kept()):
+        logger.info(why, "engine")
     given = engine_source.find(source, options)
+    if request.extra_outputs and (given is not None or is_on(options._config, "ep.context_enable")):
+        raise errors.InvalidArgument(
+            "extra_outputs: an engine has the outputs that it was compiled for, and no others; make the session from "
+            "the ONNX model, without ep.context_enable"
+        )
     if given is not None:
         from sardonyx.api.engines.compiled_engine import open_engine
 

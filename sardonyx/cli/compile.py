@@ -8,45 +8,67 @@ from typing import Annotated
 
 import typer
 
-import sardonyx
+from sardonyx import errors
 from sardonyx.api.engines import shape_profiles
 from sardonyx.api.engines.engine_compiler import Summary, compile_engine
-from sardonyx.cli.arguments import assignments, dimensions
-from sardonyx.cli.console import console
-from sardonyx.cli.failure import CommandError
+from sardonyx.cli.arguments import dimensions, session_options
+from sardonyx.cli.assumptions import sizes_not_given
+from sardonyx.cli.console import console, say
+from sardonyx.cli.failure import UsageError
+from sardonyx.cli.model_inputs import open_dimensions, required_inputs
+from sardonyx.cli.models import read_model
+from sardonyx.cli.options import Dims, Entries, Json, Threads
+
+EXAMPLES = (
+    "sardonyx compile model.onnx -o model.engine --dim batch=1 --dim seq=128",
+    "sardonyx compile model.onnx --profile 'ids:1x8,1x128,1x512'",
+)
 
 
 def compile_(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The engine; MODEL.engine if left out.")] = None,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The engine; MODEL.engine if left out.")
+    ] = None,
     profiles: Annotated[
         list[str] | None,
-        typer.Option("--profile", help="NAME:MIN,OPT,MAX;… as in ids:1x8,1x128,1x512; once for each profile."),
+        typer.Option(
+            "--profile",
+            metavar="SHAPES",
+            help="NAME:MIN,OPT,MAX;… as in ids:1x8,1x128,1x512; once for each profile, instead of --dim.",
+        ),
     ] = None,
-    dims: Annotated[
-        list[str] | None, typer.Option("--dim", help="SYMBOL=SIZE of a symbolic dimension (1), without profiles.")
-    ] = None,
-    entries: Annotated[
-        list[str] | None, typer.Option("--option", help="KEY=VALUE, a config entry of the engine's sessions.")
-    ] = None,
-    threads: Annotated[int, typer.Option(min=0, help="Threads inside operators; 0 lets the engine choose.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    dims: Dims = None,
+    entries: Entries = None,
+    threads: Threads = 0,
+    as_json: Json = False,
 ) -> None:
-    """Compile a model ahead to one file: optimised graph, packed weights, machine code and plans."""
+    """Write the engine of a model; `--option` and `--threads` are those of its sessions."""
     if profiles and dims:
-        raise CommandError("--dim is for engines of one shape: leave it out, or --profile")
-    options = sardonyx.SessionOptions()
-    if threads:
-        options.intra_op_num_threads = threads
-    for key, value in assignments("--option", entries or []).items():
-        options.add_session_config_entry(key, value)
+        raise UsageError("--dim is for engines of one shape: leave it out, or --profile")
+    options = session_options(threads, "all", entries or [])
     target = model.with_suffix(".engine") if output is None else output
-    read = [shape_profiles.parse(text) for text in profiles] if profiles else None
+    read = [_profile(text) for text in profiles] if profiles else None
+    assumed = {} if read else _not_given(model, dims or [])
     summary = compile_engine(str(model), target, options, read, dimensions(dims or []))
     if as_json:
-        print(json.dumps(_report(model, summary)))
+        print(json.dumps({**_report(model, summary), "assumed": assumed}))
     else:
-        _show(summary)
+        _show(summary, assumed)
+
+
+def _profile(text: str) -> shape_profiles.Profile:
+    """A profile; UsageError for what is none."""
+    try:
+        return shape_profiles.parse(text)
+    except errors.OnnxRuntimeError as error:
+        raise UsageError(f"--profile: {error.message}") from error
+
+
+def _not_given(model: Path, dims: list[str]) -> dict[str, int]:
+    """The sizes of symbolic dimensions that nobody gave."""
+    sizes = dimensions(dims)
+    return {name: 1 for name in open_dimensions(required_inputs(read_model(model).model)) if name not in sizes}
 
 
 def _report(model: Path, summary: Summary) -> dict[str, object]:
@@ -63,15 +85,17 @@ def _report(model: Path, summary: Summary) -> dict[str, object]:
     }
 
 
-def _show(summary: Summary) -> None:
+def _show(summary: Summary, assumed: dict[str, int]) -> None:
     out = console()
     machine = summary.content["machine"].split("|")[0]
-    out.print(f"{summary.path}: {summary.nbytes / 1e6:,.1f} MB, {summary.kernels} kernels for {machine}")
+    say(out, f"{summary.path}: {summary.nbytes / 1e6:,.1f} MB, {summary.kernels} kernels for {machine}")
     parts = ", ".join(f"{name} {size / 1e6:,.1f} MB" for name, size in summary.sections.items())
-    out.print(f"sections  {parts}")
+    say(out, f"sections  {parts}")
     for profile in summary.profiles:
         shapes = [
             f"{name} {', '.join('x'.join(map(str, shape)) or 'scalar' for shape in dict.fromkeys(three))}"
             for name, three in profile.shapes.items()
         ]
-        out.print(f"profile   {'; '.join(shapes)}")
+        say(out, f"profile   {'; '.join(shapes)}")
+    if assumed:
+        say(out, f"sizes     {sizes_not_given(assumed)}")

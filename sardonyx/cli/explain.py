@@ -10,44 +10,52 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 import sardonyx
 from sardonyx import errors
-from sardonyx.api.enums import GraphOptimizationLevel
 from sardonyx.api.explaining.explained_plan import UNBOUND
 from sardonyx.api.explaining.explanation import Declined, Explanation, Row, abbreviated
 from sardonyx.api.explaining.explanation import explain as explain_session
 from sardonyx.api.options.run_settings import KERNELS
-from sardonyx.cli.arguments import assignments, dimensions
-from sardonyx.cli.console import console
-from sardonyx.cli.failure import CommandError
-from sardonyx.cli.model_inputs import assumed, make_inputs
-from sardonyx.cli.models import read_model
+from sardonyx.cli.arguments import assignments, dimensions, session_options
+from sardonyx.cli.assumptions import Assumptions
+from sardonyx.cli.console import console, number_table, plain_table, say
+from sardonyx.cli.failure import UsageError
+from sardonyx.cli.model_inputs import make_inputs
+from sardonyx.cli.models import read_model, tell_what_is_kept
+from sardonyx.cli.options import Dims, Entries, Inputs, Json, Level, Model, Threads
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.cli.why import open_ifs_text, overridable_text, show_why
 
-# Widths from which on the table has a column for details, and columns for what others give in short.
-_WIDE, _MIDDLE = 200, 120
+# Widths from which on tables have a column for details, columns for what others give in short, and those of work.
+_WIDE, _MIDDLE, _NARROW = 200, 120, 60
 _MOST_INPUTS = 6  # that the first line names
 _MOST_NODES = 3  # names of nodes at which a rewrite declined
+_ORDERS = ("step", "time")
+
+
+EXAMPLES = (
+    "sardonyx explain model.onnx --dim seq=128 --run --sort time",
+    "sardonyx explain model.onnx --dim seq=128 --why",
+    "sardonyx explain model.onnx --option sardonyx.cpu.winograd=0 --json",
+)
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(help="An ONNX file, or an engine.")],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", help="NAME=FILE.npy, NAME=random, NAME=zeros, NAME=ones or NAME=NUMBER."),
-    ] = None,
-    dims: Annotated[list[str] | None, typer.Option("--dim", help="SYMBOL=SIZE of a symbolic dimension (1).")] = None,
+    model: Model,
+    inputs: Inputs = None,
+    dims: Dims = None,
     run: Annotated[bool, typer.Option("--run", help="Run the model and show what every step takes.")] = False,
-    repeat: Annotated[int, typer.Option(min=1, help="Runs of --run, after those that warm up.")] = 20,
-    threads: Annotated[int, typer.Option(min=0, help="Threads inside operators; 0 lets the engine choose.")] = 0,
-    kernels: Annotated[str, typer.Option(help="An instruction set instead of the machine's best.")] = "",
-    level: Annotated[str, typer.Option(help="Optimisation level: disable, basic, extended, layout or all.")] = "all",
-    entries: Annotated[
-        list[str] | None, typer.Option("--option", help="KEY=VALUE, a config entry of the session.")
-    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of --run, after those that warm up.")] = 20,
+    sort: Annotated[str, typer.Option(metavar="NAME", help="Order of the table: step or time.")] = "step",
+    threads: Threads = 0,
+    kernels: Annotated[
+        str, typer.Option(metavar="NAME", help="An instruction set instead of the machine's best.")
+    ] = "",
+    level: Level = "all",
+    entries: Entries = None,
     why: Annotated[
         bool, typer.Option("--why", help="What each knob did, what turning it would do, and the model's troubles.")
     ] = False,
@@ -55,20 +63,19 @@ def explain(
     every: Annotated[
         bool, typer.Option("--all", help="A line for each step and each node; else alike ones join.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show every kernel of a model: its nodes, rewrites, tile, cost, time, and what runs on the host and why."""
-    source = read_model(model).model
+    """Explain a model; `sardonyx explain --help` says what is shown."""
+    if sort not in _ORDERS:
+        raise UsageError(f"--sort {sort}: expected {' or '.join(_ORDERS)}")
+    chosen = [f"{KERNELS}={kernels}"] if kernels else []
+    options = session_options(threads, level, [*chosen, *(entries or [])])
     sizes = dimensions(dims or [])
     given = assignments("--input", inputs or [])
+    source = read_model(model).model
     feeds = make_inputs(source, infer(source), given, sizes, 0)
-    options = sardonyx.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.graph_optimization_level = _level(level)
-    for key, value in assignments(
-        "--option", [*([f"{KERNELS}={kernels}"] if kernels else []), *(entries or [])]
-    ).items():
-        options.add_session_config_entry(key, value)
+    assumptions = Assumptions(source, given, sizes, feeds)
+    tell_what_is_kept()
     session = sardonyx.InferenceSession(str(model), options)
     problem = None
     try:
@@ -76,34 +83,35 @@ def explain(
         if memory:
             session.run(None, feeds)
     except errors.OnnxRuntimeError as error:
-        said = assumed(source, given, sizes)
-        if not said:
+        said = assumptions.explained(error)
+        if said is None:
             raise
-        problem = f"{error.message} ({said})"
         if run or memory:
-            raise CommandError(problem) from error
+            raise said from error
+        problem = str(said)
         found = explain_session(session, binds=False)
     report = session.memory_report() if memory else None
     if as_json:
         held = {} if report is None else {"memory": report.as_dict()}
-        print(json.dumps({"model": str(model), **found.as_dict(), "problem": problem, **held}))
+        also = {"assumed": assumptions.sizes, "problem": problem, **held}
+        print(json.dumps({"model": str(model), **found.as_dict(), **also}))
         return
-    _show(model, found, every)
-    if problem is not None:
-        console().print(f"problem  {problem}")
+    out = console()
+    _head(out, model, found)
+    if assumptions.line:
+        say(out, f"sizes  {assumptions.line}")
+    if found.why is not None:
+        show_why(out, found, found.why)
     if report is not None:
-        console().print(f"\n{report}")
-
-
-def _level(name: str) -> GraphOptimizationLevel:
-    """An optimisation level by its name; CommandError for any other."""
-    levels = {level.name.removeprefix("ORT_ENABLE_").lower(): level for level in GraphOptimizationLevel}
-    levels["disable"] = levels.pop("ort_disable_all")
-    if name not in levels:
-        raise CommandError(
-            f"--level {name}: expected one of {', '.join(sorted(levels, key=lambda one: int(levels[one])))}"
-        )
-    return levels[name]
+        say(out, f"\n{report}")
+    if run or every or not (why or memory):
+        _show(out, found, Shown(every, by_time=sort == "time"))
+    if found.open_ifs is not None:
+        say(out, f"ifs  {open_ifs_text(found.open_ifs)}")
+    if found.overridable is not None:
+        say(out, f"overridable  {overridable_text(found.overridable)}")
+    if problem is not None:
+        say(out, f"problem  {problem}")
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,11 @@ class Line:
         """The sum of a column over a run of the model, None where a row has no number in it."""
         values = [(getattr(row, column), row.executions) for row in self.rows]
         return None if any(value is None for value, _ in values) else sum(value * times for value, times in values)
+
+    @property
+    def weight(self) -> float:
+        """Microseconds in a run, as measured, or else as the ceilings say."""
+        return sum(map(weight, self.rows))
 
     @property
     def nodes(self) -> str:
@@ -147,38 +160,48 @@ def joined(names: Sequence[str]) -> str:
     return f"{names[0]}, …"
 
 
-def _show(model: Path, found: Explanation, every: bool) -> None:
-    out = console()
+def _head(out: Console, model: Path, found: Explanation) -> None:
     shapes = [f"{name} {listed_shape(shape)}" for name, shape in found.inputs.items()]
     more = f" and {len(shapes) - _MOST_INPUTS} more" if len(shapes) > _MOST_INPUTS else ""
     listed = ", ".join(shapes[:_MOST_INPUTS]) or "all sizes"
-    out.print(f"{model}: {listed}{more}; {_threads(found.threads)}, kernels {found.kernels}")
-    out.print(_table(found, every, out.width), soft_wrap=False)
-    for text in _totals(found):
-        out.print(text)
-    for entry in [row for row in found.rows if row.kind == "host"] if every else []:
-        out.print(f"host  {entry.kernel.removeprefix('host ')} {abbreviated(entry.nodes)}: {entry.reason}")
+    say(out, f"{model}: {listed}{more}; {_threads(found.threads)}, kernels {found.kernels}")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How the table is shown: a line for `every` step, in the order of their times."""
+
+    every: bool = False
+    by_time: bool = False
+
+
+def _show(out: Console, found: Explanation, shown: Shown) -> None:
+    out.print()
+    out.print(_table(found, shown, out.width))
+    out.print()
+    out.print(_sums(found, out.width))
+    out.print()
+    for text in _remarks(found):
+        say(out, text)
+    for entry in [row for row in found.rows if row.kind == "host"] if shown.every else []:
+        say(out, f"host  {entry.kernel.removeprefix('host ')} {abbreviated(entry.nodes)}: {entry.reason}")
     for declined in sorted(found.declined, key=lambda one: -len(one.nodes)):
-        out.print(f"declined  {_declined(declined, every)}")
-    if found.open_ifs is not None:
-        out.print(f"sizes  {open_ifs_text(found.open_ifs)}")
-    if found.overridable is not None:
-        out.print(f"overridable  {overridable_text(found.overridable)}")
-    if found.why is not None:
-        show_why(out, found, found.why)
+        say(out, f"declined  {_declined(declined, shown.every)}")
 
 
-def _table(found: Explanation, every: bool, width: int) -> Table:
+def _table(found: Explanation, shown: Shown, width: int) -> Table:
     """One line for each kernel; narrow terminals get the columns that matter most, and the texts below each other."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    timed = any(row.measured_us is not None for row in found.rows)
+    table = plain_table()
+    every, timed = shown.every, any(row.measured_us is not None for row in found.rows)
+    whole = sum(weight(row) for row in found.rows)
     for column in _columns(every, timed, width):
         if column in _TEXTS:
             table.add_column(column, overflow="fold", max_width=width // 3 if _MIDDLE <= width < _WIDE else None)
         else:
             table.add_column(column, justify="right", no_wrap=True)
-    for line in lines(found.rows, every):
-        cells = _cells(line)
+    listed = lines(found.rows, every)
+    for line in sorted(listed, key=lambda one: -one.weight) if shown.by_time else listed:
+        cells = _cells(line, whole)
         if width < _WIDE:
             cells["kernel"] += f"\n  {cells['how']}" if cells["how"] else ""
         if width < _MIDDLE:
@@ -204,14 +227,15 @@ def _columns(every: bool, timed: bool, width: int) -> list[str]:
         "MB": wide,
         "model us": True,
         "us": timed,
+        "share": True,
         "GFLOP/s": timed and middle,
         "roof": timed,
     }
     return [name for name, is_there in there.items() if is_there]
 
 
-def _cells(line: Line) -> dict[str, str]:
-    """What the table says of a line, by column."""
+def _cells(line: Line, whole: float) -> dict[str, str]:
+    """What the table says of a line, by column; `whole` is the time of all."""
     row = line.first
     flops, nbytes = line.total("flops") or 0.0, line.total("bytes") or 0.0
     predicted, measured = line.total("predicted_us"), line.total("measured_us")
@@ -227,6 +251,7 @@ def _cells(line: Line) -> dict[str, str]:
         "MB": _number(nbytes / 1e6),
         "model us": "" if predicted is None else _number(predicted),
         "us": "" if measured is None else _number(measured),
+        "share": f"{line.weight / whole:.1%}" if whole else "",
         "GFLOP/s": _number(flops / measured / 1e3) if measured and flops else "",
         "roof": f"{predicted / measured:.0%}" if measured and predicted is not None else "",
     }
@@ -239,19 +264,37 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _totals(found: Explanation) -> list[str]:
-    """The sums, by kernel and over all, and the memory."""
-    texts = []
+def _sums(found: Explanation, width: int) -> Table:
+    """The sums, by kernel and over all; what is computed and moved only where there is room."""
     by_kernel: dict[str, list[Row]] = {}
     for row in found.rows:
         by_kernel.setdefault(_kind(row), []).append(row)
-    by_kernel = dict(sorted(by_kernel.items(), key=lambda item: -_weight(item[1])))
-    width = max(map(len, by_kernel), default=0)
+    by_kernel = dict(sorted(by_kernel.items(), key=lambda item: -sum(map(weight, item[1]))))
+    timed = found.totals["measured_us"]
+    work = ["MFLOP", "MB"] if width >= _NARROW else []
+    shares = ["us", "share", "roof"] if timed else ["share"]
+    table = number_table("kernel", "steps", *work, "model us", *shares)
+    whole = sum(weight(row) for row in found.rows)
     for name, rows in [*by_kernel.items(), *([("all", found.rows)] if found.rows else [])]:
         line = Line(tuple(rows))
+        predicted = sum((row.predicted_us or 0.0) * row.executions for row in rows)
         # The time of a node includes that of its subgraphs.
-        measured = found.totals["measured_us"] if name == "all" else line.total("measured_us")
-        texts.append(f"{name:<{width}} {_sums(line, measured)}")
+        measured = timed if name == "all" else line.total("measured_us")
+        table.add_row(
+            name,
+            str(len(rows)),
+            *(_number((line.total(column) or 0) / 1e6) for column in (("flops", "bytes") if work else ())),
+            _number(predicted),
+            *([_number(measured) if measured else ""] if timed else []),
+            f"{line.weight / whole:.1%}" if whole and name != "all" else "",
+            *([f"{predicted / measured:.0%}" if measured else ""] if timed else []),
+        )
+    return table
+
+
+def _remarks(found: Explanation) -> list[str]:
+    """What holds of the model as a whole: its time, what costs nothing, memory, ceilings, rewrites."""
+    texts = []
     if found.run_us is not None:
         texts.append(f"one run takes {found.run_us:,.0f} us (median of {found.runs})")
     for name, counts in (("views", found.views), ("known", found.known)):
@@ -279,18 +322,9 @@ def _bytes(count: int) -> str:
     return f"{_number(count / 1e6)} MB" if count >= 1e6 else f"{_number(count / 1e3)} KB"
 
 
-def _weight(rows: Sequence[Row]) -> float:
-    return sum((row.measured_us or row.predicted_us or 0.0) * row.executions for row in rows)
-
-
-def _sums(line: Line, measured: float | None) -> str:
-    predicted = sum((row.predicted_us or 0.0) * row.executions for row in line.rows)
-    text = f"{len(line.rows):>4} {'step ' if len(line.rows) == 1 else 'steps'}"
-    text += f" {_number((line.total('flops') or 0) / 1e6):>9} MFLOP"
-    text += f" {_number((line.total('bytes') or 0) / 1e6):>7} MB {_number(predicted):>8} us by the ceilings"
-    if measured:
-        text += f" {_number(measured):>8} us measured, {predicted / measured:.0%}"
-    return text
+def weight(row: Row) -> float:
+    """Microseconds of a row in a run, as measured, or else as the ceilings say."""
+    return (row.measured_us or row.predicted_us or 0.0) * row.executions
 
 
 def _ceilings(ceilings: dict[str, Any], threads: int) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import collections
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import onnx_ir as ir
-import typer
 
 from sardonyx import errors, log
 from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.cli.arguments import dimensions
-from sardonyx.cli.console import console, plain_table
-from sardonyx.cli.model_inputs import required_inputs
+from sardonyx.cli.assumptions import sizes_not_given
+from sardonyx.cli.console import console, plain_table, say
+from sardonyx.cli.model_inputs import open_dimensions, required_inputs
 from sardonyx.cli.models import read_model
+from sardonyx.cli.options import Dims, Json, Model
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.compiler.bound_plan import buffer_bytes, native_plan
 from sardonyx.compiler.memory import plan_memory
@@ -29,18 +29,19 @@ from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan
 from sardonyx.runtime.plan import Plan
 
+EXAMPLES = ("sardonyx info model.onnx", "sardonyx info model.onnx --dim batch=8 --dim seq=128 --json")
+
 
 def info(
-    model: Annotated[Path, typer.Argument(help="An ONNX file, or an engine.")],
-    dims: Annotated[
-        list[str] | None, typer.Option("--dim", help="SYMBOL=SIZE of a symbolic dimension, for the cost (1).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    model: Model,
+    dims: Dims = None,
+    as_json: Json = False,
 ) -> None:
-    """Show a model's inputs, outputs, operators, weights, cost and placement."""
+    """Describe a model; `--dim` gives the sizes for the cost and the memory."""
     sizes = dimensions(dims or [])
     source = read_model(model).model
-    report = {"model": str(model), **signature(source), **contents(source)}
+    assumed = {name: 1 for name in open_dimensions(required_inputs(source)) if name not in sizes}
+    report: dict[str, Any] = {"model": str(model), "assumed": assumed, **signature(source), **contents(source)}
     try:
         report["cost"] = {**cost(source, infer(source, sizes)), "problem": None}
     except errors.OnnxRuntimeError as error:  # the model does not take these sizes; the rest of the report still holds
@@ -177,7 +178,7 @@ def _show(report: dict[str, Any]) -> None:
     opsets = ", ".join(f"{domain} {version}" for domain, version in report["opsets"].items())
     producer = " ".join(filter(None, report["producer"].values())) or "unknown"
     parameters = report["parameters"]
-    out.print(f"{report['model']}: IR version {report['ir_version']}, opset {opsets}, producer {producer}")
+    say(out, f"{report['model']}: IR version {report['ir_version']}, opset {opsets}, producer {producer}")
     values = plain_table("", "name", "type", "shape")
     for kind in ("inputs", "outputs"):
         for value in report[kind]:
@@ -185,31 +186,35 @@ def _show(report: dict[str, Any]) -> None:
                 "unknown" if value["shape"] is None else listed_shape("?" if d is None else d for d in value["shape"])
             )
             values.add_row(kind[:-1], value["name"], value["type"], shape)
-    out.print(values, soft_wrap=False)
-    out.print(f"parameters  {parameters['count']:,} in {parameters['bytes'] / 1e6:,.1f} MB")
+    out.print(values)
+    say(out, f"parameters  {parameters['count']:,} in {parameters['bytes'] / 1e6:,.1f} MB")
     unknown = sum(report["cost"]["unknown"].values())
+    if report["assumed"]:
+        say(out, f"sizes       {sizes_not_given(report['assumed'])}")
     if report["cost"]["problem"] is None:
-        out.print(
+        say(
+            out,
             f"cost        {report['cost']['flops'] / 1e9:,.3f} GFLOP a run"
-            + (f", and {unknown} nodes whose sizes depend on data" if unknown else "")
+            + (f", and {unknown} nodes whose sizes depend on data" if unknown else ""),
         )
     else:
         problem = " ".join(report["cost"]["problem"].split())
-        out.print(f"cost        unknown, choose other sizes with --dim (those not named are 1): {problem}")
+        say(out, f"cost        unknown, the model does not take these sizes: {problem}")
     memory_bytes = report["memory"]
     unsized = memory_bytes["segments_of_unknown_size"]
-    out.print(
+    say(
+        out,
         f"memory      {memory_bytes['arena_bytes'] / 1e6:,.1f} MB for intermediate values, "
         f"{memory_bytes['without_reuse_bytes'] / 1e6:,.1f} MB if none shared"
-        + (f", {unsized} segments of unknown sizes not counted" if unsized else "")
+        + (f", {unsized} segments of unknown sizes not counted" if unsized else ""),
     )
-    out.print(f"operators   {report['nodes']}: {_counts(report['operators'])}")
+    say(out, f"operators   {report['nodes']}: {_counts(report['operators'])}")
     placement = report["placement"]
     for name, operators in placement["providers"].items():
-        out.print(f"{name}  {sum(operators.values())} nodes: {_counts(operators)}")
-    out.print(f"steps       {sum(placement['steps'].values())}: {_counts(placement['steps'])}")
+        say(out, f"{name}  {sum(operators.values())} nodes: {_counts(operators)}")
+    say(out, f"steps       {sum(placement['steps'].values())}: {_counts(placement['steps'])}")
     for entry in placement["host"]:
-        out.print(f"host  {entry['count']} {entry['operator']}: {entry['reason']}")
+        say(out, f"host  {entry['count']} {entry['operator']}: {entry['reason']}")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

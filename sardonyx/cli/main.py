@@ -1,55 +1,36 @@
-"""The entry point of the command `sardonyx`."""
+"""The entry point of the command `sardonyx`.
+
+What is imported before `main` is called is what no process does without: Ctrl-C in that time leaves a traceback.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
-from sardonyx import errors, log
-from sardonyx.cli.failure import CommandError
+from sardonyx.cli import signals
 
 
 def main() -> None:
-    """Run the command line; every error is one line on standard error and exit code 1 (2 for wrong usage)."""
+    """Run the command line. Every error is one line on standard error; the exit code is 2 for wrong usage, 130 behind
+    Ctrl-C, else 1."""
+    signals.leave_at_once()
+    signals.end_with_the_reader()
+    from sardonyx.cli.failure import fail
+
     try:
         import rich  # noqa: F401
-        import typer
+        import typer  # noqa: F401
     except ImportError as error:
-        _fail(f"the command line needs {error.name}: install it with pip install 'sardonyx[cli]'")
-    from sardonyx.cli.compile import compile_
-    from sardonyx.cli.explain import explain
-    from sardonyx.cli.info import info
-    from sardonyx.cli.run import run
-    from sardonyx.cli.tune_kernels import tune_kernels
+        from sardonyx.cli.requirements import install_command
 
-    app = typer.Typer(
-        name="sardonyx",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
-    app.callback()(_commands)
-    app.command()(run)
-    app.command()(info)
-    app.command()(explain)
-    app.command("compile")(compile_)
-    app.command("tune-kernels")(tune_kernels)
-    log.set_default_severity(log.Severity.FATAL)  # an error is told once, by the line below
+        fail(f"the command line needs {error.name}: install it with {install_command()}")
+    from sardonyx.cli.application import run
+
     try:
-        app()
-    except errors.OnnxRuntimeError as error:
-        _fail(error.message)
-    except (CommandError, OSError, ValueError, MemoryError) as error:
-        _fail(str(error) or type(error).__name__)
-
-
-def _commands() -> None:
-    """Run ONNX models and look into them."""
-
-
-def _fail(message: str) -> NoReturn:
-    print(f"sardonyx: error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(1)
+        run(sys.argv[1:])
+    finally:
+        signals.leave_at_once()  # nothing is left to be undone
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx import errors
-from sardonyx.cli.failure import CommandError
+from sardonyx.cli.failure import CommandError, UsageError
 from sardonyx.graph.types import numpy_dtype, type_name
 from sardonyx.ops.framework.facts import symbol
 from sardonyx.ops.framework.inference import Inference
@@ -61,7 +59,7 @@ class Sizes:
         known = open_dimensions(inputs)
         for name in given:
             if name not in known:
-                raise CommandError(f"--dim {name}: the inputs have no such dimension; they have {_listed(known)}")
+                raise UsageError(f"--dim {name}: the inputs have no such dimension; they have {_listed(known)}")
         self._sizes = dict.fromkeys(known, 1) | dict(given)
         self._fixed = set(given)
 
@@ -99,7 +97,7 @@ def make_inputs(
     by_name = {value.name: value for value in model.graph.inputs}
     for name in given:
         if name not in by_name:
-            raise CommandError(f"--input {name}: the model has no such input; it has {_listed(filter(None, by_name))}")
+            raise UsageError(f"--input {name}: the model has no such input; it has {_listed(filter(None, by_name))}")
     required = {value.name for value in required_inputs(model)}
     wanted = [value for name, value in by_name.items() if name in required or name in given]
     sizes = Sizes(list(model.graph.inputs), dims)
@@ -115,42 +113,6 @@ def make_inputs(
         if name not in arrays:
             arrays[name] = _fill(value, given.get(name, "random"), sizes.shape(value), inference, rng)
     return {str(value.name): arrays[str(value.name)] for value in wanted}
-
-
-def assumed(model: ir.Model, given: Mapping[str, str], dims: Mapping[str, int]) -> str:
-    """What nobody said of a model's inputs and how to say it, for those who cannot run it with what was assumed.
-
-    That are the sizes of symbolic dimensions, with 1 for which many models cannot run, and integers that stand alone,
-    as a sampling rate; nothing where all is given.
-    """
-    read = [value for value in model.graph.inputs if given.get(str(value.name), "").endswith(".npy")]
-    made = [value for value in required_inputs(model) if value not in read]
-    sizes = [name for name in open_dimensions(made) if name not in {*dims, *open_dimensions(read)}]
-    numbers = [str(value.name) for value in made if value.name not in given and _is_one_integer(value)]
-    texts = []
-    if sizes:
-        names = " ".join(f"--dim '{name}=…'" if "[" in name else f"--dim {name}=…" for name in sizes)
-        texts.append(f"sizes that are not named are 1: try {names}")
-    if numbers:
-        texts.append(f"values that are not given are random: try {' '.join(f'--input {name}=…' for name in numbers)}")
-    return "; ".join(texts)
-
-
-def _is_one_integer(value: ir.Value) -> bool:
-    integer = value.dtype is not None and np.issubdtype(numpy_dtype(value.dtype), np.integer)
-    return bool(integer and value.shape is not None and all(isinstance(dim, int) and dim == 1 for dim in value.shape))
-
-
-@contextmanager
-def naming_assumed(model: ir.Model, given: Mapping[str, str], dims: Mapping[str, int]) -> Iterator[None]:
-    """Errors of a run say what was `assumed` for it."""
-    try:
-        yield
-    except errors.OnnxRuntimeError as error:
-        said = assumed(model, given, dims)
-        if not said:
-            raise
-        raise CommandError(f"{error.message} ({said})") from error
 
 
 def _load(name: str, path: Path) -> Array:
@@ -175,7 +137,7 @@ def _fill(value: ir.Value, how: str, shape: tuple[int, ...], inference: Inferenc
         number = {"true": 1.0, "false": 0.0}.get(how.lower())
         return np.full(shape, float(how) if number is None else number).astype(dtype)
     except ValueError as error:
-        raise CommandError(
+        raise UsageError(
             f"--input {value.name}={how}: expected a file that ends in .npy, random, zeros, ones or a number"
         ) from error
 

@@ -10,63 +10,84 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import onnx_ir as ir
 import typer
 
 import sardonyx
-from sardonyx.cli.arguments import assignments, dimensions
-from sardonyx.cli.console import console, plain_table
-from sardonyx.cli.failure import CommandError
-from sardonyx.cli.model_inputs import make_inputs, naming_assumed
-from sardonyx.cli.models import read_model
+from sardonyx import errors
+from sardonyx.api.building.extra_outputs import add_outputs
+from sardonyx.cli.arguments import assignments, dimensions, session_options
+from sardonyx.cli.assumptions import Assumptions, naming
+from sardonyx.cli.console import console, plain_table, say
+from sardonyx.cli.failure import CommandError, UsageError
+from sardonyx.cli.model_inputs import make_inputs
+from sardonyx.cli.models import read_model, tell_what_is_kept
+from sardonyx.cli.options import Dims, Entries, Inputs, Json, Level, Model, Threads
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.runtime.files.opening import replacing
+
+EXAMPLES = (
+    "sardonyx run model.onnx --dim batch=1 --dim seq=128",
+    "sardonyx run model.onnx --input ids=ids.npy --save results",
+    "sardonyx run model.onnx --output layer_norm_6 --level disable",
+)
 
 _SHOWN_VALUES = 6
 
 
 def run(
-    model: Annotated[Path, typer.Argument(help="An ONNX file, or an engine.")],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", help="NAME=FILE.npy, NAME=random, NAME=zeros, NAME=ones or NAME=NUMBER."),
+    model: Model,
+    inputs: Inputs = None,
+    dims: Dims = None,
+    providers: Annotated[
+        list[str] | None, typer.Option("--provider", metavar="NAME", help="Providers, best first.")
     ] = None,
-    dims: Annotated[list[str] | None, typer.Option("--dim", help="SYMBOL=SIZE of a symbolic dimension (1).")] = None,
-    providers: Annotated[list[str] | None, typer.Option("--provider", help="Providers, best first.")] = None,
-    outputs: Annotated[list[str] | None, typer.Option("--output", help="Outputs to compute (all).")] = None,
-    repeat: Annotated[int, typer.Option(min=0, help="Timed runs after the first.")] = 3,
-    threads: Annotated[int, typer.Option(min=0, help="Threads inside operators; 0 lets the engine choose.")] = 0,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            metavar="NAME",
+            help="Values to compute: outputs (all), or any value inside, around which fusions change.",
+        ),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=0, metavar="N", help="Timed runs after the first.")] = 3,
+    threads: Threads = 0,
+    level: Level = "all",
+    entries: Entries = None,
     profile: Annotated[bool, typer.Option("--profile", help="Write a trace of the runs.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Folder that gets every output as a .npy file.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of random inputs.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder that gets every output as a .npy file.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random inputs.")] = 0,
+    as_json: Json = False,
 ) -> None:
     """Run a model on given or random inputs; print its outputs and the time."""
-    source = read_model(model).model
+    options = session_options(threads, level, entries or [])
+    options.enable_profiling = profile
     sizes = dimensions(dims or [])
     given = assignments("--input", inputs or [])
+    source = read_model(model).model
     feeds = make_inputs(source, infer(source), given, sizes, seed)
-    options = sardonyx.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.enable_profiling = profile
+    assumptions = Assumptions(source, given, sizes, feeds)
 
     available = sardonyx.get_available_providers()
     for name in providers or []:
         if name not in available:
-            raise CommandError(f"--provider {name}: it cannot run here; there are {', '.join(available)}")
+            raise UsageError(f"--provider {name}: it cannot run here; there are {', '.join(available)}")
+
+    inner = _inner(source, outputs or [])
+    tell_what_is_kept()
 
     start = time.perf_counter()
-    session = sardonyx.InferenceSession(str(model), options, providers=providers or available)
+    session = sardonyx.InferenceSession(str(model), options, providers=providers or available, extra_outputs=inner)
     load_s = time.perf_counter() - start
     known = [output.name for output in session.get_outputs()]
-    for name in outputs or []:
-        if name not in known:
-            raise CommandError(f"--output {name}: the model has no such output; it has {', '.join(known)}")
 
     seconds = []
     results: list[Any] = []
     for _ in range(1 + repeat):
         start = time.perf_counter()
-        with naming_assumed(source, given, sizes):
+        with naming(assumptions):
             results = session.run(outputs or None, feeds)
         seconds.append(time.perf_counter() - start)
     trace = session.end_profiling() if profile else None
@@ -83,13 +104,28 @@ def run(
             "median": statistics.median(seconds[1:] or seconds),
             "runs": len(seconds),
         },
+        "assumed": assumptions.sizes,
         "trace": trace,
         "saved": _save(named, save) if save is not None else [],
     }
     if as_json:
         print(json.dumps(report))
     else:
-        _show(report)
+        _show(report, assumptions.line)
+
+
+def _inner(model: ir.Model, names: list[str]) -> list[str]:
+    """Those of these values that are no outputs of the model; UsageError for one that it has not."""
+    own = [value.name for value in model.graph.outputs]
+    inner = [name for name in names if name not in own]
+    try:
+        add_outputs(model, inner)
+    except errors.InvalidArgument as error:
+        text = error.message.removeprefix("extra_outputs: ")
+        raise UsageError(
+            f"--output: {text}{'' if text.endswith('?') else '.'} Its outputs are {', '.join(map(str, own))}"
+        ) from error
+    return inner
 
 
 def describe(name: str, value: Any) -> dict[str, Any]:
@@ -126,18 +162,21 @@ def _save(outputs: dict[str, Any], folder: Path) -> list[str]:
     return files
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: dict[str, Any], assumed: str) -> None:
     out = console()
     table = plain_table("output", "type", "shape", "values")
     for output in report["outputs"]:
         shown = ", ".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in output["values"])
         more = ", …" if np.prod(output["shape"], dtype=np.int64) > len(output["values"]) else ""
         table.add_row(output["name"], output["dtype"], listed_shape(output["shape"]), shown + more)
-    out.print(table, soft_wrap=False)
+    out.print(table)
+    if assumed:
+        say(out, f"sizes  {assumed}")
     seconds = report["seconds"]
-    out.print(
+    say(
+        out,
         f"load {seconds['load'] * 1e3:.1f} ms, first run {seconds['first'] * 1e3:.3f} ms, "
-        f"median {seconds['median'] * 1e3:.3f} ms of {max(seconds['runs'] - 1, 1)} on {report['providers'][0]}"
+        f"median {seconds['median'] * 1e3:.3f} ms of {max(seconds['runs'] - 1, 1)} on {report['providers'][0]}",
     )
     for path in [*report["saved"], *([report["trace"]] if report["trace"] else [])]:
-        out.print(f"wrote {path}")
+        say(out, f"wrote {path}")

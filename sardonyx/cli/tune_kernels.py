@@ -9,17 +9,23 @@ from typing import Annotated, Any
 
 import typer
 
-from sardonyx.cli.console import console, plain_table
+from sardonyx.cli.console import console, number_table, say
 from sardonyx.cli.failure import CommandError
+from sardonyx.cli.options import Json
+from sardonyx.runtime.files.kept import why_nothing_is_kept
+
+EXAMPLES = ("sardonyx tune-kernels", "sardonyx tune-kernels --dry-run", "sardonyx tune-kernels --reset")
 
 
 def tune_kernels(
-    threads: Annotated[int, typer.Option(min=0, help="Threads to tune for; 0 for those a session has.")] = 0,
+    threads: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Threads to tune for; 0 for those a session has.")
+    ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure and show, but keep nothing.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Forget what was measured; the defaults apply again.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Measure this machine and keep the numbers by which sessions cut work from then on. Best on an idle machine."""
+    """Fit the kernels' choices to this machine, and keep them."""
     from sardonyx.tuning import stored
 
     if reset:
@@ -29,7 +35,7 @@ def tune_kernels(
     found = stored.measure(threads, lambda text: print(f"measuring {text} …", file=sys.stderr))
     path = None if dry_run else stored.keep(found)
     if path is None and not dry_run:
-        raise CommandError("the folder of the user's caches cannot be written; SARDONYX_CACHE names another one")
+        raise CommandError(why_nothing_is_kept() or "the machine's figures cannot be written: is the disk full?")
     report = found.as_dict() | {"file": None if path is None else str(path)}
     if as_json:
         print(json.dumps(report))
@@ -42,21 +48,20 @@ def _show(report: dict[str, Any], found: Any) -> None:
     for part, unit in (("compute", "Gop/s"), ("read", "GB/s")):
         for count, rates in report["ceilings"][part].items():
             listed = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
-            out.print(f"{count} threads  {unit:<6} {listed}")
-    table = plain_table("group", "number", "default", "here", "gain")
+            say(out, f"{count} threads  {unit:<6} {listed}")
+    table = number_table("number", "default", "here", "gain")
     for group, numbers in (("gemm", found.fit.gemm), ("rows", found.fit.rows)):
         before, after = asdict(type(numbers)()), asdict(numbers)
         for field in fields(numbers):
             gain = found.fit.gains.get(field.name)
             table.add_row(
-                group,
-                field.name,
+                f"{group} {field.name}",
                 _shown(before[field.name]),
                 _shown(after[field.name]),
                 "" if gain is None else f"{gain:.3f}x",
             )
-    out.print(table, soft_wrap=False)
-    out.print(f"wrote {report['file']}" if report["file"] else "nothing was kept")
+    out.print(table)
+    say(out, f"wrote {report['file']}" if report["file"] else "nothing was kept")
 
 
 def _shown(value: Any) -> str:

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
-from sardonyx.api.explaining.explanation import Diagnosis, Explanation, OpenIfs, Overridable, Turned, Why
+from sardonyx.api.explaining.explanation import Diagnosis, Explanation, Knob, OpenIfs, Overridable, Turned, Why
+from sardonyx.cli.console import plain_table, say
 
 _MOST_NODES = 3  # names of nodes at which there is a trouble
 
 # From this width on the table has columns for memory.
 _WIDE = 120
 
+_SAME = "="
+
 
 def show_why(out: Console, found: Explanation, why: Why) -> None:
-    """The knobs as a table, each with the values that it could have, and a line for each trouble."""
+    """A line for each trouble, and the knobs as a table, each with the values that it could have.
+
+    Knobs of which no other value would change anything share a line.
+    """
     out.print()
-    out.print(_table(found, why, out.width), soft_wrap=False)
+    for diagnosis in sorted(why.diagnoses, key=lambda one: not one.found):
+        say(out, _told(diagnosis))
     out.print()
-    for diagnosis in why.diagnoses:
-        out.print(_told(diagnosis))
+    idle = [knob for knob in why.knobs if _is_idle(found, knob)]
+    out.print(_table(found, [knob for knob in why.knobs if knob not in idle], out.width))
+    if idle:
+        out.print()
+        say(out, f"no effect  {'; '.join(f'{knob.name} = {knob.value}' for knob in idle)}")
+
+
+def _is_idle(found: Explanation, knob: Knob) -> bool:
+    """Whether nothing is known to change where a knob is turned."""
+    return all(
+        not turned.note
+        and turned.steps in (None, len(found.rows))
+        and all(change in ("", _SAME) for change in _changes(found, turned))
+        for turned in knob.turned
+    )
 
 
 def overridable_text(one: Overridable) -> str:
@@ -47,8 +69,8 @@ def open_ifs_text(one: OpenIfs) -> str:
     )
 
 
-def _table(found: Explanation, why: Why, width: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def _table(found: Explanation, knobs: Sequence[Knob], width: int) -> Table:
+    table = plain_table()
     timed = found.run_us is not None
     wide = width >= _WIDE
     table.add_column("knob", overflow="fold", max_width=None if wide else width // 2)
@@ -61,7 +83,7 @@ def _table(found: Explanation, why: Why, width: int) -> Table:
     if wide:
         table.add_column("arena", justify="right", no_wrap=True)
         table.add_column("packed", justify="right", no_wrap=True)
-    for knob in why.knobs:
+    for knob in knobs:
         table.add_row(f"{knob.name} = {knob.value}\n  {knob.did}")
         for turned in knob.turned:
             table.add_row(*_cells(found, turned, timed, wide))
@@ -71,14 +93,19 @@ def _table(found: Explanation, why: Why, width: int) -> Table:
 def _cells(found: Explanation, turned: Turned, timed: bool, wide: bool) -> list[str]:
     """What the table says of another value of a knob."""
     name = f"  {turned.value}{f' ({turned.note})' if turned.note else ''}"
-    predicted = found.totals["predicted_us"]
-    cells = [name, _or_nothing(turned.steps)]
-    cells += [_microseconds(turned.predicted_us), _change(turned.predicted_us, predicted)]
+    predicted, measured = _changes(found, turned)
+    cells = [name, _or_nothing(turned.steps), _microseconds(turned.predicted_us), predicted]
     if timed:
-        cells += [_microseconds(turned.measured_us), _change(turned.measured_us, turned.beside_us)]
+        cells += [_microseconds(turned.measured_us), measured]
     if wide:
         cells += ["" if count is None else _bytes(count) for count in (turned.arena_bytes, turned.packed_bytes)]
     return cells
+
+
+def _changes(found: Explanation, turned: Turned) -> tuple[str, str]:
+    """How the predicted and the measured time change with another value."""
+    predicted = _change(turned.predicted_us, found.totals["predicted_us"])
+    return predicted, _change(turned.measured_us, turned.beside_us)
 
 
 def _told(one: Diagnosis) -> str:
@@ -109,7 +136,7 @@ def _change(value: float | None, now: float | None) -> str:
     if value is None or not now:
         return ""
     share = value / now - 1
-    return "=" if abs(share) < 0.005 else f"{share:+.0%}"
+    return _SAME if abs(share) < 0.005 else f"{share:+.0%}"
 
 
 def _bytes(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ Command = Callable[..., Outcome]
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Runs `sardonyx` with arguments, as its entry point does."""
-    severity = log.default_severity()  # the command silences the log of its process
+    severity = log.default_severity()  # the command silences the log of its process, and has its own handlers
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGPIPE)}
 
     def call(*arguments: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["sardonyx", *map(str, arguments)])
@@ -43,6 +45,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 
     yield call
     log.set_default_severity(severity)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

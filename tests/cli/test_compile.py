@@ -49,18 +49,20 @@ def test_the_text_says_what_is_in_it(command: Command, embedding: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "words", "code"),
     [
-        (["--profile", "ids"], "reads NAME:MIN,OPT,MAX"),
-        (["--profile", PROFILE, "--dim", "batch=2"], "leave it out, or --profile"),
-        (["--profile", "other:1"], "names 'other'"),
-        (["-o", "absent/x.engine"], "cannot be written"),
-        (["--option", "sardonyx.cpu.kernels=none"], "none"),
+        (["--profile", "ids"], "reads NAME:MIN,OPT,MAX", 2),
+        (["--profile", PROFILE, "--dim", "batch=2"], "leave it out, or --profile", 2),
+        (["--profile", "other:1"], "names 'other'", 1),
+        (["-o", "absent/x.engine"], "the engine absent/x.engine cannot be written", 1),
+        (["--option", "sardonyx.cpu.kernels=none"], "none", 2),
+        (["--option", "sardonyx.cpu.kernel=avx2"], "did you mean sardonyx.cpu.kernels?", 2),
     ],
 )
-def test_what_is_refused(command: Command, embedding: Path, arguments: list[str], words: str) -> None:
+def test_what_is_refused(command: Command, embedding: Path, arguments: list[str], words: str, code: int) -> None:
     outcome = command("compile", embedding, *arguments)
-    assert outcome.code == 1
+    assert outcome.code == code
+    assert ".new-" not in outcome.err
     assert words in outcome.err
     assert len(outcome.err.splitlines()) == 1
 

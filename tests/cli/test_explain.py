@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,7 @@ def nameless(tmp_path: Path) -> Path:
 
 
 def test_sizes_that_nobody_gave_are_named_where_they_do_not_fit(command: Command, nameless: Path) -> None:
-    said = "sizes that are not named are 1: try --dim n=… --dim 'sound[1]=…'; "
+    said = "n = 1, sound[1] = 1: not given; --dim 'sound[1]'=128 sets one; "
     said += "values that are not given are random: try --input rate=…"
     report = explained(command, nameless)
     assert "cannot pad axis 1 of size 1" in report["problem"]
@@ -270,7 +271,7 @@ def test_sizes_that_nobody_gave_are_named_where_they_do_not_fit(command: Command
         assert said in outcome.err
     outcome = command("explain", nameless, "--dim", "n=1", "--dim", "sound[1]=2", "--input", "rate=8")
     assert outcome.code == 1
-    assert "try" not in outcome.err
+    assert "not given" not in outcome.err
 
 
 def test_sizes_are_given_by_place_where_they_have_no_name(command: Command, nameless: Path) -> None:
@@ -304,8 +305,9 @@ def test_declined_rewrites_say_why_and_where(command: Command, tmp_path: Path) -
 
 def test_json_has_stable_keys(command: Command, block: Path) -> None:
     report = explained(command, block)
+    assert report["assumed"] == {"rows": 1}
     assert sorted(report) == [
-        *("arena_bytes", "ceilings", "constant_bytes", "declined", "inputs", "kernels", "known", "model"),
+        *("arena_bytes", "assumed", "ceilings", "constant_bytes", "declined", "inputs", "kernels", "known", "model"),
         *("open_ifs", "overridable", "packed_bytes", "problem", "rewrites", "rows", "run_us", "runs", "scratch_bytes"),
         *("threads", "totals", "views", "why"),
     ]
@@ -325,7 +327,7 @@ def test_another_instruction_set(command: Command, block: Path) -> None:
     assert all(row["reason"] for row in rows if row["kind"] == "host")
     assert all(row["measured_us"] > 0 for row in rows)
     outcome = command("explain", block, "--kernels", "abacus")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "abacus" in outcome.err
 
 
@@ -338,12 +340,31 @@ def test_the_table_fits_any_terminal(
     monkeypatch.setattr(module, "console", lambda: _terminal(width))
     outcome = command("explain", block, "--dim", "rows=6", "--run", "--repeat", 3)
     assert outcome.code == 0
-    heading, *rest = outcome.out.splitlines()[1:]
-    assert len(heading) <= width
-    assert heading.split()[0] == "step"
-    assert heading.split()[-1] == "roof"
-    text = "".join(line.strip() for line in rest[: rest.index(next(line for line in rest if line.startswith("gemm")))])
-    assert "%" in text
+    lines = outcome.out.splitlines()
+    table, sums = (lines[start : lines.index("", start)] for start in _headings(lines))
+    assert all(len(line) <= width for line in (*table, *sums))
+    for heading, *rest in (table, sums):
+        assert heading.split()[-1] == "roof"
+        assert any(line.rstrip().endswith("%") for line in rest)
+
+
+def _headings(lines: list[str]) -> list[int]:
+    """Where the tables of the steps and of the sums begin."""
+    return [place for place, line in enumerate(lines) if line.split()[-1:] in (["share"], ["roof"])]
+
+
+def test_shares_add_up_and_order_the_table(command: Command, mixed: Path) -> None:
+    """By time, the steps that take most come first; the shares are those of the times in the same table."""
+    out = command("explain", mixed, "--dim", "rows=40", "--dim", "columns=30", "--sort", "time", "--all").out
+    lines = out.splitlines()
+    start = _headings(lines)[0]
+    heading, *rows = lines[start : lines.index("", start)]
+    shares = [float(share) for row in rows for share in re.findall(r"([0-9.]+)%", row)]
+    assert "share" in heading.split()
+    assert len(shares) > 2
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(100, abs=0.1 * len(shares))
+    assert command("explain", mixed, "--sort", "name").code == 2
 
 
 def _terminal(width: int) -> Any:
@@ -351,7 +372,7 @@ def _terminal(width: int) -> Any:
 
     from rich.console import Console
 
-    return Console(width=width, highlight=False, markup=False, soft_wrap=True, file=sys.stdout)
+    return Console(width=width, highlight=False, markup=False, file=sys.stdout)
 
 
 def test_alike_steps_share_a_line(command: Command, tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from sardonyx.cli.requirements import install_command
 from tests.cli.conftest import Command
 
 TABLE = np.arange(20, dtype=np.float32).reshape(5, 4)
@@ -20,11 +24,12 @@ WEIGHT = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 def test_shows_names_types_shapes_values_and_times(command: Command, embedding: Path) -> None:
     outcome = command("run", embedding, "--input", "ids=2", "--input", "shift=0.5", "--repeat", 2)
     assert (outcome.code, outcome.err) == (0, "")
-    heading, row, times = outcome.out.splitlines()
+    heading, row, sizes, times = outcome.out.splitlines()
     assert heading.split() == ["output", "type", "shape", "values"]
     assert row.split()[:7] == ["result", "float32", "1", "x", "1", "x", "3"]
     expected = TABLE[2] @ WEIGHT + 0.5
     np.testing.assert_allclose([float(text.strip(",")) for text in row.split()[7:]], expected, rtol=1e-5)
+    assert sizes == "sizes  batch = 1, length = 1: not given; --dim length=128 sets one"
     assert "first run" in times
     assert "of 2 on CPUExecutionProvider" in times
 
@@ -32,7 +37,7 @@ def test_shows_names_types_shapes_values_and_times(command: Command, embedding: 
 def test_json_has_stable_keys(command: Command, embedding: Path) -> None:
     outcome = command("run", embedding, "--dim", "batch=2", "--dim", "length=3", "--json")
     report = json.loads(outcome.out)
-    assert sorted(report) == ["inputs", "model", "outputs", "providers", "saved", "seconds", "trace"]
+    assert sorted(report) == ["assumed", "inputs", "model", "outputs", "providers", "saved", "seconds", "trace"]
     assert sorted(report["seconds"]) == ["first", "load", "median", "runs"]
     assert report["inputs"][0] == {"name": "ids", "dtype": "int64", "shape": [2, 3]}
     (result,) = report["outputs"]
@@ -91,22 +96,30 @@ def test_profile_names_the_trace(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("code", "arguments", "said"),
     [
-        (["--dim", "width=3"], "batch, length"),
-        (["--dim", "batch=-1"], "whole number"),
-        (["--input", "nothing=1"], "no such input; it has ids, shift"),
-        (["--input", "ids"], "expected NAME=VALUE"),
-        (["--input", "shift=many"], "expected a file that ends in .npy"),
-        (["--input", "ids=absent.npy"], "cannot read it"),
-        (["--output", "logits"], "no such output; it has result"),
-        (["--provider", "FastExecutionProvider"], "cannot run here"),
-        (["--input", "ids=99"], "lookup"),
+        (2, ["--dim", "width=3"], "batch, length"),
+        (2, ["--dim", "batch=-1"], "whole number"),
+        (2, ["--input", "nothing=1"], "no such input; it has ids, shift"),
+        (2, ["--input", "ids"], "expected NAME=VALUE"),
+        (2, ["--input", "shift=many"], "expected a file that ends in .npy"),
+        (1, ["--input", "ids=absent.npy"], "cannot read it"),
+        (2, ["--output", "logits"], "no value logits"),
+        (2, ["--output", "logits"], "Its outputs are result"),
+        (2, ["--output", "project"], "project is a node, not a value; it makes product"),
+        (2, ["--provider", "FastExecutionProvider"], "cannot run here"),
+        (2, ["--level", "fast"], "expected one of disable, basic"),
+        (2, ["--threads", "-1"], "See sardonyx run --help"),
+        (2, ["--html"], "No such option"),
+        (2, ["--option", "sardonyx.engine_cahce=0"], "did you mean sardonyx.engine_cache?"),
+        (2, ["--option", "foo=1"], "no such session config key"),
+        (2, ["--option", "sardonyx.cpu.winograd=yes"], "expected 0 or 1"),
+        (1, ["--input", "ids=99"], "lookup"),
     ],
 )
-def test_errors_are_one_line(command: Command, embedding: Path, arguments: list[str], said: str) -> None:
+def test_errors_are_one_line(command: Command, embedding: Path, code: int, arguments: list[str], said: str) -> None:
     outcome = command("run", embedding, *arguments)
-    assert outcome.code == 1
+    assert outcome.code == code
     assert outcome.out == ""
     (line,) = outcome.err.splitlines()
     assert line.startswith("sardonyx: error: ")
@@ -122,8 +135,45 @@ def test_a_missing_and_a_broken_file_are_one_line(command: Command, tmp_path: Pa
         assert said in line
 
 
+def test_values_inside_of_the_model_are_outputs_where_they_are_asked_for(
+    command: Command, embedding: Path, tmp_path: Path
+) -> None:
+    """The sum keeps its kernel for itself, the product is an output as well."""
+    arguments = ("--input", "ids=2", "--input", "shift=0.5", "--output", "product", "--output", "result")
+    outcome = command("run", embedding, *arguments, "--save", tmp_path, "--json")
+    assert outcome.code == 0
+    assert [output["shape"] for output in json.loads(outcome.out)["outputs"]] == [[1, 1, 3], [1, 1, 3]]
+    np.testing.assert_allclose(np.load(tmp_path / "0_product.npy")[0, 0], TABLE[2] @ WEIGHT, rtol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "1_result.npy")[0, 0], TABLE[2] @ WEIGHT + 0.5, rtol=1e-6)
+
+
+def test_an_engine_has_the_outputs_that_it_was_compiled_for(command: Command, embedding: Path, tmp_path: Path) -> None:
+    assert command("compile", embedding, "-o", tmp_path / "one.engine").code == 0
+    outcome = command("run", tmp_path / "one.engine", "--output", "product")
+    assert outcome.code == 1
+    assert "make the session from the ONNX model" in outcome.err
+
+
+def test_options_of_the_session_are_taken(command: Command, embedding: Path) -> None:
+    outcome = command("run", embedding, "--level", "disable", "--option", "sardonyx.cpu.kernels=numpy", "--json")
+    assert outcome.code == 0
+
+
 def test_without_the_extra_one_line_says_what_to_install(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that works wherever the package came from: no extra of a package that no index may have."""
     monkeypatch.setitem(sys.modules, "typer", None)
     outcome = command("info", "model.onnx")
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "sardonyx: error: the command line needs typer: install it with pip install 'sardonyx[cli]'\n"
+    said = "sardonyx: error: the command line needs typer: install it with "
+    assert outcome.err.startswith(said)
+    words = shlex.split(outcome.err.removeprefix(said))
+    assert words[:4] == [sys.executable, "-m", "pip", "install"]
+    assert sorted(re.match("[a-z]+", word)[0] for word in words[4:]) == ["rich", "typer"]
+
+
+def test_what_to_install_is_known_without_the_package_s_own_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", absent)
+    assert shlex.split(install_command())[4:] == ["typer", "rich"]

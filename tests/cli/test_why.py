@@ -111,7 +111,7 @@ def test_the_options_of_the_session_are_those_that_are_asked_for(command: Comman
         (missing,) = [found for found in one["why"]["diagnoses"] if found["name"] == "missing fusions"]
         assert missing["found"]
     outcome = command("explain", model, "--level", "most")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "--level most: expected one of disable, basic, extended, layout, all" in outcome.err
 
 
@@ -124,7 +124,7 @@ def test_the_table_fits_any_terminal(
     def terminal() -> Console:
         import sys
 
-        return Console(width=width, highlight=False, markup=False, soft_wrap=True, file=sys.stdout)
+        return Console(width=width, highlight=False, markup=False, file=sys.stdout)
 
     monkeypatch.setattr(module, "console", terminal)
     outcome = command("explain", model, "--why", "--run", "--repeat", 3)

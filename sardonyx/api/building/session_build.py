@@ -18,6 +18,7 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.building.compiled_model import CompiledModel
 from sardonyx.api.building.declarations import declared, metadata, model_texts
 from sardonyx.api.building.distinct_symbols import make_distinct
+from sardonyx.api.building.extra_outputs import add_outputs
 from sardonyx.api.building.model_overrides import (
     fix_dimensions,
     fix_sizes,
@@ -82,6 +83,7 @@ def _build(request: SessionRequest) -> Built:
     for line in loaded.warnings:
         logger.warning(line, "model")
     with span(trace, "Session", "session_initialization"):
+        add_outputs(loaded.model, request.extra_outputs)
         fix_dimensions(loaded.model, options._free_dimensions)
         replace_initializers(loaded.model, options._initializers)
         if request.distinct_symbols:

@@ -24,7 +24,8 @@ class SessionRequest(NamedTuple):
 
     With `distinct_symbols` no two dimensions of inputs are taken for equal because they have one name, with
     `constant_initializers` callers cannot override initializers that are inputs of the graph. With `sizes`, the shapes
-    of the inputs by name, the model is compiled for these alone. Random nodes draw from `streams`.
+    of the inputs by name, the model is compiled for these alone. `extra_outputs` are values inside of the model that
+    become outputs behind its own. Random nodes draw from `streams`.
     """
 
     source: Any
@@ -38,6 +39,7 @@ class SessionRequest(NamedTuple):
     constant_initializers: bool = False
     sizes: Mapping[str, tuple[int, ...]] | None = None
     streams: Streams | None = None
+    extra_outputs: Sequence[str] = ()
 
     def wherever(self) -> SessionRequest:
         """The same for whoever builds the model again, from whatever working directory."""

@@ -93,7 +93,7 @@ def compile_engine(
             built, sections = _compiled(options, scratch, logger)
             return _write(target, built, sections, files, options, _profiles(built, options, profiles, sizes), scratch)
     except OSError as error:
-        raise errors.Fail(f"the engine {target} cannot be written: {error}") from error
+        raise errors.Fail(f"the engine {target} cannot be written: {error.strerror or error}") from error
 
 
 def _optimise(source: Source, options: SessionOptions, scratch: Path, logger: log.Logger) -> list[str]:

@@ -122,6 +122,7 @@ class EngineStore:
             sorted(options._config.items()),
             sorted(map(repr, options._free_dimensions.items())),
             sorted(request.disabled),
+            list(request.extra_outputs),
             sorted((request.sizes or {}).items()),
             os.environ.get("ALLOW_RELEASED_ONNX_OPSET_ONLY"),  # which models are errors
             host_target(settings.kernels).key,

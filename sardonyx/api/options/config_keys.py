@@ -1,8 +1,9 @@
 """Session config keys: one table of those that onnxruntime knows, what each takes and what it does here.
 
-Keys that are not in the table are kept and ignored, as onnxruntime does. The values of the others are checked when a
-session is made. A boolean is on for ``"1"`` and off for everything else; what is neither ``"0"`` nor ``"1"`` is
-reported by a warning, because it is more often a slip than an intention.
+Keys that are not in the table are kept and ignored, as onnxruntime does; one that looks like a slip for a key of it is
+reported by a warning. The values of the others are checked when a session is made. A boolean is on for ``"1"`` and
+off for everything else; what is neither ``"0"`` nor ``"1"`` is reported by a warning, because it is more often a slip
+than an intention.
 """
 
 from __future__ import annotations
@@ -405,6 +406,10 @@ _TABLE = (
 
 CONFIG_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _TABLE}
 
+# How this project's own keys begin, and how alike two names are of which one is a slip for the other.
+_OWN = "sardonyx."
+_NEAR = 0.85
+
 
 def is_on(entries: Mapping[str, str], name: str) -> bool:
     """Whether a boolean key is on."""
@@ -423,11 +428,30 @@ def names(entries: Mapping[str, str], name: str) -> list[str]:
     return [part.strip() for part in re.split("[;,]", entries.get(name, "")) if part.strip()]
 
 
+def slip(name: str) -> str:
+    """What is wrong with a key that nothing here knows: it is near to a known one, or begins as this project's do.
+
+    Empty for a known key, and for one that may be another program's or another provider's.
+    """
+    if name in CONFIG_KEYS:
+        return ""
+    import difflib  # which few sessions need
+
+    folded = {one.casefold(): one for one in CONFIG_KEYS}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_NEAR)
+    if not near and not name.startswith(_OWN):
+        return ""
+    wish = f"did you mean {folded[near[0]]}?" if near else "docs/session.md lists those that have one"
+    return f"the session config key {name} has no effect: {wish}"
+
+
 def check(entries: Mapping[str, str], logger: log.Logger) -> None:
     """Check the values of all known keys; the key's own error for a value that onnxruntime refuses too."""
     for name, text in entries.items():
         key = CONFIG_KEYS.get(name)
         if key is None:
+            if complaint := slip(name):
+                logger.warning(complaint, "config")
             continue
         complaint = _complaint(key, text)
         if complaint and key.lenient:
@@ -436,6 +460,11 @@ def check(entries: Mapping[str, str], logger: log.Logger) -> None:
             logger.warning(f'Value "{text}" of {name} counts as off: {complaint}', "config")
         elif complaint:
             raise key.error(f"Invalid value for session option '{name}': '{text}'. Expected {complaint}.")
+
+
+def expected(name: str, text: str) -> str:
+    """What the value of a known key should have been; empty where it is right."""
+    return _complaint(CONFIG_KEYS[name], text).removeprefix("it must be ")
 
 
 def _complaint(key: ConfigKey, text: str) -> str:

@@ -12,6 +12,7 @@ import sys
 
 from sardonyx.runtime.files.opening import PRIVATE, is_own, open_file, open_folder, replacing
 
+VARIABLE = "SARDONYX_CACHE"
 OFF = "off"
 ENGINES = "engines"  # the folder below it that engines are kept in
 
@@ -26,7 +27,7 @@ def default_folder() -> str | None:
 
     None where ``SARDONYX_CACHE`` is ``off`` or empty, or where the user has no home: nothing is kept.
     """
-    chosen = os.environ.get("SARDONYX_CACHE")
+    chosen = os.environ.get(VARIABLE)
     if chosen is not None:
         return None if chosen.strip().lower() in ("", OFF) else os.path.join(chosen, _OWN)
     base = _base()

@@ -1,0 +1,5 @@
+"""`python -m sardonyx`: the command `sardonyx`."""
+
+from sardonyx.cli.main import main
+
+main()
