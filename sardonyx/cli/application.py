@@ -42,6 +42,7 @@ _COMMANDS = {
         "compile_",
         "Compile a model ahead to one file: optimised graph, packed weights, machine code and plans.",
     ),
+    "cache": _Entry("cache", "cache", "Show what is kept between processes, where and how much of it; or remove it."),
     "tune-kernels": _Entry(
         "tune_kernels",
         "tune_kernels",

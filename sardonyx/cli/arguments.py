@@ -28,12 +28,14 @@ def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 def dimensions(texts: Iterable[str]) -> dict[str, int]:
     """Sizes of symbolic dimensions; UsageError for one that is not a whole number from 0 on."""
-    sizes = {}
-    for name, value in assignments("--dim", texts).items():
-        if not value.isdecimal():
-            raise UsageError(f"--dim {name}={value}: the size must be a whole number, 0 or more")
-        sizes[name] = int(value)
-    return sizes
+    return {name: whole_number(f"--dim {name}", value) for name, value in assignments("--dim", texts).items()}
+
+
+def whole_number(option: str, text: str) -> int:
+    """A number from 0 on; UsageError for anything else."""
+    if not text.isdecimal():
+        raise UsageError(f"{option}={text}: expected a whole number, 0 or more")
+    return int(text)
 
 
 def session_options(threads: int, level: str, entries: Iterable[str]) -> SessionOptions:

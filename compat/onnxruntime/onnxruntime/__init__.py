@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import sardonyx
+from sardonyx import absent_modules
 
 from . import _aliases
 
 _aliases.install(__name__, sardonyx.__name__)
+absent_modules.install(__name__)
 
 __version__ = version = sardonyx.version
 __author__ = "Microsoft"

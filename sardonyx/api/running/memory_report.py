@@ -34,7 +34,7 @@ _MADE = ("packed", "computed")
 class WeightMemory:
     """The model's constants, and what was made of them; an array that is there once counts once.
 
-    mapped: of the model, where they lie in mapped files; `resident` bytes of these files are in memory now.
+    mapped: of the model, where they lie in mapped files; `resident` of these bytes are in memory now.
     held: of the model, in memory: small files, bytes and values that a caller gave, results of constant folding.
     packed: laid out anew for kernels.
     computed: what plans were made with besides: joined and scaled weights that kernels read as they are, positions.
@@ -203,18 +203,17 @@ def _segments_of(plans: Iterable[Plan]) -> Iterator[NativeSegment]:
 def _weights(plans: Sequence[Plan], segments: Sequence[NativeSegment]) -> WeightMemory:
     """Every array once, by the first that says what it is: segments, then host steps, then what plans keep alive."""
     found: dict[int, tuple[str, int, bool]] = {}
-    mapped: dict[str, None] = {}
+    mapped: dict[int, int] = {}  # where arrays in files begin and end
 
     def count(one: HeldConstant) -> None:
         kind: str = one.kind
         array = one.array
         if array.dtype.hasobject or not array.nbytes:
             return
-        root = root_of(array)
-        if isinstance(root, FileMap):
-            kind = "mapped"
-            mapped[root.path] = None
         address = int(array.__array_interface__["data"][0])
+        if isinstance(root_of(array), FileMap):
+            kind = "mapped"
+            mapped[address] = max(mapped.get(address, 0), address + array.nbytes)
         known = found.get(address)
         if known is None or (known[0] == kind and known[1] < array.nbytes):
             found[address] = kind, array.nbytes, one.is_shared
@@ -237,7 +236,7 @@ def _weights(plans: Sequence[Plan], segments: Sequence[NativeSegment]) -> Weight
 
     return WeightMemory(
         mapped=total("mapped"),
-        resident=resident_bytes(mapped.keys()) if mapped else 0,
+        resident=resident_bytes(mapped.items()) if mapped else 0,
         held=total("model"),
         packed=total("packed"),
         computed=total("computed"),

@@ -1,0 +1,80 @@
+"""`sardonyx cache`: what is kept between processes, where, and how it goes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from sardonyx.cli.arguments import whole_number
+from sardonyx.cli.console import console, number_table, say
+from sardonyx.cli.failure import UsageError
+from sardonyx.cli.options import Json
+from sardonyx.runtime.files.cache_folder import default_folder
+from sardonyx.runtime.files.kept import why_nothing_is_kept
+from sardonyx.runtime.files.own_files import OwnFile, own_files, remove_own_files
+
+EXAMPLES = ("sardonyx cache", "sardonyx cache clean --older-than 30", "sardonyx cache clean")
+
+_DAY = 86400.0
+_ACTIONS = ("show", "clean")
+# What a table calls the kinds of files, in its order.
+_KINDS = {
+    "engine": "engines of models",
+    "kernel": "compiled kernels",
+    "machine": "figures of the machine",
+    "voucher": "checked engines",
+    "misses": "notes on engines",
+    "draft": "torn writes",
+    "lock": "locks",
+}
+
+
+def cache(
+    action: Annotated[str, typer.Argument(metavar="[show|clean]", help="What to do.")] = "show",
+    older: Annotated[
+        str, typer.Option("--older-than", metavar="DAYS", help="Only what was last used so long ago.")
+    ] = "0",
+    every: Annotated[
+        bool, typer.Option("--all", help="Clean what tune-kernels and explain measured of the machine, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show or remove this package's own files; sessions that use them go on, later ones make them again."""
+    if action not in _ACTIONS:
+        raise UsageError(f"cache {action}: expected {' or '.join(_ACTIONS)}")
+    before = time.time() - _DAY * whole_number("--older-than", older)
+    files = [one for one in own_files() if one.used <= before]
+    if action == "clean":
+        files = remove_own_files(one for one in files if every or one.kind != "machine")
+    report = {"folder": default_folder(), "problem": why_nothing_is_kept() or None, "kinds": _summed(files)}
+    if as_json:
+        print(json.dumps({**report, "bytes": sum(one.nbytes for one in files), "removed": action == "clean"}))
+    else:
+        _show(report, files, is_clean=action == "clean")
+
+
+def _summed(files: Sequence[OwnFile]) -> dict[str, dict[str, int]]:
+    """How many files of each kind there are, and their bytes."""
+    sizes = {kind: [one.nbytes for one in files if one.kind == kind] for kind in _KINDS}
+    return {kind: {"files": len(found), "bytes": sum(found)} for kind, found in sizes.items() if found}
+
+
+def _show(report: dict[str, Any], files: Sequence[OwnFile], *, is_clean: bool) -> None:
+    out = console()
+    if report["problem"] is not None:
+        say(out, report["problem"])
+    if report["folder"] is None:
+        return
+    say(out, f"folder  {report['folder']}")
+    if not files:
+        say(out, "nothing was there to be removed" if is_clean else "nothing is kept there")
+        return
+    table = number_table("removed" if is_clean else "kept", "files", "MB")
+    for kind, sums in report["kinds"].items():
+        table.add_row(_KINDS[kind], f"{sums['files']:,}", f"{sums['bytes'] / 1e6:,.1f}")
+    table.add_row("all", f"{len(files):,}", f"{sum(one.nbytes for one in files) / 1e6:,.1f}")
+    out.print(table)
