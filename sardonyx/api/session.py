@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sardonyx.api.values.memory_info import OrtMemoryInfo
     from sardonyx.api.values.ort_value_vector import OrtValueVector
 
+# Errors of what a caller gave.
+_OF_THE_CALLER = (errors.NoSuchFile, errors.InvalidProtobuf, errors.InvalidArgument, errors.InvalidGraph)
 _READ_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
 
 
@@ -71,6 +73,8 @@ class InferenceSession:
             self._fallback_providers = provider_choice.fallback_providers(providers, available)
             try:
                 self._create(providers, provider_options)
+            except _OF_THE_CALLER as error:  # the message says all: where in here it was found helps nobody
+                raise error.with_traceback(None) from None
             except (ValueError, RuntimeError) as error:
                 if not self._enable_fallback:
                     raise

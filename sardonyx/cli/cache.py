@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -50,11 +52,22 @@ def cache(
     files = [one for one in own_files() if one.used <= before]
     if action == "clean":
         files = remove_own_files(one for one in files if every or one.kind != "machine")
-    report = {"folder": default_folder(), "problem": why_nothing_is_kept() or None, "kinds": _summed(files)}
+    folder = default_folder()
+    # A folder that is not there yet is made by who keeps something.
+    problem = "" if folder is not None and _can_be_made(Path(folder)) else why_nothing_is_kept()
+    report = {"folder": folder, "problem": problem or None, "kinds": _summed(files)}
     if as_json:
         print(json.dumps({**report, "bytes": sum(one.nbytes for one in files), "removed": action == "clean"}))
     else:
         _show(report, files, is_clean=action == "clean")
+
+
+def _can_be_made(folder: Path) -> bool:
+    """Whether a folder is missing, and the nearest one above it that is there can be written."""
+    if os.path.lexists(folder):
+        return False
+    above = next(one for one in folder.absolute().parents if os.path.lexists(one))
+    return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
 
 
 def _summed(files: Sequence[OwnFile]) -> dict[str, dict[str, int]]:

@@ -23,6 +23,7 @@ from sardonyx.graph.external_data import Buffer, ExternalData, leave_out_prepack
 from sardonyx.graph.functions import inline_functions
 from sardonyx.graph.initializers import TensorReader, data_type, dimensions
 from sardonyx.graph.long_attributes import put_back, set_aside
+from sardonyx.graph.other_files import kind_of, models_in, similar_names
 from sardonyx.graph.sparse_constants import DOMAIN, declared_sparse, dense, sparse_node
 from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
@@ -111,11 +112,11 @@ def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:
                 return read_open_file(file), path
             return map_open_file(file.fileno(), path), path
     except IrregularError:
-        raise errors.InvalidProtobuf(
-            f"Load model from {path} failed:Protobuf parsing failed. It is not a file."
-        ) from None
+        is_folder = os.path.isdir(path)
+        said = f"It is a folder.{models_in(path)}" if is_folder else "It is not a file."
+        raise errors.InvalidProtobuf(f"Load model from {path} failed:Protobuf parsing failed. {said}") from None
     except (FileNotFoundError, ValueError):  # a name with a null byte is a ValueError
-        raise errors.NoSuchFile(f"Load model from {path} failed:Load model {path} failed. File doesn't exist") from None
+        raise errors.NoSuchFile(f"Load model from {path} failed. File doesn't exist.{similar_names(path)}") from None
     except OSError as error:
         raise errors.Fail(
             f"Load model from {path} failed:system error number {error.errno}: {error.strerror}"
@@ -134,9 +135,9 @@ def _model_of(
         proto = onnx.ModelProto.FromString(small)
     except (DecodeError, errors.InvalidProtobuf) as error:
         text = "Protobuf parsing failed." if is_file else "Failed to load model because protobuf parsing failed."
-        raise errors.InvalidProtobuf(text) from error
+        raise errors.InvalidProtobuf(f"{text}{kind_of(data)}") from error
     if not proto.HasField("graph"):
-        raise errors.InvalidArgument("No graph was found in the protobuf.")
+        raise errors.InvalidArgument(f"No graph was found in the protobuf.{kind_of(data)}")
     check_versions(proto, allow_unreleased, warnings)
     structure = check_structure(proto)
     reader = TensorReader(payloads, external)

@@ -52,7 +52,7 @@ def save_model(
         with replacing(target) as file:
             file.write(proto.SerializeToString())
     except OSError as error:
-        raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
+        raise errors.Fail(f"Saving the model to {target} failed: {error.strerror or error}") from error
 
 
 def _name_constants_apart(model: ir.Model) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
@@ -20,6 +21,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from sardonyx import errors
 from sardonyx.graph import constants
+from sardonyx.graph.other_files import similar_names
 from sardonyx.ops.framework.inference import infer_model
 from sardonyx.transformers.graph_order import graphs_of, sort_nodes, subgraphs
 from sardonyx.transformers.half_numbers import (
@@ -112,7 +114,9 @@ def _own_copy(model: Model) -> ModelProto:
         try:
             proto = onnx.load(os.fspath(model))
         except FileNotFoundError:
-            raise errors.NoSuchFile(f"Load model from {model} failed. File doesn't exist") from None
+            raise errors.NoSuchFile(
+                f"Load model from {model} failed. File doesn't exist.{similar_names(Path(model))}"
+            ) from None
     elif isinstance(model, ModelProto):
         proto = ModelProto()
         proto.CopyFrom(model)

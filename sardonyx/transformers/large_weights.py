@@ -102,7 +102,7 @@ def write_model(
         with replacing(target) as file:
             file.write(bare.SerializeToString())
     except OSError as error:
-        raise errors.Fail(f"Saving the model to {target} failed: {error}") from error
+        raise errors.Fail(f"Saving the model to {target} failed: {error.strerror or error}") from error
 
 
 def point_to(tensor: TensorProto, location: str, offset: int, length: int) -> None:

@@ -146,12 +146,12 @@ def _providers(
 
 def _load(source: Source, options: SessionOptions) -> LoadedModel:
     if source == "":
-        raise errors.NoSuchFile("Load model from '' failed:Load model '' failed. File doesn't exist")
+        raise errors.NoSuchFile("Load model from '' failed. File doesn't exist.")
     config = options._config
     text = config.get("session.load_model_format", "")
     if text == "ORT" or (isinstance(source, str) and source.endswith(".ort") and text != "ONNX"):
         if isinstance(source, str) and not os.path.exists(source):
-            raise errors.NoSuchFile(f"Load model from {source} failed:Load model {source} failed. File doesn't exist")
+            load_model(source)  # raises the error that tells what is wrong
         raise errors.Fail(
             "ORT model verification failed: models in ORT format are not read; load the ONNX model it was made from"
         )

@@ -81,7 +81,7 @@ def export(source: Source, options: SessionOptions, path: Path, write: Write | N
             write(engine.name, OrtEpContextData(data))
             _write_model(path, content, options, engine.name.encode(), embeds)
     except OSError as error:
-        raise errors.Fail(f"the compiled model {path} cannot be written: {error}") from error
+        raise errors.Fail(f"the compiled model {path} cannot be written: {error.strerror or error}") from error
 
 
 def export_if_asked(source: Source, options: SessionOptions, logger: log.Logger) -> None:

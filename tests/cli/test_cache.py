@@ -1,0 +1,98 @@
+"""`sardonyx cache`: what is kept, and how it goes; and what is said where nothing is."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that a user names, with a file of the user's own in it, and files as this package makes them below."""
+    chosen = tmp_path / "mine"
+    own = chosen / "sardonyx" / "kernels"
+    own.mkdir(parents=True, mode=0o700)
+    (chosen / "notes.o").write_bytes(b"mine")
+    (own / "other.o").write_bytes(b"not of this package")
+    (own / f"{'a' * 40}.o").write_bytes(b"SARDONYX KERNEL 1\n" + bytes(982))
+    (own / f"{'b' * 40}.o").write_bytes(b"SARDONYX KERNEL 1\n" + bytes(1982))
+    (own / f"machine-{'0' * 16}.json").write_bytes(b'{\n "format": 1}')
+    old = time.time() - 40 * 86400
+    os.utime(own / f"{'b' * 40}.o", (old, old))
+    monkeypatch.setenv("SARDONYX_CACHE", str(chosen))
+    return own
+
+
+def test_shows_where_and_how_much_is_kept(command: Command, folder: Path) -> None:
+    outcome = command("cache")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert f"folder  {folder}" in outcome.out
+    report = json.loads(command("cache", "--json").out)
+    assert report["kinds"]["kernel"] == {"files": 2, "bytes": 3000}
+    assert report["kinds"]["machine"]["files"] == 1
+    assert (report["folder"], report["problem"], report["removed"]) == (str(folder), None, False)
+    assert report["bytes"] == 3000 + report["kinds"]["machine"]["bytes"]
+    assert len(list(folder.glob("*"))) == 4
+
+
+def test_clean_removes_its_own_files_alone(command: Command, folder: Path) -> None:
+    """What was measured of the machine stays unless it is asked for, as it takes a while."""
+    outcome = command("cache", "clean")
+    assert outcome.code == 0
+    assert sorted(path.name for path in folder.iterdir()) == [f"machine-{'0' * 16}.json", "other.o"]
+    assert (folder.parents[1] / "notes.o").read_bytes() == b"mine"
+    assert command("cache", "clean", "--all").code == 0
+    assert [path.name for path in folder.iterdir()] == ["other.o"]
+    assert "nothing was there to be removed" in command("cache", "clean").out
+
+
+def test_what_was_used_lately_can_stay(command: Command, folder: Path) -> None:
+    assert json.loads(command("cache", "clean", "--older-than", 30, "--json").out)["kinds"] == {
+        "kernel": {"files": 1, "bytes": 2000}
+    }
+    assert (folder / f"{'a' * 40}.o").exists()
+
+
+@pytest.mark.parametrize("arguments", [["empty"], ["--older-than", "-1"], ["clean", "--older-than", "soon"]])
+def test_wrong_usage_removes_nothing(command: Command, folder: Path, arguments: list[str]) -> None:
+    outcome = command("cache", *arguments)
+    assert outcome.code == 2
+    assert len(outcome.err.splitlines()) == 1
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_a_folder_that_is_not_there_is_not_made(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "later"))
+    outcome = command("cache")
+    assert "nothing is kept there" in outcome.out
+    assert not (tmp_path / "later").exists()
+
+
+def test_runs_say_where_nothing_can_be_kept(
+    command: Command, embedding: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "file"))
+    for name in ("run", "explain"):
+        outcome = command(name, embedding)
+        assert outcome.code == 0
+        (line,) = outcome.err.splitlines()
+        assert line.startswith(f"sardonyx: nothing is kept: {tmp_path / 'file'}")
+        assert line.endswith("set SARDONYX_CACHE to a folder of your own")
+    assert "nothing is kept: " in command("cache").out
+
+
+def test_who_wants_nothing_kept_is_told_nothing(
+    command: Command, embedding: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", "off")
+    assert command("run", embedding).err == ""
+    assert command("cache").out == "nothing is kept: SARDONYX_CACHE turns it off\n"
