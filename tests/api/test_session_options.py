@@ -176,6 +176,33 @@ def test_harmless_values_are_reported(key: str, value: str, text: str, capfd: py
     assert text in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("key", "wish"),
+    [
+        ("sardonyx.engine_cahce", "did you mean sardonyx.engine_cache?"),
+        ("sardonyx.cpu.precison", "did you mean sardonyx.cpu.precision?"),
+        ("session.intra_op.allow_spining", "did you mean session.intra_op.allow_spinning?"),
+        ("Session.Set_Denormal_As_Zero", "did you mean session.set_denormal_as_zero?"),
+        ("sardonyx.unheard_of", "docs/session.md lists those that have one"),
+    ],
+)
+def test_slips_in_config_keys_are_reported(key: str, wish: str, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry(key, "0")
+    ort.InferenceSession(ADD, options)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"the session config key {key} has no effect: {wish}" in line
+    assert options.get_session_config_entry(key) == "0"
+
+
+@pytest.mark.parametrize("key", ["ep.another.option", "my.own.key", "session.of_a_later_version"])
+def test_keys_of_others_are_kept_silently(key: str, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry(key, "0")
+    ort.InferenceSession(ADD, options)
+    assert capfd.readouterr().err == ""
+
+
 def test_good_values_of_config_keys_are_taken_silently(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 3  # the caller and two workers
