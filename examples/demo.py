@@ -5,8 +5,8 @@
 DIR holds the distribution of `compat/onnxruntime`, whose module `onnxruntime` is Sardonyx. The client runs with that
 folder in front of its path and without, on the real onnxruntime; then `sardonyx run` runs Magika's model.
 
-Sardonyx compiles what a model needs when it sees it first, and keeps that for later processes. So each side runs several
-times, from an empty cache: the first run is cold, the others are warm. `make demo` prepares everything.
+Sardonyx compiles what a model needs when it sees it first, and keeps that for later processes. So each side runs
+several times, from an empty cache: the first run is cold, the others are warm. `make demo` prepares everything.
 """
 
 from __future__ import annotations
