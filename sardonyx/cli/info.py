@@ -194,7 +194,7 @@ def _show(report: dict[str, Any]) -> None:
     if report["cost"]["problem"] is None:
         say(
             out,
-            f"cost        {report['cost']['flops'] / 1e9:,.3f} GFLOP a run"
+            f"cost        {_operations(report['cost']['flops'])} a run"
             + (f", and {unknown} nodes whose sizes depend on data" if unknown else ""),
         )
     else:
@@ -215,6 +215,10 @@ def _show(report: dict[str, Any]) -> None:
     say(out, f"steps       {sum(placement['steps'].values())}: {_counts(placement['steps'])}")
     for entry in placement["host"]:
         say(out, f"host  {entry['count']} {entry['operator']}: {entry['reason']}")
+
+
+def _operations(count: int) -> str:
+    return f"{count / 1e9:,.3f} GFLOP" if count >= 1e8 else f"{count / 1e6:,.3f} MFLOP"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

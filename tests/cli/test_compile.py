@@ -85,3 +85,16 @@ def test_other_commands_take_engines(name: str, command: Command, embedding: Pat
     assert json.loads(ran.out)["outputs"] == json.loads(expected.out)["outputs"]
     rows = json.loads(command("explain", given, "--json").out)["rows"]
     assert {row["kind"] for row in rows} == {"native"}
+
+
+def test_an_engine_that_cannot_take_its_place_is_called_by_its_name(
+    command: Command, embedding: Path, tmp_path: Path
+) -> None:
+    """What it is written to first has a name of its own, which the user never chose."""
+    taken = tmp_path / "folder.engine"
+    taken.mkdir()
+    outcome = command("compile", embedding, "-o", taken)
+    assert outcome.code == 1
+    assert f"the engine {taken} cannot be written: " in outcome.err
+    assert ".new-" not in outcome.err
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
