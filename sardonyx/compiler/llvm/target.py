@@ -15,15 +15,11 @@ import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sardonyx.compiler.llvm.cpu_features import AMX, AVX2, AVX512, BASELINE_X86, NEON, allowed_features
 from sardonyx.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from sardonyx.compiler.llvm.types import Type
-
-_BASELINE_X86 = ("sse", "sse2", "cx8", "fxsr", "mmx", "x87")
-_AVX2 = (*_BASELINE_X86, "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "avx", "avx2", "fma", "f16c", "bmi",
-         "bmi2", "lzcnt", "movbe", "xsave")  # fmt: skip
-_AVX512 = (*_AVX2, "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl")
 
 
 @dataclass(frozen=True)
@@ -111,23 +107,23 @@ def x86_64_targets(
     triple = {"linux": "x86_64-unknown-linux-gnu", "darwin": "x86_64-apple-darwin", "windows": "x86_64-pc-windows-msvc"}
     of = triple[system]
     targets: dict[str, Target] = {}
-    if flags.issuperset(_AVX512):
-        plain = Target("avx512", of, _AVX512, 512, 32, True, True, True, takes_turns=takes_turns, caches=caches)
+    if flags.issuperset(AVX512):
+        plain = Target("avx512", of, AVX512, 512, 32, True, True, True, takes_turns=takes_turns, caches=caches)
         vnni = "avx512vnni" in flags
         bf16 = "avx512bf16" in flags
-        amx = flags.issuperset(("amx-tile", "amx-bf16", "amx-int8"))
+        amx = flags.issuperset(AMX)
         more = [name for name, there in (("avx512vnni", vnni), ("avx512bf16", bf16)) if there]
         if amx:
-            tiles = (*_AVX512, *more, "amx-tile", "amx-bf16", "amx-int8")
+            tiles = (*AVX512, *more, *AMX)
             targets["amx"] = replace(plain, name="amx", features=tiles, has_vnni=vnni, has_bf16_dot=bf16, has_amx=True)
         if more:
             targets["avx512vnni"] = replace(
-                plain, name="avx512vnni", features=(*_AVX512, *more), has_vnni=vnni, has_bf16_dot=bf16
+                plain, name="avx512vnni", features=(*AVX512, *more), has_vnni=vnni, has_bf16_dot=bf16
             )
         targets["avx512"] = plain
-    if flags.issuperset(_AVX2):
-        targets["avx2"] = Target("avx2", of, _AVX2, 256, 16, True, False, True, caches=caches)
-    targets["portable"] = Target("portable", of, _BASELINE_X86, 128, 16, False, False, False, caches=caches)
+    if flags.issuperset(AVX2):
+        targets["avx2"] = Target("avx2", of, AVX2, 256, 16, True, False, True, caches=caches)
+    targets["portable"] = Target("portable", of, BASELINE_X86, 128, 16, False, False, False, caches=caches)
     return targets
 
 
@@ -138,18 +134,22 @@ def aarch64_targets(caches: Caches, system: str = "linux") -> dict[str, Target]:
         "darwin": "arm64-apple-darwin",
         "windows": "aarch64-pc-windows-msvc",
     }
-    neon = Target("neon", triple[system], ("neon", "fp-armv8"), 128, 32, True, False, True, caches=caches)
+    neon = Target("neon", triple[system], NEON, 128, 32, True, False, True, caches=caches)
     return {"neon": neon}
 
 
 @functools.cache
 def host_targets() -> dict[str, Target]:
-    """Every variant that this machine can execute, best first."""
+    """Every variant that this machine can execute and the environment allows (`cpu_features`), best first.
+
+    InvalidArgument where the environment asks for what is not there.
+    """
     caches = _host_caches()
     system = platform.system().lower()
     if platform.machine().lower() in ("aarch64", "arm64"):
+        allowed_features(frozenset(NEON), "aarch64")
         return aarch64_targets(caches, system)
-    return x86_64_targets(_host_features(), caches, system, takes_turns=_takes_turns())
+    return x86_64_targets(_usable_features(), caches, system, takes_turns=_takes_turns())
 
 
 def host_target(name: str = "") -> Target:
@@ -185,13 +185,18 @@ def _host_features() -> frozenset[str]:
     """CPU features in LLVM's spelling: of the system where it tells (they respect the hypervisor), else of LLVM."""
     found = _cpuinfo().get("flags", "").split()
     if found:
-        names = {_FROM_CPUINFO.get(name, name) for name in found}
-        if "amx-tile" in names and not _may_use_tiles():
-            names -= {"amx-tile", "amx-bf16", "amx-int8"}
-        return frozenset({*names, *_BASELINE_X86})
+        return frozenset({*(_FROM_CPUINFO.get(name, name) for name in found), *BASELINE_X86})
     import llvmlite.binding as llvm
 
-    return frozenset({*(name for name, there in llvm.get_host_cpu_features().items() if there), *_BASELINE_X86})
+    return frozenset({*(name for name, there in llvm.get_host_cpu_features().items() if there), *BASELINE_X86})
+
+
+def _usable_features() -> frozenset[str]:
+    """The features that kernels may use: the system grants the tiles of AMX only to those who ask."""
+    features = allowed_features(_host_features())
+    if features.issuperset(AMX) and not _may_use_tiles():
+        features -= frozenset(AMX)
+    return features
 
 
 def _may_use_tiles() -> bool:
