@@ -1,4 +1,4 @@
-"""The machines that tests run kernels on: this one, and the emulated ones."""
+"""The machines that tests run kernels on, this one and the emulated ones; and those that choices are made for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,27 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.llvm.codegen import Loader, compile_object
+from sardonyx.compiler.llvm.cpu_features import AMX, AVX512
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary, library
-from sardonyx.compiler.llvm.target import Target
+from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, x86_64_targets
 from tests.compiler.aarch64.machine import EmulatedLibrary, emulated, missing
 
 Array = np.ndarray[Any, Any]
 
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+
+
+# Caches as servers have them: what is chosen must not depend on those of the machine that tests run on.
+CACHES = Caches(l1=32 << 10, l2=1 << 20, l3=32 << 20)
+
+
+def described(caches: Caches = CACHES, *, takes_turns: bool = False) -> dict[str, Target]:
+    """Every variant that there is, whether this machine can execute it or not, as `Target`s that choices are made for.
+
+    `takes_turns`: units are half as wide as the registers of AVX-512.
+    """
+    features = frozenset((*AVX512, "avx512vnni", "avx512bf16", *AMX))
+    return {**x86_64_targets(features, caches, takes_turns=takes_turns), **aarch64_targets(caches)}
 
 
 @functools.cache

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
 
 from sardonyx.compiler.batches.batch_choice import MOST_STEPS, Load, Part, choose
-from sardonyx.compiler.llvm.target import Caches, host_target
+from sardonyx.compiler.choice import tuned
+from sardonyx.compiler.llvm.target import Caches
+from sardonyx.compiler.native.convolution.algorithm import Rates
+from tests.compiler.machines import described
 
 MB = 1 << 20
-TARGET = replace(host_target(), caches=Caches(32 << 10, MB, 32 * MB))
+TARGET = described(Caches(32 << 10, MB, 32 * MB))["avx512"]
 FLOPS = 1e8  # of an item in a layer
+
+
+@pytest.fixture(autouse=True)
+def _rates() -> Iterator[None]:
+    """Those that were measured of this machine count for nothing."""
+    with tuned.using("convolution", Rates()):
+        yield
 
 
 def maps(nbytes: int, constants: float = 1e4) -> Load:

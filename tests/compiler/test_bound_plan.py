@@ -33,12 +33,12 @@ def segments_of(plan: Plan) -> list[Step]:
 
 
 def two_products() -> Plan:
-    """(x @ a) @ b, 8 wide in the middle."""
+    """(x @ a) @ b, 8 wide in the middle; the last one 64 wide, which is nowhere too narrow for a product by tiles."""
     return plan_of(
         helper.make_node("MatMul", ["x", "a"], ["middle"]),
         helper.make_node("MatMul", ["middle", "b"], ["result"]),
         inputs={"x": ["rows", 4]},
-        constants={"a": np.ones((4, 8), np.float32), "b": np.ones((8, 2), np.float32)},
+        constants={"a": np.ones((4, 8), np.float32), "b": np.ones((8, 64), np.float32)},
     )
 
 
@@ -47,7 +47,7 @@ def test_the_plan_for_given_sizes() -> None:
     (step,) = segments_of(plan)
     ready = native_plan(plan, step, {"rows": 5})
     assert ready is not None
-    assert [shape for _, shape in ready.outputs] == [(5, 2)]
+    assert [shape for _, shape in ready.outputs] == [(5, 64)]
     assert [bound.kernel for bound in ready.source.bound.steps] == ["gemm", "gemm"]
     assert buffer_bytes(ready.source.bound) == 5 * 8 * 4
     assert native_plan(plan, step, {"rows": 5}) is ready

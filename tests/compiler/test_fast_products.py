@@ -27,6 +27,7 @@ from sardonyx.compiler.native.products.strassen_step import multiply_quarters
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, erf
 from tests.compiler import steps
+from tests.compiler.machines import described
 from tests.compiler.steps import VARIANTS, Array, Memory
 from tests.compiler.test_gemm import place
 
@@ -266,7 +267,7 @@ def test_off_gives_the_bits_of_the_ordinary_kernel() -> None:
     ],
 )
 def test_declined(problem: Problem, says: str) -> None:
-    reason = declined(host_target(), problem)
+    reason = declined(described(takes_turns=True)["avx512vnni"], problem)
     assert reason is not None
     assert says in reason
 
@@ -284,16 +285,15 @@ def test_declined(problem: Problem, says: str) -> None:
 )
 def test_sums_cost_less_where_multiplications_take_longer(problem: Problem, in_turns: bool) -> None:
     """Products that take quarters only on machines that do a register's work in two turns, and those on any."""
-    targets = [replace(host_target("avx512vnni"), takes_turns=turns) for turns in (False, True)]
+    targets = [described(takes_turns=turns)["avx512vnni"] for turns in (False, True)]
     assert [declined(target, problem) is None for target in targets] == [not in_turns, True]
 
 
 def test_declined_where_memory_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert declined(host_target(), Problem(512, 768, 768)) is None
+    targets = described().values()
+    assert [declined(target, Problem(512, 768, 768)) for target in targets] == [None] * len(targets)
     monkeypatch.setattr(gemm_choice, "NEAR_L3", 0)
-    reason = declined(host_target(), Problem(512, 768, 768))
-    assert reason is not None
-    assert "far" in reason
+    assert all("far" in (declined(target, Problem(512, 768, 768)) or "") for target in targets)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

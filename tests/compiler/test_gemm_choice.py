@@ -24,11 +24,13 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout, argument_names
 from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets
+from sardonyx.compiler.llvm.target import Caches, Target, host_targets
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.runtime.memory.constant_memory import constant_empty
+from tests.compiler.machines import described
 
-TARGETS = (*host_targets().values(), *aarch64_targets(Caches()).values())
+TARGETS = tuple(described().values())
+FASTEST = described()["avx512vnni"]
 _SIGNATURE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
 
@@ -87,7 +89,7 @@ def test_a_team_shares_the_columns_of_a_single_row_where_they_are_worth_a_meetin
 
 def test_two_threads_end_together() -> None:
     """Whatever the sizes, where there are enough tiles to share; products too small to share stay in one piece."""
-    target = dataclasses.replace(TARGETS[0], caches=Caches(48 << 10, 1 << 20, 32 << 20))
+    target = dataclasses.replace(FASTEST, caches=Caches(48 << 10, 1 << 20, 32 << 20))
     tile, panel = tile_shape(target).rows, panel_columns(target)
     for m, n, k in [
         (2284, 249, 2), (399, 2554, 4), (24, 1129, 151), (15, 8 * panel, 721), (4 * tile, 40, 400), (128, 384, 1152),
@@ -106,7 +108,7 @@ def test_two_threads_end_together() -> None:
 
 def test_no_tile_is_too_low() -> None:
     """Tiles of a B that is not swept are as high as they can be, or lower where the last would wait for its sums."""
-    target = dataclasses.replace(TARGETS[0], caches=Caches(48 << 10, 1 << 20, 32 << 20))
+    target = dataclasses.replace(FASTEST, caches=Caches(48 << 10, 1 << 20, 32 << 20))
     most = tile_shape(target).rows
     for m in range(1, 4 * most):
         rows = choose_blocking(target, Problem(m, 1024, 1024)).tile_rows
@@ -116,7 +118,7 @@ def test_no_tile_is_too_low() -> None:
 
 
 def test_copies_follow_the_tuning() -> None:
-    target = TARGETS[0]
+    target = FASTEST
     problem = Problem(100, 3000, 1024, a_stride_bytes=4096)
     assert choose_blocking(target, problem).a_copy == 0
     copied = choose_blocking(target, problem, Tuning(bad_stride=4096))
@@ -125,7 +127,7 @@ def test_copies_follow_the_tuning() -> None:
 
 
 def test_what_depends_on_the_machine() -> None:
-    target = TARGETS[0]
+    target = FASTEST
     near = dataclasses.replace(target, caches=Caches(48 << 10, 1 << 20, 32 << 20), takes_turns=False)
     far = dataclasses.replace(target, caches=Caches(48 << 10, 2 << 20, 400 << 20))
     assert not asks_ahead(near)
@@ -190,10 +192,9 @@ def test_kernels_stay_inside_their_scratch(variant: str, a_layout: Layout, b_lay
     assert packed_words(target, product, 5, 1) == 5 * panel_columns(target, product)
 
 
-@pytest.mark.skipif("avx512" not in host_targets(), reason="tiles of AMX lie beside vectors of 512 bits")
 @pytest.mark.parametrize("rows", [1, 16])
 def test_threads_share_what_few_rows_read(rows: int) -> None:
-    target = host_targets()["avx512"]
+    target = described()["avx512"]
     for threads, least in ((1, 1), (2, 4)):
         problem = Problem(rows, 2304, 768, product="bf16 tiles", a="words", threads=threads)
         found = choose_blocking(target, problem)
@@ -201,10 +202,9 @@ def test_threads_share_what_few_rows_read(rows: int) -> None:
         assert (found.chunks == 1) == (threads == 1)
 
 
-@pytest.mark.skipif("avx512" not in host_targets(), reason="tiles of AMX lie beside vectors of 512 bits")
 def test_threads_share_rows_of_parts_where_each_has_many() -> None:
     caches = Caches(l1=48 << 10, l2=2 << 20, l3=105 << 20)
-    target = dataclasses.replace(host_targets()["avx512"], caches=caches)
+    target = dataclasses.replace(described()["avx512"], caches=caches)
     for m, threads, blocks in ((784, 2, 4), (400, 2, 2), (1600, 2, 8), (784, 4, 4), (784, 3, 3)):
         problem = Problem(m, 128, 512, product="f32 tiles", b="panels", threads=threads)
         found = choose_blocking(target, problem)

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx as sx
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, Scheme, Transforms
-from sardonyx.compiler.llvm.target import host_target, host_targets
+from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution import winograd
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
@@ -24,6 +24,7 @@ from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, exp
 from sardonyx.ops.windows import WindowAttributes
+from tests.compiler.machines import described
 from tests.compiler.steps import VARIANTS, Array, Memory, new_binder
 
 REAL = np.dtype(np.float32)
@@ -326,7 +327,7 @@ def test_what_is_not_finite_stays_where_it_belongs(where: str, scheme: Scheme) -
 
 
 def test_every_cut_covers_all_tiles_and_keeps_scratch_apart() -> None:
-    for target in host_targets().values():
+    for target in described().values():
         for sizes in (Sizes(1, 64, 64, 56, 56), Sizes(8, 512, 512, 7, 7), Sizes(1, 17, 33, 101, 5)):
             for scheme in SCHEMES.values():
                 points, outputs = scheme.points, scheme.outputs
@@ -345,7 +346,7 @@ def test_every_cut_covers_all_tiles_and_keeps_scratch_apart() -> None:
 
 def test_few_places_with_many_channels_take_small_tiles() -> None:
     """Of which the transformed filters are fewer bytes."""
-    target = host_target()
+    target = described(takes_turns=True)["avx512vnni"]
     assert choose(target, Sizes(1, 64, 64, 56, 56))[0] is SCHEMES[1, 4]
     scheme, cut, _ = choose(target, Sizes(1, 512, 512, 7, 7))
     assert scheme is SCHEMES[1, 2] or cut.from_taps
@@ -355,10 +356,10 @@ def test_few_places_with_many_channels_take_small_tiles() -> None:
 
 def test_blocks_stay_in_the_second_cache() -> None:
     """Where that costs few more ways through the filters."""
-    target = host_target()
-    for sizes in (Sizes(1, 32, 32, 160, 160), Sizes(1, 128, 128, 40, 40), Sizes(1, 128, 256, 40, 40, 2)):
-        _, cut, _ = choose(target, sizes)
-        assert cut.scratch <= 1.25 * target.caches.l2
+    for target in described().values():
+        for sizes in (Sizes(1, 32, 32, 160, 160), Sizes(1, 128, 128, 40, 40), Sizes(1, 128, 256, 40, 40, 2)):
+            _, cut, _ = choose(target, sizes)
+            assert cut.scratch <= 1.25 * target.caches.l2
 
 
 def test_declined() -> None:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.passes.base import PACKED_PRODUCTS, QDQ
+from tests.ops.exact_integers import narrow
 from tests.passes.models import operators, rewritten
 
 Array = np.ndarray[Any, Any]
@@ -65,7 +66,7 @@ class Model:
 def convolution(bias_scale: Any = None, kind: Any = np.uint8) -> onnx.ModelProto:
     model = Model(1, 4, 9, 9, kind=kind)
     scales = np.array([0.01, 0.02, 0.005, 0.03, 0.01, 0.02], np.float32)
-    w = model.weight("w", RNG.integers(-128, 128, (6, 4, 3, 3)).astype(np.int8), scales, axis=0)
+    w = model.weight("w", narrow(RNG, np.int8, 6, 4, 3, 3), scales, axis=0)
     factors = (np.float32(0.02) * scales).astype(np.float32) if bias_scale is None else bias_scale
     b = model.weight("b", RNG.integers(-500, 500, 6).astype(np.int32), factors, axis=0)
     model.add("Conv", ["x_d", w, b], "c", pads=[1, 1, 1, 1])
@@ -85,7 +86,7 @@ def pool_and_add() -> onnx.ModelProto:
 
 def product(*, real: bool) -> onnx.ModelProto:
     model = Model(3, 5, 12)
-    w = model.weight("w", RNG.integers(-128, 128, (12, 7)).astype(np.int8), RNG.uniform(0.01, 0.02, 7), axis=1)
+    w = model.weight("w", narrow(RNG, np.int8, 12, 7), RNG.uniform(0.01, 0.02, 7), axis=1)
     model.add("MatMul", ["x_d", w], "m")
     return model.finished("m" if real else model.pair("m", 0.2, 120))
 
@@ -99,7 +100,7 @@ def gemm(
     bias_scale: Any = None,
 ) -> onnx.ModelProto:
     model = Model(5, 12, kind=kind)
-    w = model.weight("w", RNG.integers(-128, 128, (7, 12)).astype(np.int8), scale, axis=0 if np.ndim(scale) else None)
+    w = model.weight("w", narrow(RNG, np.int8, 7, 12), scale, axis=0 if np.ndim(scale) else None)
     factor = np.float32(0.02) * np.asarray(scale, np.float32) if bias_scale is None else bias_scale
     bias = RNG.integers(-500, 500, bias_shape).astype(np.int32)
     b = model.weight("b", bias, factor, axis=0 if np.ndim(factor) else None)

@@ -42,6 +42,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No numbers in use from before or from a file, none left for later."""
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_in_use", {})
+    monkeypatch.setattr(module, "read_sections", read_sections)
     module.stored_numbers.cache_clear()
     yield
     module.stored_numbers.cache_clear()

@@ -1,4 +1,4 @@
-"""Channels-last and quantised convolutions and pools against onnxruntime."""
+"""Channels-last and quantised pools against onnxruntime, quantised convolutions against exact integers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.ops import exact_integers
 from tests.ops.microsoft import peer
 from tests.ops.microsoft.quantized import random, scale, steps
 
@@ -27,9 +28,8 @@ def test_qlinear_conv(dtype: type, channels_last: int, attributes: dict[str, Any
     w = random(generator, np.int8, 8, 4 // group, *attributes["kernel_shape"])
     per_filter = (generator.random(8) * 0.01 + 0.001).astype(np.float32)
     bias = generator.integers(-3000, 3000, 8).astype(np.int32)
-    x = np.moveaxis(x, 1, -1).copy() if channels_last else x
     inputs = [
-        x,
+        np.moveaxis(x, 1, -1).copy() if channels_last else x,
         scale(0.02),
         np.array(5, dtype),
         w,
@@ -39,15 +39,11 @@ def test_qlinear_conv(dtype: type, channels_last: int, attributes: dict[str, Any
         np.array(9, dtype),
         bias,
     ]
-    steps(
-        "QLinearConv",
-        inputs,
-        1,
-        {**attributes, "group": group, "channels_last": channels_last},
-        constants=[1, 2, 3, 4, 5, 6, 7, 8],
-        allowed=1,
-        share=0.01,
-    )
+    sums = exact_integers.convolution(x, w, inputs[2], group=group, **attributes) + bias.reshape(8, 1, 1)
+    real = sums * (0.02 * per_filter.astype(np.float64).reshape(8, 1, 1) / 0.1)
+    more = {**attributes, "group": group, "channels_last": channels_last}
+    (found,) = peer.run("QLinearConv", inputs, 1, more, constants=[1, 2, 3, 4, 5, 6, 7, 8])
+    exact_integers.assert_quantised(found, np.moveaxis(real, 1, -1) if channels_last else real, inputs[7])
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])

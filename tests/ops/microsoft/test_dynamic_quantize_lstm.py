@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.ops.exact_integers import narrow
 from tests.ops.microsoft import peer
-from tests.ops.microsoft.quantized import random
 
 STEPS, BATCH, SIZE, HIDDEN = 5, 3, 6, 4
 
@@ -22,14 +22,14 @@ def inputs(dtype: type, directions: int, per_channel: bool, optional: bool) -> l
 
     def scales() -> np.ndarray:
         shape = (directions, columns) if per_channel else (directions,)
-        return (generator.random(shape) * 0.005 + 0.005).astype(np.float32)
+        return (generator.random(shape) * 0.01 + 0.005).astype(np.float32)
 
     zero = np.zeros((directions, columns) if per_channel else (directions,), dtype)
     zero += 0 if dtype == np.int8 else 128
     return [
         normal(STEPS, BATCH, SIZE),
-        random(generator, dtype, directions, SIZE, columns),
-        random(generator, dtype, directions, HIDDEN, columns),
+        narrow(generator, dtype, directions, SIZE, columns),
+        narrow(generator, dtype, directions, HIDDEN, columns),
         normal(directions, 2 * columns) if optional else None,
         np.array([5, 2, 4], np.int32) if optional else None,
         normal(directions, BATCH, HIDDEN) if optional else None,

@@ -1,4 +1,4 @@
-"""Integer matrix products against onnxruntime."""
+"""Integer matrix products against exact integers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.ops.microsoft.linear_quantization import integer_product
+from tests.ops import exact_integers
 from tests.ops.microsoft import peer
-from tests.ops.microsoft.quantized import random, scale, steps
+from tests.ops.microsoft.quantized import random, scale
 
 
 def parameters(generator: np.random.Generator, columns: int | None, dtype: type) -> tuple[Any, Any]:
@@ -34,21 +35,12 @@ def test_matmul_integer_to_float(
     a_scale, a_zero = parameters(generator, None, a_type)
     b_scale, b_zero = parameters(generator, right[-1] if per_column and len(right) == 2 else None, b_type)
     bias = generator.standard_normal(right[-1]).astype(np.float32) if optional else None
-    peer.compare(
-        "MatMulIntegerToFloat",
-        [
-            random(generator, a_type, *left),
-            random(generator, b_type, *right),
-            a_scale,
-            b_scale,
-            a_zero if optional else None,
-            b_zero if optional else None,
-            bias,
-        ],
-        [1],
-        rtol=1e-5,
-        atol=1e-4,
-    )
+    a, b = random(generator, a_type, *left), random(generator, b_type, *right)
+    zeros = [a_zero, b_zero] if optional else [None, None]
+    exact = exact_integers.product(a, b, *zeros) * (np.float64(a_scale) * b_scale) + (0 if bias is None else bias)
+    (found,) = peer.run("MatMulIntegerToFloat", [a, b, a_scale, b_scale, *zeros, bias], [1])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("b_type", [np.uint8, np.int8])
@@ -60,13 +52,21 @@ def test_dynamic_quantize_matmul(b_type: type, left: Any, right: Any, per_column
     b_scale, b_zero = parameters(generator, right[-1] if per_column else None, b_type)
     bias = generator.standard_normal(right[-1]).astype(np.float32) if optional else None
     a = (generator.standard_normal(left) * 3 + 1).astype(np.float32)
-    peer.compare(
-        "DynamicQuantizeMatMul",
-        [a, random(generator, b_type, *right), b_scale, b_zero if optional else None, bias],
-        [1],
-        rtol=1e-5,
-        atol=1e-4,
-    )
+    b = random(generator, b_type, *right)
+    codes, a_scale, a_zero = quantised(a)
+    sums = exact_integers.product(codes, b, a_zero, b_zero if optional else None)
+    exact = sums * (np.float64(a_scale) * b_scale) + (0 if bias is None else bias)
+    (found,) = peer.run("DynamicQuantizeMatMul", [a, b, b_scale, b_zero if optional else None, bias], [1])
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
+
+
+def quantised(x: np.ndarray) -> tuple[np.ndarray, np.float32, np.ndarray]:
+    """Bytes, scale and zero point as ONNX's DynamicQuantizeLinear gives them."""
+    low, high = np.float32(min(0, x.min())), np.float32(max(0, x.max()))
+    step = (high - low) / np.float32(255)
+    zero = np.rint(-low / step).astype(np.uint8)
+    return np.clip(np.rint(x / step) + zero, 0, 255).astype(np.uint8), step, zero
 
 
 @pytest.mark.parametrize("value", [0.0, 2.5, -2.5])
@@ -104,11 +104,17 @@ def test_qgemm(
     c = None if bias is None else generator.integers(-20000, 20000, bias).astype(np.int32)
     inputs = [a, a_scale, a_zero, b, b_scale, b_zero, c]
     attributes = {"transA": transposed & 1, "transB": transposed >> 1, "alpha": 0.5}
+    left, right = (a.T if transposed & 1 else a), (b.T if transposed & 2 else b)
+    sums = exact_integers.product(left, right, a_zero, b_zero) + (0 if c is None else c)
+    exact = sums * (0.5 * np.float64(a_scale) * b_scale)
     if quantised:
         target = [scale(0.5), np.array(60, a_type)]
-        steps("QGemm", [*inputs, *target], [peer.element_type(a)], attributes, allowed=1, share=0.03)
+        (found,) = peer.run("QGemm", [*inputs, *target], [peer.element_type(a)], attributes)
+        exact_integers.assert_quantised(found, exact / 0.5, target[1])
     else:
-        peer.compare("QGemm", inputs, [1], attributes, rtol=1e-5, atol=1e-4)
+        (found,) = peer.run("QGemm", inputs, [1], attributes)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(
