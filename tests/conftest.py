@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -17,6 +20,63 @@ engine_store.LEAST_SECONDS = float("inf")
 
 # Work is cut by the default figures, whatever `sardonyx tune-kernels` measured of this machine.
 tuned.read_sections = lambda key: {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--without-named-targets",
+        action="store_true",
+        help="leave out tests that name the instruction sets that they are of: no mask changes what they find",
+    )
+    parser.addoption(
+        "--add-results",
+        metavar="FILE",
+        type=Path,
+        help="count the results of an earlier run in the closing line, too: the file that its --junit-xml wrote",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("--add-results")
+    if path is not None and not path.is_file():
+        raise pytest.UsageError(f"--add-results: there is no file {path}; the run that writes it did not end")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--without-named-targets"):
+        return
+    named = [item for item in items if _names_its_target(item)]
+    if named:
+        config.hook.pytest_deselected(items=named)
+        items[:] = [item for item in items if not _names_its_target(item)]
+
+
+def _names_its_target(item: pytest.Item) -> bool:
+    """By a mark, or by a parameter `variant`, which is the name of one."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return item.get_closest_marker("names_targets") is not None or bool(parameters.get("variant"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    path = config.getoption("--add-results")
+    if path is not None:
+        for kind, report in _earlier_reports(path):
+            terminalreporter.stats.setdefault(kind, []).append(report)
+
+
+def _earlier_reports(path: Path) -> Iterator[tuple[str, pytest.TestReport]]:
+    """What --junit-xml wrote of each test, as the terminal counts it."""
+    for case in ElementTree.parse(path).iter("testcase"):
+        parts = {part.tag: part.get("message", "") for part in case}
+        kind = next((kind for tag, kind in _KINDS.items() if tag in parts), "passed")
+        file, name = case.get("classname", ""), case.get("name", "")
+        told = parts.get("skipped", "")
+        longrepr = (file, 0, told) if kind == "skipped" else next(iter(parts.values()), None)
+        outcome = "failed" if kind == "error" else kind
+        yield kind, pytest.TestReport(f"{file}::{name}", (file, 0, name), {}, outcome, longrepr, "call")
+
+
+_KINDS = {"failure": "failed", "error": "error", "skipped": "skipped"}
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,8 @@ from sardonyx.compiler.llvm.target import Caches
 from sardonyx.compiler.native.convolution.algorithm import Rates
 from tests.compiler.machines import described
 
+pytestmark = pytest.mark.names_targets
+
 MB = 1 << 20
 TARGET = described(Caches(32 << 10, MB, 32 * MB))["avx512"]
 FLOPS = 1e8  # of an item in a layer

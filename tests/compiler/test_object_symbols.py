@@ -34,6 +34,8 @@ SYSTEM = {
 POOL = {"posix_memalign", "madvise", "free", "PyCapsule_GetContext", "PyCapsule_GetPointer"}
 ALLOWED = {"memcpy", "memmove", "memset", *(name for name, _, _ in MATHEMATICS), *SYSTEM, *POOL}
 
+pytestmark = pytest.mark.names_targets
+
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 # Machines whose other types are tested where another one converts them: with all of their instructions, and more.
 CONVERTS_AS = {"avx512vnni": "amx"}

@@ -18,7 +18,10 @@ from sardonyx.runtime.threads.team import FINISHED
 from tests.compiler.aarch64.machine import emulated, missing
 from tests.compiler.aarch64.plans import run_plan
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}")
+pytestmark = [
+    pytest.mark.names_targets,
+    pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}"),
+]
 
 Array = np.ndarray[Any, Any]
 F32 = np.dtype(np.float32)

@@ -14,7 +14,10 @@ from sardonyx.compiler.llvm.types import F64, I8, I32, I64, PTR
 from tests.compiler.aarch64.machine import emulated, missing, neon
 from tests.compiler.machines import load, visit_of
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}")
+pytestmark = [
+    pytest.mark.names_targets,
+    pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}"),
+]
 
 
 def new_kernel() -> Function:

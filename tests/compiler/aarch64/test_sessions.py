@@ -19,7 +19,10 @@ from tests.compiler.aarch64.machine import emulated, missing, neon
 from tests.compiler.aarch64.plans import run_plan, run_rounds
 from tests.compiler.small_models import SMALL_MODELS, Array
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}")
+pytestmark = [
+    pytest.mark.names_targets,
+    pytest.mark.skipif(bool(missing()), reason=f"AArch64 is not emulated: {missing()}"),
+]
 
 
 @pytest.fixture
