@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from sardonyx.compiler.llvm.codegen import Loader, compile_object
+from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.cpu_features import AMX, AVX512
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary, library
+from sardonyx.compiler.llvm.loading import Loader
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, x86_64_targets
 from tests.compiler.aarch64.machine import EmulatedLibrary, emulated, missing
 

@@ -174,7 +174,8 @@ def test_products_use_the_instructions_of_the_target(
 
 _FAR_APART = """
 import ctypes, mmap
-from sardonyx.compiler.llvm.codegen import Loader, compile_object
+from sardonyx.compiler.llvm.codegen import compile_object
+from sardonyx.compiler.llvm.loading import Loader
 from sardonyx.compiler.llvm.target import host_target
 
 target = host_target("")

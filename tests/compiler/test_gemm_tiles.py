@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.llvm.codegen import Loader, compile_assembly, compile_object
+from sardonyx.compiler.llvm.codegen import compile_assembly, compile_object
 from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout
 from sardonyx.compiler.llvm.library import Emit, Kernel, KernelLibrary, library
+from sardonyx.compiler.llvm.loading import Loader
 from sardonyx.compiler.llvm.target import Caches, host_target, host_targets, x86_64_targets
 from sardonyx.compiler.native.products import gemm_step
 from sardonyx.compiler.native.products.gemm_step import multiply

@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sardonyx._version import __version__
-from sardonyx.compiler.llvm.codegen import Loader, compile_object, llvm_version
+from sardonyx.compiler.llvm.codegen import compile_object, llvm_version
 from sardonyx.compiler.llvm.jobs import JOBS, Job
+from sardonyx.compiler.llvm.loading import Loader
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.light_dataclass import dataclass
