@@ -243,10 +243,18 @@ def __getattr__(name: str) -> Any:
     from sardonyx.runtime.native.collector import paused
 
     with whole(), paused():
-        module = importlib.import_module(f"{__name__}.{_HOMES.get(name) or _SUBMODULES[name]}")
+        module = _imported(f"{__name__}.{_HOMES.get(name) or _SUBMODULES[name]}")
     value: Any = getattr(module, name) if name in _HOMES else module
     globals()[name] = value
     return value
+
+
+def _imported(name: str) -> Any:
+    """A module; `errors.Fail` where there is too little address space for it, or for NumPy, which it may need."""
+    from sardonyx.runtime.memory import address_space
+
+    address_space.require_numpy()
+    return address_space.typed(f"Importing {name}")(importlib.import_module)(name)
 
 
 def __dir__() -> list[str]:

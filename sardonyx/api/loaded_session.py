@@ -35,6 +35,7 @@ from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import RefusedError, execute
 from sardonyx.runtime.file_state import file_state
 from sardonyx.runtime.forks import free_in_child, whole
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.constant_memory import WEIGHTS
 from sardonyx.runtime.memory.mapped_pages import check_unwritten
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
@@ -60,6 +61,7 @@ _NO_ADAPTERS: Mapping[str, Any] = {}
 class LoadedSession:
     """Made once, run from any number of threads."""
 
+    @address_space.typed("Making the session")
     def __init__(
         self,
         source: str | bytes | ModelProto,
@@ -153,6 +155,7 @@ class LoadedSession:
 
     # Running
 
+    @address_space.typed("The run")
     def run(
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[Any]:
@@ -231,6 +234,7 @@ class LoadedSession:
                 way.prepare(call, feeds)
         self._last_look = look
 
+    @address_space.typed("The run")
     def execute(
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[Any]:
@@ -270,6 +274,7 @@ class LoadedSession:
             warn_of_other_shapes(self._declared, names, results, self._logger)
         return results
 
+    @address_space.typed("The run")
     def run_streamed(
         self, output_names: Sequence[str], feeds: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> StreamedRun:

@@ -13,6 +13,7 @@ from sardonyx.api.building import provider_choice
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values.ort_value import OrtValue
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.native import collector
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class InferenceSession:
 
     _sess: CoreSession | None
 
+    @address_space.typed("Making the session")
     def __init__(
         self,
         path_or_bytes: str | bytes | os.PathLike[str] | ModelProto,
@@ -162,7 +164,10 @@ class InferenceSession:
             and run_options is None
             and (output_names is None or output_names == self._output_list)
         ):
-            results = self._fast(None, input_feed)
+            try:
+                results = self._fast(None, input_feed)
+            except MemoryError:  # the long way says what it was for
+                results = None
             if results is not None:
                 return results
         session = self._session()

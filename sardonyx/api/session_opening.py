@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sardonyx import errors, log
+from sardonyx.api.building import late_build
 from sardonyx.api.building.built import Built
 from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.engines import engine_source, engine_store, live_models
@@ -29,11 +30,20 @@ if TYPE_CHECKING:
     from sardonyx.api.building.session_build import Source
     from sardonyx.api.engines.held_files import HeldFiles
 
+# Whether a session from an engine loads at once what it needs for sizes that the engine has no plan for.
+_COMPILER = "sardonyx.engine_compiler"
+
 
 def open_session(request: SessionRequest) -> Built:
     """What `build` gives, from the engine that an earlier session kept, or else with a way to keep one."""
     with (request.streams or Streams()).serving():
-        return _opened(request)
+        built = _opened(request)
+    if built.is_stored and is_on(request.options._config, _COMPILER):
+        from sardonyx.compiler.llvm import codegen
+
+        built.compiled()
+        codegen.load()
+    return built
 
 
 def _opened(request: SessionRequest) -> Built:
@@ -173,15 +183,11 @@ def build(request: SessionRequest) -> Built:
         from sardonyx.api.engines.compiled_engine import build_again
 
         return build_again(given, request)
-    from sardonyx.api.building import session_build
-
-    return session_build.build(request)
+    return late_build.build(request)
 
 
 def effective_options(source: Source, options: SessionOptions) -> SessionOptions:
     """`session_build.effective_options`, imported when it is needed; engines have their options inside."""
     if engine_source.find(source, options) is not None:
         return options
-    from sardonyx.api.building import session_build
-
-    return session_build.effective_options(source, options)
+    return late_build.effective_options(source, options)

@@ -23,6 +23,7 @@ from sardonyx.compiler.bound_step import ComputedBuffer
 from sardonyx.compiler.computation import Computation
 from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.joint_results import Rooms, Slice
+from sardonyx.compiler.llvm.compiler_process import held
 from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.new_sizes.looks import Looks
@@ -124,6 +125,7 @@ class Segment:
         """The places of those inputs whose contents it reads."""
         return tuple(place for place, value in enumerate(self.inputs) if value in self.steering)
 
+    @held()
     def bind(
         self, shapes: Sequence[Sequence[int]], contents: Sequence[Array] = (), *, rehearses: bool = False
     ) -> tuple[Bound, dict[int, Array]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sardonyx import errors
 from sardonyx.runtime.context import RunContext
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.plan import ABSENT, Plan, Step, Value
 
 if TYPE_CHECKING:
@@ -115,7 +116,11 @@ def _typed(error: Exception) -> errors.OnnxRuntimeError:
     """The typed form of whatever a step's function raised."""
     if isinstance(error, errors.OnnxRuntimeError):
         return error
-    text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, MemoryError):
+        text = " ".join(str(error).split()) or type(error).__name__
         return errors.Fail(f"Failed to allocate memory for requested buffer: {text}")
+    failed = address_space.explained(error, "The node")
+    if failed is not None:
+        return failed
+    text = " ".join(str(error).split()) or type(error).__name__
     return errors.Fail(f"{type(error).__name__}: {text}")

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from types import TracebackType
 
+from sardonyx.runtime.memory import address_space
+
 
 class Helpers:
     """Up to `most` threads, which start when there is work for them and end with the block; for one thread's use."""
@@ -51,7 +53,7 @@ class Helpers:
     def _started(self, wanted: int) -> int:
         """So many threads, or as many as there are."""
         wanted = min(wanted, self._most)
-        while len(self._threads) < wanted:
+        while len(self._threads) < wanted and address_space.has_spare():
             thread = threading.Thread(target=_help, args=(self._turns,), name=self._name)
             try:
                 thread.start()

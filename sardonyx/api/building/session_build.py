@@ -38,6 +38,7 @@ from sardonyx.api.options.rewrite_settings import rewrite_settings, rewrites_lef
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values import value_layout
+from sardonyx.compiler.llvm.compiler_process import held
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
 from sardonyx.passes.base import Level
@@ -60,6 +61,7 @@ _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
 _SAVED_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
+@held()
 def build(request: SessionRequest) -> Built:
     """Load, change, place and compile a model as a request says, and save it where its options ask for that."""
     with (request.streams or Streams()).serving():

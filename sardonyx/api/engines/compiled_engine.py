@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sardonyx import errors, log
 from sardonyx._version import __version__
+from sardonyx.api.building import late_build
 from sardonyx.api.building.built import Built
 from sardonyx.api.building.session_request import SessionRequest
 from sardonyx.api.engines.engine_source import EngineSource, damaged
@@ -258,6 +259,4 @@ def _problem(given: EngineSource, settings: RunSettings, may_run: bool) -> str:
 
 
 def _build(given: EngineSource, request: SessionRequest) -> Built:
-    from sardonyx.api.building.session_build import build
-
-    return build(_of_model_in(given, request))
+    return late_build.build(_of_model_in(given, request))

@@ -22,6 +22,7 @@ from sardonyx.compiler.stored.stored_program import StoredProgram, segments_in, 
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections
 from sardonyx.runtime.forks import free_in_child
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.native.native_segment import BindingError, PlanKey, ReadyPlan
 
 # Seconds that a process waits at its end for engines that are being written; one that is not whole then is lost.
@@ -84,6 +85,9 @@ class Keeper:
             self._seen.update(new)
             self._keys = [*new, *(self._keys or [])]
             if not self._is_writing:
+                if not address_space.has_spare():
+                    self._logger.info("no engine is kept of this model: there is little address space left", "engine")
+                    return False
                 writer = threading.Thread(target=self._write, name="sardonyx-engine", daemon=True)
                 try:
                     writer.start()
@@ -108,7 +112,7 @@ class Keeper:
             written, self._has_written = self._keys, True
             try:
                 self._store.keep(self._states, written or [], self._made)
-            except (NotStorableError, OSError) as error:
+            except (NotStorableError, OSError, MemoryError, errors.OnnxRuntimeError) as error:
                 self._logger.info(f"no engine is kept of this model: {error}", "engine")
 
     def _made(self, keys: Sequence[PlanKey]) -> tuple[Mapping[str, Any], Sections]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.api.building import late_build
 from sardonyx.api.building.built import Built
 from sardonyx.api.building.model_metadata import ModelMetadata
 from sardonyx.api.building.signature import Declared, Signature, ValueKind
@@ -138,12 +139,22 @@ class LaterSession:
         """What the model is made into."""
         with whole(), self._lock:
             if self._built is None:
+                self._require_room()
                 self._built = self._build()
             return self._built
+
+    @staticmethod
+    def _require_room() -> None:
+        late_build.require_room(
+            "Compiling for sizes, or outputs, that the engine has no plan for",
+            ", compile the engine for them (sardonyx.engine_profiles), or let the session load what compiles when it "
+            "is made (sardonyx.engine_compiler)",
+        )
 
     def segment(self, number: int) -> NativeSegment:
         """A segment of that; `Fail` where it is not like the engine's."""
         if self._segments is None:
+            self._require_room()  # before any of it is imported: a module that is half made stays so
             from sardonyx.api.engines.engine_keeper import program_of
             from sardonyx.compiler.stored.stored_plan import NotStorableError
 

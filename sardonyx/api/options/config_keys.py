@@ -371,6 +371,13 @@ _TABLE = (
         "the first run of a model file leaves an engine from which later sessions begin at once",
     ),
     _on_off(
+        "sardonyx.engine_compiler",
+        "0",
+        "works",
+        "a session from an engine loads the model and what compiles when it is made, not in the run for whose sizes "
+        "the engine has no plan",
+    ),
+    _on_off(
         "sardonyx.external_hard_links",
         "0",
         "works",

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
+from sardonyx import errors
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.threads.interrupts import STOP_WORDS, StopField
 
@@ -36,9 +37,11 @@ class StreamedRun(Iterator[tuple[str, Any]]):
         _RUNNING.add(self._stop)
         try:
             self._thread.start()
-        except BaseException:  # no more threads, or a signal's handler: one that has begun ends by itself
+        except BaseException as error:  # no more threads, or a signal's handler: one that has begun ends by itself
             self._stop.set()
             _RUNNING.discard(self._stop)
+            if isinstance(error, RuntimeError):
+                raise errors.Fail(f"A streamed run needs a thread of its own, and there is none: {error}") from error
             raise
 
     def __next__(self) -> tuple[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.unlocked import generated
 from sardonyx.runtime.forks import around_forks
+from sardonyx.runtime.memory import address_space
 
 
 @functools.cache
@@ -67,7 +68,22 @@ def compile_assembly(text: str, target: Target) -> str:
     return _generated(text, target, as_object=False).decode()
 
 
+def load() -> None:
+    """Load LLVM now, rather than with the first kernel; not where address space is scarce, as processes compile then"""
+    if not address_space.is_scarce():
+        binding()
+
+
 def _generated(text: str, target: Target, *, as_object: bool) -> bytes:
+    if address_space.is_scarce():  # LLVM ends the process in which it gets no memory
+        from sardonyx.compiler.llvm.compiler_process import generate_apart
+
+        return generate_apart(text, target, as_object=as_object)
+    return generate_here(text, target, as_object=as_object)
+
+
+def generate_here(text: str, target: Target, *, as_object: bool) -> bytes:
+    """The object file of a module, or its assembly, made in this process. ValueError where the text is no module."""
     with _GENERATING:
         idle = _MACHINES.setdefault((target, _LEVEL), [])
         try:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from sardonyx.runtime.forks import around_forks
+from sardonyx.runtime.memory import address_space
 
 
 class Job:
@@ -60,7 +61,7 @@ class Jobs:
         job = Job(self, work)
         with self._changed:
             self._waiting[job] = None
-            starts = self._helpers < min(helpers, len(self._waiting))
+            starts = self._helpers < min(helpers, len(self._waiting)) and address_space.has_spare()
             self._helpers += starts
         if starts:
             try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.forks import free_in_child, whole
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.native.native_segment import NativeSegment
 from sardonyx.runtime.plan import Plan, Slot, Step, StepCall, Value
 from sardonyx.runtime.random_state import serving_streams
@@ -119,6 +120,7 @@ class RestoredProgram:
         data, node = self._nodes[content["node"]]
 
         def make() -> StepCall:
+            _require_room()
             from sardonyx.compiler.stored.restored_node import restored_call
 
             return restored_call(data.tobytes(), node)
@@ -140,6 +142,7 @@ class RestoredProgram:
         data, node = self._nodes[content["node"]]
 
         def make() -> Flow:
+            _require_room()
             from sardonyx.compiler.stored.restored_node import restored_operator
             from sardonyx.ops.framework.operator import ControlFlow
 
@@ -148,3 +151,15 @@ class RestoredProgram:
             return operator.flow()
 
         return _LaterFlow(make)
+
+
+# Address space that operators take with onnx and onnx-ir.
+_OPERATOR_BYTES = 30 << 20
+
+
+def _require_room() -> None:
+    address_space.require_import(
+        "sardonyx.compiler.stored.restored_node",
+        _OPERATOR_BYTES,
+        "A step on the host, for which onnx and onnx-ir are imported,",
+    )

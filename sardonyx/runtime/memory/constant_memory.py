@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
-from sardonyx.runtime.memory.memory import require
+from sardonyx.runtime.memory.memory import require, unavailable
 
 Array = np.ndarray[Any, Any]
 
@@ -71,7 +72,7 @@ def constant_empty(count: int, dtype: np.dtype[Any]) -> Array:
     """
     nbytes = count * dtype.itemsize
     require(nbytes, WEIGHTS)
-    if nbytes >= MOST:
+    if nbytes >= MOST or (nbytes >= LEAST and not address_space.has_spare()):  # a piece is a reserve, too
         return _system_memory(nbytes).view(dtype)
     if nbytes >= LEAST:
         return _CUTTING.cut(nbytes).view(dtype)
@@ -131,7 +132,10 @@ def _system_memory(nbytes: int) -> Array:
         room = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
         first = -int(room.__array_interface__["data"][0]) % mmap.PAGESIZE
         return room[first : first + nbytes]
-    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, MemoryError):
+        raise unavailable(nbytes, WEIGHTS) from None
     if nbytes >= _LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a system without large pages
             pages.madvise(mmap.MADV_HUGEPAGE)

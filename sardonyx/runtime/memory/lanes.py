@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from sardonyx.light_enum import Numbers
-from sardonyx.runtime.memory.memory import MemoryLimit, require
+from sardonyx.runtime.memory.memory import MemoryLimit, require, unavailable
 from sardonyx.runtime.native_plan import NativePlan
 
 ALIGNMENT = 64
@@ -59,11 +59,14 @@ class Memory:
         self._charge = None if limit is None else limit.charge(nbytes, what)
         huge = nbytes >= 2 * _HUGE
         whole = max(1, nbytes) + (_HUGE if huge else 0)
-        self._map = (
-            mmap.mmap(-1, whole)
-            if os.name == "nt"
-            else mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        )
+        try:
+            self._map = (
+                mmap.mmap(-1, whole)
+                if os.name == "nt"
+                else mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            )
+        except (OSError, MemoryError):
+            raise unavailable(nbytes, what) from None
         self._first = ctypes.c_char.from_buffer(self._map)
         self.address = ctypes.addressof(self._first)
         self.nbytes = nbytes

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from sardonyx import errors
 from sardonyx.runtime.control_groups import group_folders
+from sardonyx.runtime.memory import address_space
 
 # Buffers below this are not worth a look at the machine.
 CHECKED_BYTES = 64 << 20
@@ -54,9 +55,16 @@ def require(nbytes: int, what: str) -> None:
         return
     left = available_bytes() - _RESERVE
     if nbytes > left:
-        raise errors.Fail(
-            f"Failed to allocate memory for requested buffer of size {nbytes} ({what}; {max(left, 0)} bytes are left)"
-        )
+        raise unavailable(nbytes, what, left)
+
+
+def unavailable(nbytes: int, what: str, left: int | None = None) -> errors.Fail:
+    """The error for a buffer that is not to be had, where `left` bytes are; what there is now if that is None."""
+    if left is None:
+        left = max(0, min(_candidates()))
+    return errors.Fail(
+        f"Failed to allocate memory for requested buffer of size {nbytes} ({what}; {max(left, 0)} bytes are left)"
+    )
 
 
 class MemoryLimitError(errors.Fail):
@@ -163,7 +171,7 @@ def _candidates() -> Iterable[int]:
             most, used = _number(f"{folder}/{limit}"), _number(f"{folder}/{usage}")
             if most is not None and used is not None:
                 yield most - used + (_entry(f"{folder}/memory.stat", inactive, 1) or 0)
-    own = _own_limit()
+    own = address_space.left()
     if own is not None:
         yield own
 
@@ -179,21 +187,6 @@ def _machine() -> int:
         except (ValueError, OSError, AttributeError):
             continue
     return 1 << 62
-
-
-def _own_limit() -> int | None:
-    """What the address space limit of this process (RLIMIT_AS) leaves."""
-    try:
-        import resource
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit == resource.RLIM_INFINITY:
-            return None
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[0])
-    except (ImportError, OSError, ValueError):
-        return None
-    return limit - pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _number(path: str) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sardonyx import errors
+from sardonyx import errors, log
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
@@ -29,7 +30,7 @@ from sardonyx.runtime.threads.team import TERMINATED as STOPPED
 from sardonyx.runtime.threads.team import ThreadTeam
 
 if TYPE_CHECKING:
-    from sardonyx.runtime.trace import Trace, Work
+    from sardonyx.runtime.trace import Work
 
 Array = np.ndarray[Any, Any]
 Shapes = tuple[tuple[int, ...], ...]
@@ -200,11 +201,21 @@ class NativeSegment:
     def _signature(self, shapes: Shapes, contents: Sequence[Array]) -> Signature:
         return (shapes, tuple([array.tobytes() for array in contents])) if self.steering_places else shapes
 
-    def _plan_traced(self, shapes: Shapes, arrays: Sequence[Array], trace: Trace | None) -> ReadyPlan:
-        """The plan for these inputs; where a node does not take them, the trace shows that node."""
+    def _plan_traced(self, shapes: Shapes, arrays: Sequence[Array], context: RunContext) -> ReadyPlan:
+        """The plan for these inputs; where a node does not take them, the trace shows that node.
+
+        A line of the log says how long making a new one took.
+        """
+        trace = context.trace
         start = 0 if trace is None else trace.now()
+        made, began = self._plans_made, time.perf_counter()
         try:
-            return self.plan_for(shapes, [arrays[place] for place in self.steering_places])
+            ready = self.plan_for(shapes, [arrays[place] for place in self.steering_places])
+            if self._plans_made != made and context.logger.is_enabled(log.Severity.INFO):
+                sizes = ", ".join(f"{name} {list(shape)}" for name, shape in zip(self.names, shapes, strict=True))
+                took = (time.perf_counter() - began) * 1e3
+                context.logger.info(f"the run had to compile for new sizes, in {took:.0f} ms: {sizes}", "segment")
+            return ready
         except BindingError as error:
             if trace is not None:
                 trace.node(error.work, start, trace.now())
@@ -301,7 +312,7 @@ class NativeSegment:
     def _ready(self, context: RunContext, arrays: Sequence[Array]) -> ReadyPlan:
         """The plan for these inputs, which has memory for its outputs."""
         shapes = tuple([array.shape for array in arrays])
-        ready = self._plans.get(shapes) or self._plan_traced(shapes, arrays, context.trace)
+        ready = self._plans.get(shapes) or self._plan_traced(shapes, arrays, context)
         memory.require(ready.result_bytes, "the outputs of native steps")
         return ready
 

@@ -21,7 +21,7 @@ from sardonyx.kernel.program import View
 from sardonyx.runtime.memory import memory
 from sardonyx.runtime.native.array_address import address_of
 
-_FIRST_ROOM = 64 << 20
+_FIRST_ROOM = 1 << 20
 
 
 class _Room:
@@ -31,17 +31,22 @@ class _Room:
         self._reserve(_FIRST_ROOM)
 
     def _reserve(self, nbytes: int) -> None:
-        try:
-            room = np.empty(nbytes, np.uint8)
-        except MemoryError:
-            memory.require(nbytes, "a view")  # says it in the words of every other buffer
-            raise
+        room = np.empty(nbytes, np.uint8)
         self._held = room, address_of(room)
+
+    def _reserve_exactly(self, nbytes: int) -> None:
+        try:
+            self._reserve(nbytes)
+        except MemoryError:
+            raise memory.unavailable(nbytes, "a view") from None
 
     def large_enough(self, nbytes: int) -> tuple[Array, int]:
         """An array of at least so many bytes, and where it begins."""
         if nbytes > self._held[0].nbytes:
-            self._reserve(max(nbytes, 2 * self._held[0].nbytes))
+            try:
+                self._reserve(1 << (nbytes - 1).bit_length())  # a power of two, so that it seldom grows
+            except MemoryError:
+                self._reserve_exactly(nbytes)
         return self._held
 
 
