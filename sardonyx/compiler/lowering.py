@@ -70,7 +70,7 @@ def lower_node(node: ir.Node, inference: Inference) -> tuple[Operator, Kernel | 
             dtypes.append(numpy_dtype(fact.type.dtype) if isinstance(fact.type, ir.TensorType) else None)
     try:
         return operator, operator.lower(dtypes)
-    except errors.OnnxRuntimeError:
+    except (MemoryError, errors.OnnxRuntimeError):
         raise
     except Exception as error:  # whatever an operator cannot make sense of is the node's typed error
         raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}): {type(error).__name__}: {error}") from error

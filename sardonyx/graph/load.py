@@ -30,6 +30,7 @@ from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
 from sardonyx.runtime.files.opening import IrregularError, open_file
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_open_file, named_path, read_open_file
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
@@ -153,7 +154,8 @@ def _model_of(
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:  # the checks above leave nothing that onnx-ir refuses, as far as is known
-        raise errors.Fail(f"This is an invalid model. {_innermost(error)}") from error
+        failed = address_space.explained(error, "Loading the model")
+        raise failed or errors.Fail(f"This is an invalid model. {_innermost(error)}") from error
     put_back(long_attributes, model.graph)
     restore_maps(model)
     _read_tensors(model, reader)

@@ -12,6 +12,7 @@ from sardonyx.runtime.files.engine_file import DamagedError, SealedEngine, map_s
 from sardonyx.runtime.files.model_folder import ModelFolder, open_found
 from sardonyx.runtime.files.opening import open_file
 from sardonyx.runtime.files.own_files import ENGINE_HEAD
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.mapped_pages import map_open_file
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _mapped(file: BinaryIO, path: str) -> EngineSource:
     try:
         return EngineSource(repr(path), map_sealed(file, path))
     except (DamagedError, OSError) as error:
-        raise damaged(repr(path), error) from error
+        raise address_space.explained(error, f"Opening {path!r}") or damaged(repr(path), error) from error
 
 
 def _opened(name: str, data: memoryview, status: os.stat_result | None) -> EngineSource:

@@ -54,6 +54,8 @@ def _implementation(node: ir.Node, version: int, signature: tuple[Any, ...]) -> 
     )
     try:
         evaluator = ReferenceEvaluator(model)
+    except MemoryError:
+        raise
     except Exception as error:
         raise errors.NotImplemented(
             f"Could not find an implementation for {node.op_type}({version}) node with name '{node.name}': {error}"

@@ -137,7 +137,7 @@ class Inference:
         check_types(node, inputs)
         try:
             found = list(self.operator(node).infer(inputs, self))
-        except errors.OnnxRuntimeError:
+        except (MemoryError, errors.OnnxRuntimeError):
             raise
         except Exception as error:  # a rule meets whatever a model says: every refusal becomes the node's typed error
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
