@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,23 @@ _NOT_IMPORTED = (
     *("sardonyx.api.device_enums", "sardonyx.api.options.lora", "sardonyx.api.running.io_binding"),
     *("sardonyx.api.running.settled_plans", "sardonyx.api.values.dlpack", "sardonyx.runtime.trace"),
 )
+
+
+def test_what_compiles_is_loaded_when_the_session_is_made_if_asked(engine: Path) -> None:
+    assert not is_compiled_later(session(engine, {"sardonyx.engine_compiler": "0"}))
+    made = session(engine, {"sardonyx.engine_compiler": "1"})
+    assert is_stored(made)
+    assert is_compiled_later(made)
+    check(made, 7, 29)
+
+
+def test_a_run_that_compiles_for_new_sizes_says_so(engine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = session(engine, log_severity_level=1)
+    said = r"the run had to compile for new sizes, in \d+ ms: .*ids \[29\]"
+    check(made, 7)
+    assert not re.search(said, capfd.readouterr().err)
+    check(made, 29)
+    assert len(re.findall(said, capfd.readouterr().err)) == 1
 
 
 def test_a_process_needs_neither_kernels_of_a_cache_nor_what_compiles(

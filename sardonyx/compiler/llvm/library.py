@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import compile_object, llvm_version
 from sardonyx.compiler.llvm.jobs import JOBS, Job
-from sardonyx.compiler.llvm.loading import Loader
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.light_dataclass import dataclass
@@ -26,6 +25,9 @@ from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.forks import around_forks
 from sardonyx.runtime.helpers import Helpers
 from sardonyx.runtime.native.native_image import NativeImage
+
+if TYPE_CHECKING:
+    from sardonyx.compiler.llvm.loading import Loader
 
 Array = np.ndarray[Any, Any]
 
@@ -280,6 +282,8 @@ class KernelLibrary:
 
     def _linker(self) -> Loader:
         if self._loader is None:
+            from sardonyx.compiler.llvm.loading import Loader  # which processes that begin from engines do without
+
             self._loader = Loader(self.target)
         return self._loader
 

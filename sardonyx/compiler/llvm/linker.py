@@ -15,10 +15,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 PAGE = 4096
 
@@ -48,7 +47,7 @@ class Image:
     """`code` is whole pages. `entries` says where each function begins, by its key; `slots` are the places of the words
     that hold the address of a function of the process, with its name."""
 
-    code: NDArray[np.uint8]
+    code: np.ndarray[Any, np.dtype[np.uint8]]
     entries: Mapping[str, int]
     slots: Sequence[tuple[int, str]]
 
