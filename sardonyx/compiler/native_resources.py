@@ -10,6 +10,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm.library import Array, KernelLibrary, library
 from sardonyx.compiler.llvm.runtime_functions import ask_for, runtime_functions
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.lanes import LanePool
 from sardonyx.runtime.memory.memory import applied_limit
@@ -33,6 +34,7 @@ class NativeResources:
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
+        address_space.is_scarce()  # before any thread starts, each of which would get a reserve
         self.library = library(settings.kernels)
         self._runtime = library(settings.kernels, "runtime")
         compile_threads = _compile_threads(settings)

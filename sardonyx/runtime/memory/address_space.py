@@ -61,17 +61,21 @@ def is_scarce() -> bool:
 
     C would reserve 64 MiB for every new thread.
     """
-    room = left()
-    if room is None or room >= AMPLE:
-        return False
-    _share_reserve()
-    return True
+    return _is_below(AMPLE)
 
 
 def has_spare() -> bool:
     """Whether there is room for what only makes something quicker: helping threads, and memory for later."""
+    return not _is_below(_SPARE)
+
+
+def _is_below(nbytes: int) -> bool:
+    """Whether less than so many bytes are left; where they are scarce, later threads share one reserve."""
     room = left()
-    return room is None or room >= _SPARE
+    if room is None or room >= AMPLE:
+        return False
+    _share_reserve()
+    return room < nbytes
 
 
 def require(nbytes: int, what: str, remedy: str = "") -> None:
