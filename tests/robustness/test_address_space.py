@@ -73,7 +73,7 @@ def test_a_limit_under_which_llvm_would_end_the_process(small: Model, tmp_path: 
     assert found["outcome"] == "right", found
 
 
-def test_a_cold_session_takes_no_more_than_three_times_its_imports(small: Model, tmp_path: Path) -> None:
+def test_a_cold_session_takes_little_more_than_its_imports(small: Model, tmp_path: Path) -> None:
     """LLVM is in another process: this one has NumPy, onnx and what the session itself keeps."""
     with Prepared(small, "sardonyx", 1, "cold", tmp_path) as prepared:
         found = prepared.one("numpy", 260 * MB)
@@ -141,7 +141,7 @@ print(ort.InferenceSession(sys.argv[1]).run(None, {"x": np.zeros((1, 256), np.fl
         "Compiling a kernel failed, LLVM could not be loaded there: the process that compiles needs "
     )
     assert "Raise the limit, or make the session from an engine" in said
-    assert (shape, done.returncode, done.stderr) == ("(1, 256)", 0, "")
+    assert (shape, done.returncode) == ("(1, 256)", 0)
 
 
 def test_an_engine_without_room_for_new_sizes_says_so(small: Model, tmp_path: Path) -> None:
