@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from sardonyx.runtime.flex_attention import FlexAttentionFlow
 from sardonyx.runtime.memory import memory
 from sardonyx.runtime.native.rounds import Outcome, Rounds
 from sardonyx.runtime.plan import Value
@@ -306,7 +307,7 @@ class SequenceMapFlow:
 
 
 _FLOWS: dict[str, type[Any]] = {
-    flow.__name__: flow for flow in (IfFlow, LoopFlow, BatchScanFlow, ScanFlow, SequenceMapFlow)
+    flow.__name__: flow for flow in (IfFlow, LoopFlow, BatchScanFlow, ScanFlow, SequenceMapFlow, FlexAttentionFlow)
 }
 
 
