@@ -86,6 +86,11 @@ def products(query: Array, key: Array, scale: float) -> Array:
     return grouped_matmul(wide(query) * np.float32(scale), np.swapaxes(wide(key), -1, -2))
 
 
+def capped(scores: Array, softcap: float) -> Array:
+    """softcap * tanh(scores / softcap); the scores themselves where it is not above 0."""
+    return np.float32(softcap) * np.tanh(scores / np.float32(softcap)) if softcap > 0 else scores
+
+
 def grouped_matmul(left: Array, right: Array) -> Array:
     """A product for each head, where `right` has one head for each group of heads of `left`."""
     if left.shape[1] == right.shape[1]:
@@ -115,9 +120,7 @@ def attend(
     `bias` arrays and `keep` broadcast to (batch, heads, queries, keys); a key that `keep` rules out has weight 0, and
     a query without any key gives zeros. `sink` is one logit for each head that takes part in the denominator only.
     """
-    scores = products(query, key, scale)
-    if softcap > 0:
-        scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
+    scores = capped(products(query, key, scale), softcap)
     for added in bias:
         if added is not None:
             if not _broadcasts(added.shape, scores.shape):
