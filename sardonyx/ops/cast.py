@@ -19,16 +19,30 @@ from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Elementwise, Value, operator
 
-_EXPONENT_ONLY = np.dtype(ml_dtypes.float8_e8m0fnu)
+EXPONENT_ONLY = np.dtype(ml_dtypes.float8_e8m0fnu)
 _STRING = np.dtype(object)
+_LEAST, _LARGEST = np.float32(2.0**-127), np.float32(2.0**127)
+_EXPONENT_BIAS, _NAN_CODE = 127, 255
+# From which mantissa in [0.5, 1) on a power is rounded up.
+_ROUND_UP_FROM = {"up": float(np.nextafter(np.float32(0.5), np.float32(1))), "nearest": 0.75, "down": 1.0}
 
 
 def convert(x: Expr, dtype: np.dtype[Any], saturate: bool) -> Expr:
-    """`x` in another numeric dtype; 8-bit floats hold their largest value where `saturate` asks for it."""
+    """`x` in another numeric dtype; 8-bit floats hold their largest value where `saturate` asks for it.
+
+    Floats are rounded to integers of 2 and 4 bits, halves away from zero, and cut to wider ones, as onnxruntime has it.
+    """
     if dtype in SATURATING_FLOAT8 and saturate and x.dtype.kind not in "biu" and x.dtype != dtype:
         largest = float(ml_dtypes.finfo(dtype).max)
         x = k.minimum(k.maximum(x, -largest), largest)
+    if dtype in TINY_INTEGERS and _is_float(x.dtype):
+        whole = k.trunc(x)
+        x = k.where(k.absolute(x - whole) >= 0.5, whole + k.sign(x), whole)
     return x.cast(dtype)
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or dtype in NARROW_FLOATS
 
 
 class Conversion(Elementwise):
@@ -50,7 +64,7 @@ class Conversion(Elementwise):
             return Host(self.run, "strings are Python objects")
         if source == target:
             return View(_itself)
-        if target == _EXPONENT_ONLY:
+        if target == EXPONENT_ONLY:
             return Host(self.run, "float8e8m0 has rounding modes of its own")
         return self.pointwise(inputs)
 
@@ -58,9 +72,11 @@ class Conversion(Elementwise):
         target = self.target([x.dtype, None if like is None else like.dtype])
         if target == _STRING:
             return (to_strings(x),)
+        if x.dtype == _STRING and target == EXPONENT_ONLY:
+            x = from_strings(x, np.dtype(np.float32), bool(self.saturate))
         if x.dtype == _STRING:
             return (from_strings(x, target, bool(self.saturate)),)
-        if target == _EXPONENT_ONLY and x.dtype != target:
+        if target == EXPONENT_ONLY and x.dtype != target:
             return (to_exponents(x, bool(self.saturate), self.round_mode),)
         with np.errstate(all="ignore"):
             return (converted(x, target, bool(self.saturate)),)
@@ -115,19 +131,31 @@ def converted(x: Array, target: np.dtype[Any], saturate: bool) -> Array:
         largest = float(ml_dtypes.finfo(target).max)
         wide = x if x.dtype == np.float64 else x.astype(np.float32)
         return np.clip(wide, -largest, largest).astype(target)
-    whole = target.kind in "iu" or target in TINY_INTEGERS
-    if whole and (x.dtype.kind == "f" or x.dtype in NARROW_FLOATS):
+    if target in TINY_INTEGERS and _is_float(x.dtype):
+        wide = x if x.dtype == np.float64 else x.astype(np.float32)
+        whole = np.trunc(wide)
+        return to_integers(np.where(np.abs(wide - whole) >= 0.5, whole + np.sign(wide), whole), target)
+    if target.kind in "iu" and _is_float(x.dtype):
         return to_integers(x, target)
     # Not every pair of narrow dtypes has a conversion of its own.
     return (x.astype(np.int8) if x.dtype in TINY_INTEGERS else x).astype(target)
 
 
 def to_exponents(x: Array, saturate: bool, round_mode: str) -> Array:
-    """Powers of two (float8e8m0) near `x`, rounded as `round_mode` says."""
-    from onnx import numpy_helper
+    """Powers of two (float8e8m0) by float32: away from zero (`up`), towards it (`down`), or `nearest`, ties up.
 
-    exponents = numpy_helper.to_float8e8m0(x.astype(np.float32), saturate, round_mode)
-    return np.asarray(exponents).astype(_EXPONENT_ONLY)
+    What lies beyond the ends of the type, infinity included, is the end with `saturate`, and NaN without. So are zeros
+    and negative numbers, which lie below the smallest power, 2^-127.
+    """
+    if round_mode not in _ROUND_UP_FROM:
+        raise ValueError(f"attribute 'round_mode' must be up, down or nearest, not '{round_mode}'")
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32)
+    low, high = single < _LEAST, single > _LARGEST
+    mantissa, exponent = np.frexp(np.where(low, _LEAST, np.where(high, _LARGEST, single)))  # a mantissa below 1
+    code = exponent - 1 + (mantissa >= _ROUND_UP_FROM[round_mode]) + _EXPONENT_BIAS
+    is_nan = np.isnan(single) if saturate else np.isnan(single) | low | high
+    return np.where(is_nan, _NAN_CODE, code).astype(np.uint8).view(EXPONENT_ONLY)
 
 
 def to_strings(x: Array) -> Array:

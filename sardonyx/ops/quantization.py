@@ -16,7 +16,7 @@ from sardonyx.kernel.dtypes import NARROW_FLOATS, TINY_INTEGERS
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr
 from sardonyx.kernel.program import Arrangement, Host, Kernel, Pointwise
-from sardonyx.ops.cast import convert, converted
+from sardonyx.ops.cast import EXPONENT_ONLY, convert, converted
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
@@ -154,13 +154,22 @@ def spread_shape(parameter: tuple[int, ...], shape: Sequence[int], axis: int) ->
 
 @operator("QuantizeLinear")
 class QuantizeLinear(Operator):
-    """saturate(round(x / scale) + zero_point), per tensor, along an axis or per block; ties go to the even number."""
+    """saturate(round(x / scale) + zero_point), per tensor, along an axis or per block; ties go to the even number.
+
+    The quotient has the type of the scale, or the one called `precision`. float8e8m0 holds no sign and no fraction: by
+    scales of that type float32 is divided.
+    """
 
     axis: int = 1
     block_size: int = 0
     output_dtype: int = 0
     precision: int = 0
     saturate: int = 1
+
+    def _precision(self, scale: np.dtype[Any]) -> np.dtype[Any]:
+        """The type of the quotient."""
+        wanted = numpy_dtype(ir.DataType(self.precision)) if self.precision else scale
+        return np.dtype(np.float32) if wanted == EXPONENT_ONLY else wanted
 
     def _target(self, zero_point: ir.DataType | None) -> ir.DataType:
         if zero_point is not None:
@@ -175,8 +184,9 @@ class QuantizeLinear(Operator):
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         dtypes = padded(inputs)
         target = dtypes[2] or numpy_dtype(self._target(None))
-        precision = numpy_dtype(ir.DataType(self.precision)) if self.precision else dtypes[1]
-        if (target not in _INTEGERS and target not in NARROW_FLOATS) or precision is None or precision.kind in "iu":
+        assert dtypes[1] is not None
+        precision = self._precision(dtypes[1])
+        if (target not in _INTEGERS and target not in NARROW_FLOATS) or precision.kind in "iu":
             return Host(self.run, f"no kernel divides {dtypes[0]} by {dtypes[1]} in {precision} to give {target}")
         if self.block_size and not _has_whole_blocks(self.node, self.axis, self.block_size):
             return Host(self.run, _PARTIAL_BLOCKS.format(self.block_size))
@@ -195,7 +205,7 @@ class QuantizeLinear(Operator):
     def run(self, *inputs: Any) -> Sequence[Value]:
         x, scale, zero_point = padded(inputs)
         target = zero_point.dtype if zero_point is not None else numpy_dtype(self._target(None))
-        precision = numpy_dtype(ir.DataType(self.precision)) if self.precision else scale.dtype
+        precision = self._precision(scale.dtype)
         divisor = spread(scale.astype(working_dtype(scale.dtype)), x.shape, self.axis, self.block_size)
         if precision.kind in "iu":
             quotient: Array = (x / divisor).astype(np.float64)

@@ -13,6 +13,8 @@ import sardonyx
 from sardonyx.graph.load import load_model
 from sardonyx.kernel.integers import to_integers
 from sardonyx.ops.framework.inference import infer_model
+from tests.ops.levels import assert_results
+from tests.ops.one_node import model_of
 
 Array = np.ndarray[Any, Any]
 
@@ -109,3 +111,33 @@ def test_inference_forgets_contents_that_their_type_does_not_hold() -> None:
     assert facts["wide"].elements is None
     session = sardonyx.InferenceSession(model.SerializeToString())
     assert session.run(None, {"x": np.zeros(2, np.float32)})[0].shape == (6,)
+
+
+TINY = {"int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("source", FLOATS, ids=str)
+def test_floats_are_rounded_to_tiny_integers_and_cut_to_their_bits(source: np.dtype[Any], name: str) -> None:
+    pairs = [(0.5, 1), (-0.5, -1), (0.25, 0), (1.5, 2), (2.5, 3), (-2.5, -3), (3.75, 4), (7.5, 8), (-8.5, -9)]
+    pairs += [(15.5, 16), (100.5, 101), (-129.5, -130), (0.499755859375, 0), (np.inf, 0), (-np.inf, 0), (np.nan, 0)]
+    pairs += [] if source == np.float16 else [(np.nextafter(np.float32(0.5), np.float32(0)), 0), (3e9, 0)]
+    x = np.array([one for one, _ in pairs], source)
+    bits = TINY[name]
+    whole = np.array([number for _, number in pairs], np.int64) & ((1 << bits) - 1)
+    wanted = np.where(whole >> (bits - 1), whole - (1 << bits), whole) if name.startswith("i") else whole
+    kind = onnx.TensorProto.DataType.Value(name.upper())
+    nodes = [
+        helper.make_node("Cast", ["x"], ["tiny"], to=kind),
+        helper.make_node("Cast", ["tiny"], ["y"], to=onnx.TensorProto.INT32),
+    ]
+    model = model_of(nodes, {"x": x}, ["y"], opset=25, shapes={"x": ["n"]})
+    model.ir_version = 13
+    assert_results(model, [{"x": x}], [[wanted.astype(np.int32)]])
+    constant = onnx.ModelProto.FromString(model.SerializeToString())
+    constant.graph.initializer.append(onnx.numpy_helper.from_array(x, "x"))
+    del constant.graph.input[:]
+    assert_results(constant, [{}], [[wanted.astype(np.int32)]])
+    ort = pytest.importorskip("onnxruntime")
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], wanted)

@@ -21,9 +21,7 @@ class CastLikeToCast(Rule):
     def rewrite(self, m: Match) -> ir.Node:
         dtype = m.fact("like").dtype
         assert dtype is not None
-        if not dtype.name.startswith("FLOAT8"):
-            return m.new_node("Cast", [m.value("x")], {"to": int(dtype)}, version=m.root.version)
-        attributes = {"to": int(dtype), "saturate": m.attribute(m.root, "saturate", 1)}
+        attributes = {name: attribute.value for name, attribute in m.root.attributes.items()} | {"to": int(dtype)}
         return m.new_node("Cast", [m.value("x")], attributes, version=m.root.version)
 
 
