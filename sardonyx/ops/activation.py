@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 
 from sardonyx.kernel import expr as k
-from sardonyx.kernel.expr import Expr
-from sardonyx.kernel.program import Host, Kernel
+from sardonyx.kernel.expr import Expr, Input
+from sardonyx.kernel.program import Arrangement, Host, Kernel
 from sardonyx.ops.elementwise import aligned
-from sardonyx.ops.framework.facts import Fact
+from sardonyx.ops.framework.facts import Fact, same
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Elementwise, Value, operator
+from sardonyx.ops.row_kernels import Contents, Shapes, given, rows_template
 
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 # From here on tanh(log(1 + exp(x))) is 1 in every format.
 _TANH_IS_ONE = 20.0
+_UNLIKE = "SwiGLU needs inputs of one shape, not {} and {}"
 
 
 def fast_gelu(x: Expr) -> Expr:
@@ -192,16 +194,48 @@ class Swish(Elementwise):
 
 @operator("SwiGLU")
 class SwiGLU(Elementwise):
-    """swish(gate) * value; the two have the same shape."""
+    """swish(gate) * value; the two have one shape, and neither broadcasts to the other."""
 
     alpha: float = 1.0
 
     def scalar(self, gate: Expr, value: Expr) -> Expr:
         return k.gated(gate, self.alpha * gate) * value
 
+    def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
+        gate, value = inputs
+        assert gate is not None
+        assert value is not None
+        if gate.shape is None or value.shape is None:
+            return [Fact(gate.type, value.shape if gate.shape is None else gate.shape)]
+        pairs = list(zip(gate.shape, value.shape, strict=False))
+        differ = any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in pairs)
+        if differ or len(gate.shape) != len(value.shape):
+            raise ValueError(_UNLIKE.format(gate.shape, value.shape))
+        return [Fact(gate.type, tuple(one if isinstance(one, int) else other for one, other in pairs))]
+
+    def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
+        if self._is_alike():
+            return self.pointwise(inputs)
+        operands = [Input(dtype, index) for index, dtype in enumerate(inputs) if dtype is not None]
+        return rows_template(inputs, [self.scalar(*operands)], self._arranged, self.run)
+
+    def _is_alike(self) -> bool:
+        """Whether the shapes are known to be one; of the model's inputs names are not: runs may give them any sizes."""
+        gate, value = (None if one is None else one.shape for one in self.node.inputs)
+        if gate is None or value is None or len(gate) != len(value):
+            return False
+        inner = all(one is not None and one.producer() is not None for one in self.node.inputs)
+        return all(same(one, other) and (inner or isinstance(one, int)) for one, other in zip(gate, value, strict=True))
+
+    def _arranged(self, shapes: Shapes, contents: Contents) -> Arrangement:
+        gate, value = map(given, shapes)
+        if gate != value:
+            raise ValueError(_UNLIKE.format(gate, value))
+        return Arrangement((gate, value), (), (gate,))
+
     def run(self, gate: Array, value: Array) -> Sequence[Value]:
         if gate.shape != value.shape:
-            raise ValueError(f"SwiGLU needs inputs of one shape, not {gate.shape} and {value.shape}")
+            raise ValueError(_UNLIKE.format(gate.shape, value.shape))
         return super().run(gate, value)
 
 

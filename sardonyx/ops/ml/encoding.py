@@ -13,6 +13,7 @@ from sardonyx.kernel.program import Host, Kernel, Template
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.ops.gather_scatter import checked
 from sardonyx.ops.ml.features import Table, per_feature
 from sardonyx.ops.ml.scores import DOMAIN
 from sardonyx.runtime.forks import cached_property
@@ -87,20 +88,19 @@ class Imputer(Operator):
 
 @operator("ArrayFeatureExtractor", domain=DOMAIN)
 class ArrayFeatureExtractor(Operator):
-    """The features that the indices name, along the last dimension; a vector of data is one row."""
+    """The features that the indices name, along the last dimension; a vector of data is one row.
+
+    Negative indices count from the last feature backwards.
+    """
 
     host_reason = "strings are Python objects"
 
     def run(self, data: Array, indices: Array) -> Sequence[Value]:
         if data.ndim == 0:
             raise ValueError("the data must have at least 1 dimension")
-        flat, size = indices.reshape(-1), data.shape[-1]
         rows = data if data.ndim > 1 else data[None]
-        try:
-            return (rows.take(flat, axis=-1),)
-        except IndexError as error:
-            wrong = flat[(flat < -size) | (flat >= size)]
-            raise ValueError(f"index {wrong[0]} is none of {size} features") from error
+        places = checked(indices.reshape(-1), rows.shape[-1], rows.ndim - 1)
+        return (rows.take(places, axis=-1),)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:
         if inputs[0] is None or inputs[0].kind == "O":
