@@ -80,20 +80,21 @@ class LinearAttention(Operator):
             raise ValueError(f"attribute 'update_rule' must be one of {', '.join(RULES)}, not '{self.update_rule}'")
         batch, length = query.shape[:2]
         heads = self.kv_num_heads
-        q = wide(query).reshape(batch, length, self.q_num_heads, -1)
-        k, v = wide(key).reshape(batch, length, -1, q.shape[-1]), wide(value).reshape(batch, length, heads, -1)
+        q, v = by_heads(query, self.q_num_heads, "query"), by_heads(value, heads, "value")
+        k = by_heads(key, key.shape[-1] // max(1, q.shape[-1]), "key")
         if k.shape[2] != heads:
             k = np.repeat(k, heads // k.shape[2], axis=2)
         gate = rate = None
         if self.update_rule.startswith("gated"):
-            gate = _required(decay, "decay").reshape(batch, length, heads, -1)
+            gate = by_heads(_required(decay, "decay"), heads, "decay")
         if self.update_rule.endswith("delta"):
             rate = _required(beta, "beta")
         held = past[-1] if past is not None and self.state_window else past
         state = np.zeros((batch, heads, q.shape[-1], v.shape[-1]), np.float32) if held is None else wide(held)
         y, states = recur(q, k, v, gate, rate, state, self.scale or 1 / math.sqrt(q.shape[-1]))
         kind = query.dtype if past is None else past.dtype
-        return y.reshape(batch, length, -1).astype(query.dtype), self.present(state, states).astype(kind)
+        width = y.shape[-2] * y.shape[-1]
+        return y.reshape(batch, length, width).astype(query.dtype), self.present(state, states).astype(kind)
 
     def present(self, before: Array, states: list[Array]) -> Array:
         """The last state, or a window of the last states with zeros where no token of this call was."""
@@ -111,6 +112,15 @@ class LinearAttention(Operator):
         y = like(query, (batch, dim(query, 1), size * max(self.q_num_heads, self.kv_num_heads)))
         state = (batch, self.kv_num_heads, dim(query, 2) // self.q_num_heads, size)
         return [y, like(past or query, (self.state_window, *state) if self.state_window else state)]
+
+
+def by_heads(x: Array, heads: int, name: str) -> Array:
+    """(batch, length, heads * size) as (batch, length, heads, size), of no tokens, too, in the working precision."""
+    if x.ndim != 3 or heads < 1 or x.shape[-1] % heads:
+        raise ValueError(
+            f"input '{name}' of shape {x.shape} does not divide into {heads} heads of (batch, length, heads * size)"
+        )
+    return wide(x).reshape(*x.shape[:2], heads, x.shape[-1] // heads)
 
 
 def _required(array: Array | None, name: str) -> Array:
