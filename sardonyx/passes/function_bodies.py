@@ -89,6 +89,7 @@ def _body(node: ir.Node, context: Context) -> ir.Function | None:
         return None
     body = onnx.FunctionProto.FromString(text)
     _complete(body)
+    context.inference.operator(node).amend_body(body)
     _state_sizes(body)
     function: ir.Function = ir.from_proto(body)
     for name, attribute in schema.attributes.items():

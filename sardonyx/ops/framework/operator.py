@@ -20,6 +20,8 @@ from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
 from sardonyx.ops.framework.facts import Fact, broadcast
 
 if TYPE_CHECKING:
+    import onnx
+
     from sardonyx.ops.framework.inference import Inference
     from sardonyx.runtime.control_flow import Flow
 
@@ -49,7 +51,8 @@ class Operator:
     - `cost`: operations and bytes (default: one operation per output element);
     - `may_differ`: whether equal inputs may give other outputs in another run (default: not, in the domains that are
       known);
-    - `prefers_body`: whether ONNX's definition by other operators, if there is one, should take the node's place.
+    - `prefers_body`: whether ONNX's definition by other operators, if there is one, should take the node's place;
+    - `amend_body`: what has to change in that definition before it does.
     """
 
     domain: ClassVar[str] = ""
@@ -83,6 +86,9 @@ class Operator:
         that looks like it. Operators of unknown domains may keep state, and bodies may hold nodes that draw numbers.
         """
         return self.node.domain not in _KNOWN_DOMAINS or any(True for _ in subgraphs(self.node))
+
+    def amend_body(self, body: onnx.FunctionProto) -> None:
+        """Change the definition where it does not say what the operator does."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
