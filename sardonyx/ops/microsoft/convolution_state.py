@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from sardonyx import errors
-from sardonyx.ops.framework.facts import Dim, Fact
+from sardonyx.ops.framework import dims
+from sardonyx.ops.framework.facts import Dim, Dims, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
@@ -29,9 +30,25 @@ class StatefulConvolution(Operator):
     def activated(self, y: Array) -> Array:
         if self.activation in ("silu", "swish"):
             return np.asarray(y / (1 + np.exp(-y)))
-        if self.activation != "none":
-            raise ValueError(f"attribute 'activation' must be silu, swish or none, not '{self.activation}'")
         return y
+
+    def check_activation(self) -> None:
+        """ValueError for an unknown activation."""
+        if self.activation not in ("silu", "swish", "none"):
+            raise ValueError(f"attribute 'activation' must be silu, swish or none, not '{self.activation}'")
+
+
+def expect_shape(name: str, given: Dims | None, wanted: Dims) -> None:
+    """ValueError where a shape certainly is another one than is wanted."""
+    if given is None:
+        return
+    differ = any(
+        isinstance(one, int) and isinstance(other, int) and one != other
+        for one, other in zip(given, wanted, strict=False)
+    )
+    if differ or len(given) != len(wanted):
+        words = ", ".join(str(dim) if isinstance(dim, int) else "?" for dim in wanted)
+        raise ValueError(f"input '{name}' is expected to have the shape ({words}), got {tuple(given)}")
 
 
 def correlated(virtual: Array, weight: Array, dilation: int, length: int) -> Array:
@@ -64,8 +81,7 @@ class CausalConvWithState(StatefulConvolution):
         x, weight, bias, past = padded(inputs, 4)
         if self.ndim != 1:
             raise errors.NotImplemented(f"CausalConvWithState runs with ndim 1 only, not {self.ndim}")
-        if weight.ndim != 3:
-            raise ValueError(f"input 'weight' is expected to have 3 dimensions, got {weight.ndim}")
+        self.check([None if one is None else one.shape for one in (x, weight, bias, past)])
         if past is not None and self.state_window:
             past = past[-1]
         trailing = x.shape[2:]
@@ -74,14 +90,29 @@ class CausalConvWithState(StatefulConvolution):
         held = (weight.shape[-1] - 1) * self.dilation
         empty = np.zeros((*values.shape[:-1], held), values.dtype)
         state = empty if past is None else self.channels_first(past)
-        if state.shape != (*values.shape[:-1], held):
-            raise ValueError(f"input 'past_state' is expected to hold {held} positions, got shape {past.shape}")
         virtual = np.concatenate([state, values], axis=-1)
         y = correlated(wide(virtual), wide(weight), self.dilation, length)
         if bias is not None:
             y = y + wide(bias)[:, None]
         y = self.activated(y).astype(x.dtype)
         return self.restored(y, trailing), self.states(virtual, held, length, trailing)
+
+    def check(self, shapes: Sequence[Dims | None]) -> None:
+        """ValueError where the shapes of input, weight, bias and past state do not fit together; None is not known."""
+        self.check_activation()
+        x, weight, bias, past = shapes
+        if x is None:
+            return
+        if len(x) < 3:
+            raise ValueError(f"input 'input' is expected to have at least 3 dimensions, got {len(x)}")
+        places = x[2:] if self.channels_last else x[1:-1]
+        channels = dims.product(places)
+        expect_shape("weight", weight, (channels, 1, unknown_dim()))
+        expect_shape("bias", bias, (channels,))
+        held = None if weight is None else dims.multiply(dims.add(weight[2], -1), self.dilation)
+        if held is not None:
+            state = (x[0], held, *x[2:]) if self.channels_last else (*x[:-1], held)
+            expect_shape("past_state", past, (self.state_window, *state) if self.state_window else state)
 
     def channels_first(self, x: Array) -> Array:
         return np.swapaxes(x.reshape(*x.shape[:2], math.prod(x.shape[2:])), 1, 2) if self.channels_last else x
@@ -105,10 +136,9 @@ class CausalConvWithState(StatefulConvolution):
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, weight = inputs[0], inputs[1]
+        self.check([None if fact is None else fact.shape for fact in padded(inputs, 4)])
         if x is None or x.shape is None:
             return [same(x), like(x, None)]
-        if len(x.shape) < 3:
-            raise ValueError(f"input 'input' is expected to have at least 3 dimensions, got {len(x.shape)}")
         held: Dim = (dim(weight, -1) - 1) * self.dilation
         shape = (x.shape[0], held, *x.shape[2:]) if self.channels_last else (*x.shape[:-1], held)
         return [same(x), like(x, (self.state_window, *shape) if self.state_window else shape)]
@@ -127,12 +157,16 @@ class VarlenCausalConvWithState(StatefulConvolution):
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         x, weight, sums, bias, initial, captures = padded(inputs, 6)
+        self.check_activation()
         if (captures is None) != (self.state_update_capacity == 0):
             raise ValueError("'capture_count' is required exactly when 'state_update_capacity' is positive")
         ends = sums.astype(np.int64).tolist()
         if ends[0] != 0 or ends[-1] != len(x) or any(b <= a for a, b in itertools.pairwise(ends)):
             raise ValueError(f"'cumulative_sequence_length' {ends} does not divide {len(x)} tokens into sequences")
+        expect_shape("weight", weight.shape, (x.shape[1], 1, weight.shape[-1]))
+        expect_shape("bias", None if bias is None else bias.shape, (x.shape[1],))
         held = (weight.shape[-1] - 1) * self.dilation
+        expect_shape("initial_state", initial.shape, (len(ends) - 1, x.shape[1], held))
         y, final = np.empty_like(x), np.empty_like(initial)
         update = np.zeros((len(ends) - 1, self.state_update_capacity, x.shape[1]), x.dtype)
         for entry, (start, end) in enumerate(itertools.pairwise(ends)):
