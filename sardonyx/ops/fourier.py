@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -201,7 +202,7 @@ class Stft(Operator):
     ) -> Sequence[Value]:
         frames = Frames.of(signal.shape, frame_step, None if window is None else window.shape, frame_length)
         places = np.arange(frames.count)[:, None] * frames.step + np.arange(frames.length)
-        values = _as_complex(signal.reshape(*signal.shape[:2], -1))[:, places]
+        values = _as_complex(signal.reshape(*signal.shape[:2], math.prod(signal.shape[2:])))[:, places]
         if window is not None:
             values = values * window.astype(np.float64)
         result = np.fft.fft(values, axis=-1)

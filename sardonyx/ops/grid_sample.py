@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -75,7 +76,7 @@ def _reflected(places: Array, low: float, high: float) -> Array:
 def interpolate(maps: Array, axes: Sequence[AxisTaps]) -> Array:
     """The values of maps (C, D1, ..., Dk) at P places, given their taps along each of the k axes: (C, P)."""
     sizes = maps.shape[1:]
-    flat = maps.reshape(maps.shape[0], -1)
+    flat = maps.reshape(maps.shape[0], math.prod(sizes))
     result = np.zeros((maps.shape[0], axes[0].positions.shape[1]), maps.dtype)
     for choice in itertools.product(*(range(len(axis.positions)) for axis in axes)):
         place = np.ravel_multi_index([axis.positions[i] for axis, i in zip(axes, choice, strict=True)], sizes)

@@ -43,7 +43,7 @@ class GroupNormalization(Operator):
         batch, channels, *space = channels_first.shape
         if channels % self.groups:
             raise ValueError(f"{channels} channels are not divisible by {self.groups} groups")
-        grouped = channels_first.reshape(batch, self.groups, -1)
+        grouped = channels_first.reshape(batch, self.groups, channels // self.groups * math.prod(space))
         mean = grouped.mean(axis=-1, keepdims=True)
         centred = grouped - mean
         variance = np.mean(centred * centred, axis=-1, keepdims=True)

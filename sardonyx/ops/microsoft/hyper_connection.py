@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.operator import Operator, operator
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, like, same, wide
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -24,9 +24,7 @@ class HyperConnection(Operator):
     def grouped(self, streams: Array) -> Array:
         if not self.num_branches:
             return wide(streams)
-        if streams.shape[-1] % self.num_branches:
-            raise ValueError(f"'streams' of width {streams.shape[-1]} is no multiple of {self.num_branches} branches")
-        return wide(streams).reshape(*streams.shape[:-1], self.num_branches, -1)
+        return divided(wide(streams), self.num_branches, "streams")
 
     def gates(self, mix: Array, grouped: Array) -> Array:
         """Gates (…, C), (…, C, 1), (…, C, H) or (…, C * H) as an array that broadcasts to the streams."""

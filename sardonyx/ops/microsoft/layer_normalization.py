@@ -19,7 +19,7 @@ from sardonyx.kernel.program import Arrangement, Host, Kernel
 from sardonyx.ops.framework.facts import Fact, tensor
 from sardonyx.ops.framework.operator import Cost, Operator, elements, nbytes, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, SameAsFirst, like, same, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, SameAsFirst, divided, like, same, wide
 from sardonyx.ops.row_kernels import (
     Contents,
     Shapes,
@@ -319,11 +319,7 @@ class BranchwiseRMSNorm(SameAsFirst):
         x = inputs[0]
         grouped = x
         if self.num_branches:
-            if x.shape[-1] % self.num_branches:
-                raise ValueError(
-                    f"the last dimension of 'X', {x.shape[-1]}, is no multiple of {self.num_branches} branches"
-                )
-            grouped = x.reshape(*x.shape[:-1], self.num_branches, -1)
+            grouped = divided(x, self.num_branches, "X")
         y, _, _ = normalized(grouped, 1, self.epsilon, centred=False)
         if len(inputs) > 1 and inputs[1] is not None:
             scale = wide(inputs[1])

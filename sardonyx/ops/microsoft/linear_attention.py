@@ -12,7 +12,7 @@ from sardonyx import errors
 from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, same, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, expect_rank, like, same, wide
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -80,13 +80,13 @@ class LinearAttention(Operator):
             raise ValueError(f"attribute 'update_rule' must be one of {', '.join(RULES)}, not '{self.update_rule}'")
         batch, length = query.shape[:2]
         heads = self.kv_num_heads
-        q, v = by_heads(query, self.q_num_heads, "query"), by_heads(value, heads, "value")
-        k = by_heads(key, key.shape[-1] // max(1, q.shape[-1]), "key")
+        q, v = divided(wide(query), self.q_num_heads, "query"), divided(wide(value), heads, "value")
+        k = divided(wide(key), key.shape[-1] // max(1, q.shape[-1]), "key")
         if k.shape[2] != heads:
             k = np.repeat(k, heads // k.shape[2], axis=2)
         gate = rate = None
         if self.update_rule.startswith("gated"):
-            gate = by_heads(_required(decay, "decay"), heads, "decay")
+            gate = divided(_required(decay, "decay"), heads, "decay")
         if self.update_rule.endswith("delta"):
             rate = _required(beta, "beta")
         held = past[-1] if past is not None and self.state_window else past
@@ -112,15 +112,6 @@ class LinearAttention(Operator):
         y = like(query, (batch, dim(query, 1), size * max(self.q_num_heads, self.kv_num_heads)))
         state = (batch, self.kv_num_heads, dim(query, 2) // self.q_num_heads, size)
         return [y, like(past or query, (self.state_window, *state) if self.state_window else state)]
-
-
-def by_heads(x: Array, heads: int, name: str) -> Array:
-    """(batch, length, heads * size) as (batch, length, heads, size), of no tokens, too, in the working precision."""
-    if x.ndim != 3 or heads < 1 or x.shape[-1] % heads:
-        raise ValueError(
-            f"input '{name}' of shape {x.shape} does not divide into {heads} heads of (batch, length, heads * size)"
-        )
-    return wide(x).reshape(*x.shape[:2], heads, x.shape[-1] // heads)
 
 
 def _required(array: Array | None, name: str) -> Array:
@@ -182,18 +173,20 @@ class GatedDeltaNet(Operator):
             raise errors.NotImplemented("GatedDeltaNet runs without compact state updates and without qk_l2_norm only")
         if key is None:
             query, key, value = self.unpacked(query, initial)
-        flat = [wide(x).reshape(-1, *x.shape[-2:]) for x in (query, key, value)]
+        flat = [wide(x).reshape(math.prod(x.shape[:-2]), *x.shape[-2:]) for x in (query, key, value)]
         tokens, heads = flat[2].shape[:2]
         gate = rate = None
         if self.update_rule.startswith("gated"):
-            gate = self.decay(_required(decay, "decay").reshape(tokens, heads, -1), a_log, dt_bias)
+            raw = _required(decay, "decay")
+            terms = math.prod(raw.shape[query.ndim - 2 :])  # of one token: for each head, or each element of its keys
+            gate = self.decay(divided(raw.reshape(tokens, terms), heads, "decay"), a_log, dt_bias)
         if self.update_rule.endswith("delta"):
             rate = _required(beta, "beta").reshape(tokens, heads)
             rate = 1 / (1 + np.exp(-rate)) if self.beta_activation == "sigmoid" else rate
         shared = heads // flat[1].shape[1]
         flat[1] = np.repeat(flat[1], shared, axis=1)
         batch = len(sums) - 1 if sums is not None else len(_required(initial, "initial_state"))
-        ends = sums.tolist() if sums is not None else [tokens // batch * index for index in range(batch + 1)]
+        ends = sums.tolist() if sums is not None else [tokens // max(1, batch) * index for index in range(batch + 1)]
         y = np.empty((tokens, heads, flat[2].shape[-1]), np.float32)
         final = np.empty((batch, heads, flat[2].shape[-1], flat[0].shape[-1]), np.float32)
         scale = self.scale or 1 / math.sqrt(flat[0].shape[-1])
@@ -205,7 +198,7 @@ class GatedDeltaNet(Operator):
             result, states = recur(own[0], own[1], own[2], own[3], own[4], state, scale)
             y[part] = result[0]
             final[entry] = np.swapaxes(states[-1] if states else state, -1, -2)[0]
-        return y.reshape(*query.shape[:-2], heads, -1).astype(query.dtype), final
+        return y.reshape(*query.shape[:-2], *y.shape[1:]).astype(query.dtype), final
 
     def decay(self, raw: Array, a_log: Array | None, dt_bias: Array | None) -> Array:
         """The log-space decay, from the raw projection where `gate_activation` is qwen."""
@@ -220,9 +213,7 @@ class GatedDeltaNet(Operator):
         width = packed.shape[-1] - heads * value_size
         keys = width // (2 * size)
         parts = np.split(packed, [keys * size, 2 * keys * size], axis=-1)
-        return [
-            part.reshape(*part.shape[:-1], count, -1) for part, count in zip(parts, (keys, keys, heads), strict=True)
-        ]
+        return [divided(part, count, "query") for part, count in zip(parts, (keys, keys, heads), strict=True)]
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         given = padded(inputs, 11)

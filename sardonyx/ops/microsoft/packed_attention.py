@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.ops.framework.facts import Fact, tensor, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.attention_core import attend, default_scale, merge_heads
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, like, wide
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -28,7 +28,7 @@ def packed_attention(
     result = np.empty((len(q), v.shape[-1]), np.float32)
     for entry, (start, end) in enumerate(itertools.pairwise(ends)):
         length = end - start
-        own = [x[start:end].reshape(1, length, heads, -1).transpose(0, 2, 1, 3) for x in (q, k, v)]
+        own = [divided(x[start:end], heads, "query").transpose(1, 0, 2)[None] for x in (q, k, v)]
         added = None
         if bias is not None:
             added = bias[min(entry, len(bias) - 1), :, :length, :length][None]

@@ -15,7 +15,7 @@ from sardonyx.ops.microsoft.attention_core import attend, default_scale, merge_h
 from sardonyx.ops.microsoft.layer_normalization import normalized
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rotary_embedding import cache_rows, rotated
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, like, same, wide
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -96,14 +96,13 @@ class PagedAttention(Operator):
     def heads(self, given: Sequence[Any], places: Array) -> tuple[Array, Array, Array]:
         """Queries, keys and values as (tokens, heads, size), normalised and turned."""
         query, key, value, cos, sin = *given[:3], *given[8:10]
-        tokens = len(query)
         if key is None or value is None:
-            every = wide(query).reshape(tokens, self.num_heads + 2 * self.kv_num_heads, -1)
+            every = divided(wide(query), self.num_heads + 2 * self.kv_num_heads, "query")
             second = self.num_heads + self.kv_num_heads
             q, k, v = every[:, : self.num_heads], every[:, self.num_heads : second], every[:, second:]
         else:
             counts = (self.num_heads, self.kv_num_heads, self.kv_num_heads)
-            q, k, v = (wide(x).reshape(tokens, n, -1) for x, n in zip((query, key, value), counts, strict=True))
+            q, k, v = (divided(wide(x), n, "query") for x, n in zip((query, key, value), counts, strict=True))
         if given[12] is not None and given[13] is not None:
             q, k = (
                 normalized(x, 1, self.qk_norm_epsilon, centred=False)[0] * wide(weight)

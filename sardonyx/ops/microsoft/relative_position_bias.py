@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx import errors
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, like, wide
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -75,10 +75,9 @@ class GatedRelativePositionBias(Operator):
         query, query_bias, position, weight, bias, scale = inputs[:6]
         if len(inputs) > 6 and inputs[6] is not None:
             raise errors.NotImplemented("GatedRelativePositionBias runs without token_offset only")
-        batch, length, _ = query.shape
-        heads = (wide(query) + wide(query_bias)).reshape(batch, length, self.num_heads, -1).transpose(0, 2, 1, 3)
+        heads = divided(wide(query) + wide(query_bias), self.num_heads, "query_layer").transpose(0, 2, 1, 3)
         projected = np.matmul(heads, wide(weight)) + wide(bias)
-        sums = projected.reshape(batch, self.num_heads, length, 2, -1).sum(axis=-1)
+        sums = divided(projected, 2, "weight").sum(axis=-1)
         update, reset = np.split(1 / (1 + np.exp(-sums)), 2, axis=-1)
         gate = update * (reset * wide(scale) - 1) + 2
         return ((gate * wide(position)).astype(query.dtype),)

@@ -27,6 +27,15 @@ def wide(array: Array) -> Array:
     return array.astype(working_dtype(array.dtype), copy=False)
 
 
+def divided(x: Array, count: int, name: str) -> Array:
+    """The last axis as `count` parts, (…, count, size), of an array without elements, too; ValueError where they do not
+    come out even.
+    """
+    if count < 1 or x.ndim == 0 or x.shape[-1] % count:
+        raise ValueError(f"the last dimension of '{name}' of shape {x.shape} does not divide into {count} parts")
+    return x.reshape(*x.shape[:-1], count, x.shape[-1] // count)
+
+
 def like(fact: Fact | None, shape: Iterable[Dim] | None) -> Fact:
     """A fact of the same type with another shape."""
     return Fact(None if fact is None else fact.type, None if shape is None else tuple(shape))
