@@ -83,6 +83,9 @@ class Attention(Operator):
             raise ValueError("q_num_heads and kv_num_heads are needed for inputs of rank 3")
         self._check(past_key is not None, past_value is not None, len(inputs) > 6 and inputs[6] is not None)
         keys, values = self._by_heads(k.shape), self._by_heads(v.shape)
+        pairs = zip((q.shape[0], *keys[:3]), (k.shape[0], *values[:3]), strict=True)
+        if any(isinstance(one, int) and isinstance(other, int) and one != other for one, other in pairs):
+            raise ValueError(f"Q, K and V of shapes {q.shape}, {k.shape} and {v.shape} do not fit together")
         for whole, past in ((keys, past_key), (values, past_value)):
             if past is not None:
                 whole[2] = unknown_dim() if past.shape is None else _sum(past.shape[2], whole[2])
@@ -122,6 +125,7 @@ class Attention(Operator):
             new = split_heads(k, self.kv_num_heads, "K"), split_heads(v, self.kv_num_heads, "V")
         else:
             queries, new = q, (k, v)
+        _check_fit(queries, *new, lengths)
         keys, values = appended(past_key, new[0]), appended(past_value, new[1])
         added, keep = _masks(mask, keys.shape[2])
         seen = self._visible(queries.shape[2], keys.shape[2], past_key, lengths)
@@ -184,6 +188,16 @@ class Attention(Operator):
             return Cost(None, moved)
         scores = float(dims[0] * dims[1] * dims[2] * dims[4])
         return Cost(scores * (2 * dims[3] + 2 * dims[5] + 18), moved)
+
+
+def _check_fit(queries: Array, keys: Array, values: Array, lengths: Array | None) -> None:
+    """ValueError where operands (batch, heads, length, size) do not belong together: no batch or head is repeated."""
+    batches = {len(queries), len(keys), len(values), len(queries) if lengths is None else lengths.size}
+    if len(batches) > 1 or keys.shape[1:3] != values.shape[1:3] or queries.shape[3] != keys.shape[3]:
+        raise ValueError(
+            f"Q, K and V of {queries.shape}, {keys.shape} and {values.shape} (batch, heads, length, size) do not fit "
+            f"together, or not nonpad_kv_seqlen {None if lengths is None else lengths.shape}"
+        )
 
 
 def _masks(mask: Array | None, keys: int) -> tuple[Array | None, Array | None]:

@@ -155,6 +155,10 @@ def test_masks_shorter_than_the_keys_rule_the_others_out() -> None:
         ({}, {"pk": (1, 1, 2, 4)}, "past_key and past_value must be given together"),
         ({}, {"pk": (1, 1, 2, 4), "pv": (1, 1, 2, 4), "n": (1,)}, "does not go with past_key"),
         ({}, {"m": (3, 7)}, "an attn_mask of shape (3, 7) for 5 keys"),
+        ({}, {"q": (2, 1, 3, 4)}, ""),
+        ({}, {"v": (1, 1, 4, 4)}, ""),
+        ({}, {"k": (1, 1, 5, 3)}, ""),
+        ({}, {"n": (2,)}, ""),
     ],
 )
 def test_what_does_not_go_together_is_refused(

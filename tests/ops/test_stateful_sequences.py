@@ -179,3 +179,32 @@ def test_terms_that_go_unread_are_refused(
     given = recurrence(3, rule, 2, 1, 2, False) | {name: normal(*shape) for name, shape in more.items()}
     given = {name: array for name, array in given.items() if name not in without}
     assert_refused(attention_model("", given, rule, asked), given, words)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"k": (2, 1, 6)},
+        {"k": (1, 3, 6)},
+        {"v": (1, 3, 8)},
+        {"v": (2, 1, 8)},
+        {"past": (1, HEADS, DEPTH, WIDTH)},
+        {"past": (2, HEADS, 1, WIDTH)},
+        {"decay": (2, 1, 2)},
+        {"decay": (1, 3, 2)},
+        {"beta": (2, 1, 2)},
+        {"beta": (2, 3, 3)},
+    ],
+)
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_recurrence_broadcasts_nothing(domain: str, changes: dict[str, tuple[int, ...]], declared: bool) -> None:
+    given = recurrence(3, "gated_delta", 2, 1, 2, True) | {name: normal(*shape) for name, shape in changes.items()}
+    symbols = {
+        name: list(array.shape) if declared else [f"{name}{axis}" for axis in range(array.ndim)]
+        for name, array in given.items()
+    }
+    names = ["q", "k", "v", "past", "decay", "beta"]
+    attributes = {"q_num_heads": 2, "kv_num_heads": HEADS, "update_rule": "gated_delta"}
+    model = node_model("LinearAttention", domain, names, given, symbols, **attributes)
+    assert_refused(model, given, "")

@@ -14,7 +14,7 @@ from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Dims, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, like, same, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_shape, like, same, wide
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -36,19 +36,6 @@ class StatefulConvolution(Operator):
         """ValueError for an unknown activation."""
         if self.activation not in ("silu", "swish", "none"):
             raise ValueError(f"attribute 'activation' must be silu, swish or none, not '{self.activation}'")
-
-
-def expect_shape(name: str, given: Dims | None, wanted: Dims) -> None:
-    """ValueError where a shape certainly is another one than is wanted."""
-    if given is None:
-        return
-    differ = any(
-        isinstance(one, int) and isinstance(other, int) and one != other
-        for one, other in zip(given, wanted, strict=False)
-    )
-    if differ or len(given) != len(wanted):
-        words = ", ".join(str(dim) if isinstance(dim, int) else "?" for dim in wanted)
-        raise ValueError(f"input '{name}' is expected to have the shape ({words}), got {tuple(given)}")
 
 
 def correlated(virtual: Array, weight: Array, dilation: int, length: int) -> Array:

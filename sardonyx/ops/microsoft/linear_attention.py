@@ -12,7 +12,7 @@ from sardonyx import errors
 from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
-from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, expect_rank, like, same, wide
+from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, expect_rank, expect_shape, like, same, wide
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -89,7 +89,10 @@ class LinearAttention(Operator):
             gate = divided(_required(decay, "decay"), heads, "decay")
         if self.update_rule.endswith("delta"):
             rate = _required(beta, "beta")
+        for name, one in (("key", key), ("value", value), ("decay", decay), ("beta", beta)):
+            expect_shape(name, None if one is None else one.shape, (batch, length, unknown_dim()))
         held = past[-1] if past is not None and self.state_window else past
+        expect_shape("past_state", None if held is None else held.shape, (batch, heads, q.shape[-1], v.shape[-1]))
         state = np.zeros((batch, heads, q.shape[-1], v.shape[-1]), np.float32) if held is None else wide(held)
         y, states = recur(q, k, v, gate, rate, state, self.scale or 1 / math.sqrt(q.shape[-1]))
         kind = query.dtype if past is None else past.dtype

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.graph.types import type_name
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.ops.framework.check import invalid_type
-from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
+from sardonyx.ops.framework.facts import Dim, Dims, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator
 
 if TYPE_CHECKING:
@@ -58,6 +58,19 @@ def expect_rank(fact: Fact | None, ranks: Sequence[int], name: str) -> None:
     if fact is not None and fact.rank is not None and fact.rank not in ranks:
         allowed = " or ".join(str(rank) for rank in ranks)
         raise ValueError(f"input '{name}' is expected to have {allowed} dimensions, got {fact.rank}")
+
+
+def expect_shape(name: str, given: Dims | None, wanted: Dims) -> None:
+    """ValueError where a shape certainly is another one than is wanted."""
+    if given is None:
+        return
+    differ = any(
+        isinstance(one, int) and isinstance(other, int) and one != other
+        for one, other in zip(given, wanted, strict=False)
+    )
+    if differ or len(given) != len(wanted):
+        words = ", ".join(str(dim) if isinstance(dim, int) else "?" for dim in wanted)
+        raise ValueError(f"input '{name}' is expected to have the shape ({words}), got {tuple(given)}")
 
 
 def expect_type(node: ir.Node, index: int, fact: Fact | None, allowed: Collection[ir.DataType]) -> None:
