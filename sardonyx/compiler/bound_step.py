@@ -319,7 +319,7 @@ class BoundStep:
         **others: Any,
     ) -> BoundStep:
         """A step with these arguments, of which `writes` may lie where one of `replaced` does; `others` are fields of
-        `StepForm`."""
+        `StepForm`. OverflowError where an argument exceeds 64 bits."""
         refs: dict[Buffer, int] = {}
         words: list[int] = []
         places: list[tuple[int, int, int]] = []
@@ -329,9 +329,13 @@ class BoundStep:
             else:
                 places.append((len(words), refs.setdefault(argument.buffer, len(refs)), argument.offset))
                 words.append(0)
+        try:
+            packed = struct.pack(f"{len(words)}q", *words)
+        except struct.error as error:
+            raise OverflowError(str(error)) from error
         form = StepForm(
             function,
-            struct.pack(f"{len(words)}q", *words),
+            packed,
             tuple(places),
             reads=tuple([one.look for one in reads]),
             writes=tuple([one.look for one in writes]),

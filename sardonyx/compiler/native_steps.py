@@ -21,7 +21,7 @@ from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, f
 from sardonyx.compiler.segment_build import build_segment
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.runtime.memory.constant_memory import passing
-from sardonyx.runtime.memory.memory import MemoryLimitError
+from sardonyx.runtime.memory.memory import MemoryLimitError, ahead_of_run
 from sardonyx.runtime.native.counted_call import CountedCall
 from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
 from sardonyx.runtime.plan import Step
@@ -191,12 +191,13 @@ class NativeSteps:
 
 def _make_ready(segment: Segment, compilation: Compilation) -> None:
     """Bind once for likely shapes, so that kernels are compiled and constants packed; sizes that do not fit the model
-    are no error here, because the real ones come later. Nothing is likely where contents decide."""
+    are no error here, because the real ones come later, and neither are those for which tables would be large. Nothing
+    is likely where contents decide."""
     if segment.steering_places:
         return
     shapes, others = (likely_shapes(segment.inputs, compilation.inference, more) for more in (0, 1))
     try:
-        with segment.library.helpers(), passing():
+        with segment.library.helpers(), passing(), ahead_of_run():
             segment.bind(shapes, rehearses=shapes != others)
     except OperationError as error:
         if isinstance(error.cause, MemoryLimitError):

@@ -87,10 +87,17 @@ class LegacyBroadcast(Elementwise):
 
 
 def aligned(rank: int, b: Array, axis: int | None) -> Array:
-    """`b` with ones behind its dimensions, so that its first one meets dimension `axis` of a tensor of that rank."""
+    """`b` with ones behind its dimensions, so that its first one meets dimension `axis` of a tensor of that rank.
+
+    ValueError where that is no dimension of it, or where `b` has more dimensions than there are from that one on.
+    """
     if axis is None:
         return b
     start = axis + rank if axis < 0 else axis
+    if not 0 <= start <= rank - b.ndim:
+        raise ValueError(
+            f"axis {axis}: an input of {b.ndim} dimensions does not fit into the {rank} of the first one from there on"
+        )
     return b.reshape(b.shape + (1,) * (rank - start - b.ndim))
 
 

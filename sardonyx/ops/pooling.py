@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -40,9 +41,14 @@ class Pool(Operator):
         )
 
     def windows(self, x: Array) -> Windows:
+        """The windows of a run, with the taps that read something."""
+        return self.all_windows(x).trimmed()
+
+    def all_windows(self, x: Array) -> Windows:
+        """The windows as the attributes state them."""
         if x.ndim < 3:
             raise ValueError(f"a pool needs an input of rank 3 at least (N, C, ...), not {x.shape}")
-        return self.attributes().windows(x.shape[2:])
+        return self.attributes().windows(x.shape[2:], weighs=False)
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x = inputs[0]
@@ -137,7 +143,8 @@ class AveragePool(Pool):
         total = np.zeros((*x.shape[:2], *windows.output), wide.dtype)
         for tap in windows.taps():
             total += windows.read(padded, tap)
-        total /= windows.counts(bool(self.count_include_pad)).astype(wide.dtype)
+        counts = self.all_windows(x).counts(bool(self.count_include_pad))
+        total /= functools.reduce(np.multiply.outer, counts).astype(wide.dtype)
         return (total.astype(x.dtype, copy=False),)
 
     def lower(self, inputs: Sequence[np.dtype[Any] | None]) -> Kernel:

@@ -20,6 +20,10 @@ from sardonyx.ops.framework.facts import Dim, Fact, known, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator, template_unless_text
 from sardonyx.ops.reduction import normalized_axes
+from sardonyx.runtime.memory import memory
+
+# What it takes to find the elements that a place of the result reads along an axis: for each of them.
+_BYTES_PER_TAP = 80
 
 # How far from a half a float32 coordinate may be and still count as a tie. Chosen because it leaves the fewest
 # differences from onnxruntime over a sweep of sizes and scales, not derived.
@@ -150,6 +154,20 @@ class ResampleRule:
         places = nearest(resize.coordinates(self.coordinates), self.nearest_mode, resize.scale)
         return np.clip(places, 0, resize.length - 1).astype(np.intp)
 
+    def require_memory(self, plan: Sequence[AxisResize], itemsize: int) -> None:
+        """`errors.Fail` where the result, or what is made for each line of it, does not fit into memory."""
+        lines = sum(resize.output * self._taps_of(resize) for resize in plan if not self.keeps(resize))
+        result = math.prod(resize.output for resize in plan) * itemsize
+        memory.require_tables(int(min(_BYTES_PER_TAP * lines, 2.0**62)), "the places that a Resize reads", result)
+
+    def _taps_of(self, resize: AxisResize) -> float:
+        """How many taps a place of the result may have along an axis."""
+        if self.mode == "nearest":
+            return 1.0
+        radius = 2 if self.mode == "cubic" else 1
+        shrink = min(resize.scale, 1.0) if self.antialias else 1.0
+        return 2.0 * radius / shrink if shrink > 0 else math.inf
+
     def taps(self, resize: AxisResize) -> tuple[Array, Array]:
         """Input positions and weights, (output, taps) each, in the other modes, without taps that weigh nothing."""
         if self.mode not in ("linear", "bilinear", "cubic"):
@@ -209,6 +227,7 @@ class Resampling(Operator):
         """`x` with each axis resized as `plan` says."""
         rule = self.rule
         check_has_elements(x.shape, [resize.output for resize in plan])
+        rule.require_memory(plan, x.dtype.itemsize)
         result = x if rule.mode == "nearest" else x.astype(_interpolated(x.dtype), copy=False)
         outside: list[tuple[int, Array]] = []
         for axis, resize in enumerate(plan):

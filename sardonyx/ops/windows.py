@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,16 @@ import numpy as np
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, known, unknown_dim
 from sardonyx.ops.framework.operator import Array
+from sardonyx.runtime.memory import memory
 
 # Of a padded dimension: what is beyond it is a mistake, and takes long to count.
 _MOST_PLACES = 2**31 - 1
+
+# Of padding along a dimension that is shorter than that: memory is moved for it, whatever the results are.
+_MOST_PADDING = 1 << 24
+
+# What it takes to count the taps of the windows along an axis.
+_BYTES_PER_COUNT = 64
 
 
 @dataclass(frozen=True)
@@ -66,17 +73,36 @@ class Windows:
         padded[(..., *inner)] = x
         return padded
 
-    def counts(self, include_padding: bool) -> Array:
-        """How many taps of each window lie in the input, or in the input and its stated padding."""
-        total = np.ones((), np.int64)
-        for axis in range(len(self.size)):
-            starts = np.arange(self.output[axis])[:, None] * self.strides[axis] - self.begin[axis]
-            places = starts + np.arange(self.kernel[axis]) * self.dilations[axis]
-            low, high = (
-                (-self.begin[axis], self.size[axis] + self.end[axis]) if include_padding else (0, self.size[axis])
-            )
-            total = total[..., None] * ((places >= low) & (places < high)).sum(axis=1)
-        return total
+    def counts(self, include_padding: bool) -> list[Array]:
+        """How many taps of each window lie in the input, or in the input and its stated padding.
+
+        For each axis by the place on it, or one number where all places have the same: a window has their product.
+        """
+        memory.require_tables(_BYTES_PER_COUNT * sum(self.output), "the sizes of windows")
+        found = []
+        for axis, (begin, size, taps) in enumerate(zip(self.begin, self.size, self.kernel, strict=True)):
+            low, high = (-begin, size + self.end[axis]) if include_padding else (0, size)
+            starts = np.arange(self.output[axis]) * self.strides[axis] - begin
+            # The first tap that is not below, and the first one that is above.
+            first, last = (np.clip(-((starts - bound) // self.dilations[axis]), 0, taps) for bound in (low, high))
+            counts = last - first
+            found.append(counts[:1] if counts.size and (counts == counts[0]).all() else counts)
+        return found
+
+    def trimmed(self) -> Windows:
+        """The same windows without the taps that lie in the padding wherever a window is; one is left.
+
+        A kernel far larger than the input, with padding to match, then costs no more than what it reads.
+        """
+        begins, kernels = [], []
+        for begin, size, taps, stride, spread, count in zip(
+            self.begin, self.size, self.kernel, self.strides, self.dilations, self.output, strict=True
+        ):
+            first = min(max(0, begin - max(count - 1, 0) * stride) // spread, max(taps - 1, 0))
+            last = min(taps, max(first + 1, -(-(begin + size) // spread)))
+            begins.append(begin - first * spread)
+            kernels.append(max(0, last - first))
+        return replace(self, begin=tuple(begins), kernel=tuple(kernels))
 
 
 def or_default(values: Sequence[int] | None, count: int, default: int) -> tuple[int, ...]:
@@ -126,8 +152,11 @@ class WindowAttributes:
             raise ValueError(f"pads {around} must not be negative")
         return cls(tuple(kernel), steps, spread, around, auto_pad or "NOTSET", bool(ceil_mode))
 
-    def windows(self, size: Sequence[int]) -> Windows:
-        """The windows over an input of these spatial sizes; ValueError where the kernel does not fit."""
+    def windows(self, size: Sequence[int], *, weighs: bool = True) -> Windows:
+        """The windows over an input of these spatial sizes; ValueError where the kernel does not fit.
+
+        Where a tap `weighs`, it has a weight of its own and is never left out: then all of the padding counts.
+        """
         count = len(self.kernel)
         if len(size) != count:
             raise ValueError(f"the input has {len(size)} spatial dimensions, the kernel {count}")
@@ -149,7 +178,18 @@ class WindowAttributes:
             begin.append(before)
             end.append(after)
             output.append(windows)
-        return Windows(tuple(size), self.kernel, self.strides, self.dilations, tuple(begin), tuple(end), tuple(output))
+        found = Windows(tuple(size), self.kernel, self.strides, self.dilations, tuple(begin), tuple(end), tuple(output))
+        self._check_padding(found if weighs else found.trimmed())
+        return found
+
+    def _check_padding(self, windows: Windows) -> None:
+        """ValueError where windows read more padding than anybody has in earnest."""
+        for size, before, after in zip(windows.size, windows.begin, windows.read_behind(), strict=True):
+            if max(before, after) > max(_MOST_PADDING, size):
+                raise ValueError(
+                    f"the pads {self.pads} of an input {windows.size}, by the kernel {self.kernel}, are more than "
+                    f"{max(_MOST_PADDING, size)} places along a dimension"
+                )
 
     def infer(self, size: Sequence[Dim]) -> tuple[Dim, ...]:
         """The output's spatial sizes, symbols allowed."""

@@ -1,4 +1,4 @@
-"""Runs models in a process of its own with bounded memory, so that a crash or a hang is an outcome and not the end."""
+"""Runs models in a process of its own with bounded memory and time, so that a crash or a hang is an outcome."""
 
 from __future__ import annotations
 
@@ -6,76 +6,144 @@ import multiprocessing
 import os
 import random
 import resource
+import signal
+import threading
 import time
 import traceback
 import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntFlag
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-SECONDS_EACH = 5.0
-# The first model pays for the imports, and any for kernels that no cache has yet.
-SECONDS_TO_PREPARE = 120.0
+# What a model may take: seconds of the processor, all threads together, and addresses beside those of the process.
+SECONDS_EACH = 5
 MEMORY_BYTES = 3 << 30
+# A run is asked to stop after so many seconds of the processor; how soon it does counts.
+_SECONDS_TO_STOP = 2.0
+# Of the clock: for the imports, for kernels that no cache has yet, and for a machine that others use.
+_PATIENCE = 180.0
+
+# What NumPy says where nobody has asked for the memory before; of more, no machine gives any.
+_UNFORESEEN = ("Unable to allocate", "iB for an array")
+_NEVER = (" PiB ", " EiB ")
+
+
+class Finding(IntFlag):
+    """What is wrong with an outcome; as the exit code of the fuzzer, several of them are added."""
+
+    NONE = 0
+    UNTYPED = 1  # an exception that is none of sardonyx.errors
+    HANG = 2
+    CRASH = 4  # or the end by a signal, such as that of a system without memory
+    UNFORESEEN = 8  # memory that was taken without asking whether it is there
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a model: nothing to say of one that ran, else its error; `typed`: one that callers may expect."""
+    """What came of a model: nothing to say of one that ran, else its error; `finding`: what is wrong with that."""
 
     text: str = ""
-    typed: bool = True
+    finding: Finding = Finding.NONE
+
+    @property
+    def typed(self) -> bool:
+        """Whether callers may expect it."""
+        return self.finding is Finding.NONE
 
 
-def outcome(data: bytes, folder: Path, kernels: str = "") -> Outcome:
-    """Load, build and run a model with numbers drawn from its bytes; `kernels` is the session config of that name."""
-    from sardonyx import errors, log
-    from sardonyx.api.building.compiled_model import CompiledModel
-    from sardonyx.graph.load import load_model
-    from sardonyx.providers import registry
-    from sardonyx.runtime.context import RunContext
-    from sardonyx.runtime.executor import execute
-    from sardonyx.runtime.settings import RunSettings
+def outcome(data: bytes, folder: Path, kernels: str = "", feeds: Mapping[str, Any] | None = None) -> Outcome:
+    """Load, build and run a model; `kernels` is the session config of that name.
 
-    log.set_default_severity(4)
-    stage = "load"
-    stop = time.monotonic() + SECONDS_EACH / 2
+    Without `feeds` the inputs are drawn from the bytes of the model.
+    """
+    import sardonyx
+    from sardonyx import errors
+
+    options = sardonyx.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("sardonyx.cpu.kernels", kernels)
+    path = folder / "model.onnx"
+    path.write_bytes(data)
+    stage = "build"
     try:
-        loaded = load_model(data, external_folder=folder)
-        stage = "build"
-        provider = registry.create("CPUExecutionProvider", {})
-        model = CompiledModel.build(loaded, [provider], log.DEFAULT, settings=RunSettings(kernels=kernels))
+        session = sardonyx.InferenceSession(path, options)
         stage = "run"
-        choice, sizes = random.Random(zlib.crc32(data)), {}
-        feeds = [_feed(value, choice, sizes) for value in model.model.graph.inputs]
-        if all(feed is not None for feed in feeds):
-            execute(model.compiled.plan, RunContext(terminated=lambda: time.monotonic() > stop), feeds)
+        found = feeds if feeds is not None else _feeds(session, random.Random(zlib.crc32(data)))
+        if found is not None:
+            with _stopped_in_time() as settings:
+                session.run(None, found, settings)
     except errors.OnnxRuntimeError as error:
-        return Outcome(f"{stage}: {type(error).__name__}: {error}")
+        text = f"{stage}: {type(error).__name__}: {error}"
+        unforeseen = all(part in text for part in _UNFORESEEN) and not any(part in text for part in _NEVER)
+        return Outcome(text, Finding.UNFORESEEN if unforeseen else Finding.NONE)
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        return Outcome(f"{stage}: {type(error).__name__}: {str(error)[:200]} at {where.filename}:{where.lineno}", False)
+        text = f"{stage}: {type(error).__name__}: {str(error)[:200]} at {where.filename}:{where.lineno}"
+        return Outcome(text, Finding.UNTYPED)
     return Outcome()
 
 
-def _feed(value: Any, choice: random.Random, sizes: dict[Any, int]) -> Any:
-    """An array for an input: mostly zeros and sizes that agree with the names of dimensions, but not always."""
-    from sardonyx.graph.types import numpy_dtype
+@contextmanager
+def _stopped_in_time() -> Iterator[Any]:
+    """The options of a run that is asked to stop when it has taken long."""
+    import sardonyx
 
-    if value.type is None or value.shape is None or value.dtype is None or type(value.type).__name__ != "TensorType":
+    settings, done = sardonyx.RunOptions(), threading.Event()
+    end = time.process_time() + _SECONDS_TO_STOP
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            if time.process_time() > end:
+                settings.terminate = True
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield settings
+    finally:
+        done.set()
+        thread.join()
+
+
+def _feeds(session: Any, choice: random.Random) -> dict[str, Any] | None:
+    """Arrays for the inputs, as the session has them; None where one has no numbers of a known rank."""
+    sizes: dict[str, int] = {}
+    found = {value.name: _feed(value, choice, sizes) for value in session.get_inputs()}
+    return None if any(array is None for array in found.values()) else found
+
+
+# What may be large in a declaration is not made: a smaller array has to be refused, and at once.
+_MOST_ELEMENTS = 1 << 20
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(bool)": np.bool_,
+    **{f"tensor({kind}{bits})": np.dtype(f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+}
+
+
+def _feed(value: Any, choice: random.Random, sizes: dict[str, int]) -> Any:
+    """An array for an input: mostly zeros and sizes that agree with the names of dimensions, but not always."""
+    dtype = _DTYPES.get(value.type)
+    if dtype is None or value.shape is None:
         return None
     shape = []
     for dim in value.shape:
         size = choice.choice((0, 1, 1, 2, 3, 17))
-        shape.append(
-            dim if isinstance(dim, int) else size if choice.random() < 0.1 else sizes.setdefault(dim.value, size)
-        )
-    if int(np.prod([float(max(dim, 1)) for dim in shape])) > 1 << 20:
-        return None
-    array = np.zeros(shape, numpy_dtype(value.dtype))
+        if isinstance(dim, int):
+            shape.append(dim if 0 <= dim < _MOST_ELEMENTS else size)
+        else:
+            shape.append(size if dim is None or choice.random() < 0.1 else sizes.setdefault(dim, size))
+    if len(shape) > 32 or int(np.prod([float(max(dim, 1)) for dim in shape])) > _MOST_ELEMENTS:
+        shape = [min(dim, 2) for dim in shape[:16]]
+    array = np.zeros(shape, dtype)
     if array.dtype.kind in "iu" and array.size and choice.random() < 0.5:
         bounds = np.iinfo(array.dtype)
         numbers = [
@@ -91,14 +159,24 @@ def _holds(bounds: Any, number: int) -> bool:
 
 def _worker(pipe: Connection, folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    import sardonyx  # noqa: F401 - not on the account of the first model
+
     while True:
         request = pipe.recv()
         if request is None:
             return
-        data, kernels = request
-        pipe.send(outcome(data, folder, kernels))
+        _limit()
+        pipe.send(outcome(request[0], folder, *request[1:]))
+
+
+def _limit() -> None:
+    """Give the next model time and addresses of its own, whatever those before it have taken."""
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + SECONDS_EACH + 1, resource.RLIM_INFINITY))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    addresses = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (addresses, resource.RLIM_INFINITY))
 
 
 class Sandbox:
@@ -115,20 +193,26 @@ class Sandbox:
         self._process.start()
         other.close()
 
-    def run(self, data: bytes, kernels: str = "") -> Outcome:
-        patience = SECONDS_EACH + SECONDS_TO_PREPARE
-        self._pipe.send((data, kernels))
-        if not self._pipe.poll(patience):
+    def run(self, data: bytes, kernels: str = "", feeds: Mapping[str, Any] | None = None) -> Outcome:
+        """What comes of a model; one that hangs is tried again, as the first time it may have compiled kernels."""
+        found = self._run(data, kernels, feeds)
+        return self._run(data, kernels, feeds) if found.finding is Finding.HANG else found
+
+    def _run(self, data: bytes, kernels: str, feeds: Mapping[str, Any] | None) -> Outcome:
+        self._pipe.send((data, kernels, feeds))
+        if not self._pipe.poll(_PATIENCE):
             self.close()
             self._start()
-            return Outcome(f"hang: more than {patience} seconds", False)
+            return Outcome(f"hang: more than {_PATIENCE} seconds", Finding.HANG)
         try:
             found: Outcome = self._pipe.recv()
         except EOFError:
             self._process.join()
             code = self._process.exitcode
             self._start()
-            return Outcome(f"crash: the process ended with {code}", False)
+            if code == -signal.SIGXCPU:
+                return Outcome(f"hang: more than {SECONDS_EACH} seconds of the processor", Finding.HANG)
+            return Outcome(f"crash: the process ended with {code}", Finding.CRASH)
         return found
 
     def close(self) -> None:

@@ -272,7 +272,7 @@ def elements(fact: Fact) -> float | None:
 def nbytes(fact: Fact) -> float | None:
     """The size of a value in bytes, where it is known."""
     count = elements(fact)
-    if count is None or fact.dtype is None or fact.dtype == ir.DataType.STRING:
+    if count is None or fact.dtype in (None, ir.DataType.STRING, ir.DataType.UNDEFINED):
         return None
     return count * fact.dtype.bitwidth / 8
 

@@ -71,7 +71,7 @@ def constant_empty(count: int, dtype: np.dtype[Any]) -> Array:
     errors.Fail where it does not fit into memory, or under the limit that applies.
     """
     nbytes = count * dtype.itemsize
-    require(nbytes, WEIGHTS)
+    require(nbytes, WEIGHTS, of_model=True)
     if nbytes >= MOST or (nbytes >= LEAST and not address_space.has_spare()):  # a piece is a reserve, too
         return _system_memory(nbytes).view(dtype)
     if nbytes >= LEAST:

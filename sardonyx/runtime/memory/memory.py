@@ -1,8 +1,9 @@
 """How much memory there is, and how much of it may be taken: asked before a large buffer is made.
 
 NumPy takes address space that the machine does not have, and the kernel then ends the whole process when it is
-touched; so a buffer whose size a model can choose is checked first. A `MemoryLimit` is less than what the machine has:
-what somebody said that a session, or an arena, may hold.
+touched; so a buffer whose size a model can choose is checked first, and so are the tables and intermediate values that
+come with it. Ahead of a run, where sizes are only declared or guessed, nothing of more than `CHECKED_BYTES` is made for
+them. A `MemoryLimit` is less than what the machine has: what somebody said that a session, or an arena, may hold.
 """
 
 from __future__ import annotations
@@ -44,15 +45,18 @@ def available_bytes() -> int:
     return _known[1]
 
 
-def require(nbytes: int, what: str) -> None:
+def require(nbytes: int, what: str, *, of_model: bool = False) -> None:
     """Raise `errors.Fail` where a buffer of `nbytes` for `what` does not fit into memory.
 
-    `MemoryLimitError` where it does not fit under the limit that this thread works under.
+    `MemoryLimitError` where it does not fit under the limit that this thread works under; ahead of a run,
+    `PostponedError` for a large one, unless it is `of_model`: as large as the model's own weights.
     """
     if _WORKING.limit is not None:
         _WORKING.limit.require(nbytes, what)
     if nbytes < CHECKED_BYTES:
         return
+    if _WORKING.is_ahead and not of_model:
+        raise PostponedError(f"{what} of {nbytes} bytes are made when a run asks for them")
     left = available_bytes() - _RESERVE
     if nbytes > left:
         raise unavailable(nbytes, what, left)
@@ -67,8 +71,31 @@ def unavailable(nbytes: int, what: str, left: int | None = None) -> errors.Fail:
     )
 
 
+def require_tables(nbytes: int, what: str, beside: int = 0) -> None:
+    """`require` for what is made in proportion to sizes, with `beside` more bytes that its result takes.
+
+    The result is checked by itself where it is made, so few bytes of tables are no reason to ask for it before.
+    """
+    if nbytes >= CHECKED_BYTES:
+        require(nbytes + beside, what)
+
+
 class MemoryLimitError(errors.Fail):
     """More memory was asked for than somebody said may be taken."""
+
+
+class PostponedError(errors.Fail):
+    """Something is too large to be made for sizes that no run has had yet."""
+
+
+@contextlib.contextmanager
+def ahead_of_run() -> Iterator[None]:
+    """Inside, this thread works for sizes that are declared or guessed: nothing large is made for them."""
+    outer, _WORKING.is_ahead = _WORKING.is_ahead, True
+    try:
+        yield
+    finally:
+        _WORKING.is_ahead = outer
 
 
 class MemoryLimit:
@@ -148,6 +175,7 @@ def applied_limit() -> MemoryLimit | None:
 
 class _Working(threading.local):
     limit: MemoryLimit | None = None
+    is_ahead: bool = False
 
 
 _WORKING = _Working()

@@ -25,6 +25,10 @@ from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Input
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import Windows
+from sardonyx.runtime.memory import memory
+
+# What it takes to sort what falls on the places of a result.
+_BYTES_PER_ENTRY = 120
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class Spread:
         """The elements and the taps that fall on the result, by place and then by element; and where those of each
         place begin, with the end of the last one.
         """
+        memory.require_tables(
+            _BYTES_PER_ENTRY * (self.length * self.taps + self.output), "the places that elements are added to"
+        )
         elements, taps = (numbers.ravel() for numbers in np.indices((self.length, self.taps)))
         places = elements * self.stride + taps * self.dilation - self.begin
         inside = np.flatnonzero((places >= 0) & (places < self.output))

@@ -6,6 +6,7 @@ otherwise is copied channels-last.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,9 +34,12 @@ from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.windows import WindowAttributes, Windows
+from sardonyx.runtime.memory import memory
 
 # Dimensions that kernels slide windows over at most.
 _MOST_SLID = len(DIMENSIONS)
+# What it takes to make the number of elements of a window.
+_BYTES_PER_COUNT = 24
 # From the total of a window, how many elements it has and the node's further inputs to the result.
 Result = Callable[..., Expr]
 
@@ -82,7 +86,8 @@ class PoolKernel(NativeKernel):
             raise ValueError(f"a pool needs an input of rank 3 at least (N, C, ...), not {x.shape}")
         rank = len(x.shape)
         last = x if self.channels_last else transposed(x, (0, *range(2, rank), 1))
-        windows = self.attributes.windows(last.shape[1:-1])
+        whole = self.attributes.windows(last.shape[1:-1], weighs=False)
+        windows = whole.trimmed()
         shape = (x.shape[0], *windows.output, last.shape[-1])
         element = self.element
         if self.hands_on:  # x may be rounded
@@ -91,7 +96,7 @@ class PoolKernel(NativeKernel):
         operands: list[Tensor] = []
         count: Expr | None = None
         if self.counts:
-            operands.append(_counts(binder, windows, total.dtype, include_padding=self.counts == "padding"))
+            operands.append(_counts(binder, whole, total.dtype, include_padding=self.counts == "padding"))
             count = Input(total.dtype, 1)
         further = [tensor for tensor in inputs[1:] if tensor is not None]
         leaves = [Input(tensor.dtype, 1 + len(operands) + index) for index, tensor in enumerate(further)]
@@ -119,7 +124,7 @@ class LocatedPoolKernel(NativeKernel):
         if rank < 3:
             raise ValueError(f"a pool needs an input of rank 3 at least (N, C, ...), not {x.shape}")
         attributes: WindowAttributes = self.parameters["attributes"]
-        windows = attributes.windows(x.shape[2:])
+        windows = attributes.windows(x.shape[2:], weighs=False).trimmed()
         last = _channels_together(binder, transposed(x, (0, *range(2, rank), 1)))
         numbers, step = [1] * (rank - 2), 1
         axes = range(rank - 2) if self.parameters["storage_order"] else reversed(range(rank - 2))
@@ -128,7 +133,7 @@ class LocatedPoolKernel(NativeKernel):
         shape = (x.shape[0], *windows.output, x.shape[1])
         outputs = (Input(x.dtype, 0), Input(np.dtype(np.int64), 1))
         results = tuple(binder.new(output.dtype, shape) for output in outputs)
-        taps = float(len(list(windows.taps())))
+        taps = float(math.prod(windows.kernel))
         bind_channel_windows(
             binder, WindowCall(last, windows, Locate(), outputs, (), results, 4 * taps, numbers=tuple(numbers))
         )
@@ -216,11 +221,11 @@ def _in_rows(binder: Binder, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Te
 
 
 def _counts(binder: Binder, windows: Windows, dtype: np.dtype[Any], *, include_padding: bool) -> Tensor:
-    """The number of elements of each window, [1, *places, 1]; one number where they are all equal."""
-    counts = windows.counts(include_padding).astype(dtype)
-    if counts.size and (counts == counts.flat[0]).all():
-        counts = counts.reshape(-1)[:1].reshape((1,) * counts.ndim)
-    return binder.constant(np.ascontiguousarray(counts.reshape((1, *counts.shape, 1))))
+    """The number of elements of each window, [1, *places, 1]; one place on an axis where all have the same there."""
+    axes = windows.counts(include_padding)
+    memory.require_tables(_BYTES_PER_COUNT * math.prod(map(len, axes)), "the sizes of windows")
+    total = functools.reduce(np.multiply.outer, axes)
+    return binder.constant(np.ascontiguousarray(total.astype(dtype).reshape((1, *total.shape, 1))))
 
 
 def _ordered(operand: Tensor, rank: int, order: Sequence[int] | None) -> Tensor:

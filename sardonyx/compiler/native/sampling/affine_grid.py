@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,10 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.grid_sample import grid_places, grid_sizes
+from sardonyx.runtime.memory import memory
 
+# What it takes to make the place of a line.
+_BYTES_PER_PLACE = 40
 # What places are computed in.
 _COMPUTED: dict[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float32),
@@ -47,6 +51,8 @@ class AffineGrid(NativeKernel):
         assert size.array is not None
         sizes = grid_sizes(theta.shape, size.array.ravel().tolist())
         count, batch, item = len(sizes), theta.shape[0], theta.dtype.itemsize
+        result_bytes = batch * count * math.prod(sizes) * item
+        memory.require_tables(_BYTES_PER_PLACE * sum(sizes), "the places of a grid", result_bytes)
         places = [
             grid_places(length, self.parameters["align_corners"]).astype(_COMPUTED[theta.dtype.name])
             for length in sizes

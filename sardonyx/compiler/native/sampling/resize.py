@@ -76,6 +76,7 @@ class Resize(NativeKernel):
         if all(map(self.rule.keeps, plan)):
             return [x]
         check_has_elements(x.shape, shape)
+        self.rule.require_memory(plan, x.dtype.itemsize)
         order = stored_order(x)
         result = self._result(binder, x, plan, order)
         if result.size:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.kernels.windows.folds import Correlate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
@@ -102,9 +100,13 @@ def _tiles(target: Target, fold: Correlate, slide: Slide, lanes: int) -> Iterato
 
 def _inside(slide: Slide) -> float:
     """The share of the taps down that are no padding."""
-    taps = np.arange(slide.kernel[1]) * slide.dilation[1] - slide.each(slide.windows.begin, 0)[1]
-    lines = np.arange(slide.output[1])[:, None] * slide.stride[1] + taps
-    return float(((lines >= 0) & (lines < slide.size[1])).mean()) if lines.size else 1.0
+    sizes = slide.size[1], slide.output[1], slide.stride[1], slide.dilation[1], slide.each(slide.windows.begin, 0)[1]
+    size, lines, stride, spread, begin = map(int, sizes)
+    total = 0
+    for tap in range(slide.kernel[1]):
+        first = tap * spread - begin  # the line that the first window reads here
+        total += max(0, min(lines, -((first - size) // stride)) - min(lines, max(0, -(first // stride))))
+    return total / (lines * slide.kernel[1]) if lines * slide.kernel[1] else 1.0
 
 
 def _is_power_of_two(number: int) -> bool:

@@ -10,7 +10,10 @@ from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.row_strips import RowStripSpec, emit_row_strips
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
+from sardonyx.runtime.memory import memory
 
+# What it takes to find out at which strips lines begin and end.
+_BYTES_PER_STRIP = 80
 # Vectors of a strip at most, and strides along a line that shuffles follow.
 _MOST_VECTORS, _MOST_STRIDE = 8, 2
 # Registers that the code takes besides lines that wait, watches and what is read.
@@ -73,6 +76,7 @@ def bind_row_strips(binder: Binder, call: WindowCall) -> None:
     channels, (_, lines, places) = first.shape[-1], slide.output
     _, down, along = (Along(1, *one) for one in zip(slide.kernel, slide.stride, slide.dilation, strict=True))
     begin, size = slide.each(slide.windows.begin, 0), slide.size
+    memory.require_tables(_BYTES_PER_STRIP * strips.count, "the strips of rows")
     starts = [turn * strips.places for turn in range(strips.count - 1)] + [places - strips.places]
     columns = [start * along.stride - begin[-1] + strips.lead for start in starts]
     rest = _rest(slide, strips, lanes)

@@ -22,6 +22,10 @@ from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Expr
 from sardonyx.ops.windows import Windows
+from sardonyx.runtime.memory import memory
+
+# What it takes to say which taps of a window lie inside along a dimension.
+_BYTES_PER_TAP = 80
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -186,6 +190,7 @@ class Slide:
         """Tables of the slower dimensions, as arguments: for each window its first tap inside and the end of them."""
         words: dict[str, Argument] = {}
         begin = self.each(self.windows.begin, 0)
+        memory.require_tables(_BYTES_PER_TAP * sum(self.output[:-1]), "the places of windows")
         for place, of in enumerate(DIMENSIONS[:-1]):
             start = np.arange(self.output[place]) * self.stride[place] - begin[place]
             spread, size, kernel = self.dilation[place], self.size[place], self.kernel[place]

@@ -19,6 +19,8 @@ from sardonyx.compiler.llvm.kernels.products.gemm_parts import paired_parts
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.types import I64, U32, Type
 
+# Vectors of a head that are written out at most.
+_MOST_WRITTEN_OUT = 128
 _WITHOUT_SIGN = 0x7FFFFFFF
 _LARGE = (56 + 127) << 23  # the bits of 2^56, sums of whose squares are far from infinity
 
@@ -111,13 +113,18 @@ class Frame:
         """The maxima of a row, lane by lane."""
         return self.maxima.offset(index * self.lanes)
 
-    def pieces(self, size: int, depth: int = 1) -> Iterator[tuple[int, Value | None]]:
+    def pieces(self, size: int, depth: int = 1) -> Iterator[tuple[int | Value, Value | None]]:
         """The vectors that cover `size` elements: where each starts, and the mask of the last where it is not full.
 
-        With a depth they are the elements of as many words as a vector has lanes.
+        With a depth they are the elements of as many words as a vector has lanes. What is done with them is written
+        out; where they are very many, pairs of them come in a loop, to which all must be the same.
         """
         lanes = self.lanes * depth
-        for at in range(0, size, lanes):
+        looped = size // (2 * lanes) * (2 * lanes) if size > _MOST_WRITTEN_OUT * lanes else 0
+        if looped:
+            with self.k.loop(0, looped, lanes) as place:
+                yield place, None
+        for at in range(looped, size, lanes):
             left = size - at
             mask = None if left >= lanes else self.k.lanes_below(self.k.constant(I64, left), lanes)
             yield at, mask

@@ -102,9 +102,9 @@ class Blocks:
             word = at // depth if depth > 1 else at
             first = word // frame.apart * (depth * frame.apart) + word % frame.apart if frame.apart > 1 else at
             keys = [first + step * frame.apart for step in range(depth)]
-            for number, (column, mask) in enumerate(frame.pieces(frame.spec.value_size)):
-                panel, vector = divmod(number, 2)
-                width = self._value_width(panel)
+            for column, mask in frame.pieces(frame.spec.value_size):
+                panel, vector = column // (2 * lanes), column % (2 * lanes)
+                width = self._value_width(panel) if isinstance(panel, int) else 2 * lanes
                 found = []
                 for key in keys:
                     there = mask
@@ -116,7 +116,7 @@ class Blocks:
                 frame.watch("values", found)
                 place = self._value_panel(panel).offset(product.place(at) * width)
                 for part, line in enumerate(found if depth == 1 else frame.value_words(*found)):
-                    place.store(line, part * product.unit * width + vector * lanes)
+                    place.store(line, part * product.unit * width + vector)
 
         whole = here.count // together * together if depth > 1 else here.count
         with k.loop(0, whole, depth) as at:
