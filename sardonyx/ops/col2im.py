@@ -15,6 +15,7 @@ from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.windows import WindowAttributes, Windows
+from sardonyx.runtime.memory import memory
 
 
 @operator("Col2Im", since=18)
@@ -57,6 +58,7 @@ class Col2Im(Operator):
         wide = data.dtype if data.dtype.kind in "iub" else working_dtype(data.dtype)
         columns = data.reshape(batch, channels, *windows.kernel, *windows.output)
         room = [sum(sizes) for sizes in zip(windows.begin, windows.size, windows.end, strict=True)]
+        memory.require(batch * channels * math.prod(room) * np.dtype(wide).itemsize, "an image with its padding")
         full = np.zeros((batch, channels, *room), wide)
         for tap in windows.taps():
             view = windows.read(full, tap)

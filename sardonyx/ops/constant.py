@@ -127,7 +127,9 @@ class ConstantOfShape(Operator):
         wanted = inputs[0]
         if wanted is None or wanted.elements is None:
             count = wanted.shape[0] if wanted is not None and wanted.shape is not None and wanted.shape else None
-            return [tensor(dtype, None if not isinstance(count, int) else [unknown_dim()] * count)]
+            if not isinstance(count, int) or count > MAXIMUM_ELEMENTS:
+                return [tensor(dtype, None)]
+            return [tensor(dtype, [unknown_dim()] * count)]
         shape = wanted.elements
         if any(isinstance(dim, int) and dim < 0 for dim in shape):
             raise ValueError(f"a shape has no negative dimensions: {list(shape)}")

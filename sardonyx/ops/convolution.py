@@ -21,6 +21,7 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator
 from sardonyx.ops.quantization import requantize
 from sardonyx.ops.windows import WindowAttributes, Windows
+from sardonyx.runtime.memory import memory
 
 
 def correlate(x: Array, w: Array, windows: Windows, groups: int) -> Array:
@@ -47,7 +48,9 @@ def _columns(padded: Array, windows: Windows, groups: int) -> Array:
     if math.prod(windows.kernel) == 1:
         only = windows.read(padded, (0,) * len(windows.kernel))
         return only.reshape(groups, channels // groups, -1)
-    columns = np.empty((channels, math.prod(windows.kernel), *windows.output), padded.dtype)
+    shape = (channels, math.prod(windows.kernel), *windows.output)
+    memory.require(math.prod(shape) * padded.itemsize, "the windows of a convolution")
+    columns = np.empty(shape, padded.dtype)
     for index, tap in enumerate(windows.taps()):
         columns[:, index] = windows.read(padded, tap)
     return columns.reshape(groups, channels // groups * math.prod(windows.kernel), -1)
@@ -234,6 +237,8 @@ class ConvTranspose(Convolution):
         ]
         room = [max(begin + length, whole) for (begin, length), whole in zip(places, spread, strict=True)]
         each = filters * math.prod(kernel)
+        summed = batch * self.group * filters * (math.prod(room) + math.prod(kernel) * math.prod(size))
+        memory.require(summed * np.dtype(wide).itemsize, "the sums of a transposed convolution")
         matrix = w.reshape(self.group, channels // self.group, each).astype(wide, copy=False).swapaxes(1, 2)
         points = x.reshape(batch, self.group, channels // self.group, math.prod(size)).astype(wide, copy=False)
         columns = (matrix @ points).reshape(batch, self.group * filters, *kernel, *size)

@@ -16,6 +16,7 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Value, operator
 from sardonyx.ops.grid_sample import axis_taps, interpolate
 from sardonyx.ops.windows import Windows
+from sardonyx.runtime.memory import memory
 
 Shape = tuple[int, ...]
 
@@ -58,6 +59,8 @@ class DeformConv(Convolution):
         )
         grouped = x.astype(wide, copy=False).reshape(batch, self.offset_group, -1, *x.shape[2:])
         matrix = w.astype(wide, copy=False).reshape(self.group, len(w) // self.group, -1)
+        columns_bytes = x[:1].size // max(1, math.prod(x.shape[2:])) * taps * points * np.dtype(wide).itemsize
+        memory.require(columns_bytes, "the windows of a convolution")
         result = np.zeros((batch, self.group, len(w) // self.group, points), wide)
         for item in range(batch if result.size and x.size else 0):
             columns = np.empty((self.offset_group, grouped.shape[2], taps, points), wide)

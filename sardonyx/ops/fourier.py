@@ -14,6 +14,7 @@ from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.shape import axis_of
+from sardonyx.runtime.memory import memory
 
 # Lengths beyond this are a mistake: no memory holds the signal.
 _LONGEST = 2**40
@@ -201,6 +202,8 @@ class Stft(Operator):
         self, signal: Array, frame_step: Array, window: Array | None = None, frame_length: Array | None = None
     ) -> Sequence[Value]:
         frames = Frames.of(signal.shape, frame_step, None if window is None else window.shape, frame_length)
+        numbers = frames.count * frames.length * (1 + 4 * signal.shape[0])
+        memory.require(numbers * np.dtype(np.complex128).itemsize, "the frames of an STFT")
         places = np.arange(frames.count)[:, None] * frames.step + np.arange(frames.length)
         values = _as_complex(signal.reshape(*signal.shape[:2], math.prod(signal.shape[2:])))[:, places]
         if window is not None:

@@ -17,6 +17,7 @@ from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elements, operator, template_unless_text
 from sardonyx.ops.resize import cubic, linear
+from sardonyx.runtime.memory import memory
 
 # For each mode: the neighbours that are read on each side, as offsets from the place rounded down.
 OFFSETS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
@@ -215,6 +216,9 @@ class AffineGrid(Operator):
     def run(self, theta: Array, size: Array) -> Sequence[Value]:
         sizes = grid_sizes(theta.shape, size.ravel().tolist())
         wide = theta.astype(working_dtype(theta.dtype), copy=False)
+        # The places, as arrays and side by side, and what becomes of them.
+        numbers = math.prod(sizes) * (2 * (len(sizes) + 1) + 2 * len(theta) * len(sizes))
+        memory.require((numbers + 4 * sum(sizes)) * wide.itemsize, "the places of a grid")
         axes = [grid_places(length, bool(self.align_corners)).astype(wide.dtype) for length in sizes]
         *places, ones = *np.meshgrid(*axes, indexing="ij")[::-1], np.ones(sizes, wide.dtype)
         grid = np.stack([*places, ones], axis=-1).reshape(-1, len(sizes) + 1) @ wide.swapaxes(1, 2)

@@ -14,6 +14,7 @@ from sardonyx.ops.framework.facts import UNKNOWN, Fact, tensor
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.runtime.forks import cached_property
+from sardonyx.runtime.memory import memory
 
 MODES = ("TF", "IDF", "TFIDF")
 _LARGEST_SKIP = (1 << 62) - 1  # more tokens than any row has
@@ -164,6 +165,7 @@ class TfIdfVectorizer(Operator):
         trie, size = self.trie(), self._coordinate_count
         coordinates, weights, is_plain = self._coordinates, self._factors, self._is_plain
         width = size if is_plain else len(coordinates)
+        memory.require(len(rows) * (width + size) * 4, "the counts of n-grams")
         counts: Array = np.zeros(len(rows) * width, np.float32)
         if rows.size and trie.numbers:
             for found, grams in trie.found(trie.tokens(rows), self.max_gram_length, self.max_skip_count + 1):

@@ -20,6 +20,7 @@ from sardonyx.ops.framework.operator import Array, Cost, Operator, Value, elemen
 from sardonyx.ops.gather_scatter import checked
 from sardonyx.ops.row_kernels import Contents, Shapes, given, is_computable, not_computable, rows_template, shortened
 from sardonyx.ops.windows import WindowAttributes, Windows
+from sardonyx.runtime.memory import memory
 
 
 class Pool(Operator):
@@ -229,6 +230,7 @@ class MaxUnpool(Operator):
 
     def run(self, x: Array, indices: Array, output_shape: Array | None = None) -> Sequence[Value]:
         shape = self.unpooled(x.shape)
+        memory.require(math.prod(shape) * x.itemsize, "the result of MaxUnpool")
         flat = np.zeros(math.prod(shape), x.dtype)
         flat[checked(indices.reshape(-1), flat.size, 0)] = x.reshape(-1)
         y = flat.reshape(shape)

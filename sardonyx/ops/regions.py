@@ -13,6 +13,10 @@ from sardonyx.kernel.program import Kernel, Template
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
+from sardonyx.runtime.memory import memory
+
+# Bytes for a sample along an axis, and values beside the samples of a region.
+_BYTES_PER_SAMPLE, _CORNERS = 80, 6
 
 # Samples along a bin, however long it is.
 MOST_SAMPLES = 1024
@@ -103,6 +107,7 @@ class RegionAlign(Operator):
         count = self._ratio() or math.ceil(min(long, MOST_SAMPLES))
         if count <= 0:
             return None
+        memory.require_tables(_BYTES_PER_SAMPLE * bins * count, "the samples of regions")
         places = start + (np.arange(bins * count) // count + (np.arange(bins * count) % count + 0.5) / count) * (
             extent / bins
         )
@@ -114,6 +119,8 @@ class RegionAlign(Operator):
         return low, high, np.where(inside, 1 - fraction, 0.0), np.where(inside, fraction, 0.0)
 
     def _reduce(self, maps: Array, rows: tuple[Array, ...], columns: tuple[Array, ...]) -> Array:
+        samples = len(maps) * len(rows[0]) * len(columns[0])
+        memory.require(_CORNERS * samples * maps.itemsize, "the samples of regions")
         corners = [
             maps[:, rows[i]][:, :, columns[j]] * (rows[2 + i][:, None] * columns[2 + j]).astype(maps.dtype)
             for i in (0, 1)

@@ -229,6 +229,7 @@ class Resampling(Operator):
         check_has_elements(x.shape, [resize.output for resize in plan])
         rule.require_memory(plan, x.dtype.itemsize)
         result = x if rule.mode == "nearest" else x.astype(_interpolated(x.dtype), copy=False)
+        _require_stages(result, plan)
         outside: list[tuple[int, Array]] = []
         for axis, resize in enumerate(plan):
             if rule.keeps(resize):
@@ -247,6 +248,16 @@ class Resampling(Operator):
             result = np.clip(result, limits.min, limits.max)
         result = result.astype(x.dtype, copy=False)
         return result.copy() if np.may_share_memory(result, x) else result
+
+
+def _require_stages(x: Array, plan: Sequence[AxisResize]) -> None:
+    """`errors.Fail` where what comes of `x` after one axis and another does not fit into memory."""
+    shape, most, before = list(x.shape), 0, x.size
+    for axis, resize in enumerate(plan):
+        shape[axis] = resize.output
+        after = math.prod(shape)
+        most, before = max(most, before + 3 * after), after
+    memory.require(most * x.itemsize, "the axes of a Resize")
 
 
 def check_has_elements(shape: tuple[int, ...], output: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -69,6 +70,7 @@ class Windows:
         shape = x.shape[: x.ndim - len(self.size)] + tuple(
             b + n + e for b, n, e in zip(self.begin, self.size, behind, strict=True)
         )
+        memory.require(math.prod(shape) * x.itemsize, "an input with its padding")
         padded = np.full(shape, fill, x.dtype)
         padded[(..., *inner)] = x
         return padded

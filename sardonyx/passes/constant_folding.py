@@ -14,6 +14,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.ops.framework.facts import Dims, Fact, known, of_array, same
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, nbytes
+from sardonyx.ops.framework.result_size import guarded
 from sardonyx.passes.base import Context, has_subgraphs, is_named
 
 # A folded result may be this large, or as large as what it is computed from, unless the settings name another limit.
@@ -152,7 +153,8 @@ def _computed(node: ir.Node, facts: Sequence[Fact | None], context: Context) -> 
             return None
         dtypes.append(fact.dtype)
     try:
-        outputs = operator.run(*(None if value is None else array_of(value) for value in node.inputs))
+        call = guarded(operator, operator.run)
+        outputs = call(*(None if value is None else array_of(value) for value in node.inputs))
     except Exception as error:  # the node raises it again when it runs, if it ever does
         context.decline(node, f"it fails on its constants: {error}")
         return None

@@ -133,7 +133,9 @@ def _mutate_size(model: onnx.ModelProto, choice: random.Random) -> None:
 
 
 def _holds_sizes(tensor: onnx.TensorProto) -> bool:
-    if tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) or tensor.external_data:
+    if tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+        return False
+    if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:
         return False
     try:
         return 0 < numpy_helper.to_array(tensor).size <= _MOST_ELEMENTS

@@ -60,7 +60,7 @@ class Outcome:
 def outcome(data: bytes, folder: Path, kernels: str = "", feeds: Mapping[str, Any] | None = None) -> Outcome:
     """Load, build and run a model; `kernels` is the session config of that name.
 
-    Without `feeds` the inputs are drawn from the bytes of the model.
+    Inputs that are not among the `feeds` are drawn from the bytes of the model.
     """
     import sardonyx
     from sardonyx import errors
@@ -74,7 +74,7 @@ def outcome(data: bytes, folder: Path, kernels: str = "", feeds: Mapping[str, An
     try:
         session = sardonyx.InferenceSession(path, options)
         stage = "run"
-        found = feeds if feeds is not None else _feeds(session, random.Random(zlib.crc32(data)))
+        found = _feeds(session, random.Random(zlib.crc32(data)), feeds or {})
         if found is not None:
             with _stopped_in_time() as settings:
                 session.run(None, found, settings)
@@ -111,11 +111,14 @@ def _stopped_in_time() -> Iterator[Any]:
         thread.join()
 
 
-def _feeds(session: Any, choice: random.Random) -> dict[str, Any] | None:
-    """Arrays for the inputs, as the session has them; None where one has no numbers of a known rank."""
+def _feeds(session: Any, choice: random.Random, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is given for the inputs, and arrays for the others; None where one has no numbers of a known rank."""
     sizes: dict[str, int] = {}
-    found = {value.name: _feed(value, choice, sizes) for value in session.get_inputs()}
-    return None if any(array is None for array in found.values()) else found
+    found = {
+        value.name: given[value.name] if value.name in given else _feed(value, choice, sizes)
+        for value in session.get_inputs()
+    }
+    return None if any(value is None and name not in given for name, value in found.items()) else found
 
 
 # What may be large in a declaration is not made: a smaller array has to be refused, and at once.

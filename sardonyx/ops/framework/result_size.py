@@ -1,7 +1,8 @@
 """How large the outputs of a node will be, for the operators that can make much out of little.
 
 Their output's size depends on what their inputs hold or on attributes, so that a small model, bad or merely wrong,
-can ask for more memory than there is. The size is known before the operator runs, and checked then.
+can ask for more memory than there is. The size is known before the operator runs, and checked then. What an operator
+needs on the way, it asks `memory.require` for itself.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _tile(node: ir.Node, inputs: Sequence[Any]) -> int | None:
 
 def _range(node: ir.Node, inputs: Sequence[Any]) -> int | None:
     start, limit, delta = [float(item.item()) for item in inputs]
-    return max(0, math.ceil((limit - start) / delta)) * int(inputs[0].itemsize)
+    return max(0, math.ceil((limit - start) / delta)) * (int(inputs[0].itemsize) + 3 * _WIDEST)
 
 
 def _random(node: ir.Node, inputs: Sequence[Any]) -> int | None:
@@ -142,6 +143,10 @@ def _resize(node: ir.Node, inputs: Sequence[Any]) -> int | None:
     return None if math.isnan(total) else int(min(total, 2.0**62))
 
 
+def _eye_like(node: ir.Node, inputs: Sequence[Any]) -> int | None:
+    return int(inputs[0].size) * 2 * _WIDEST
+
+
 def _window(node: ir.Node, inputs: Sequence[Any]) -> int | None:
     return int(np.asarray(inputs[0]).ravel()[0]) * _WIDEST
 
@@ -171,15 +176,7 @@ def _windowed(data: Array, channels: int, node: ir.Node, kernel: Sequence[int]) 
         padded = int(data.shape[2 + axis]) + (0 if same else int(pads[axis]) + int(pads[axis + rank]))
         extent = 0 if same else int(dilations[axis]) * (int(kernel[axis]) - 1)
         sizes.append(max(0, (padded - extent) // int(strides[axis]) + 1))
-    # The padded input is made as well, and can be the larger of the two.
-    padded_input = data.size if same else _padded(data, pads)
-    return (int(data.shape[0]) * channels * _product(sizes) + padded_input) * max(4, data.itemsize)
-
-
-def _padded(data: Array, pads: Sequence[int]) -> int:
-    rank = data.ndim - 2
-    spatial = (int(data.shape[2 + axis]) + int(pads[axis]) + int(pads[axis + rank]) for axis in range(rank))
-    return int(data.shape[0]) * int(data.shape[1]) * _product(max(0, dim) for dim in spatial)
+    return int(data.shape[0]) * channels * _product(sizes) * max(4, data.itemsize)
 
 
 def _convolution(node: ir.Node, inputs: Sequence[Any]) -> int | None:
@@ -237,11 +234,11 @@ def _non_zero(node: ir.Node, inputs: Sequence[Any]) -> int | None:
     return int(inputs[0].size) * max(1, int(inputs[0].ndim)) * _WIDEST
 
 
-def _from_input(index: int, factor: int = 1) -> Rule:
+def _from_input(index: int) -> Rule:
     """The elements of a shape that an input holds."""
 
     def rule(node: ir.Node, inputs: Sequence[Any]) -> int | None:
-        return None if _given(inputs, index) is None else _product(np.asarray(inputs[index]).ravel()) * _WIDEST * factor
+        return None if _given(inputs, index) is None else _product(np.asarray(inputs[index]).ravel()) * _WIDEST
 
     return rule
 
@@ -274,7 +271,6 @@ def _dft(node: ir.Node, inputs: Sequence[Any]) -> int | None:
 
 
 RULES: dict[str, Rule] = {
-    "AffineGrid": _from_input(1, factor=3),
     "AveragePool": _pool,
     "BlackmanWindow": _window,
     "CenterCropPad": _center_crop_pad,
@@ -287,6 +283,7 @@ RULES: dict[str, Rule] = {
     "ConvTranspose": _transposed_convolution,
     "DFT": _dft,
     "Expand": _expand,
+    "EyeLike": _eye_like,
     "FusedMatMul": _matmul,
     "Gather": _gather,
     "GatherND": _gather_nd,

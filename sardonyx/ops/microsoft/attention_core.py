@@ -16,6 +16,10 @@ import numpy as np
 from sardonyx.ops.framework.facts import Dim
 from sardonyx.ops.framework.operator import Cost
 from sardonyx.ops.microsoft.rules import Array, wide
+from sardonyx.runtime.memory import memory
+
+# Scores of all queries and keys that are held at once.
+_COPIES_OF_SCORES = 4
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,8 @@ def attend(
     `bias` arrays and `keep` broadcast to (batch, heads, queries, keys); a key that `keep` rules out has weight 0, and
     a query without any key gives zeros. `sink` is one logit for each head that takes part in the denominator only.
     """
+    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+    memory.require(_COPIES_OF_SCORES * pairs * np.dtype(np.float32).itemsize, "the scores of an attention")
     scores = capped(products(query, key, scale), softcap)
     for added in bias:
         if added is not None:

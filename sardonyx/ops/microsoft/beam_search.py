@@ -16,6 +16,10 @@ from sardonyx.ops.microsoft.generation_models import Bodies, Model
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.logits_rules import LogitsRules
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim
+from sardonyx.runtime.memory import memory
+
+# Bytes for the token of a sequence and its score, at least.
+_BYTES_PER_STEP = 16
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -46,6 +50,7 @@ class Beams(Generation):
         check_limit(limit, length)
         scorer = BeamScorer(rows // beams, beams, self.eos_token_id, self.pad_token_id, length_penalty)
         scorer.early_stopping = self.early_stopping == 1
+        memory.require((limit - length) * rows * _BYTES_PER_STEP, "the scores of a search")
         origin = np.arange(rows)
         history: list[Array] = []
         first = np.zeros((rows, 0), np.float32)
@@ -60,6 +65,7 @@ class Beams(Generation):
             tokens, origin = scorer.advance(sequences, scores)
             sequences = np.concatenate([sequences[origin], tokens[:, None]], axis=1)
         found, found_scores = scorer.best(sequences, returned, limit)
+        memory.require((limit - length) * history[0].nbytes, "the scores of a search")
         steps = np.zeros((limit - length, *history[0].shape), np.float32)
         steps[: len(history)] = history
         return found, found_scores, steps, first

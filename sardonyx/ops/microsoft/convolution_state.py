@@ -15,6 +15,7 @@ from sardonyx.ops.framework.facts import Dim, Dims, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_shape, like, same, wide
+from sardonyx.runtime.memory import memory
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -114,12 +115,14 @@ class CausalConvWithState(StatefulConvolution):
         """The state after the last position, or after each of the last `state_window` positions; zeros before."""
         if not self.state_window:
             return self.restored(virtual[..., length : length + held].copy(), trailing)
-        slots = []
-        for slot in range(self.state_window):
+        filled = min(self.state_window, length)
+        empty = self.restored(np.zeros_like(virtual[..., :held]), trailing)
+        memory.require(self.state_window * max(1, empty.nbytes), "a window of states")
+        states = np.zeros((self.state_window, *empty.shape), empty.dtype)
+        for slot in range(self.state_window - filled, self.state_window):
             end = length - self.state_window + slot + 1  # positions of this call that the slot has seen
-            part = virtual[..., end : end + held] if end > 0 else np.zeros_like(virtual[..., :held])
-            slots.append(self.restored(part, trailing))
-        return np.stack(slots)
+            states[slot] = self.restored(virtual[..., end : end + held], trailing)
+        return states
 
     def infer(self, inputs: Sequence[Fact | None], inference: Inference) -> Sequence[Fact]:
         x, weight = inputs[0], inputs[1]

@@ -23,6 +23,7 @@ from sardonyx.ops.microsoft.layer_normalization import normalized
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rotary_embedding import cache_rows, rotated
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, wide
+from sardonyx.runtime.memory import memory
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -220,6 +221,7 @@ class GroupQueryAttention(Operator):
         """The whole cache: each entry's past, then its new rows; zeros where nothing was written."""
         batch, heads, length, size = new.shape
         capacity = longest if past is None or self.sliding_window_cache else max(longest, past.shape[2])
+        memory.require(batch * heads * capacity * size * new.itemsize, "a cache of keys or values")
         cache = np.zeros((batch, heads, capacity, size), new.dtype)
         if past is not None and (past.shape[:2], past.shape[3]) != ((batch, heads), size):
             raise ValueError(f"a cache of shape {past.shape} does not fit new keys and values {cache.shape}")

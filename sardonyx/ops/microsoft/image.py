@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +15,7 @@ from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, expect_rank, like, wide
+from sardonyx.runtime.memory import memory
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -51,7 +53,9 @@ class CropAndResize(Operator):
             raise ValueError(f"input 'batch_indices' must be between 0 and {x.shape[0] - 1}")
         values = wide(x)
         fill = values.dtype.type(self.extrapolation_value)
-        crops = np.empty((len(rois), x.shape[1], *(int(count) for count in size)), values.dtype)
+        shape = (len(rois), x.shape[1], *(int(count) for count in size))
+        memory.require(math.prod(shape) * (len(rois) + 6) // max(1, len(rois)) * values.itemsize, "the crops of images")
+        crops = np.empty(shape, values.dtype)
         for index, (box, image) in enumerate(zip(wide(rois), images, strict=True)):
             ys = positions(box[0], box[2], x.shape[2], crops.shape[2])
             xs = positions(box[1], box[3], x.shape[3], crops.shape[3])

@@ -13,6 +13,7 @@ from sardonyx.ops.framework.facts import Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import padded
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, expect_rank, expect_shape, like, same, wide
+from sardonyx.runtime.memory import memory
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -103,6 +104,7 @@ class LinearAttention(Operator):
         """The last state, or a window of the last states with zeros where no token of this call was."""
         if not self.state_window:
             return states[-1] if states else before
+        memory.require(self.state_window * (before.nbytes + before.itemsize), "a window of states")
         recent = states[-self.state_window :]
         return np.stack([np.zeros_like(before)] * (self.state_window - len(recent)) + recent)
 

@@ -88,4 +88,4 @@ def float8_bits(raw: Array) -> Array:
 
 def expand_blocks(parameters: Array, block_size: int, length: int) -> Array:
     """Parameters with one entry for each block along the last axis, repeated for each of `length` elements."""
-    return np.repeat(parameters, block_size, axis=-1)[..., :length]
+    return np.repeat(parameters, min(block_size, max(1, length)), axis=-1)[..., :length]

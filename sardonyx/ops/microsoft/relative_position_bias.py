@@ -12,6 +12,10 @@ from sardonyx import errors
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, dim, divided, like, wide
+from sardonyx.runtime.memory import memory
+
+# Bytes for the bucket of a query and a key.
+_BYTES_PER_PAIR = 48
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -50,7 +54,11 @@ class RelativePositionBias(Operator):
 
     def run(self, *inputs: Any) -> Sequence[Array]:
         table, queries, keys = inputs
-        distance = np.arange(int(keys.reshape(())))[None] - np.arange(int(queries.reshape(())))[:, None]
+        columns, rows = (max(0, int(size.reshape(()))) for size in (keys, queries))
+        memory.require(
+            (rows * columns + rows + columns) * (_BYTES_PER_PAIR + table.nbytes // max(1, len(table))), "biases"
+        )
+        distance = np.arange(columns)[None] - np.arange(rows)[:, None]
         places = buckets(distance, len(table), self.max_distance, bool(self.is_bidirectional))
         return (np.ascontiguousarray(table[places].transpose(2, 0, 1)[None]),)
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from sardonyx.ops.framework.facts import Fact, tensor, unknown_dim
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.rules import DOMAIN, Array, like
+from sardonyx.runtime.memory import memory
 
 if TYPE_CHECKING:
     from sardonyx.ops.framework.inference import Inference
@@ -33,7 +34,9 @@ class UnfoldTensor(Operator):
         if not 0 < self.size <= x.shape[axis] or self.step <= 0:
             raise ValueError(f"slices of {self.size} every {self.step} do not fit an axis of {x.shape[axis]} elements")
         slices = np.lib.stride_tricks.sliding_window_view(x, self.size, axis=axis)
-        return (np.ascontiguousarray(slices[(slice(None),) * axis + (slice(None, None, self.step),)]),)
+        kept = slices[(slice(None),) * axis + (slice(None, None, self.step),)]
+        memory.require(kept.size * kept.itemsize, "overlapping slices")
+        return (np.ascontiguousarray(kept),)
 
     def axis(self, rank: int) -> int:
         if not -rank <= self.dim < rank:

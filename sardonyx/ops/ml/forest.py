@@ -9,6 +9,10 @@ import numpy as np
 
 from sardonyx.ops.framework.operator import Array
 from sardonyx.runtime.forks import cached_property
+from sardonyx.runtime.memory import memory
+
+# Of a row and a target: the sum, how many weights met in it, and what becomes of both.
+_BYTES_PER_SCORE = 32
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 LEAF = -1
@@ -102,6 +106,7 @@ class Forest:
         Sums are taken in double precision; a target that no leaf has a weight for is 0.
         """
         size = len(rows) * targets
+        memory.require(size * _BYTES_PER_SCORE, "the scores of trees")
         counts = np.zeros(size, np.int64)
         start = {"MIN": np.inf, "MAX": -np.inf}.get(function, 0.0)
         scores = np.full(size, start)

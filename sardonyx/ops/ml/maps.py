@@ -16,6 +16,9 @@ from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, operator
 from sardonyx.ops.ml.features import Table
 from sardonyx.runtime.forks import cached_property
+from sardonyx.runtime.memory import memory
+
+_BYTES_PER_PLACE = 16  # of the row of a sparse map
 
 DOMAIN = "ai.onnx.ml"
 _ELEMENTS: dict[str, tuple[ir.DataType, Any]] = {
@@ -50,6 +53,7 @@ class CastMap(Operator):
         if self.map_form == "SPARSE":
             if any(key < 0 for key in items):
                 raise ValueError(f"a sparse map has no place for the key {min(items)}")
+            memory.require(max(0, self.max_map) * _BYTES_PER_PLACE, "the row of a sparse map")
             row = [_NOTHING if dtype is object else 0] * self.max_map
             for key, value in items.items():
                 if key < self.max_map:

@@ -20,6 +20,7 @@ from sardonyx.compiler.llvm.kernels.trees.walk import (
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.trees.packing import PackedForest, packed
 from sardonyx.ops.ml.forest import LEAF, Forest
+from sardonyx.runtime.memory import memory
 
 # A step of a walk takes about this many nanoseconds.
 _STEP_NS = 0.5
@@ -43,6 +44,7 @@ class EnsembleWalk:
 
     def __init__(self, forest: Forest, targets: int, function: str, base: Array) -> None:
         self._forest, self._targets, self._function = forest, targets, function
+        memory.require_tables(targets * np.dtype(np.float64).itemsize, "the scores of trees")
         self._base = np.zeros(targets) if not base.size else base.astype(np.float64)
         self._packed: dict[bool, PackedForest] = {}
 

@@ -32,7 +32,7 @@ class FewRows:
     def scores(self, here: Block, count: Value, low: Value, high: Value) -> None:
         """The products of the rows of queries and the keys [low, high); keys beyond the block repeat its last one."""
         k, frame, lanes = self.k, self.frame, self.frame.lanes
-        pieces = list(frame.pieces(frame.spec.head_size))
+        pieces = list(frame.written_out(frame.spec.head_size))
         wide = frame.compute.vector(lanes)
         kept = {}
         if self.rows * len(pieces) <= k.target.registers // 4:
@@ -102,7 +102,7 @@ class FewRows:
     def values(self, here: Block, table: RowTable, count: Value, low: Value, high: Value) -> None:
         """Add the weighted values of the keys [low, high) to what the rows have."""
         k, frame = self.k, self.frame
-        pieces = list(frame.pieces(frame.spec.value_size))
+        pieces = list(frame.written_out(frame.spec.value_size))
         budget = k.target.registers // 2
         width = max(1, min(len(pieces), budget // self.rows))
         for start in range(0, len(pieces), width):

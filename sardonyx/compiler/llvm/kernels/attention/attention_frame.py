@@ -124,7 +124,12 @@ class Frame:
         if looped:
             with self.k.loop(0, looped, lanes) as place:
                 yield place, None
-        for at in range(looped, size, lanes):
+        yield from self.written_out(size, depth, looped)
+
+    def written_out(self, size: int, depth: int = 1, first: int = 0) -> Iterator[tuple[int, Value | None]]:
+        """Those from the element `first` on, each of them by itself."""
+        lanes = self.lanes * depth
+        for at in range(first, size, lanes):
             left = size - at
             mask = None if left >= lanes else self.k.lanes_below(self.k.constant(I64, left), lanes)
             yield at, mask
