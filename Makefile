@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 WORKERS ?= 2
-SECONDS ?= 600
 # The CPU features that tests may use, as MASK=avx2 or MASK=sse2: docs/session.md, SARDONYX_CPU_FEATURES. All if empty.
 MASK ?=
 # More options of pytest, such as TESTS="tests/ops -k convolution".
 TESTS ?=
 PYTEST = $(if $(MASK),SARDONYX_CPU_FEATURES=$(MASK)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart 0 $(TESTS)
+# How many mutated models `make fuzz` runs, and where their numbers begin: SEED=7; a fresh seed if none is given.
+COUNT ?= 20000
+SEED ?=
 # What `make bench` measures, such as BENCH="--quick --models minilm-l6".
 BENCH ?=
 # The real weights of all-MiniLM-L6-v2. Its package asks for sentence-transformers, which the tests do without.
@@ -46,7 +48,7 @@ conformance: $(VENV)/.dev
 	$(BIN)/python -m tests.conformance --report
 
 fuzz: $(VENV)/.dev
-	$(BIN)/python -m tests.robustness.fuzz --seconds $(SECONDS)
+	$(BIN)/python -m tests.robustness.fuzz --count $(COUNT) $(addprefix --seed ,$(SEED))
 
 models: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.zoo

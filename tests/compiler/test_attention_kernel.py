@@ -211,6 +211,8 @@ SHAPES = {
     "packed values": Case(queries=50, keys=1100, heads=1, key_heads=1, size=8, value_size=1040, batch=1),
     "no keys": Case(queries=10, keys=0),
     "a head too wide for the form for few rows": Case(queries=2, keys=5, size=520, value_size=530),
+    "heads too wide to be written out": Case(queries=30, keys=37, size=2500, value_size=2077, batch=1, scale=0.02),
+    "values too wide to be written out": Case(queries=3, keys=6, size=8, value_size=4099, layout="caches"),
 }
 
 

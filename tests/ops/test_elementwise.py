@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from sardonyx import errors
 from tests.ops.single_node import assert_same, ours, theirs
 
 SPECIAL = np.array([math.nan, -math.inf, math.inf, -0.0, 0.0, -1.5, 2.5, 0.5, 1e30, -1e30], np.float32)
@@ -89,6 +90,13 @@ def test_broadcasting_before_opset_7_is_aligned_at_an_axis(shape: tuple[int, ...
     a, b = rng.random((2, 3, 4)).astype(np.float32), rng.random(shape).astype(np.float32)
     (actual,) = ours("Add", a, b, opset=6, broadcast=1, axis=axis)
     np.testing.assert_array_equal(actual, a + b.reshape(shape + (1,) * (3 - axis - len(shape))))
+
+
+@pytest.mark.parametrize("axis", [3, 2, -4, -1, 2**31, -(2**31)])
+def test_an_axis_before_opset_7_has_room_for_the_second_input(axis: int) -> None:
+    a, b = np.ones((2, 3, 4), np.float32), np.ones((3, 4), np.float32)
+    with pytest.raises(errors.Fail, match=f"axis {axis}: an input of 2 dimensions does not fit"):
+        ours("Add", a, b, opset=6, broadcast=1, axis=axis)
 
 
 def test_shifts_beyond_the_width_leave_the_sign() -> None:

@@ -282,6 +282,8 @@ def _hunt(seed: int, count: int | None, end: float, folder: Path) -> Finding:
     for number in itertools.count(first):
         if number - first == count or time.monotonic() > end:
             break
+        if number > first and (number - first) % 1000 == 0:
+            print(f"{number - first} mutants so far", flush=True)
         one = mutant(number)
         found = fuzzer.run(one)
         if not found.typed:

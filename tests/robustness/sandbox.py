@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntFlag
@@ -160,7 +160,11 @@ def _holds(bounds: Any, number: int) -> bool:
     return bool(bounds.min <= number <= bounds.max)
 
 
-def _worker(pipe: Connection, folder: Path) -> None:
+# What a process does with a model, in a folder: see `outcome`.
+Work = Callable[[bytes, Path, str, "Mapping[str, Any] | None"], Outcome]
+
+
+def _worker(pipe: Connection, folder: Path, work: Work) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     import sardonyx  # noqa: F401 - not on the account of the first model
@@ -170,29 +174,34 @@ def _worker(pipe: Connection, folder: Path) -> None:
         if request is None:
             return
         _limit()
-        pipe.send(outcome(request[0], folder, *request[1:]))
+        pipe.send(work(request[0], folder, *request[1:]))
 
 
 def _limit() -> None:
     """Give the next model time and addresses of its own, whatever those before it have taken."""
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + SECONDS_EACH + 1, resource.RLIM_INFINITY))
+    _lower(resource.RLIMIT_CPU, int(used) + SECONDS_EACH + 1)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    addresses = pages * resource.getpagesize() + MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (addresses, resource.RLIM_INFINITY))
+    _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + MEMORY_BYTES)
+
+
+def _lower(which: int, soft: int) -> None:
+    """Set the soft limit, as far as the hard one lets."""
+    _, hard = resource.getrlimit(which)
+    resource.setrlimit(which, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 class Sandbox:
     """A process that runs models, replaced when it dies or hangs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, work: Work = outcome) -> None:
+        self.folder, self._work = folder, work
         self._start()
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_worker, args=(other, self.folder), daemon=True)
+        self._process = context.Process(target=_worker, args=(other, self.folder, self._work), daemon=True)
         self._process.start()
         other.close()
 

@@ -1,7 +1,9 @@
-"""A bounded run of the fuzzer, and its seeds unharmed."""
+"""A bounded run of the fuzzer, what it finds and how it says so, and its seeds unharmed."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,9 @@ import pytest
 
 from sardonyx.graph.load import load_model
 from tests.graph.models import run
-from tests.robustness.fuzz import Fuzzer, mutant
+from tests.robustness import fuzz
+from tests.robustness.fuzz import Fuzzer, Mutant, mutant
+from tests.robustness.sandbox import MEMORY_BYTES, Finding, Outcome, Sandbox, outcome
 from tests.robustness.seeds import SEEDS
 
 
@@ -37,14 +41,70 @@ def test_seeds_are_valid_and_run(name: str, tmp_path: Path) -> None:
 
 
 def test_mutants_are_the_same_for_the_same_number() -> None:
-    assert [mutant(number) for number in range(20)] == [mutant(number) for number in range(20)]
-    assert len({mutant(number)[1] for number in range(50)}) > 30
+    first, again = ([mutant(number) for number in range(20)] for _ in range(2))
+    assert [one[:2] for one in first] == [one[:2] for one in again]
+    np.testing.assert_equal([one.feeds for one in first], [one.feeds for one in again])
+    assert len({mutant(number).data for number in range(50)}) > 30
+    assert {mutant(number).feeds is None for number in range(50)} == {True, False}
 
 
 def test_mutants_give_typed_errors(tmp_path: Path) -> None:
     fuzzer = Fuzzer(tmp_path)
     try:
-        found = {number: outcome for number in range(1500) if (outcome := fuzzer.run(number))}
+        outcomes = {number: fuzzer.run(mutant(number)) for number in range(1500)}
     finally:
         fuzzer.close()
-    assert found == {}
+    assert {number: found.text for number, found in outcomes.items() if not found.typed} == {}
+
+
+def _misbehave(data: bytes, folder: Path, kernels: str, feeds: object) -> Outcome:
+    """Do what the bytes say, in the process of a sandbox."""
+    if data == b"hang":
+        while True:
+            pass
+    if data == b"crash":
+        os.abort()
+    if data == b"memory":
+        try:
+            np.zeros(2 * MEMORY_BYTES, np.uint8)
+        except MemoryError:
+            return Outcome("no memory")
+    return outcome(data, folder, kernels)
+
+
+def test_what_a_sandbox_finds(tmp_path: Path) -> None:
+    sandbox = Sandbox(tmp_path, _misbehave)
+    try:
+        assert sandbox.run(b"hang").finding is Finding.HANG
+        assert sandbox.run(b"crash").finding is Finding.CRASH
+        assert sandbox.run(b"memory").text == "no memory"
+        broken = sandbox.run(b"no model")
+        assert broken.typed
+        assert "InvalidProtobuf" in broken.text
+        assert sandbox.run(SEEDS["layers"]().SerializeToString()) == Outcome()
+    finally:
+        sandbox.close()
+
+
+def test_the_exit_code_says_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    findings = iter([Finding.NONE, Finding.HANG, Finding.UNTYPED, Finding.HANG])
+
+    class Told:
+        def __init__(self, folder: Path) -> None:
+            pass
+
+        def run(self, found: Mutant) -> Outcome:
+            return Outcome("as told", next(findings))
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(fuzz, "Fuzzer", Told)
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "4", "--seed", "7"])
+    assert fuzz.main() == Finding.HANG | Finding.UNTYPED
+    assert capsys.readouterr().out.endswith("4 mutants of seed 7: 1 UNTYPED, 2 HANG, 0 CRASH, 0 UNFORESEEN\n")
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "0"])
+    assert fuzz.main() == 0
+    first = capsys.readouterr().out
+    assert fuzz.main() == 0
+    assert capsys.readouterr().out != first  # another seed

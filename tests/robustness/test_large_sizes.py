@@ -14,6 +14,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
+import sardonyx as ort
 from tests.robustness.sandbox import Sandbox
 
 MANY, BILLION = 40_000_000, 1_000_000_000
@@ -37,7 +38,8 @@ class Form:
 
     @property
     def model(self) -> bytes:
-        head = f'<ir_version: 8, opset_import: ["" : {self.opset}, "com.microsoft" : 1]>'
+        domains = f'"" : {self.opset}, "com.microsoft" : 1, "ai.onnx.ml" : 3'
+        head = f"<ir_version: 8, opset_import: [{domains}]>"
         proto = onnx.parser.parse_model(f"{head} g ({self.inputs}) => ({self.result} y) {{ {self.nodes} }}")
         proto.graph.output[0].type.tensor_type.ClearField("shape")
         return proto.SerializeToString()
@@ -204,6 +206,28 @@ STATED = {
         {"x": (1, 1, 2, 2), "i": np.zeros((1, 1, 2, 2), np.int64)},
         NO_MEMORY,
     ),
+    "targets of trees": Form(
+        "float[2, 3] x",
+        f'y = ai.onnx.ml.TreeEnsembleRegressor<n_targets = {BILLION}, nodes_featureids = [0], nodes_modes = ["LEAF"], '
+        "nodes_nodeids = [0], nodes_treeids = [0], nodes_values = [0.0], nodes_truenodeids = [0], "
+        "nodes_falsenodeids = [0], target_ids = [0], target_nodeids = [0], target_treeids = [0], "
+        "target_weights = [1.0]>(x)",
+        {"x": (2, 3)},
+        NO_MEMORY,
+    ),
+    "coordinates of n-grams": Form(
+        "int64[1, 4] x",
+        'y = TfIdfVectorizer<mode = "TF", min_gram_length = 1, max_gram_length = 1, max_skip_count = 0, '
+        f"ngram_counts = [0], ngram_indexes = [{2**33}], pool_int64s = [1]>(x)",
+        {"x": sizes(1, 1, 2, 3).reshape(1, 4)},
+        NO_MEMORY,
+    ),
+    "a window of states": Form(
+        "float[1, 2, 4] x, float[2, 1, 3] w",
+        f"y, z = com.microsoft.CausalConvWithState<state_window = {2**40}>(x, w)",
+        {"x": (1, 2, 4), "w": (2, 1, 3)},
+        NO_MEMORY,
+    ),
     "ConvTranspose of steps that exceed 64 bits": Form(
         "float[1, 1, 3, 3] x, float[1, 4611686018427387904, 2, 2] w",
         "y = ConvTranspose<dilations = [2, 2]>(x, w)",
@@ -237,3 +261,19 @@ def test_a_size_is_served_or_refused(name: str, kernels: str, sandbox: Sandbox) 
         assert any(part in found.text for part in form.error.split("|")), found.text
     else:
         assert found.text == ""
+
+
+def test_tables_that_were_not_made_ahead_are_made_for_a_run() -> None:
+    """A line has tables of some hundred bytes, so that those of a million are left to the run."""
+    lines = 1_000_000
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 20]> g (float[1, 1, 5, 3] x) => (float[a, b, c, d] y) '
+        f'{{ s = Constant<value_ints = [1, 1, {lines}, 3]>() y = Resize<mode = "linear", '
+        'coordinate_transformation_mode = "align_corners">(x, , , s) }'
+    )
+    x = np.arange(15, dtype=np.float32).reshape(1, 1, 5, 3) ** 2
+    (y,) = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    places = np.arange(lines) * 4 / (lines - 1)
+    for column in range(3):
+        expected = np.interp(places, np.arange(5), x[0, 0, :, column].astype(np.float64))
+        np.testing.assert_allclose(y[0, 0, :, column], expected, rtol=1e-4, atol=1e-4)

@@ -11,7 +11,16 @@ import pytest
 from sardonyx import errors
 from sardonyx.runtime.memory.constant_memory import constant_empty
 from sardonyx.runtime.memory.lanes import Lane, LanePool, Memory
-from sardonyx.runtime.memory.memory import MemoryLimit, MemoryLimitError, applied_limit, require
+from sardonyx.runtime.memory.memory import (
+    CHECKED_BYTES,
+    MemoryLimit,
+    MemoryLimitError,
+    PostponedError,
+    ahead_of_run,
+    applied_limit,
+    require,
+    require_tables,
+)
 from tests.runtime.native_kernels import PlanMaker
 
 
@@ -126,3 +135,26 @@ def test_any_number_of_threads_charge_no_more_than_there_is() -> None:
     assert (len(taken), len(refused)) == (100, 100)
     taken.clear()
     assert limit.held == {}
+
+
+def test_nothing_large_is_made_ahead_of_a_run_but_weights() -> None:
+    require(CHECKED_BYTES, "a table")
+    with ahead_of_run():
+        require(CHECKED_BYTES - 1, "a table")
+        require(CHECKED_BYTES, "weights", of_model=True)
+        require_tables(CHECKED_BYTES - 1, "tables", beside=1 << 60)  # the result is asked for where it is made
+        with pytest.raises(PostponedError, match=f"tables of {CHECKED_BYTES} bytes are made when a run asks for them"):
+            require_tables(CHECKED_BYTES, "tables")
+        with ahead_of_run():
+            pass
+        with pytest.raises(PostponedError):
+            require(CHECKED_BYTES, "a table")
+    require(CHECKED_BYTES, "a table")
+
+
+def test_tables_are_asked_for_with_what_comes_beside() -> None:
+    limit = MemoryLimit(2 * CHECKED_BYTES, "a test")
+    with limit.applied():
+        require_tables(CHECKED_BYTES, "tables", beside=CHECKED_BYTES)
+        with pytest.raises(MemoryLimitError, match="tables"):
+            require_tables(CHECKED_BYTES, "tables", beside=CHECKED_BYTES + 1)

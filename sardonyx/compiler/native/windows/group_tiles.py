@@ -100,13 +100,11 @@ def _tiles(target: Target, fold: Correlate, slide: Slide, lanes: int) -> Iterato
 
 def _inside(slide: Slide) -> float:
     """The share of the taps down that are no padding."""
-    sizes = slide.size[1], slide.output[1], slide.stride[1], slide.dilation[1], slide.each(slide.windows.begin, 0)[1]
-    size, lines, stride, spread, begin = map(int, sizes)
-    total = 0
-    for tap in range(slide.kernel[1]):
-        first = tap * spread - begin  # the line that the first window reads here
-        total += max(0, min(lines, -((first - size) // stride)) - min(lines, max(0, -(first // stride))))
-    return total / (lines * slide.kernel[1]) if lines * slide.kernel[1] else 1.0
+    axis = slide.dimensions[1]
+    if axis is None:
+        return 1.0
+    counts = slide.windows.counts(include_padding=False)[axis]
+    return float(counts.mean()) / slide.kernel[1] if counts.size and slide.kernel[1] else 1.0
 
 
 def _is_power_of_two(number: int) -> bool:
