@@ -192,6 +192,10 @@ def _prepare_tensors(graph: onnx.GraphProto, reader: TensorReader, warnings: lis
     """Make the sparse tensors dense but for those called as in `kept`, leave out all but the last of initializers with
     one name, check declared types."""
     _densify_constants(graph.node, reader, kept)
+    for node in graph.node:
+        # Of several devices nothing is used here; an entry that names no configuration is one of none.
+        if any(not one.configuration_id for one in node.device_configurations):
+            del node.device_configurations[:]
     for sparse in graph.sparse_initializer:
         name = sparse.values.name
         if name in kept:

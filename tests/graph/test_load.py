@@ -284,3 +284,10 @@ def test_saved_models_load_in_onnxruntime(tmp_path: Path) -> None:
 def test_saving_to_no_folder_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(errors.Fail, match="Saving the model"):
         save_model(load_model(RELU).model, tmp_path / "none" / "model.onnx")
+
+
+def test_a_configuration_of_devices_without_a_name_is_left_out() -> None:
+    """Nothing here uses several devices, and what names no configuration cannot be written again."""
+    proto = adding(numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    proto.graph.node[0].device_configurations.add()
+    assert load_model(proto).model.graph[0].device_configurations == ()

@@ -218,7 +218,7 @@ class Sandbox:
             return Outcome(f"hang: more than {_PATIENCE} seconds", Finding.HANG)
         try:
             found: Outcome = self._pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionResetError):
             self._process.join()
             code = self._process.exitcode
             self._start()

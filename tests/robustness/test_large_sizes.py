@@ -88,6 +88,20 @@ def declared(lines: int) -> dict[str, Form]:
             OTHER_SHAPE,
             opset=23,
         ),
+        "groups": Form(
+            f"float[1, {lines}, 4, 4] x, float[{lines}, 1, 2, 2] w",
+            f"y = Conv<group = {lines}>(x, w)",
+            {"x": (1, 8, 4, 4), "w": (8, 1, 2, 2)},
+            OTHER_SHAPE,
+        ),
+        "terms of a sum": Form(
+            f"uint8[3, {lines}] x, uint8[{lines}, 3] w",
+            "y = MatMulInteger(x, w)",
+            {"x": (3, 4), "w": (4, 3)},
+            OTHER_SHAPE,
+            result="int32",
+            kinds=BYTES,
+        ),
         "a vector of sizes": Form(f"int64[{lines}] s", "y = ConstantOfShape(s)", {"s": sizes(2, 3)}, OTHER_SHAPE),
     }
 
@@ -168,6 +182,14 @@ STATED = {
         {**SMALL, "w": (2, 1, 2, 2)},
         PADDING,
         result="int32",
+        kinds=BYTES,
+    ),
+    "MaxPool, a pad of a million": Form(
+        "uint8[1, 1, 5, 5] x",
+        "y = MaxPool<kernel_shape = [5, 5], pads = [2, 2, 2, 1000000]>(x)",
+        {"x": (1, 1, 5, 5)},
+        "",
+        result="uint8",
         kinds=BYTES,
     ),
     "MaxPool, a pad and a stride": Form(

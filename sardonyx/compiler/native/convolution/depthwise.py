@@ -31,6 +31,10 @@ from sardonyx.compiler.native.windows.row_windows import MOST_VECTORS, bind_row_
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
 from sardonyx.compiler.native.windows.window_tiles import bind_window_tiles, tiles_fit
 from sardonyx.kernel.cost import weight
+from sardonyx.runtime.memory import memory
+
+# What a step takes in memory while a plan is bound.
+_BYTES_PER_STEP = 4096
 
 # A vector is permuted once for each channel of a group, in sizes that fill it.
 _MOST_CHANNELS = 16
@@ -197,6 +201,8 @@ def _weights(binder: Binder, call: ConvolutionCall, lanes: int) -> Tensor:
     """
     w, spatial = call.w, len(call.windows.kernel)
     order = (*range(2, spatial + 2), 1)
+    if lanes and not call.has_constant_weights:
+        memory.require_tables(_BYTES_PER_STEP * (call.filters // lanes), "the copies of weights")
     starts = [min(first, call.filters - lanes) for first in range(0, call.filters, lanes)] if lanes else []
     if call.has_constant_weights:
         wide = np.dtype(np.float64 if w.dtype == np.float64 else np.float32)

@@ -16,6 +16,10 @@ from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input, bitwise_xor
 from sardonyx.ops.framework.facts import Fact
+from sardonyx.runtime.memory import memory
+
+# A one of a column, and the panel that it is packed in.
+_BYTES_PER_ONE = 80
 
 _I32 = np.dtype(np.int32)
 _U8, _I8 = np.dtype(np.uint8), np.dtype(np.int8)
@@ -159,6 +163,7 @@ def _runtime(binder: Binder, right: Tensor, zero_point: Tensor | None) -> _Right
         flipped = PointwiseKernel([bitwise_xor(Input(_U8, 0), OFFSET)], [_U8]).bind(binder, [right])[0]
         right = replace(flipped, dtype=_I8)
         zero = zero_point or binder.constant(np.zeros(1, np.uint8))
+    memory.require_tables(right.shape[-2], "ones for the sums of columns")
     ones = binder.constant(np.ones((1, right.shape[-2]), np.uint8))
     sums = binder.new(_I32, (*right.shape[:-2], 1, right.shape[-1]))
     product = "u8s8 tiles" if binder.target.has_amx else "u8s8"
@@ -168,6 +173,7 @@ def _runtime(binder: Binder, right: Tensor, zero_point: Tensor | None) -> _Right
 
 def _row_sums(binder: Binder, left: Tensor, product: str) -> Tensor:
     """The sums of A's rows as unsigned bytes, as a column."""
+    memory.require_tables(_BYTES_PER_ONE * left.shape[-1], "ones for the sums of rows")
     ones = np.ones((left.shape[-1], 1), np.int8)
     sums = binder.new(_I32, (*left.shape[:-1], 1))
     packed = Packed(binder.constant(pack_b(binder.library, ones, product)), ones.shape)

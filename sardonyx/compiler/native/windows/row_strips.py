@@ -142,7 +142,7 @@ def _strips(target: Target, slide: Slide, lanes: int) -> _Strips | None:
     most = min(_MOST_VECTORS, room)
     found = []
     whole = -(-max(1, min(size, (places - 1) * stride + taps - begin)) // lanes)
-    if whole <= most and begin < lanes:
+    if whole <= most and begin < lanes and -(-places // lanes) <= 2 * _MOST_VECTORS:  # few results are written out
         found.append(_Strips(places, 1, whole, begin))
     for vectors in range(1, most + 1):
         fitting = (vectors * lanes - taps) // stride + 1
