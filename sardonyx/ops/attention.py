@@ -20,6 +20,7 @@ from sardonyx.ops.microsoft.attention_core import (
     capped,
     merge_heads,
     products,
+    require_scores,
     split_heads,
 )
 
@@ -127,6 +128,7 @@ class Attention(Operator):
             queries, new = q, (k, v)
         _check_fit(queries, *new, lengths)
         keys, values = appended(past_key, new[0]), appended(past_value, new[1])
+        require_scores(queries, keys)
         added, keep = _masks(mask, keys.shape[2])
         seen = self._visible(queries.shape[2], keys.shape[2], past_key, lengths)
         keep = seen if keep is None else keep if seen is None else keep & seen

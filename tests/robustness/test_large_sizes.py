@@ -244,6 +244,13 @@ STATED = {
         {"x": sizes(1, 1, 2, 3).reshape(1, 4)},
         NO_MEMORY,
     ),
+    "the scores of a long causal Attention": Form(
+        "float[1, 1, n, 1] q, float[1, 1, n, 1] k, float[1, 1, n, 1] v",
+        "u, , , y = Attention<is_causal = 1>(q, k, v)",
+        dict.fromkeys("qkv", (1, 1, 2**18, 1)),
+        NO_MEMORY,
+        opset=23,
+    ),
     "a window of states": Form(
         "float[1, 2, 4] x, float[2, 1, 3] w",
         f"y, z = com.microsoft.CausalConvWithState<state_window = {2**40}>(x, w)",

@@ -153,9 +153,17 @@ def _window(node: ir.Node, inputs: Sequence[Any]) -> int | None:
 
 def _matmul(node: ir.Node, inputs: Sequence[Any]) -> int | None:
     a, b = inputs[0].shape, inputs[3 if node.op_type == "QLinearMatMul" else 1].shape
+    a, b = _oriented(node, a, "A"), _oriented(node, b, "B")
     batch = np.broadcast_shapes(a[:-2], b[:-2])
     rows, columns = (a[-2] if len(a) > 1 else 1), (b[-1] if len(b) > 1 else 1)
     return _product(batch) * int(rows) * int(columns) * max(4, int(inputs[0].itemsize))
+
+
+def _oriented(node: ir.Node, shape: tuple[int, ...], side: str) -> tuple[int, ...]:
+    """A shape as the product reads it; MatMul itself has none of these attributes."""
+    if len(shape) > 2 and _attribute(node, f"transBatch{side}", 0):
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 1 and _attribute(node, f"trans{side}", 0) else shape
 
 
 def _gemm(node: ir.Node, inputs: Sequence[Any]) -> int | None:
@@ -308,5 +316,6 @@ RULES: dict[str, Rule] = {
     "Resize": _resize,
     "RoiAlign": _roi_align,
     "Tile": _tile,
+    "TransposeMatMul": _matmul,
     "Upsample": _resize,
 }

@@ -108,6 +108,12 @@ def grouped_matmul(left: Array, right: Array) -> Array:
     return result
 
 
+def require_scores(query: Array, key: Array) -> None:
+    """Ask for the memory of all scores, their masks among them; `errors.Fail` where it is not there."""
+    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+    memory.require(_COPIES_OF_SCORES * pairs * np.dtype(np.float32).itemsize, "the scores of an attention")
+
+
 def attend(
     query: Array,
     key: Array,
@@ -124,8 +130,7 @@ def attend(
     `bias` arrays and `keep` broadcast to (batch, heads, queries, keys); a key that `keep` rules out has weight 0, and
     a query without any key gives zeros. `sink` is one logit for each head that takes part in the denominator only.
     """
-    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
-    memory.require(_COPIES_OF_SCORES * pairs * np.dtype(np.float32).itemsize, "the scores of an attention")
+    require_scores(query, key)
     scores = capped(products(query, key, scale), softcap)
     for added in bias:
         if added is not None:
