@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from sardonyx.cli import signals
+from sardonyx.cli import signals, streams
 
 
 def main() -> None:
     """Run the command line. Every error is one line on standard error; the exit code is 2 for wrong usage, 130 behind
     Ctrl-C, else 1."""
+    streams.replace_closed()
     signals.leave_at_once()
     signals.end_with_the_reader()
     from sardonyx.cli.failure import fail

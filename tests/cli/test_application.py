@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sardonyx._version import API_VERSION, __version__
@@ -100,6 +101,21 @@ def test_a_reader_that_goes_away_ends_the_command_silently(embedding: Path) -> N
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == -signal.SIGPIPE
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes the streams in a shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_lead_to_nowhere(embedding: Path, tmp_path: Path, closed: str) -> None:
+    """No file that the command opens takes the number of one, and what the others get is the same."""
+    before = embedding.read_bytes()
+    line = f'exec "$0" -m sardonyx run "$1" --save "$2" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable, str(embedding), str(tmp_path / "saved")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("load" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+    assert embedding.read_bytes() == before
+    assert np.load(tmp_path / "saved" / "0_result.npy").shape == (1, 1, 3)
 
 
 def test_shells_are_given_what_completes_commands() -> None:
