@@ -94,6 +94,7 @@ def test_other_sessions_of_the_model_have_its_own_outputs(tmp_path: Path, monkey
         ("prodct", "the model has no value prodct: did you mean product?"),
         ("multiply", "multiply is a node, not a value; it makes product"),
         ("x", "the model has no value x"),
+        ("", "the model has no value ''"),  # which nodes without a name have
     ],
 )
 def test_a_name_that_no_value_has_is_refused(name: str, said: str) -> None:

@@ -37,7 +37,7 @@ def add_outputs(model: ir.Model, names: Sequence[str]) -> None:
 def _unknown(graph: ir.Graph, name: str, known: Sequence[str]) -> str:
     """Why a name is that of no value that can be an output, and which was meant."""
     for node in graph:
-        if node.name == name:
+        if name and node.name == name:
             made = ", ".join(value.name for value in node.outputs if value.name)
             return f"{name} is a node, not a value; it makes {made}"
     for inner in list(graphs_of(graph))[1:]:
@@ -45,4 +45,4 @@ def _unknown(graph: ir.Graph, name: str, known: Sequence[str]) -> str:
             return f"{name} lies in the graph {inner.name!r} of a control flow node, from which only its results come"
     near = difflib.get_close_matches(name, known, n=_MOST_NEAR, cutoff=_NEAR)
     hint = f"did you mean {' or '.join(near)}?" if near else "`sardonyx explain --all` lists the nodes that make some"
-    return f"the model has no value {name}: {hint}"
+    return f"the model has no value {name or repr(name)}: {hint}"
