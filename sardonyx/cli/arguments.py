@@ -11,6 +11,7 @@ from sardonyx.cli.failure import UsageError
 
 # Keys that providers of other packages may read.
 _FOREIGN = "ep."
+_LARGEST = 2**63 - 1
 
 
 def assignments(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -35,6 +36,8 @@ def whole_number(option: str, text: str) -> int:
     """A number from 0 on; UsageError for anything else."""
     if not text.isdecimal():
         raise UsageError(f"{option}={text}: expected a whole number, 0 or more")
+    if len(text) > len(str(_LARGEST)) or int(text) > _LARGEST:
+        raise UsageError(f"{option}: expected a whole number up to {_LARGEST}, not one of {len(text)} digits")
     return int(text)
 
 

@@ -105,22 +105,34 @@ def make_inputs(
     for value in wanted:
         text = given.get(str(value.name), "")
         if text.endswith(".npy"):
-            arrays[str(value.name)] = _load(str(value.name), Path(text))
+            arrays[str(value.name)] = _load(value, Path(text))
             sizes.learn(value, arrays[str(value.name)])
     rng = np.random.default_rng(seed)
     for value in wanted:
         name = str(value.name)
         if name not in arrays:
-            arrays[name] = _fill(value, given.get(name, "random"), sizes.shape(value), inference, rng)
+            shape = sizes.shape(value)
+            try:
+                arrays[name] = _fill(value, given.get(name, "random"), shape, inference, rng)
+            except (ValueError, MemoryError) as error:  # NumPy's limit of an array, the machine's
+                raise CommandError(f"input {name} of {' x '.join(map(str, shape))} is too large: {error}") from error
     return {str(value.name): arrays[str(value.name)] for value in wanted}
 
 
-def _load(name: str, path: Path) -> Array:
+def _load(value: ir.Value, path: Path) -> Array:
+    option = f"--input {value.name}={path}"
     try:
         with open_file(path) as file:
-            return np.asarray(np.load(file, allow_pickle=False))
+            array = np.asarray(np.load(file, allow_pickle=False))
     except (OSError, ValueError) as error:
-        raise CommandError(f"--input {name}={path}: cannot read it: {error}") from error
+        raise CommandError(f"{option}: cannot read it: {error}") from error
+    if array.dtype.kind != "V":
+        return array
+    # As which types that NumPy does not have come back, bfloat16 among them.
+    wanted = numpy_dtype(value.type.dtype) if isinstance(value.type, ir.TensorType) else None
+    if wanted is None or array.dtype.fields or (wanted.kind, wanted.itemsize) != ("V", array.dtype.itemsize):
+        raise CommandError(f"{option}: its elements are {array.dtype}, the input is of type {type_name(value.type)}")
+    return array.view(wanted)
 
 
 def _fill(value: ir.Value, how: str, shape: tuple[int, ...], inference: Inference, rng: np.random.Generator) -> Array:
@@ -135,11 +147,12 @@ def _fill(value: ir.Value, how: str, shape: tuple[int, ...], inference: Inferenc
         return np.full(shape, how == "ones", np.bool_).astype(dtype)
     try:
         number = {"true": 1.0, "false": 0.0}.get(how.lower())
-        return np.full(shape, float(how) if number is None else number).astype(dtype)
+        number = float(how) if number is None else number
     except ValueError as error:
         raise UsageError(
             f"--input {value.name}={how}: expected a file that ends in .npy, random, zeros, ones or a number"
         ) from error
+    return np.full(shape, number).astype(dtype)
 
 
 def _random(

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import onnx_ir as ir
 import typer
+from ml_dtypes import int2, int4, uint2, uint4
 
 import sardonyx
 from sardonyx import errors
@@ -33,6 +34,8 @@ EXAMPLES = (
 )
 
 _SHOWN_VALUES = 6
+# Characters of an output's name in that of its file; file systems take 255 for the whole.
+_LONGEST_NAME = 200
 
 
 def run(
@@ -58,7 +61,7 @@ def run(
     save: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder that gets every output as a .npy file.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random inputs.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Run a model on given or random inputs; print its outputs and the time."""
@@ -141,7 +144,7 @@ def _plain(item: Any) -> Any:
     """A number or text that JSON can hold; NaN and infinity as text."""
     if isinstance(item, np.bool_ | bool):
         return bool(item)
-    if isinstance(item, np.integer | int):
+    if isinstance(item, np.integer | int | int4 | uint4 | int2 | uint2):
         return int(item)
     if isinstance(item, str | complex | np.complexfloating):
         return str(item)
@@ -150,14 +153,17 @@ def _plain(item: Any) -> Any:
 
 
 def _save(outputs: dict[str, Any], folder: Path) -> list[str]:
-    folder.mkdir(parents=True, exist_ok=True)
     files = []
     for index, (name, value) in enumerate(outputs.items()):
         if not isinstance(value, np.ndarray) or value.dtype == object:
             raise CommandError(f"--save: output {name} is no tensor of numbers, a .npy file cannot hold it")
-        path = folder / f"{index}_{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.npy"
-        with replacing(path) as file:
-            np.save(file, value)
+        path = folder / f"{index}_{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:_LONGEST_NAME]}.npy"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as file:
+                np.save(file, value)
+        except OSError as error:
+            raise CommandError(f"--save {folder}: {path.name} cannot be written: {error.strerror}") from error
         files.append(str(path))
     return files
 
@@ -167,7 +173,7 @@ def _show(report: dict[str, Any], assumed: str) -> None:
     table = plain_table("output", "type", "shape", "values")
     for output in report["outputs"]:
         shown = ", ".join(f"{item:.6g}" if isinstance(item, float) else str(item) for item in output["values"])
-        more = ", …" if np.prod(output["shape"], dtype=np.int64) > len(output["values"]) else ""
+        more = ", …" if shown and np.prod(output["shape"], dtype=np.int64) > len(output["values"]) else ""
         table.add_row(output["name"], output["dtype"], listed_shape(output["shape"]), shown + more)
     out.print(table)
     if assumed:

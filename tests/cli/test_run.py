@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -110,6 +111,13 @@ def test_profile_names_the_trace(
         (2, ["--provider", "FastExecutionProvider"], "cannot run here"),
         (2, ["--level", "fast"], "expected one of disable, basic"),
         (2, ["--threads", "-1"], "See sardonyx run --help"),
+        (2, ["--output", ""], "no value ''"),
+        (2, ["--seed", "-1"], "See sardonyx run --help"),
+        (2, ["--dim", f"batch={'9' * 5000}"], "not one of 5000 digits"),
+        (2, ["--dim", f"batch={2**63}"], "up to 9223372036854775807"),
+        (1, ["--dim", f"batch={2**63 - 1}"], "input ids of 9223372036854775807 x 1 is too large"),
+        (1, ["--dim", f"batch={2**63 - 1}", "--input", "ids=2"], "input ids of 9223372036854775807 x 1 is too large"),
+        (1, ["--save", os.devnull], f"--save {os.devnull}: 0_result.npy cannot be written"),
         (2, ["--html"], "No such option"),
         (2, ["--option", "sardonyx.engine_cahce=0"], "did you mean sardonyx.engine_cache?"),
         (2, ["--option", "foo=1"], "no such session config key"),
@@ -145,6 +153,71 @@ def test_values_inside_of_the_model_are_outputs_where_they_are_asked_for(
     assert [output["shape"] for output in json.loads(outcome.out)["outputs"]] == [[1, 1, 3], [1, 1, 3]]
     np.testing.assert_allclose(np.load(tmp_path / "0_product.npy")[0, 0], TABLE[2] @ WEIGHT, rtol=1e-6)
     np.testing.assert_allclose(np.load(tmp_path / "1_result.npy")[0, 0], TABLE[2] @ WEIGHT + 0.5, rtol=1e-6)
+
+
+def _saved(tmp_path: Path, nodes: list[onnx.NodeProto], opset: int = 21) -> Path:
+    """A model of these nodes, from two floats `x` to two floats `y`."""
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def test_values_of_every_kind_are_shown(command: Command, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["few"], to=TensorProto.UINT4),
+        helper.make_node("SequenceConstruct", ["x", "x"], ["both"]),
+        helper.make_node("Neg", ["x"], ["y"]),
+    ]
+    arguments = ("run", _saved(tmp_path, nodes), "--input", "x=3", "--output", "few", "--output", "both")
+    shown = command(*arguments)
+    assert shown.code == 0
+    assert [line.split() for line in shown.out.splitlines()[1:3]] == [
+        ["few", "uint4", "2", "3,", "3"],
+        ["both", "list", "2"],
+    ]
+    few, both = json.loads(command(*arguments, "--json").out)["outputs"]
+    assert (few["values"], list(map(type, few["values"]))) == ([3, 3], [int, int])
+    assert (both["dtype"], both["shape"], both["values"]) == ("list", [2], [])
+
+
+def test_long_names_are_cut_in_those_of_files(command: Command, tmp_path: Path) -> None:
+    name = "layer/" * 100
+    model = _saved(tmp_path, [helper.make_node("Neg", ["x"], [name]), helper.make_node("Neg", [name], ["y"])])
+    outcome = command("run", model, "--input", "x=3", "--output", name, "--save", tmp_path / "saved", "--json")
+    assert outcome.code == 0
+    (file,) = json.loads(outcome.out)["saved"]
+    np.testing.assert_array_equal(np.load(file), [-3, -3])
+
+
+def test_saved_values_of_types_that_numpy_lacks_can_be_given(command: Command, tmp_path: Path) -> None:
+    """A file does not say that its two bytes are bfloat16, but the input does."""
+    writer = _saved(
+        tmp_path,
+        [helper.make_node("Cast", ["x"], ["half"], to=TensorProto.BFLOAT16), helper.make_node("Neg", ["x"], ["y"])],
+    )
+    saved = command("run", writer, "--input", "x=1.5", "--output", "half", "--save", tmp_path, "--json")
+    (file,) = json.loads(saved.out)["saved"]
+    refused = command("run", writer, "--input", f"x={file}")
+    assert refused.code == 1
+    assert (
+        refused.err == f"sardonyx: error: --input x={file}: its elements are |V2, the input is of type tensor(float)\n"
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Cast", ["half"], ["y"], to=TensorProto.FLOAT)],
+        "graph",
+        [helper.make_tensor_value_info("half", TensorProto.BFLOAT16, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    reader = tmp_path / "reader.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), reader)
+    given = command("run", reader, "--input", f"half={file}", "--json")
+    assert json.loads(given.out)["outputs"][0]["values"] == [1.5, 1.5]
 
 
 def test_an_engine_has_the_outputs_that_it_was_compiled_for(command: Command, embedding: Path, tmp_path: Path) -> None:
