@@ -23,6 +23,8 @@ EXAMPLES = ("sardonyx cache", "sardonyx cache clean --older-than 30", "sardonyx 
 
 _DAY = 86400.0
 _ACTIONS = ("show", "clean")
+# Kinds that sessions do not make again: what was measured, and that an engine file was made by this user.
+_LEFT = ("machine", "voucher")
 # What a table calls the kinds of files, in its order.
 _KINDS = {
     "engine": "engines of models",
@@ -41,7 +43,7 @@ def cache(
         str, typer.Option("--older-than", metavar="DAYS", help="Only what was last used so long ago.")
     ] = "0",
     every: Annotated[
-        bool, typer.Option("--all", help="Clean what tune-kernels and explain measured of the machine, too.")
+        bool, typer.Option("--all", help="Clean what was measured of the machine and the proofs of engine files, too.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -51,7 +53,7 @@ def cache(
     before = time.time() - _DAY * whole_number("--older-than", older)
     files = [one for one in own_files() if one.used <= before]
     if action == "clean":
-        files = remove_own_files(one for one in files if every or one.kind != "machine")
+        files = remove_own_files(one for one in files if every or one.kind not in _LEFT)
     folder = default_folder()
     # A folder that is not there yet is made by who keeps something.
     problem = "" if folder is not None and _can_be_made(Path(folder)) else why_nothing_is_kept()

@@ -52,6 +52,21 @@ def test_clean_removes_its_own_files_alone(command: Command, folder: Path) -> No
     assert "nothing was there to be removed" in command("cache", "clean").out
 
 
+def test_an_engine_file_is_run_after_a_cleaning_unless_all_goes(
+    command: Command, embedding: Path, folder: Path, tmp_path: Path
+) -> None:
+    """Nothing would make the proof again that it is the user's own."""
+    engine = tmp_path / "model.engine"
+    assert command("compile", embedding, "-o", engine).code == 0
+    strict = ("run", engine, "--option", "session.fail_on_suboptimal_compiled_model=1")
+    assert command("cache", "clean").code == 0
+    assert command(*strict).code == 0
+    assert json.loads(command("cache", "clean", "--all", "--json").out)["kinds"]["voucher"]["files"] == 1
+    refused = command(*strict)
+    assert refused.code == 1
+    assert "it was not made by this user" in refused.err
+
+
 def test_what_was_used_lately_can_stay(command: Command, folder: Path) -> None:
     assert json.loads(command("cache", "clean", "--older-than", 30, "--json").out)["kinds"] == {
         "kernel": {"files": 1, "bytes": 2000}
