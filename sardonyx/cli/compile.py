@@ -10,14 +10,16 @@ import typer
 
 from sardonyx import errors
 from sardonyx.api.engines import shape_profiles
+from sardonyx.api.engines.compiled_engine import TRUST
 from sardonyx.api.engines.engine_compiler import Summary, compile_engine
 from sardonyx.cli.arguments import dimensions, session_options
 from sardonyx.cli.assumptions import sizes_not_given
 from sardonyx.cli.console import console, say
-from sardonyx.cli.failure import UsageError
+from sardonyx.cli.failure import UsageError, note
 from sardonyx.cli.model_inputs import open_dimensions, required_inputs
 from sardonyx.cli.models import read_model
 from sardonyx.cli.options import Dims, Entries, Json, Threads
+from sardonyx.runtime.files.kept import why_nothing_is_kept
 
 EXAMPLES = (
     "sardonyx compile model.onnx -o model.engine --dim batch=1 --dim seq=128",
@@ -51,6 +53,8 @@ def compile_(
     read = [_profile(text) for text in profiles] if profiles else None
     assumed = {} if read else _not_given(model, dims or [])
     summary = compile_engine(str(model), target, options, read, dimensions(dims or []))
+    if why := why_nothing_is_kept():
+        note(f"{why}. So sessions compile the model in the engine, unless {TRUST} = 1 answers for it")
     if as_json:
         print(json.dumps({**_report(model, summary), "assumed": assumed}))
     else:

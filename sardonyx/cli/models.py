@@ -17,6 +17,13 @@ def read_model(path: Path) -> LoadedModel:
     return load_model(path) if engine is None else compiled_engine.model_in(engine)
 
 
+def tell_if_compiled(path: Path, options: SessionOptions) -> None:
+    """A line where a session of an engine compiles the model in it, for which sessions have a warning."""
+    engine = engine_source.find(str(path), options)
+    if engine is not None and (why := compiled_engine.why_compiled(engine, options)):
+        note(why)
+
+
 def tell_what_is_kept() -> None:
     """A line where each process compiles anew, unless the user wants that."""
     if not kept.is_off() and (why := kept.why_nothing_is_kept()):

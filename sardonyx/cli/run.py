@@ -22,7 +22,7 @@ from sardonyx.cli.assumptions import Assumptions, naming
 from sardonyx.cli.console import console, plain_table, say
 from sardonyx.cli.failure import CommandError, UsageError
 from sardonyx.cli.model_inputs import make_inputs
-from sardonyx.cli.models import read_model, tell_what_is_kept
+from sardonyx.cli.models import read_model, tell_if_compiled, tell_what_is_kept
 from sardonyx.cli.options import Dims, Entries, Inputs, Json, Level, Model, Threads
 from sardonyx.cli.shapes import infer, listed_shape
 from sardonyx.runtime.files.opening import replacing
@@ -80,6 +80,7 @@ def run(
 
     inner = _inner(source, outputs or [])
     tell_what_is_kept()
+    tell_if_compiled(model, options)
 
     start = time.perf_counter()
     session = sardonyx.InferenceSession(str(model), options, providers=providers or available, extra_outputs=inner)

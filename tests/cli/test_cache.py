@@ -61,10 +61,31 @@ def test_an_engine_file_is_run_after_a_cleaning_unless_all_goes(
     strict = ("run", engine, "--option", "session.fail_on_suboptimal_compiled_model=1")
     assert command("cache", "clean").code == 0
     assert command(*strict).code == 0
+    assert command("run", engine).err == ""
     assert json.loads(command("cache", "clean", "--all", "--json").out)["kinds"]["voucher"]["files"] == 1
     refused = command(*strict)
     assert refused.code == 1
     assert "it was not made by this user" in refused.err
+    outcome = command("run", engine, "--json")
+    (line,) = outcome.err.splitlines()
+    assert line.startswith(
+        f"sardonyx: {str(engine)!r} cannot be used as it is, and the model in it is compiled: it was"
+    )
+    assert json.loads(outcome.out)["outputs"][0]["shape"] == [1, 1, 3]
+
+
+@pytest.mark.parametrize("chosen", ["off", "below a file"])
+def test_compile_says_where_no_proof_of_an_engine_is_kept(
+    command: Command, embedding: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SARDONYX_CACHE", "off" if chosen == "off" else str(tmp_path / "file"))
+    outcome = command("compile", embedding, "-o", tmp_path / "model.engine", "--json")
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["engine"] == str(tmp_path / "model.engine")
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("sardonyx: nothing is kept: ")
+    assert line.endswith("unless sardonyx.engine_trusted = 1 answers for it")
 
 
 def test_what_was_used_lately_can_stay(command: Command, folder: Path) -> None:

@@ -64,14 +64,8 @@ _OF_PLANS = (
 def open_engine(given: EngineSource, request: SessionRequest) -> Built:
     """The session of an engine. `Fail` where it is damaged; where it needs compiling and that is not allowed, `Fail` or
     ModelRequiresCompilation."""
-    options, logger = request.options, request.logger
-    try:
-        may_run = _vouchers().may_run(given.sealed, is_on(options._config, TRUST))
-        _check_form(given)
-    except DamagedError as error:
-        raise damaged(given.name, error) from error
-    if may_run:  # what strangers would set may be paths to write to
-        options = _with_defaults(options, given)
+    logger = request.logger
+    options, may_run = _checked(given, request.options)
     config_keys.check(options._config, logger)
     request = request._replace(options=options)
     if not only_runs(request) or options._free_dimensions:
@@ -95,8 +89,31 @@ def open_engine(given: EngineSource, request: SessionRequest) -> Built:
         )
     if is_on(options._config, _NO_OTHER):
         raise errors.Fail(f"{given.name} cannot be used as it is, and '{_NO_OTHER}' makes that an error: {problem}")
-    logger.warning(f"{given.name} cannot be used as it is, and the model in it is compiled: {problem}", "engine")
+    logger.warning(_compiled_instead(given, problem), "engine")
     return _build(given, request)
+
+
+def why_compiled(given: EngineSource, options: SessionOptions) -> str:
+    """What a session with these options warns of where it compiles the model in an engine, as that cannot be used as it
+    is; empty where it can. `Fail` where it is damaged."""
+    options, may_run = _checked(given, options)
+    problem = _problem(given, run_settings(options), may_run)
+    return _compiled_instead(given, problem) if problem else ""
+
+
+def _checked(given: EngineSource, options: SessionOptions) -> tuple[SessionOptions, bool]:
+    """The options of a session of an engine, and whether its code may be run; `Fail` where it is damaged."""
+    try:
+        may_run = _vouchers().may_run(given.sealed, is_on(options._config, TRUST))
+        _check_form(given)
+    except DamagedError as error:
+        raise damaged(given.name, error) from error
+    # What strangers would set may be paths to write to.
+    return (_with_defaults(options, given) if may_run else options), may_run
+
+
+def _compiled_instead(given: EngineSource, problem: str) -> str:
+    return f"{given.name} cannot be used as it is, and the model in it is compiled: {problem}"
 
 
 def build_again(given: EngineSource, request: SessionRequest) -> Built:
