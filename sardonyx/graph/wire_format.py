@@ -29,6 +29,7 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "tensor": {},
 }
 _RAW_DATA = 9
+SHORT = 5  # the most bytes that protobuf takes for a tag or a length
 _VARINT, _FIXED64, _BYTES, _GROUP_START, _GROUP_END, _FIXED32 = range(6)
 
 
@@ -120,14 +121,14 @@ def _rewrite(data: memoryview, payloads: Payloads) -> list[bytes | memoryview]:
         tag = data[position]
         position += 1
         if tag >= 0x80:
-            tag, position = varint(data, start)
+            tag, position = varint(data, start, SHORT)
         wire = tag & 7
         if wire == _BYTES:
             length = data[position]
             if length < 0x80:  # too short to hold a payload
                 position += 1 + length
                 continue
-            length, position = varint(data, position)
+            length, position = varint(data, position, SHORT)
             if length > message.end - position:
                 raise MalformedError
             if length < LEAST_BYTES:
@@ -158,10 +159,11 @@ def _rewrite(data: memoryview, payloads: Payloads) -> list[bytes | memoryview]:
             raise MalformedError
 
 
-def varint(data: memoryview, position: int) -> tuple[int, int]:
-    """A number of seven bits per byte, and where the next field starts."""
+def varint(data: memoryview, position: int, most: int = 10) -> tuple[int, int]:
+    """A number of seven bits per byte, and where the next field starts; MalformedError if it takes more than `most`
+    bytes."""
     value = 0
-    for shift in range(0, 70, 7):
+    for shift in range(0, 7 * most, 7):
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -22,10 +22,10 @@ def state_of(status: os.stat_result) -> list[int]:
 
 
 def file_state(path: str | os.PathLike[str]) -> list[int] | None:
-    """The state of the file of that name; None where it is gone."""
+    """The state of the file of that name; None where it is gone, or no file can be called so."""
     try:
         return state_of(os.stat(path))
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 

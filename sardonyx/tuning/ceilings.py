@@ -9,7 +9,6 @@ not count; reading by the clock on the wall, and only right where nothing else r
 from __future__ import annotations
 
 import ctypes
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,6 +47,8 @@ PLACES = ("L2", "L3", "DRAM")
 _COMPOSED = {"f32 tiles": ("bf16 tiles", len(kept_products(PRODUCTS["f32 tiles"].parts)))}
 
 Rates = dict[int, dict[str, float]]
+
+_LARGEST = 2**53  # of what a file says
 Kernel = Callable[[Sequence[int]], None]
 
 
@@ -116,15 +117,24 @@ class Ceilings:
         """The ceilings that `asdict` gave to a file; ValueError where it holds anything else."""
         try:
             compute, read = (
-                {int(count): dict(row) for count, row in text[part].items()} for part in ("compute", "read")
+                {int(count): {name: _positive(rate) for name, rate in row.items()} for count, row in text[part].items()}
+                for part in ("compute", "read")
             )
             found = cls(compute, read, int(text.get("l2", 0)), int(text["l3"]))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"no ceilings of a machine: {error!r}") from error
-        rates = [rate for rows in (compute, read) for row in rows.values() for rate in row.values()]
-        if not all(isinstance(rate, int | float) and math.isfinite(rate) and rate > 0 for rate in rates):
-            raise ValueError(f"ceilings of a machine are positive numbers, not {rates}")
+        if not all(0 < count <= _LARGEST for rates in (compute, read) for count in rates):
+            raise ValueError("ceilings of a machine are of one thread or more")
+        if not all(0 <= size <= _LARGEST for size in (found.l2, found.l3)):
+            raise ValueError(f"caches of a machine have no {found.l2} and {found.l3} bytes")
         return found
+
+
+def _positive(rate: Any) -> float:
+    """A rate in a file; ValueError for what is none."""
+    if not isinstance(rate, int | float) or not 0 < rate <= _LARGEST:
+        raise ValueError(f"ceilings of a machine are positive numbers, not {str(rate)[:40]}")
+    return float(rate)
 
 
 def stored_ceilings(threads: Iterable[int], folder: StrPath | None = None) -> Ceilings:

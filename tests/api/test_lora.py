@@ -6,6 +6,7 @@ import pytest
 import sardonyx
 from sardonyx.api.options import adapter_file
 from tests.api.models import add_weight
+from tests.robustness.guided.adapters import many_views, of_strings
 
 PARAMETERS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -71,6 +72,18 @@ def test_every_truncation_and_every_flipped_byte_is_read_or_refused(tmp_path):
         except RuntimeError:
             refused += 1
     assert refused > 30
+
+
+def test_a_small_file_of_many_views_of_one_large_name_is_refused_at_once():
+    with pytest.raises(RuntimeError, match="lies over others"):
+        adapter_file.read(memoryview(many_views(8 << 20)))
+
+
+def test_parameters_of_strings_are_refused_both_ways(tmp_path):
+    with pytest.raises(RuntimeError, match="'name' of an adapter holds strings"):
+        adapter_file.read(memoryview(of_strings()))
+    with pytest.raises(RuntimeError, match="'words' of an adapter holds strings"):
+        adapter(sardonyx, {"words": np.array(["a", "b"], object)}).export_adapter(tmp_path / "file")
 
 
 def test_missing_files(tmp_path):

@@ -321,7 +321,12 @@ def test_options_may_lie_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "1")
     assert ort.InferenceSession(source).get_session_options().intra_op_num_threads == 3
-    for text in ("no json", '{"session_options": {"intra_op_num_threads": "many"}}'):
+    for text in (
+        "no json",
+        '{"session_options": {"intra_op_num_threads": "many"}}',
+        '{"session_options": {"intra_op_num_threads": Infinity}}',
+        "[" * 100_000,
+    ):
         entry.value = text
         with pytest.raises(RuntimeError, match="ort_config"):
             ort.InferenceSession(message.SerializeToString())

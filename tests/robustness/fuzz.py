@@ -78,7 +78,7 @@ def mutant(number: int, *, suite_too: bool = True) -> Mutant:
     model = onnx.ModelProto.FromString(data)
     for _ in range(choice.choice((0, 1, 1, 1, 2, 4))):
         if choice.random() < 0.5:
-            _mutate_field(model, choice)
+            mutate_field(model, choice)
         elif feeds is None or choice.random() < 0.6:
             _mutate_size(model, choice)
         else:
@@ -183,17 +183,18 @@ def _mutate_bytes(data: bytearray, choice: random.Random) -> None:
             data[place:place] = data[place:end]
 
 
-def _messages(message: Any) -> Iterator[Any]:
+def messages_of(message: Any) -> Iterator[Any]:
+    """A message and all those in it."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is not None:
             for inner in value if field.is_repeated else [value]:
-                yield from _messages(inner)
+                yield from messages_of(inner)
 
 
-def _mutate_field(model: onnx.ModelProto, choice: random.Random) -> None:
+def mutate_field(model: onnx.ModelProto, choice: random.Random) -> None:
     """Change one field of one message somewhere in the model to something that its type allows."""
-    message = choice.choice(list(_messages(model)))
+    message = choice.choice(list(messages_of(model)))
     field = choice.choice(message.DESCRIPTOR.fields)
     try:
         if field.is_repeated:

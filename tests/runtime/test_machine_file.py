@@ -31,7 +31,9 @@ def only_first(folder: Path, key: str) -> Path:
     return next(path for path in folder.glob("*.json") if json.loads(path.read_text())["machine"] == key)
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", "\xff\xfe", "half", "number", "machine", "format"])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "[" * 100_000, "null", "\xff\xfe", "half", "number", "machine", "format"]
+)
 def test_a_damaged_file_counts_as_absent(damage: str, tmp_path: Path) -> None:
     write_section(KEY, "one", {"a": {"1": 190.0}}, tmp_path)
     path = only_file(tmp_path)

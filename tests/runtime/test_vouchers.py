@@ -1,4 +1,4 @@
-"""Vouchers on a disk that is full."""
+"""Vouchers on a disk that is full, and those that say what none says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sardonyx.runtime.files import opening
-from sardonyx.runtime.files.vouchers import Vouchers
+from sardonyx.runtime.files.vouchers import Voucher, Vouchers
 
 DIGEST = "0" * 64
 
@@ -29,3 +29,28 @@ def test_a_full_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sorted((tmp_path / "engines").iterdir()) == before
     Vouchers(str(tmp_path)).note_made(DIGEST)
     assert Vouchers(str(tmp_path)).find(DIGEST).made
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        "[" * 60_000,
+        "[[Infinity]]",
+        "[[1e400]]",
+        "[[1.5]]",
+        '["12"]',
+        "[[null]]",
+        "[3]",
+        "3",
+        '{"a": 1}',
+        "[" + "9" * 5000,
+    ],
+)
+def test_states_that_are_none_count_as_no_voucher(states: str, tmp_path: Path) -> None:
+    vouchers = Vouchers(str(tmp_path))
+    vouchers.note_made(DIGEST)
+    (path,) = (tmp_path / "engines").iterdir()
+    path.write_text(f'{{"digest": "{DIGEST}", "made": true, "states": {states}}}')
+    assert vouchers.find(DIGEST) == Voucher()
+    vouchers.note_made(DIGEST)
+    assert vouchers.find(DIGEST).made

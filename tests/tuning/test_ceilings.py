@@ -148,10 +148,16 @@ def test_ceilings_survive_their_file() -> None:
         {"compute": {"1": {"f32": float("nan")}}},
         {"compute": {"1": {"f32": "fast"}}},
         {"l3": None},
+        {"l3": float("inf")},
+        {"l2": 10**400},
+        {"l3": -1},
+        {"compute": {"1": {"f32": 10**400}}},
+        {"compute": {"0": {"f32": 1.0}}},
+        {"read": {"1": [["L2", 1.0]]}},
     ],
 )
 def test_what_are_no_ceilings_is_refused(changed: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"ceilings|rate|invalid"):
+    with pytest.raises(ValueError, match=r"ceilings|rate|invalid|caches"):
         Ceilings.from_json({**ceilings.as_section(FOUND), **changed})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -47,6 +46,7 @@ from sardonyx.passes.settled_branches import settle_branches
 from sardonyx.providers import registry
 from sardonyx.providers.base import ExecutionProvider
 from sardonyx.runtime.files.opening import open_file
+from sardonyx.runtime.json_text import parsed
 from sardonyx.runtime.random_state import Streams
 from sardonyx.runtime.trace import Trace, span
 
@@ -293,11 +293,11 @@ def effective_options(source: Source, options: SessionOptions) -> SessionOptions
     if text is None:
         return options
     try:
-        settings = json.loads(text).get("session_options", {})
+        settings = parsed(text).get("session_options", {})
         changed = options._copy()
         for key, value in settings.items():
             if key in _CONFIGURED and key not in options._settings:
                 setattr(changed, key, _CONFIGURED[key](value))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise RuntimeError(f"Could not finalize session options from the ort_config of the model: {error}") from error
     return changed

@@ -144,9 +144,10 @@ class EngineStore:
 
     def _is_current(self, content: Mapping[str, Any]) -> bool:
         """Whether an engine is one of what the model is now."""
-        if content.get("key") != self._key:
+        files = content.get("files")
+        if content.get("key") != self._key or not isinstance(files, dict):
             return False
-        return all(file_state(path) == state for path, state in content["files"].items())
+        return all(file_state(path) == state for path, state in files.items())
 
     def keep(self, states: Mapping[str, Sequence[int]], keys: Sequence[PlanKey], make: Make) -> bool:
         """Write an engine of a model that was made of files in these states, with these plans, the latest of a segment
@@ -158,13 +159,21 @@ class EngineStore:
         with only_writer(self._path) as alone:
             if not alone:
                 return False
-            content = read_content(self._path)
-            is_there = content is not None and self._is_current(content)
-            kept = list(map(key_of, content["plans"])) if is_there else []  # type: ignore[index]
-            if is_there and set(keys) <= set(kept):
+            kept = self._kept_keys()
+            if kept is not None and set(keys) <= set(kept):
                 return False
-            made, sections = make(_latest([*keys, *kept]))
+            made, sections = make(_latest([*keys, *(kept or ())]))
             return write_engine(self._path, {**made, "key": self._key, "files": states}, sections)
+
+    def _kept_keys(self) -> list[PlanKey] | None:
+        """The plans that the engine has which is there; None where there is none of what the model is now."""
+        content = read_content(self._path)
+        if content is None or not self._is_current(content):
+            return None
+        try:
+            return list(dict.fromkeys(map(key_of, content["plans"])))
+        except (LookupError, TypeError, ValueError):  # whatever this is, it does not stand in the way of a new one
+            return None
 
     def settled(self, files: Sequence[str]) -> dict[str, list[int]] | None:
         """The states of files that have not changed since shortly before this session began; None where one has, or a

@@ -37,7 +37,7 @@ class Adapter:
 
 
 def write(adapter: Adapter) -> bytes:
-    """The bytes of a file with `adapter`; parameters are sorted by name."""
+    """The bytes of a file with `adapter`, whose parameters are sorted by name; RuntimeError for one of strings."""
     out = _Writer()
     out.bytes += struct.pack("<I4s", 0, IDENTIFIER)
     root = out.table(
@@ -51,7 +51,7 @@ def write(adapter: Adapter) -> bytes:
     out.bytes += struct.pack("<I", len(names)) + bytes(4 * len(names))
     for index, name in enumerate(names):
         array = adapter.parameters[name]
-        kind = element_types.by_dtype(array.dtype)
+        kind = _plain(element_types.by_dtype(array.dtype), name)
         table = out.table([("R", 0), ("R", 0), ("i", kind.number), ("R", 0)])
         out.reference(vector + 4 + 4 * index, table.position)
         out.reference(table.fields[0], out.vector(name.encode(), len(name.encode()), 4, terminated=True))
@@ -77,6 +77,13 @@ def read(data: memoryview) -> Adapter:
     if numbers[0] != FORMAT_VERSION:
         raise RuntimeError(f"{_INVALID}: format version {numbers[0]}, only version {FORMAT_VERSION} can be read")
     return Adapter(numbers[0], numbers[1], numbers[2], parameters)
+
+
+def _plain(kind: element_types.ElementType, name: str) -> element_types.ElementType:
+    """The element type of a parameter, which has numbers of a fixed size; RuntimeError for strings."""
+    if kind.dtype.hasobject:
+        raise RuntimeError(f"parameter '{name[:80]}' of an adapter holds strings: only numbers can be in its file")
+    return kind
 
 
 @dataclass(frozen=True)
@@ -120,10 +127,14 @@ class _Writer:
 
 
 class _Reader:
-    """Reads tables with every position checked against the buffer."""
+    """Reads tables with every position checked against the buffer.
+
+    No two of a file's vectors lie over each other, so that no small file takes long: many references to a large one.
+    """
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
+        self._left = len(data)  # bytes of vectors that have not been read
 
     def target(self, field: int) -> int:
         (distance,) = struct.unpack_from("<I", self.data, field)
@@ -157,6 +168,9 @@ class _Reader:
         (count,) = struct.unpack_from("<I", self.data, position)
         if position + 4 + count * size > len(self.data):
             raise ValueError(f"a vector at byte {position} leaves the file")
+        self._left -= count * size
+        if self._left < 0:
+            raise ValueError(f"a vector at byte {position} lies over others")
         return position + 4, int(count)
 
     def references(self, table: int, index: int) -> list[int]:
@@ -168,11 +182,11 @@ class _Reader:
         name = bytes(self.data[start : start + count]).decode()
         start, count = self.vector(table, 1, 8)
         shape = struct.unpack_from(f"<{count}q", self.data, start)
-        kind = element_types.by_number(self.number(table, 2))
+        kind = _plain(element_types.by_number(self.number(table, 2)), name)
         start, size = self.vector(table, 3, 1)
         elements = int(np.prod(shape, dtype=np.int64))
         if any(dim < 0 for dim in shape) or size != element_types.packed_size(kind, elements):
-            raise ValueError(f"parameter '{name}' of shape {list(shape)} does not fit its {size} bytes")
+            raise ValueError(f"parameter '{name[:80]}' of shape {list(shape[:16])} does not fit its {size} bytes")
         content = np.frombuffer(self.data[start : start + size], np.uint8)
         if kind.bits < 8:
             return name, element_types.unpack(content, kind, shape)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -70,8 +69,8 @@ def with_stored(numbers: Numbers, stored: Any) -> Numbers:
 
 def _is_like(found: Any, default: float) -> bool:
     """Whether a number may stand in for a default: positive (0 where that is), whole where that is, of no wild size."""
-    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+    if isinstance(found, bool) or not isinstance(found, int | float):
         return False
-    if isinstance(default, int) and found != int(found):
+    if not 0 <= found <= 1024 * max(1.0, default):  # nor what is no number
         return False
-    return (found > 0 or default == 0) and 0 <= found <= 1024 * max(1.0, default)
+    return (found > 0 or default == 0) and (not isinstance(default, int) or found == int(found))

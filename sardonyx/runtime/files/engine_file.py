@@ -34,6 +34,7 @@ from sardonyx.runtime.files.opening import (
 )
 from sardonyx.runtime.files.own_files import ENGINE, ENGINE_HEAD, LOCK, bound_folder
 from sardonyx.runtime.helpers import Helpers
+from sardonyx.runtime.json_text import parsed
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.constant_memory import constant_empty
 from sardonyx.runtime.memory.mapped_pages import map_open_file
@@ -152,6 +153,9 @@ def read_engine(
             head = _head(file)
             if not is_wanted(head.content):
                 return None
+            # Before there is memory for them.
+            if any(place + size > status.st_size for place, size, _ in head.sections.values()):
+                raise DamagedError("it ends too early")
             if known is not None and known.was_whole(head.digest, state_of(status)):
                 sections = _mapped(file, path, head)
             else:
@@ -298,17 +302,19 @@ def _parsed(start: bytes, read: Callable[[int], bytes]) -> _Head:
     if len(text) != length or digest.digest() != start[-_DIGEST_BYTES:]:
         raise DamagedError("its head is not what was written")
     try:
-        found = json.loads(text)
+        found = parsed(text)
         place = _HEAD + length
         sections: dict[str, tuple[int, int, list[Any]]] = {}
         for name, size, checks in found["sections"]:
             place = _aligned(place)
-            if size < 0:
-                raise ValueError("a section of less than nothing")
-            sections[name] = place, int(size), list(checks)
-            place += int(size)
-        return _Head(dict(found["content"]), sections, digest.hexdigest(), place)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            if type(name) is not str or name in sections or type(size) is not int or size < 0:
+                raise ValueError("a section has no name, or that of another one, or no size")
+            sections[name] = place, size, list(checks)
+            place += size
+        if not isinstance(content := found["content"], dict):
+            raise ValueError("its description is none")
+        return _Head(content, sections, digest.hexdigest(), place)
+    except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"its head contradicts itself: {error}") from error
 
 
@@ -319,11 +325,7 @@ def _aligned(place: int) -> int:
 def _mapped(file: BinaryIO, path: StrPath, head: _Head) -> dict[str, Bytes]:
     """The sections of a file, mapped."""
     whole = np.frombuffer(map_open_file(file.fileno(), path), np.uint8)
-    sections = {name: whole[place : place + size] for name, (place, size, _) in head.sections.items()}
-    for name, (_, size, _) in head.sections.items():
-        if sections[name].size != size:
-            raise DamagedError("it ends too early")
-    return sections
+    return {name: whole[place : place + size] for name, (place, size, _) in head.sections.items()}
 
 
 def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:
@@ -340,7 +342,7 @@ def _section(handle: int, place: int, size: int, sums: Sequence[Any]) -> Bytes:
                 if not count:
                     raise DamagedError("it ends too early")
                 filled += count
-            if list(sums[begin // _BLOCK]) != _sums(memory[begin:end]):
+            if sums[begin // _BLOCK] != _sums(memory[begin:end]):
                 raise DamagedError("a section is not what was written")
 
     if len(sums) != -(-size // _BLOCK):

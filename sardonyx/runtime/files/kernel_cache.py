@@ -55,7 +55,7 @@ class KernelCache:
         """Keep object code; a disk that is full or read-only is no error, only no cache."""
         if self.folder is None:
             return
-        body = _MAGIC + len(key.encode()).to_bytes(4, "little") + key.encode() + code
+        body = _start_of(key) + code
         with contextlib.suppress(OSError), replacing(os.path.join(self.folder, _file_name(key)), PRIVATE) as file:
             file.write(body + sha256(body).digest())
         if not self._is_bounded:
@@ -79,13 +79,16 @@ def _mark_used(handle: int) -> None:
 def _checked(text: bytes, key: str) -> bytes | None:
     """The code inside an entry; None where a byte of it is wrong or it belongs to another key."""
     body, digest = text[:-_DIGEST_BYTES], text[-_DIGEST_BYTES:]
-    if not body.startswith(_MAGIC) or sha256(body).digest() != digest:
+    if sha256(body).digest() != digest:
         return None
-    start = len(_MAGIC) + 4
-    length = int.from_bytes(body[len(_MAGIC) : start], "little")
-    if body[start : start + length] != key.encode():
-        return None
-    return body[start + length :]
+    start = _start_of(key)
+    return body[len(start) :] if body.startswith(start) else None
+
+
+def _start_of(key: str) -> bytes:
+    """What the entry of a key begins with; its code follows."""
+    text = key.encode()
+    return _MAGIC + len(text).to_bytes(4, "little") + text
 
 
 def _file_name(key: str) -> str:

@@ -16,6 +16,7 @@ from sardonyx.runtime.files.cache_folder import default_folder, prepare_folder
 from sardonyx.runtime.files.digest import sha256
 from sardonyx.runtime.files.opening import PRIVATE, StrPath, open_private, replacing
 from sardonyx.runtime.files.own_files import remove_own
+from sardonyx.runtime.json_text import parsed
 
 _FORMAT = 1
 _LARGEST = 16 << 20
@@ -51,8 +52,8 @@ def read_sections(key: str, folder: StrPath | None = None) -> dict[str, Section]
         return {}
     try:
         with open_private(path) as file:
-            content = json.loads(file.read(_LARGEST))
-    except (OSError, ValueError):  # a JSONDecodeError or UnicodeDecodeError is a ValueError
+            content = parsed(file.read(_LARGEST))
+    except (OSError, ValueError):
         return {}
     if not isinstance(content, dict) or content.get("format") != _FORMAT or content.get("machine") != key:
         return {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from sardonyx.runtime.files.cache_folder import ENGINES, prepare_folder
 from sardonyx.runtime.files.engine_file import SealedEngine
 from sardonyx.runtime.files.opening import PRIVATE, open_private, replacing
 from sardonyx.runtime.files.own_files import VOUCHER, bound_folder
+from sardonyx.runtime.json_text import parsed
 
 _LARGEST = 64 << 10
 _MOST_BYTES = 4 << 20
@@ -81,9 +83,10 @@ class Vouchers:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if path is not None:
                 with open_private(path) as file:
-                    found = json.loads(file.read(_LARGEST))
+                    found = parsed(file.read(_LARGEST))
                 if found["digest"] == digest:
-                    return Voucher(found["made"] is True, [list(map(int, one)) for one in found["states"]])
+                    states = [list(map(operator.index, one)) for one in found["states"][:_STATES]]
+                    return Voucher(found["made"] is True, states)
         return Voucher()
 
     def _write(self, digest: str, voucher: Voucher) -> None:
