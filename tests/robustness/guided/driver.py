@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import atheris  # type: ignore[import-not-found]
+import atheris
 
 MEMORY_BYTES = 4 << 30
 

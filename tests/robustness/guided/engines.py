@@ -18,8 +18,9 @@ import sardonyx as ort
 from sardonyx import errors
 from sardonyx.api.engines import compiled_engine
 from sardonyx.api.engines.compiled_engine import WEIGHTS
-from sardonyx.api.engines.engine_store import EngineStore
-from sardonyx.compiler.stored import restored_plan
+from sardonyx.api.engines.engine_store import EngineStore, package_state
+from sardonyx.api.options.run_settings import run_settings
+from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.files import engine_file
 from sardonyx.runtime.files.cache_folder import VARIABLE
 from sardonyx.runtime.files.digest import sha256
@@ -31,6 +32,7 @@ from tests.robustness.guided.target import Target, with_other_bytes, write_priva
 
 _BEGINNING = len(engine_file._MAGIC)
 _KEY = "a model and its options"
+_ENTRY = "a stranger's entry"
 Check = Callable[[np.ndarray[Any, Any]], Any]
 
 
@@ -97,7 +99,8 @@ def _sealed(content: dict[str, Any], sections: dict[str, list[np.ndarray[Any, An
 
 @functools.cache
 def _strangers_seed() -> bytes:
-    """An engine with a small model, whose code and plans nobody looks at who does not trust it."""
+    """An engine with a small model, for this machine and package: that nobody vouches for it is all that keeps its
+    plans, which are none, from being used."""
     node = helper.make_node("Relu", ["x"], ["y"])
     graph = helper.make_graph(
         [node],
@@ -107,7 +110,12 @@ def _strangers_seed() -> bytes:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     content = {name: kind() for name, kind in compiled_engine._FORM.items()}
-    content |= {"options": {"config": {"session.intra_op.allow_spinning": "0"}, "settings": {}}, "version": "1"}
+    content |= {
+        "options": {"config": {_ENTRY: "a stranger's"}, "settings": {}},
+        "package": package_state(),
+        "machine": host_target("").key,
+        "settings": compiled_engine.plan_settings(run_settings(ort.SessionOptions())),
+    }
     sections = {name: [np.arange(16, dtype=np.uint8)] for name in (*compiled_engine._SECTIONS, WEIGHTS)}
     sections["model"] = [np.frombuffer(model, np.uint8)]
     return _sealed(content, sections)
@@ -147,19 +155,15 @@ def _check_sealed(data: bytes, folder: Path) -> bool:
 def _check_untrusted(data: bytes, folder: Path) -> bool:
     """A session of the model in it, or a typed error; nothing else of the file is used, above all no code."""
     options = ort.SessionOptions()
-    options.add_session_config_entry("sardonyx.cpu.kernels", "numpy")
     options.log_severity_level = 4
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(folder))
-        for module in (restored_plan, compiled_engine):
-            for name in ("adopt_image", "opened"):
-                if hasattr(module, name):
-                    patch.setattr(module, name, _refuse)
+        patch.setattr(compiled_engine, "opened", _refuse)
         try:
             session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except errors.OnnxRuntimeError:
             return False
-    assert session.get_session_options().get_session_config_entry("sardonyx.cpu.kernels") == "numpy"
+    assert _ENTRY not in session.get_session_options()._config
     return True
 
 
