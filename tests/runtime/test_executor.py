@@ -11,6 +11,7 @@ import pytest
 from sardonyx import errors, log
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import error_of_node, execute
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.plan import ABSENT, Plan, Slot, Step
 from sardonyx.runtime.plan_parts import needed_for
 
@@ -133,3 +134,13 @@ def test_a_part_of_a_plan_has_only_the_steps_it_needs() -> None:
     assert [item.name for item in other.steps] == ["a", "c"]
     assert execute(other, QUIET, [1]) == [0, 2]
     assert needed_for(whole, (0,)).steps == ()
+
+
+def test_an_error_that_is_its_own_context_is_told_in_time() -> None:
+    """As one that is kept and raised again, in whose handling another one arose."""
+    inner = ValueError("the sizes do not fit")
+    outer = RuntimeError("while binding")
+    outer.__context__, inner.__context__ = inner, outer
+    assert address_space.explained(inner, "The node") is None
+    inner.__context__ = MemoryError()
+    assert address_space.explained(outer, "The node") is not None

@@ -122,13 +122,15 @@ def explained(error: BaseException, what: str) -> errors.Fail | None:
     if isinstance(error, errors.OnnxRuntimeError):
         return None
     seen: BaseException | None = error
-    while seen is not None:
+    passed: set[int] = set()  # an error that is kept and raised again can be its own context
+    while seen is not None and id(seen) not in passed:
+        passed.add(id(seen))
         if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
             break
         if isinstance(seen, (ImportError, OSError)) and any(one in str(seen).lower() for one in _PHRASES):
             break
         seen = seen.__cause__ or seen.__context__
-    if seen is None:
+    else:
         return None
     text = " ".join(str(error).split())
     failed = shortage(what)
