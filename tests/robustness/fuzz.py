@@ -110,7 +110,7 @@ def _suite_seed(name: str) -> tuple[bytes, Feeds]:
 def _mutate_size(model: onnx.ModelProto, choice: random.Random) -> None:
     """Put another size in the place of one that a dimension, an attribute or a small tensor of integers holds."""
     found: list[tuple[Any, str, int | None]] = []
-    for message in _messages(model):
+    for message in messages_of(model):
         if isinstance(message, onnx.TensorShapeProto.Dimension):
             found.append((message, "dim_value", None))
         elif isinstance(message, onnx.AttributeProto) and message.type == onnx.AttributeProto.INT:
