@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.api.values.element_types import is_float8
 from sardonyx.cli.failure import CommandError, UsageError
 from sardonyx.graph.types import numpy_dtype, type_name
 from sardonyx.ops.framework.facts import symbol
@@ -126,10 +127,12 @@ def _load(value: ir.Value, path: Path) -> Array:
             array = np.asarray(np.load(file, allow_pickle=False))
     except (OSError, ValueError) as error:
         raise CommandError(f"{option}: cannot read it: {error}") from error
+    wanted = numpy_dtype(value.type.dtype) if isinstance(value.type, ir.TensorType) else None
+    if wanted is not None and is_float8(wanted) and array.dtype == np.uint8:  # as which callers see them
+        return array.view(wanted)
     if array.dtype.kind != "V":
         return array
     # As which types that NumPy does not have come back, bfloat16 among them.
-    wanted = numpy_dtype(value.type.dtype) if isinstance(value.type, ir.TensorType) else None
     if wanted is None or array.dtype.fields or (wanted.kind, wanted.itemsize) != ("V", array.dtype.itemsize):
         raise CommandError(f"{option}: its elements are {array.dtype}, the input is of type {type_name(value.type)}")
     return array.view(wanted)
