@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Errors of what a caller gave.
 _OF_THE_CALLER = (errors.NoSuchFile, errors.InvalidProtobuf, errors.InvalidArgument, errors.InvalidGraph)
+_MAKING = "Making the session"
 _READ_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
 
 
@@ -39,7 +40,6 @@ class InferenceSession:
 
     _sess: CoreSession | None
 
-    @address_space.typed("Making the session")
     def __init__(
         self,
         path_or_bytes: str | bytes | os.PathLike[str] | ModelProto,
@@ -59,7 +59,8 @@ class InferenceSession:
 
         Raises TypeError for what is no model, and the typed errors of `sardonyx.errors` for a bad one.
         """
-        self._model_path, self._model_bytes, self._model_proto = _source(path_or_bytes)
+        with address_space.telling(_MAKING):
+            self._model_path, self._model_bytes, self._model_proto = _source(path_or_bytes)
         self._sess = None
         self._providers: list[str] | None = None
         self._sess_options: SessionOptions | None = sess_options or None
@@ -70,7 +71,8 @@ class InferenceSession:
         self._read_config_from_model = _reads_config(kwargs.get("read_config_from_model"))
         self._disabled_optimizers = set(kwargs.get("disabled_optimizers") or ())
         self._extra_outputs = _names("extra_outputs", kwargs.get("extra_outputs") or ())
-        with collector.paused():
+        # Blocks and no decorator: warnings and traces lead from here to the caller's line.
+        with address_space.telling(_MAKING), collector.paused():
             available = provider_choice.available_for(providers)
             self._fallback_providers = provider_choice.fallback_providers(providers, available)
             try:

@@ -15,6 +15,10 @@ from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import MAXIMUM_ELEMENTS, UNKNOWN, Dim, Fact, of_array, tensor, unknown_dim
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import Array, Operator, Value, attribute_value, operator
+from sardonyx.runtime.memory import memory
+
+# Of Range, for each element: two integers or floats of 64 bits beside the result.
+_BYTES_ON_THE_WAY = 24
 
 _PLAIN_VALUES = {
     "value_float": (ir.DataType.FLOAT, np.float32),
@@ -149,6 +153,7 @@ class Range(Operator):
 
     def run(self, start: Array, limit: Array, delta: Array) -> Sequence[Value]:
         count = self._count(start, limit, delta)
+        memory.require(count * _BYTES_ON_THE_WAY, "the values of Range")
         if start.dtype.kind in "iu":
             values = np.arange(count) * delta.item() + start.item()
             return (values.astype(start.dtype, copy=False),)

@@ -343,7 +343,7 @@ def test_sessions_have_the_same_bits_for_any_number_of_threads() -> None:
 
 
 def test_rehearsals_make_the_kernels_ready_for_more_rows() -> None:
-    _, b = matrices(1, 1024, 1024)  # wide enough for whatever panels
+    _, b = matrices(1, 1024, 512)  # wide enough for whatever panels
     epilogue = Epilogue((Input(F32, 0) * 0.3 + 1.7,), ())
 
     def kernels(m: int, *, rehearses: bool) -> list[int]:

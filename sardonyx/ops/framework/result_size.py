@@ -100,7 +100,7 @@ def _tile(node: ir.Node, inputs: Sequence[Any]) -> int | None:
 
 def _range(node: ir.Node, inputs: Sequence[Any]) -> int | None:
     start, limit, delta = [float(item.item()) for item in inputs]
-    return max(0, math.ceil((limit - start) / delta)) * (int(inputs[0].itemsize) + 3 * _WIDEST)
+    return max(0, math.ceil((limit - start) / delta)) * int(inputs[0].itemsize)
 
 
 def _random(node: ir.Node, inputs: Sequence[Any]) -> int | None:

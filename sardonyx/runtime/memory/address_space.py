@@ -137,19 +137,30 @@ def explained(error: BaseException, what: str) -> errors.Fail | None:
     return errors.Fail(f"{failed.message} ({type(error).__name__}{': ' if text else ''}{text})")
 
 
+class telling:  # noqa: N801 - read as a statement
+    """Inside the block, which does `what`: where memory or address space runs out, `errors.Fail` says so."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (MemoryError, OSError, ImportError)):
+            failed = explained(error, self._what)
+            if failed is not None:
+                raise failed from error
+
+
 def typed(what: str) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
-    """A decorator of functions that do `what`: where memory or address space runs out in one, `errors.Fail` says so."""
+    """A decorator of functions that do `what`, which is told of them as in `telling`."""
 
     def decorated(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
         @functools.wraps(function)
         def called(*given: _Given.args, **named: _Given.kwargs) -> _Result:
-            try:
+            with telling(what):
                 return function(*given, **named)
-            except (MemoryError, OSError, ImportError) as error:
-                failed = explained(error, what)
-                if failed is None:
-                    raise
-                raise failed from error
 
         return called
 
