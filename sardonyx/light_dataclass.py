@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
-    def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, slots=False):
+    def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, slots=False, kw_only=False):
         """As `dataclasses.dataclass`, whose other parameters there are not, nor fields that are no fields (`InitVar`),
-        are given by keyword alone, or have a default and are not given."""
+        or have a default and are not given."""
 
         def made(one):
-            one = dataclasses.dataclass(one, init=False, eq=False, repr=False, slots=slots)
+            # Without a text, it would take twice the time to write one from the signature.
+            one.__doc__ = one.__doc__ or one.__qualname__
+            one = dataclasses.dataclass(one, init=False, eq=False, repr=False, slots=slots, kw_only=kw_only)
             if "__init__" not in vars(one):
                 one.__init__ = _init(one, [field for field in dataclasses.fields(one) if field.init])
             if eq:
@@ -54,32 +56,41 @@ class _Made:
 
 def _init(one: type, fields: Sequence[dataclasses.Field[Any]]) -> Callable[..., None]:
     """The `__init__` of a class whose objects are made of these fields."""
+    keywords = [field for field in fields if field.kw_only]
+    if keywords:
+        fields = [*(field for field in fields if not field.kw_only), *keywords]
+    places = len(fields) - len(keywords)
     values = [
         field.default if field.default_factory is dataclasses.MISSING else _Made(field.default_factory)
         for field in fields
     ]
-    defaults = tuple(value for value in values if value is not dataclasses.MISSING)
-    if any(value is dataclasses.MISSING for value in values[len(values) - len(defaults) :]):
+    defaults = tuple(value for value in values[:places] if value is not dataclasses.MISSING)
+    if any(value is dataclasses.MISSING for value in values[places - len(defaults) : places]):
         raise TypeError(f"{one.__qualname__}: a field without a default follows one that has one")
-    code = _init_code(tuple(type(value) is _Made for value in values), hasattr(one, "__post_init__"))
+    code = _init_code(tuple(type(value) is _Made for value in values), places, hasattr(one, "__post_init__"))
     own = {f"field_{index}": field.name for index, field in enumerate(fields)}
     parameters, names = (tuple(own.get(name, name) for name in one) for one in (code.co_varnames, code.co_names))
     made = FunctionType(code.replace(co_varnames=parameters, co_names=names), globals(), "__init__", defaults)
+    if keywords:
+        given = zip(keywords, values[places:], strict=True)
+        made.__kwdefaults__ = {field.name: value for field, value in given if value is not dataclasses.MISSING}
     made.__qualname__ = f"{one.__qualname__}.__init__"
     return made
 
 
 @cache
-def _init_code(factories: tuple[bool, ...], goes_on: bool) -> CodeType:
-    """An `__init__` of a field for each of `factories`, which says whether it has one, with names to be replaced."""
+def _init_code(factories: tuple[bool, ...], places: int, goes_on: bool) -> CodeType:
+    """An `__init__` of a field for each of `factories`, which says whether it has one, with names to be replaced; those
+    behind the first `places` are given by keyword alone."""
     names = [f"field_{index}" for index in range(len(factories))]
     body = [
         f"self.{name} = {name}.make() if type({name}) is _Made else {name}" if factory else f"self.{name} = {name}"
         for name, factory in zip(names, factories, strict=True)
     ]
     body.append("self.__post_init__()" if goes_on else "pass")
+    parameters = ["self", *names[:places], *(["*", *names[places:]] if places < len(names) else [])]
     space: dict[str, Any] = {}
-    exec(f"def init({', '.join(['self', *names])}): {'; '.join(body)}", space)
+    exec(f"def init({', '.join(parameters)}): {'; '.join(body)}", space)
     code: CodeType = space["init"].__code__
     return code
 

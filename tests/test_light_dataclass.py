@@ -126,6 +126,44 @@ def test_objects_begin_as_usual() -> None:
         counted(others=[])
 
 
+def test_fields_given_by_keyword_alone() -> None:
+    def classes(decorator: Any) -> list[Any]:
+        class Base:
+            """One of its fields is given by keyword alone, with a default."""
+
+            first: int
+            marked: tuple[int, ...] = field(default=(), kw_only=True)
+
+        usual = decorator(Base)
+
+        class Longer(usual):
+            """A field that is given by place comes before those that are not."""
+
+            second: list[int] = field(default_factory=list)
+
+        class Whole:
+            """All of its fields are given by keyword alone, in any order of defaults."""
+
+            first: int = 3
+            second: int
+
+        return [usual, decorator(Longer), decorator(Whole, kw_only=True)]
+
+    for light, usual in zip(classes(dataclass), classes(dataclasses.dataclass), strict=True):
+        assert inspect.signature(light).parameters.keys() == inspect.signature(usual).parameters.keys()
+        kinds = [[one.kind for one in inspect.signature(kind).parameters.values()] for kind in (light, usual)]
+        assert kinds[0] == kinds[1]
+        assert light.__match_args__ == usual.__match_args__
+    base, longer, whole = classes(dataclass)
+    assert (base(1).marked, base(1, marked=(2,)).marked) == ((), (2,))
+    assert vars(longer(1, [2], marked=(3,))) == {"first": 1, "second": [2], "marked": (3,)}
+    assert vars(whole(second=1)) == {"first": 3, "second": 1}
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
+        base(1, (2,))
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'second'"):
+        whole()
+
+
 def test_defaults_come_last() -> None:
     class Wrong:
         """No default after one."""

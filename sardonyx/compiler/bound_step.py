@@ -8,12 +8,12 @@ import operator
 import struct
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from sardonyx.compiler.llvm.library import Kernel
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.memory.constant_memory import constant_empty
 

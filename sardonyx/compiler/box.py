@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Tensor
+from sardonyx.light_dataclass import dataclass
 
 # Coordinates of values of more axes are left as they are.
 _MOST_AXES = 8

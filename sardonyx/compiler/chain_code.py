@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native.array_address import address_of
 from sardonyx.runtime.native.chain import Chain, Do, Instruction
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from sardonyx.compiler.chain_code import MOST_BYTES, ChainCode, Held, Label, NotChainedError, Output, Place
 from sardonyx.compiler.control_flow_call import ControlFlowCall
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.control_flow import IfFlow, LoopFlow, ScanFlow
 from sardonyx.runtime.native.array_address import address_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from sardonyx.kernel.dtypes import NARROW_FLOATS, TINY_INTEGERS
 from sardonyx.kernel.evaluate import PRIMITIVES
 from sardonyx.kernel.expr import Apply, Expr, Input
 from sardonyx.kernel.program import Kernel, Pointwise
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.gather_scatter import Gather
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.memory import memory

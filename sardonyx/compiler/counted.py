@@ -8,7 +8,6 @@ that was written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from sardonyx.compiler.llvm.library import KernelLibrary
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native.movement.copy import copy
 from sardonyx.compiler.segment import BoundOperation, Operation, OperationError, failure
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.settings import RunSettings
 
 Contents = dict[ir.Value, Array]

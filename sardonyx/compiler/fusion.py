@@ -8,7 +8,7 @@ template that takes an epilogue. Everything else starts a group of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import onnx_ir as ir
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.kernel.expr import Apply, Expr, Input, substitute, walk
 from sardonyx.kernel.program import Pointwise
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dims
 
 # A kernel with more operations or operands than this gains nothing from growing.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from sardonyx.compiler.bound_step import Buffer, Tensor, row_major
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from sardonyx import errors
 from sardonyx.compiler.native.template import NativeKernel, find_template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template, View
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow, Operator

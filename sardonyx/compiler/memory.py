@@ -7,8 +7,8 @@ of what it looks at, which therefore lives until the last reader of the view.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.memory.arena_layout import ArenaLayout, Lifetime, lay_out
 from sardonyx.runtime.plan import ABSENT, Plan
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from sardonyx.compiler.planner import Compilation
 from sardonyx.compiler.segment import BoundOperation, OperationError, Segment, failure
 from sardonyx.compiler.segment_build import build_segment
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.memory.constant_memory import passing
 from sardonyx.runtime.memory.memory import MemoryLimitError, ahead_of_run
 from sardonyx.runtime.native.counted_call import CountedCall

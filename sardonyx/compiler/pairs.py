@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
@@ -19,6 +18,7 @@ from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue, JointKernel, Part
 from sardonyx.kernel.expr import Input
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

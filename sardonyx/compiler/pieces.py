@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from operator import not_
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from sardonyx.compiler.binding import Argument, Buffer, RecordedStep, Tensor
 from sardonyx.compiler.traced import Traced
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native_plan import StepColumn, StepFlag
 
 Words = NDArray[np.int64]

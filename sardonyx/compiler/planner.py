@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import onnx_ir as ir
 
 from sardonyx.compiler.sizes import size_of
 from sardonyx.graph.partition import Partition
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.runtime.plan import ABSENT, Plan, Slot, Step, Value
 from sardonyx.runtime.settings import DEFAULT, RunSettings

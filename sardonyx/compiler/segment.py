@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from sardonyx.compiler.new_sizes.recording import Recording
 from sardonyx.compiler.new_sizes.replay import MOST_RECORDINGS, Replays
 from sardonyx.compiler.pairs import Pair
 from sardonyx.compiler.shared_constants import ConstantShares, Use
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.executor import error_of_node
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.settings import DEFAULT, RunSettings

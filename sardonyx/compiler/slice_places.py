@@ -7,7 +7,7 @@ axis, expanded, and joined to the others: several times the memory of what they 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,7 @@ from sardonyx.compiler.box import find_box
 from sardonyx.compiler.computation import Computation, Given
 from sardonyx.compiler.fusion import Group
 from sardonyx.compiler.lowering import Lowered
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

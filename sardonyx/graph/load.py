@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,6 +28,7 @@ from sardonyx.graph.structure_check import check_structure
 from sardonyx.graph.value_types import restore_maps
 from sardonyx.graph.versions import check_versions, stamp_versions
 from sardonyx.graph.wire_format import split
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.opening import IrregularError, open_file
 from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.mapped_pages import FileMap, file_map, map_open_file, named_path, read_open_file

@@ -7,12 +7,13 @@ error, with the text, that onnxruntime gives for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx
 
 from sardonyx import errors
 from sardonyx.graph.value_types import check_type
+from sardonyx.light_dataclass import dataclass
 
 _REFERENCE_ONLY = onnx.AttributeProto.UNDEFINED
 

@@ -6,11 +6,11 @@ One node a word, arguments before users and referred to by number: ``i0:float32 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, RowIndex, RowLength, walk
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

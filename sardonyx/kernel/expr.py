@@ -8,10 +8,12 @@ the same dtype, except that a Python number takes the dtype of the other operand
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
+
+from sardonyx.light_dataclass import dataclass
 
 Number = int | float | bool
 

@@ -8,12 +8,12 @@ the reason why no kernel was made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sardonyx.kernel.expr import Expr, Input, Reduce, RowIndex, arguments
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ values of the layer's planes: vectors of one number for each unit. Plane 0 is th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sardonyx.kernel.canonical import Canonical, canonical
 from sardonyx.kernel.expr import Expr, Input, absolute, exp, expm1, log1p, maximum, minimum, sigmoid, tanh, where
+from sardonyx.light_dataclass import dataclass
 
 Activation = Callable[[Expr], Expr]
 

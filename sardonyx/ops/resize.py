@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.program import Kernel
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Fact, known, unknown_dim
 from sardonyx.ops.framework.inference import Inference

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.constant import array_of
 from sardonyx.ops.framework.facts import UNKNOWN, Fact
 from sardonyx.ops.framework.inference import Inference

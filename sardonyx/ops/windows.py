@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, known, unknown_dim
 from sardonyx.ops.framework.operator import Array

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx_ir as ir
 
 from sardonyx.graph.constants import subgraphs
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.passes.node_index import NodeIndex
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +26,7 @@ import onnx_ir as ir
 from sardonyx.graph.computed_tensor import ComputedTensor
 from sardonyx.graph.constants import array_of, is_constant, tensor_of
 from sardonyx.graph.types import element_type
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import UNKNOWN, Fact, of_array
 from sardonyx.passes.base import Context, Level, Pass, is_named
 from sardonyx.runtime.forks import cached_property

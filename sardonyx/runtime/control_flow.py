@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.flex_attention import FlexAttentionFlow
 from sardonyx.runtime.memory import memory
 from sardonyx.runtime.native.rounds import Outcome, Rounds

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from sardonyx.light_dataclass import dataclass
 
 Array = np.ndarray[Any, Any]
 

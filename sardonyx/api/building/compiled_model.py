@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -26,6 +25,7 @@ from sardonyx.graph.constants import array_of, graphs_of
 from sardonyx.graph.load import LoadedModel
 from sardonyx.graph.node_order import by_memory, by_priority, reorder
 from sardonyx.graph.partition import Placement, partitions, place
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.check import check_model
 from sardonyx.ops.framework.inference import Inference, infer_model
 from sardonyx.passes import pipeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from sardonyx._version import API_VERSION
 from sardonyx.api.arguments import as_text, wrong_argument
 from sardonyx.api.device_enums import OrtCompiledModelCompatibility, OrtDeviceMemoryType, OrtHardwareDeviceType
 from sardonyx.api.values.memory_info import OrtMemoryInfo
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.opening import open_file
 
 # Processor vendors by what the operating system calls them: the name shown and the PCI vendor number.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx import log
+from sardonyx.light_dataclass import dataclass
 
 _ORIGIN = "placement"
 

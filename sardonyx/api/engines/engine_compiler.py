@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.stored.stored_plan import NotStorableError
 from sardonyx.compiler.stored.stored_program import StoredProgram
+from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.files.engine_file import Sections, write_sealed
 from sardonyx.runtime.files.opening import is_own, open_file, scratch_folder

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sardonyx import errors
 from sardonyx.api.building.signature import Declared
+from sardonyx.light_dataclass import dataclass
 
 KEY = "sardonyx.engine_profiles"
 

@@ -6,7 +6,7 @@ import collections
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from sardonyx.compiler.bound_plan import native_plan, symbols_of
 from sardonyx.compiler.control_flow import graphs_of_node
 from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.compiler.llvm.target import host_target
+from sardonyx.light_dataclass import dataclass
 from sardonyx.passes.base import PassReport
 from sardonyx.passes.rule import RULE_KEY, SOURCES_KEY
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan

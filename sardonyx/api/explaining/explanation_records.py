@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal
+
+from sardonyx.light_dataclass import dataclass
 
 # The troubles of onnxruntime's checklist.
 Trouble = Literal[

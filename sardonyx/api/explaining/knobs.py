@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx import errors
@@ -18,6 +17,7 @@ from sardonyx.api.explaining.explanation_records import HOUSEKEEPING, Explanatio
 from sardonyx.api.options import config_keys, run_settings
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.light_dataclass import dataclass
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to
 from sardonyx.runtime.threads.processors import usable_processors

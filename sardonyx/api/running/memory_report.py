@@ -7,12 +7,13 @@ of the interpreter, of what was imported and of the model's graph is not among i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.compiler.control_flow_call import ControlFlowCall
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.mapped_pages import FileMap, resident_bytes, root_of
 from sardonyx.runtime.memory.shared_arena import SharedLanes

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sardonyx.compiler.binding import BoundStep
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution.algorithm import rates
+from sardonyx.light_dataclass import dataclass
 
 # Kernels read and write values line by line, far ahead of their arithmetic: they move so many times what the scattered
 # copies do of which `Rates` tells. Fitted to the steps of ResNet-50, MobileNetV2 and EfficientNet-B0 with 1, 2, 4 and 8
@@ -85,8 +86,7 @@ def choose(loads: Sequence[Load], cuts: Mapping[int, int], batch: int, target: T
     return [Part(start, end, few) for (start, few), end in zip(least.parts, ends, strict=True)]
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class _Way:
+class _Way(NamedTuple):
     """How to do the operations so far: the time it takes, where parts begin and how many items they do."""
 
     time: float

@@ -9,7 +9,6 @@ number of items.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from sardonyx.compiler.binding import Binder, Tensor, row_major
 from sardonyx.compiler.bound_step import Buffer
 from sardonyx.compiler.lowering import Lowered
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.operator import Elementwise
 
 if TYPE_CHECKING:

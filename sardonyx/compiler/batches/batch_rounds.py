@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from sardonyx.compiler.batches.batch_items import (
 from sardonyx.compiler.batches.batch_tables import Place, Turn, aligned, joined
 from sardonyx.compiler.binding import Binder, Bound, BoundStep, Stretch, Tensor
 from sardonyx.compiler.native.movement.copy import copy
+from sardonyx.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from sardonyx.compiler.segment import Segment

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.native_plan import NativePlan, StepColumn, StepFlag, Words
 
 # Places in the arena begin at multiples of so many bytes.

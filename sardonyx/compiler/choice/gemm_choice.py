@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import Layout
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, TILES_ACROSS
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.light_dataclass import dataclass
 
 # Rows of a tile are a multiple of nothing, but more than this gains nothing: the loads of B are hidden by then.
 _MOST_ROWS = 12

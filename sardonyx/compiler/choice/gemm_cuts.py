@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
 from functools import partial
 
 from sardonyx.compiler.choice.gemm_choice import Blocking, Problem, asks_ahead, panels_of, tile_shape
@@ -15,6 +14,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.light_dataclass import dataclass
 
 # Bytes of scratch are laid out in cache lines.
 _LINE = 64

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_shape
 from sardonyx.compiler.choice.quarter_cuts import (
     WORD,
@@ -16,6 +14,7 @@ from sardonyx.compiler.choice.quarter_cuts import (
 from sardonyx.compiler.llvm.kernels.products.gemm_sixteenths import PARTS
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import TILES
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.light_dataclass import dataclass
 
 # Of the time of the ordinary product, what the second level saves, and what its sums cost of it: those of A are as many
 # for any N, those of C for any K, those of B for any M. Measured on Zen 4.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.compiler.choice.gemm_choice import Problem, asks_ahead, panel_columns, tile_shape
 from sardonyx.compiler.choice.quarter_cuts import (
@@ -15,6 +15,7 @@ from sardonyx.compiler.choice.quarter_cuts import (
 )
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import A_SUMS, TILES, least_making
 from sardonyx.compiler.llvm.target import Target
+from sardonyx.light_dataclass import dataclass
 
 # Of the time of the eight products one eighth is saved, less what it takes that tiles are begun and ended more often.
 _SAVED = 1 / 8

@@ -7,7 +7,6 @@ finished.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, w
 from sardonyx.compiler.llvm.types import BOOL, E8M0, F32, F64, I8, I32, I64, U8, Type, type_of
 from sardonyx.kernel.dtypes import TINY_INTEGERS
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, Reduce, walk
+from sardonyx.light_dataclass import dataclass
 
 # Powers of two are only read.
 _ONLY_READ = np.dtype(E8M0.kind)

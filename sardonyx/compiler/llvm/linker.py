@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from sardonyx.light_dataclass import dataclass
 
 PAGE = 4096
 

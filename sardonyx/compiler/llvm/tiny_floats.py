@@ -8,10 +8,10 @@ Microscaling formats.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sardonyx.compiler.llvm.types import E8M0, F32, I32, U8, U32, Type
+from sardonyx.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from sardonyx.compiler.llvm.builder import Function, Value

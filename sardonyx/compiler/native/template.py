@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.kernel.expr import Expr
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.framework.registrations import Registrations
 

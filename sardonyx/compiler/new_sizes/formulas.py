@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from sardonyx.compiler.binding import Buffer, Tensor
 from sardonyx.compiler.bound_step import contents_of
 from sardonyx.compiler.pieces import PieceMaker
 from sardonyx.compiler.traced import Trace, text_of
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.forks import free_in_child
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -27,6 +26,7 @@ from sardonyx.compiler.new_sizes.recording import Recording
 from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.new_sizes.route import NoOutlineError, RoutedWalk, Routes
 from sardonyx.compiler.pieces import STEP_NUMBERS, Piece, Rows, Words
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, StepFlag

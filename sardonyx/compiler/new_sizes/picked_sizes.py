@@ -8,7 +8,6 @@ different marks, so that no number of the model can be taken for one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import onnx_ir as ir
 from sardonyx.compiler.binding import Array
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.lowering import Lowered
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.ops.shape import Shape
 from sardonyx.runtime.context import RunContext

@@ -7,7 +7,6 @@ for. A binding that decides where a buffer of another kernel lies is not recorde
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.compiler.binding import Array, Binder, Buffer, RecordedStep, Tensor
@@ -15,6 +14,7 @@ from sardonyx.compiler.bound_step import COMPARED_BYTES, BoundStep, Look, tensor
 from sardonyx.compiler.new_sizes.formulas import TracedContents
 from sardonyx.compiler.new_sizes.looks import Looks, Tensors
 from sardonyx.compiler.pieces import Piece, PieceMaker
+from sardonyx.light_dataclass import dataclass
 
 Bind = Callable[[Binder, Tensors], Tensors]
 Describe = Callable[[int], Exception]

@@ -7,7 +7,6 @@ of an operation's outputs go to the formulas of those that read them. Where none
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from sardonyx.compiler.new_sizes.reckoning import Arrays, Reckoning, Values
 from sardonyx.compiler.new_sizes.recording import Recording
 from sardonyx.compiler.new_sizes.replay import Replays
 from sardonyx.compiler.pieces import Piece, Words
+from sardonyx.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from sardonyx.compiler.new_sizes.outline import Outline

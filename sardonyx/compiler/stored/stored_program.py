@@ -8,7 +8,7 @@ bodies becomes the same without them: they are plans of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from sardonyx.compiler.node_call import NodeCall
 from sardonyx.compiler.stored.restored_node import restored_call, restored_operator
 from sardonyx.compiler.stored.stored_plan import NotStorableError
 from sardonyx.graph.types import MapType, numpy_dtype
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.inference import Inference
 from sardonyx.ops.framework.operator import ControlFlow
 from sardonyx.ops.microsoft.packed_weights import is_constant

@@ -6,11 +6,12 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+
+from sardonyx.light_dataclass import dataclass
 
 # A dimension: a number, a symbol or an expression of symbols, or SymbolicDim(None) where nothing is known.
 Dim = int | ir.SymbolicDim

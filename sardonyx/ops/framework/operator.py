@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.cost import operations
 from sardonyx.kernel.expr import Expr, Input
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact, broadcast
 
 if TYPE_CHECKING:

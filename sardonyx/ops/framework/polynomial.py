@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from sardonyx.light_dataclass import dataclass
 
 FunctionName = Literal["floor", "Min", "Max"]
 

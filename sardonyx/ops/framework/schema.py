@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import onnx
 import onnx_ir as ir
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.operator import Operator, find_class, registered
 from sardonyx.ops.framework.registry import load_families, load_family
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dim
 from sardonyx.ops.framework.operator import Cost
 from sardonyx.ops.microsoft.rules import Array, wide

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.microsoft.ngram import repeated
 from sardonyx.ops.microsoft.rules import Array
 

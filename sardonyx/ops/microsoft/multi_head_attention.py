@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from sardonyx.kernel.program import Kernel, Template
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework import dims
 from sardonyx.ops.framework.facts import Dim, Fact, unknown_dim
 from sardonyx.ops.framework.operator import Cost, Operator, operator

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx_ir as ir
 from sardonyx.kernel import expr as k
 from sardonyx.kernel.expr import Expr
 from sardonyx.kernel.program import Host, Kernel, Pointwise, Template
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dims, Fact
 from sardonyx.ops.framework.operator import Operator, operator
 from sardonyx.ops.microsoft.linear_quantization import (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.operator import Array
 from sardonyx.runtime.forks import cached_property
 from sardonyx.runtime.memory import memory

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
 from sardonyx.graph.constants import array_of, is_constant
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.passes.base import Context
 from sardonyx.passes.rule import NearMissError

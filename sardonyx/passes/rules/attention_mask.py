@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.constants import Array, array_of, is_constant
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.dims import add, minimum
 from sardonyx.ops.framework.facts import Dim, Dims, same
 from sardonyx.passes.base import Context

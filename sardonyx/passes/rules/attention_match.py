@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dims
 from sardonyx.passes.base import Context
 from sardonyx.passes.rule import Match, NearMissError

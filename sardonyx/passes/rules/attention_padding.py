@@ -7,10 +7,10 @@ and by one of the forms below. Each hides a key by adding the same large negativ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import same
 from sardonyx.passes.base import Context, Level, MaskFormat
 from sardonyx.passes.rule import Match, Replacement, Rule

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from sardonyx.graph.constants import array_of, is_constant
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import same
 from sardonyx.passes.base import Context
 from sardonyx.passes.rules.facts import permutation, producer, shape_of

@@ -7,7 +7,6 @@ joint projections take like every other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.graph.computed_tensor import JoinedTensor
 from sardonyx.graph.constants import Array, array_of, is_constant
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.passes.base import Context, Level
 from sardonyx.passes.rule import Match, Replacement, Rule

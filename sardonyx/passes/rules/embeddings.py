@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.constants import array_of, is_constant
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dim, Dims, same
 from sardonyx.passes.base import Context, Level, is_named
 from sardonyx.passes.rule import Match, Replacement, Rule

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Dim, Dims, same
 from sardonyx.passes.base import Context, Level
 from sardonyx.passes.rule import Match, NearMissError, Replacement, Rule

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.dims import multiply
 from sardonyx.ops.framework.facts import Dims, same
 from sardonyx.passes.base import Context, Level

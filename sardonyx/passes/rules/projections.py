@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.graph.computed_tensor import JoinedTensor
 from sardonyx.graph.constants import is_constant
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.passes.base import Context, Level
 from sardonyx.passes.rule import Match, Replacement, Rule

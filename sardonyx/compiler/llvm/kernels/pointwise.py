@@ -9,7 +9,6 @@ slower dimensions. A long row is cut in pieces, which then are the fastest outer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import type_of
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

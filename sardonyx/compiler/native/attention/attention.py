@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -26,6 +25,7 @@ from sardonyx.compiler.native.attention.heads_step import appended, new_heads, t
 from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 
 Tensors = Sequence[Tensor | None]

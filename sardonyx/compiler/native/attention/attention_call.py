@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.types import F32, F64
 from sardonyx.compiler.native.products.inner_products import allows_parts, product_of
 from sardonyx.compiler.traced import larger
+from sardonyx.light_dataclass import dataclass
 
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
 FEW_ROWS = 8

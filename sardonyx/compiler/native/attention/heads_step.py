@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Address, Argument, Binder, Tensor
 from sardonyx.compiler.llvm.kernels.attention.heads import TurnSpec, emit_carry, emit_turn
 from sardonyx.compiler.native.attention.attention_call import Heads
+from sardonyx.light_dataclass import dataclass
 
 # Bytes that one chunk moves.
 _CHUNK_BYTES = 32 << 10

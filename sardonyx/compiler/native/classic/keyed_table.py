@@ -6,13 +6,12 @@ many keys there are, without a branch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder
 from sardonyx.compiler.bound_step import Argument
 from sardonyx.compiler.llvm.kernels.classic.key_table import NAN_BITS
+from sardonyx.light_dataclass import dataclass
 
 # Integers are looked up by place where a table of all between the least and the greatest key has no more entries than
 # this for each key, or than so many at all: it is read at random and shall stay in the nearest cache.

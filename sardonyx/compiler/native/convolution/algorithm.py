@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.choice.gemm_choice import asks_ahead
@@ -11,6 +10,7 @@ from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

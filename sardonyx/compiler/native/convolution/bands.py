@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -32,6 +32,7 @@ from sardonyx.compiler.native.windows.channel_windows import tile
 from sardonyx.compiler.native.windows.window_call import Slide
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Expr, Input, walk
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.threads.processors import team_size
 
 # Taps of a line of windows are written out, and vectors of channels of a block: these many at most.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCal
 from sardonyx.compiler.native.convolution.window_copies import columns
 from sardonyx.compiler.native.products.inner_products import product_of
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
+from sardonyx.light_dataclass import dataclass
 
 # The code is written out for each tap of a line, or for those of all channels at one place: not for too many of them.
 _MOST_TAPS = 24

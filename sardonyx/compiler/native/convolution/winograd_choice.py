@@ -7,7 +7,6 @@ while they are multiplied; how the tiles are cut does not.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 from sardonyx.compiler.choice.gemm_choice import asks_ahead, panel_columns, tile_shape
 from sardonyx.compiler.choice.tuned import tuned
@@ -20,6 +19,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution.algorithm import rates
+from sardonyx.light_dataclass import dataclass
 
 _LINE = 64
 _FLOAT = 4

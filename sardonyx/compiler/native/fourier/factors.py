@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from sardonyx.compiler.binding import Array
+from sardonyx.light_dataclass import dataclass
 
 # A sum of this many terms for every element still costs less than a convolution of twice the length.
 _LARGEST_RADIX = 64

@@ -9,7 +9,7 @@ of the discrete Fourier transform", 1970).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from sardonyx.compiler.native.movement.copy import contiguous, copy_into
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.kernel.evaluate import working_dtype
 from sardonyx.kernel.expr import Input
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.memory import memory
 
 # Elements that a chunk transforms at least: some microseconds of work.

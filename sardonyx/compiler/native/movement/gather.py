@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from sardonyx.compiler.llvm.kernels.movement.gather import (
 from sardonyx.compiler.native.movement.copy import CHUNK_BYTES, contiguous, copy
 from sardonyx.compiler.native.movement.view import reshaped_strides
 from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.gather_scatter import checked, out_of_bounds
 from sardonyx.ops.shape import axis_of
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.native.movement.copy import copy_into
 from sardonyx.compiler.native.movement.slices import inside, part_of, spread, stored_order, transposed
 from sardonyx.compiler.native.template import NativeKernel, template
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.pad import frame_of
 from sardonyx.ops.rearrange import centred
 from sardonyx.ops.shape import axes_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product as grid
 
@@ -40,6 +40,7 @@ from sardonyx.compiler.native.products.shallow_step import takes_shallow
 from sardonyx.compiler.native.products.strassen_step import columns_by_quarters
 from sardonyx.compiler.native.products.words import as_tiles, row_step
 from sardonyx.kernel.expr import Expr
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.threads.processors import team_size
 
 

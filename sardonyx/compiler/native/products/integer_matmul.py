@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from sardonyx.compiler.native.products.packed_constants import Packed, in_panels
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.kernel.expr import Expr, Input, bitwise_xor
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.runtime.memory import memory
 

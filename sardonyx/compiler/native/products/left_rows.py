@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Binder, Tensor
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -11,6 +10,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_spec import Layout
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.words import as_tiles, as_words
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from sardonyx.compiler.native.products.packed_constants import Packed, in_lines,
 from sardonyx.compiler.native.rows.rows import common_shape
 from sardonyx.compiler.native.template import Epilogue, NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, substitute
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 
 DType = np.dtype[Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import PackSpec, emit_pack
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
 from sardonyx.runtime.memory.constant_memory import constant_empty
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.compiler.binding import Address, Argument, Tensor
 from sardonyx.compiler.choice.gemm_choice import Problem
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

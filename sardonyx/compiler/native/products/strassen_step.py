@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_strassen import emit_stamp, em
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import QuarterSpec
 from sardonyx.compiler.llvm.library import Emit
 from sardonyx.compiler.native.products.plain_product import PlainProduct
+from sardonyx.light_dataclass import dataclass
 
 # Rows with which a product takes quarters, if it ever does.
 _MANY_ROWS = (256, 512)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from sardonyx.compiler.native.products.matmul import MatMulKernel
 from sardonyx.compiler.native.rows.reduction import ReductionKernel, read_as
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.kernel.expr import Expr, Input, Reduce
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 
 # A dimension's name: its letter, or its place from the end among those that "..." stands for.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from sardonyx.compiler.native.quantization.byte_windows import (
     signed_weights,
 )
 from sardonyx.kernel.expr import Expr, Input, substitute
+from sardonyx.light_dataclass import dataclass
 
 _I8, _U8, _I32 = np.dtype(np.int8), np.dtype(np.uint8), np.dtype(np.int32)
 

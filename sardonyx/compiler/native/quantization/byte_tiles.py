@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.convolution.algorithm import rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.quantization.byte_windows import Finish, Panels, Runs, offsets_of
+from sardonyx.light_dataclass import dataclass
 
 PRODUCT = "u8s8 tiles"
 

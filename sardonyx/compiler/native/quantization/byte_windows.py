@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from sardonyx.compiler.native.movement.pad import surround
 from sardonyx.compiler.native.pointwise import PointwiseKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.kernel.expr import Input, bitwise_xor
+from sardonyx.light_dataclass import dataclass
 
 _I8, _U8 = np.dtype(np.int8), np.dtype(np.uint8)
 

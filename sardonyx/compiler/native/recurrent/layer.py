@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +17,7 @@ from sardonyx.compiler.llvm.kernels.recurrent.seats import MOST_SEATS, shared_wo
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import RowsSpec, block_units, emit_unit_rows
 from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.recurrent import length_error
 from sardonyx.ops.recurrent_cells import Cell
 from sardonyx.runtime.memory.constant_memory import constant_empty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,7 @@ from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.cost import weight
 from sardonyx.kernel.expr import Expr, Input, Reduce, RowIndex, RowLength, mean, reduce, substitute, walk
 from sardonyx.kernel.program import Arrangement, Reduction, is_row_value
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.runtime.forks import cached_property
 

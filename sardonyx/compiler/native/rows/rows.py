@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from sardonyx.compiler.choice.tuned import tuned
 from sardonyx.compiler.llvm.kernels.rows.row_access import Access
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.traced import computed
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

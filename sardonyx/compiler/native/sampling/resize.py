@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from sardonyx.compiler.native.rows.rows import elements_per_chunk, laid_out
 from sardonyx.compiler.native.sampling.resized_strips import bind_resized_strips
 from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
 from sardonyx.ops.resize import AxisResize, Plan, ResampleRule, check_has_elements
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from sardonyx.compiler.llvm.lookup import has_lookup
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, type_of
 from sardonyx.compiler.native.rows.rows import elements_per_chunk, joined_axes, table_words
+from sardonyx.light_dataclass import dataclass
 
 # Of each element of the result the places that it reads along an axis, and their weights, [places, taps] both.
 Taps = tuple[Array, Array]

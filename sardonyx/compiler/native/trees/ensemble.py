@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sardonyx.compiler.llvm.kernels.trees.walk import (
 )
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.trees.packing import PackedForest, packed
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.ml.forest import LEAF, Forest
 from sardonyx.runtime.memory import memory
 

@@ -9,11 +9,11 @@ Neighbours lie close to their parents: a cache line holds a pair of nodes with t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.operator import Array
 from sardonyx.ops.ml.forest import LEAF, MODES, Forest
 

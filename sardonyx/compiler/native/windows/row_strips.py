@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.row_strips import RowStripSpec, emit_row_strips
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.memory import memory
 
 # What it takes to find out at which strips lines begin and end.

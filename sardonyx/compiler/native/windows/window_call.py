@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -21,6 +20,7 @@ from sardonyx.compiler.llvm.types import F32, type_of
 from sardonyx.compiler.native.rows.rows import elements_per_chunk
 from sardonyx.kernel.canonical import canonical
 from sardonyx.kernel.expr import Expr
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.windows import Windows
 from sardonyx.runtime.memory import memory
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import asks_for_results
@@ -15,6 +14,7 @@ from sardonyx.compiler.llvm.library import Emit
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.windows.channel_windows import apart, lanes_of, sure_columns, tile
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
+from sardonyx.light_dataclass import dataclass
 
 # The taps of a kernel are all written out: so many of them at most.
 _MOST_TAPS = 25

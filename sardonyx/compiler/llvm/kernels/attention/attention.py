@@ -12,7 +12,6 @@ Two forms of the products share this frame: `attention_products` multiplies bloc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import configure, releas
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, PTR, type_of
+from sardonyx.light_dataclass import dataclass
 
 __all__ = ["AttentionSpec", "emit_attention"]
 

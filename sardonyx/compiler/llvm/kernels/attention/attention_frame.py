@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
@@ -18,6 +17,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_packing import parts_of
 from sardonyx.compiler.llvm.kernels.products.gemm_parts import paired_parts
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.types import I64, U32, Type
+from sardonyx.light_dataclass import dataclass
 
 # Vectors of a head that are written out at most.
 _MOST_WRITTEN_OUT = 128

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, Type, type_of
+from sardonyx.light_dataclass import dataclass
 
 # Keys of one block: whole rows of scores up to here, running corrections beyond.
 KEYS = 2048

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.llvm.kernels.movement.walk import Row, kernel_frame, note, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, U64
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ past of a cache whose length is known only while it runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
@@ -15,6 +13,7 @@ from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.narrow_floats import narrowed, widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, Type, type_of
+from sardonyx.light_dataclass import dataclass
 
 TURN_ARGUMENTS = (
     *("source", "source_batch", "source_row", "source_head"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import minimum
@@ -12,6 +10,7 @@ from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, Type, type_of
 from sardonyx.compiler.llvm.values import Value
+from sardonyx.light_dataclass import dataclass
 
 _ABREAST = 8
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import minimum
@@ -12,6 +10,7 @@ from sardonyx.compiler.llvm.kernels.movement.copy import fill_row
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, U8, type_of
+from sardonyx.light_dataclass import dataclass
 
 # The first float beyond the integers.
 _BEYOND = 2.0**63

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import STRANDS, emit_abreast
@@ -24,6 +23,7 @@ from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I64
 from sardonyx.kernel.canonical import Canonical
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ Products of pairs read neighbouring elements of a line as a word, wherever it be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx.compiler.llvm.builder import Carried, Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import (
@@ -30,6 +30,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.narrow_floats import word_of
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+from sardonyx.light_dataclass import dataclass
 
 # Spatial dimensions of the output outside of its lines.
 OUTER = 2

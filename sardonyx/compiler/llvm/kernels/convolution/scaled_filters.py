@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.llvm.builder import Function
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

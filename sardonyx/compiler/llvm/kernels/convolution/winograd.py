@@ -22,7 +22,7 @@ whatever the blocks, so that results have the same bits for every cut into chunk
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Requests
@@ -38,6 +38,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import configure, releas
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, Type
+from sardonyx.light_dataclass import dataclass
 
 # Elements of the filters between those in use and those that are asked for, at least.
 _LEAST_AHEAD = 4096

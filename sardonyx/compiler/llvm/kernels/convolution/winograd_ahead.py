@@ -7,10 +7,10 @@ block of tiles is transformed, multiplied, written. The products in between, lon
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.types import I64, PTR, Type
+from sardonyx.light_dataclass import dataclass
 
 # Bytes of a cache line.
 _LINE = 64

@@ -7,13 +7,12 @@ They are computed in float64 and rounded once. Or as they are, for `winograd_tap
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEMES, TAPS
 from sardonyx.compiler.llvm.library import KERNEL
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, I64, PTR
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

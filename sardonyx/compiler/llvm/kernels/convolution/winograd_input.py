@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Carried, Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
@@ -11,6 +10,7 @@ from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import CHANNELS, 
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import Scheme
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

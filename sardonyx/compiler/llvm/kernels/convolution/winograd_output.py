@@ -9,7 +9,7 @@ directly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.convolution.winograd_ahead import Squares
@@ -18,6 +18,7 @@ from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS,
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place, TileEpilogue
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.types import F32, I64, Type
+from sardonyx.light_dataclass import dataclass
 
 # Elements of a cache line.
 _LINE = 64 // F32.nbytes

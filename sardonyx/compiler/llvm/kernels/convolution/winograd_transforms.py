@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.forks import cached_property
 
 TAPS = 3

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, configure, release
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, BRAIN, F32, F64, I8, I32, I64, PTR, VOID, Type
+from sardonyx.light_dataclass import dataclass
 
 CHAINS = 12  # more than latency times instructions per cycle on every machine seen (4 x 2), fewer than 16 registers
 STREAM_VECTORS = 4  # vectors that each stream takes in one turn of the loop

@@ -7,10 +7,10 @@ order in which the next pass reads, so that no pass reorders. An element is two 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.types import I64
+from sardonyx.light_dataclass import dataclass
 
 # Radices whose butterflies are written out; others are sums over all inputs for every output.
 WRITTEN_OUT = (2, 3, 4, 5)

@@ -7,7 +7,6 @@ Welch, "The fast Fourier transform algorithm", 1970).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -16,6 +15,7 @@ from sardonyx.compiler.llvm.kernels.movement.transpose import transposed
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, F64, PTR, Type
+from sardonyx.light_dataclass import dataclass
 
 # What is done to a row before the passes: nothing; one half of a real row's spectrum is made that of its pairs; or
 # is made whole. And behind them: nothing; the spectrum of pairs is made that of the real row, one half or all of it.

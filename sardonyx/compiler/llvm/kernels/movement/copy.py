@@ -6,13 +6,12 @@ repeated) and `emit_blocks` (everything else, transposes in registers included).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.transpose import transpose_tile
 from sardonyx.compiler.llvm.kernels.movement.walk import Row, blocks, copy_blob, kernel_frame, places, runs, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import U8, Type
+from sardonyx.light_dataclass import dataclass
 
 
 def emit_pieces(target: Target, spec: tuple[()]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import Axis, blocks, kernel_frame, places, share
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
+from sardonyx.light_dataclass import dataclass
 
 # The steps between elements, and the sizes of inner dimensions, that these kernels take.
 STEPS = (-1, *range(2, 9))

@@ -5,13 +5,12 @@ Updates of one place are applied in the order of the indices: work is shared onl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.gather import Addressed, IndexedElements
 from sardonyx.compiler.llvm.kernels.movement.walk import Row, copy_blob, kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

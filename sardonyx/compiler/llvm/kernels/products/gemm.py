@@ -18,7 +18,7 @@ chunks, so results have the same bits for every one of these choices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.compiler.llvm.builder import Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_batches import BatchItem
@@ -50,6 +50,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, configure, 
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowCopy
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64
+from sardonyx.light_dataclass import dataclass
 
 
 def emit_gemm(target: Target, spec: GemmSpec) -> str:

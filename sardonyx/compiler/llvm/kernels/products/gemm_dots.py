@@ -16,7 +16,7 @@ The sums depend on K and the width of vectors alone, so results have the same bi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_batches import BATCH_NAMES, BatchItem
@@ -24,6 +24,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, PTR
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import STRANDS, emit_expression
 from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
+from sardonyx.light_dataclass import dataclass
 
 # Batch axes that a kernel addresses with a stride each; binding joins axes until they fit.
 BATCH_DIMS = 3

@@ -5,7 +5,6 @@ of A, words of B and the writer of C from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place
@@ -15,6 +14,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, argument
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import Runs
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, BOOL, F32, I64, PTR
+from sardonyx.light_dataclass import dataclass
 
 # Bytes of a cache line.
 _LINE = 64

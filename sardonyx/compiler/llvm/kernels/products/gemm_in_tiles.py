@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter
@@ -21,6 +20,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import (
     walk_along,
 )
 from sardonyx.compiler.llvm.types import I64
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

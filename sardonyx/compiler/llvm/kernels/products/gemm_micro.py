@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sardonyx.compiler.llvm.builder import Carried, Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
 from sardonyx.compiler.llvm.types import I64
+from sardonyx.light_dataclass import dataclass
 
 # Bytes of a cache line.
 _LINE = 64

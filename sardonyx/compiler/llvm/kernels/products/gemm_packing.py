@@ -7,7 +7,6 @@ A panel of B is `[words of K][panel]`, padded with zeros where the columns end; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
@@ -16,6 +15,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Produ
 from sardonyx.compiler.llvm.narrow_floats import narrowed, rounded_quickly, widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I64, PTR, U8, U16, U32, Type
+from sardonyx.light_dataclass import dataclass
 
 
 def converted(k: Function, values: Value, packed: Type) -> Value:

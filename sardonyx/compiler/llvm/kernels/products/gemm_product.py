@@ -6,10 +6,9 @@ of `panel` columns for one step of K after the other; A is read one word at a ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.types import BF16, BRAIN, F16, F32, F64, I8, I16, I32, U8, U16, Type
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ Every element is accumulated in the order of K, as in `gemm`: results have the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx.compiler.llvm.builder import Function, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue, writer_of
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, PTR
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

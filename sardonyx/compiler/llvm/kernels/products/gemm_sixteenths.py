@@ -15,7 +15,6 @@ behind the seven. Rows of zeros give zeros.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
@@ -38,6 +37,7 @@ from sardonyx.compiler.llvm.kernels.products.quarter_kernel import (
 )
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, PTR
+from sardonyx.light_dataclass import dataclass
 
 # Parts of A that are made for an outer product: three quarters of its own, unless they are A's, and four sums.
 PARTS = 3 + A_SUMS

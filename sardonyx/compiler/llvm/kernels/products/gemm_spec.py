@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from sardonyx.compiler.llvm.kernels.products.gemm_batches import BATCH_NAMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import NAMES as WINDOW_NAMES
+from sardonyx.light_dataclass import dataclass
 
 Layout = Literal["packed", "panels", "rows", "columns", "words", "tiles", "windows", "runs"]
 

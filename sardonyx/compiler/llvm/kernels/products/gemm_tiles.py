@@ -10,13 +10,13 @@ Reference Manual", chapter 20).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import Request, Rows, Tile
 from sardonyx.compiler.llvm.kernels.products.gemm_parts import Walk, kept_products
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
 from sardonyx.compiler.llvm.types import I8, I64, PTR, VOID
+from sardonyx.light_dataclass import dataclass
 
 SIDE = 16  # rows of a tile, and words of one of its rows
 TILES_ACROSS = 2  # tiles of a panel

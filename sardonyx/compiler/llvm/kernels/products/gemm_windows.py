@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import converted
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
 from sardonyx.compiler.llvm.types import BOOL, I64
+from sardonyx.light_dataclass import dataclass
 
 # Spatial dimensions that the kernel counts; those that are missing have one place and one tap.
 SPATIAL = 3

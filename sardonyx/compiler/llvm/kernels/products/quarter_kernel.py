@@ -7,7 +7,7 @@ packed panels, or a sum that its first tile of rows makes while it multiplies by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
@@ -15,6 +15,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Til
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+from sardonyx.light_dataclass import dataclass
 
 # Sums of quarters of A; tiles of a panel and a block of rows, one for each product.
 A_SUMS = 4

@@ -9,7 +9,7 @@ order of K.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
@@ -19,6 +19,7 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_blocks import WORD
 from sardonyx.compiler.llvm.kernels.quantization.tile_writer import TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, U32
+from sardonyx.light_dataclass import dataclass
 
 _UNROLLED = 4  # words of a column in one turn of the inner loop
 _LINE = 64

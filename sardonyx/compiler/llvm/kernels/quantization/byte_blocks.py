@@ -6,8 +6,6 @@ the order in which `block_product` meets the numbers of the packed weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -16,6 +14,7 @@ from sardonyx.compiler.llvm.mathematics.rounding import rint
 from sardonyx.compiler.llvm.narrow_floats import widened
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I8, I32, type_of
+from sardonyx.light_dataclass import dataclass
 
 # Elements that are handled together; blocks are a multiple of them.
 LANES = 16

@@ -8,7 +8,7 @@ filters, with the sums in registers; its rows of A are a fixed step apart, so th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
@@ -17,6 +17,7 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_panels import Panel, each_
 from sardonyx.compiler.llvm.kernels.quantization.tile_writer import Sums, TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, PTR, U8
+from sardonyx.light_dataclass import dataclass
 
 WORD = 4  # bytes that one lane of a dot product takes
 

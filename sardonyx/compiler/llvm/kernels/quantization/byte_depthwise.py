@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
@@ -10,6 +10,7 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_convolution import LINE_DI
 from sardonyx.compiler.llvm.kernels.quantization.tile_writer import Sums, TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, PTR, U8
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

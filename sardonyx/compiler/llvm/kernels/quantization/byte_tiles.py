@@ -10,7 +10,7 @@ places are the rows of a tile, and which rows are none, is known before the run 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
@@ -18,6 +18,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_tiles import SIDE, TILES_ACROS
 from sardonyx.compiler.llvm.kernels.quantization.byte_panels import Panel, each_panel
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I8, I32, I64, PTR, VOID
+from sardonyx.light_dataclass import dataclass
 
 PANEL = SIDE * TILES_ACROSS  # filters of a panel
 HIGH = 2  # tiles of places that meet a panel at once

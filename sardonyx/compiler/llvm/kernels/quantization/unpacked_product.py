@@ -6,7 +6,7 @@ chunk there; sums are added in the order of K. A single row meets the weights in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
@@ -16,6 +16,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.quantization.tile_writer import Sums, TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, U32
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

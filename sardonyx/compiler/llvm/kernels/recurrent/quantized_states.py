@@ -8,12 +8,12 @@ words of 32 bits, s, p, and the sums of a - p for every row of the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_working
 from sardonyx.compiler.llvm.types import F32, I32
 from sardonyx.kernel.canonical import Canonical
+from sardonyx.light_dataclass import dataclass
 
 # Bytes that an inner product takes at once.
 WORD = 4

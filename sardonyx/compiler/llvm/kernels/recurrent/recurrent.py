@@ -17,7 +17,6 @@ Where the recurrent weights are bytes, each time step begins with a turn that qu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_working
@@ -28,6 +27,7 @@ from sardonyx.compiler.llvm.kernels.recurrent.seats import Turns, take_strands, 
 from sardonyx.compiler.llvm.kernels.recurrent.unit_rows import BLOCK_VECTORS, block_units, half_of, write_units
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, U8, U16, U32, Type
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.recurrent_cells import Cell, Stage
 
 # Rows of the batch whose sums are in registers at once.

@@ -21,11 +21,11 @@ exchanges turn t for t + 1 has the block, and nobody can take it again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm import atomics
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.types import BOOL, I32, I64
+from sardonyx.light_dataclass import dataclass
 
 # Words of the shared memory: the finished blocks, the taken seats, then the claims of every block. Each has a cache
 # line of its own. All are 0 before the step.

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -42,6 +41,7 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, Type, type_of
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Constant, Expr, Input, Reduce, RowIndex, RowLength
+from sardonyx.light_dataclass import dataclass
 
 # Words before the steps, besides the addresses.
 HEADER = 7

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_loop, working_type
@@ -12,6 +10,7 @@ from sardonyx.compiler.llvm.mathematics.elements import absolute, copy_sign, exa
 from sardonyx.compiler.llvm.mathematics.rounding import floor
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, Type
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

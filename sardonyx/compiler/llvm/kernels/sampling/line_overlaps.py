@@ -9,7 +9,6 @@ added in one order for any number of threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.expression import emit_expression
@@ -19,6 +18,7 @@ from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_l
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, U32, Type, type_of
 from sardonyx.kernel.canonical import Canonical
+from sardonyx.light_dataclass import dataclass
 
 # Registers of sums that are added up at once, at most; so many phases there may be.
 MOST_VECTORS = 4

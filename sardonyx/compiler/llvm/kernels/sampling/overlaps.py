@@ -6,7 +6,6 @@ Every element is summed by one thread in one order, so that the result is the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_expression
@@ -16,6 +15,7 @@ from sardonyx.compiler.llvm.kernels.sampling.elements import Elements, blocked_l
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, U8, Type, type_of
 from sardonyx.kernel.canonical import Canonical
+from sardonyx.light_dataclass import dataclass
 
 # Spatial dimensions that the kernel has loops for; fewer are filled up with ones of size 1.
 SPATIAL = 3

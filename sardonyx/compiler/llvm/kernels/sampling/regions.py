@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame, note, share
@@ -13,6 +12,7 @@ from sardonyx.compiler.llvm.mathematics.elements import absolute, copy_sign
 from sardonyx.compiler.llvm.mathematics.rounding import ceil, floor
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F64, I64, U8, U64, Type
+from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.regions import MOST_SAMPLES
 
 # Registers of channels that are computed at once.

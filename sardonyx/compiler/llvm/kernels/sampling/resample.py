@@ -7,7 +7,6 @@ are then weighted sums of elements of that line. Either of the two may be left o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -24,6 +23,7 @@ from sardonyx.compiler.llvm.lookup import lookup
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, U8, Type
 from sardonyx.compiler.llvm.values import Variable
+from sardonyx.light_dataclass import dataclass
 
 # How elements of a line are summed: not at all; runs of neighbours, each run by one weight; the same two by two, lines
 # down and runs across at once, so that what is summed down stays in registers; element by element; element

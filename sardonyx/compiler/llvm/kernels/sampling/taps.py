@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from sardonyx.compiler.llvm.builder import Function, Value
 from sardonyx.compiler.llvm.mathematics.elements import absolute
 from sardonyx.compiler.llvm.mathematics.rounding import floor, rint
 from sardonyx.compiler.llvm.types import I32
+from sardonyx.light_dataclass import dataclass
 
 Neighbours = Literal["nearest", "linear", "cubic"]
 Padding = Literal["zeros", "border", "reflection"]

@@ -7,10 +7,9 @@ NumPy sorts it, and both zeros are equal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, U8, U32, U64, Type
+from sardonyx.light_dataclass import dataclass
 
 _DIGITS = 256  # of a byte, by which entries are distributed
 _FEW = 48  # entries that are inserted one by one into the sorted ones before them

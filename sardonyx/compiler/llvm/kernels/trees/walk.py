@@ -11,7 +11,6 @@ whichever way the walks are grouped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from sardonyx.compiler.llvm.builder import Function, Pointer, Value, Variable
 from sardonyx.compiler.llvm.kernels.movement.walk import kernel_frame
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, F32, F64, I16, I32, I64, U16, U32, U64, type_of
+from sardonyx.light_dataclass import dataclass
 
 # Walks that advance side by side; a column of keys has this many rows.
 WALKS = 8

@@ -8,7 +8,6 @@ each line as often as windows share it; where places lie a power of two apart, n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sardonyx.compiler.llvm.builder import Pointer, Value
 from sardonyx.compiler.llvm.expression import emit_working
@@ -21,6 +20,7 @@ from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
 from sardonyx.compiler.llvm.values import Variable
+from sardonyx.light_dataclass import dataclass
 
 
 def emit_channel_strips(target: Target, spec: TileSpec) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from sardonyx.compiler.llvm.kernels.windows.folds import (
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, Taps, spot_of, window_names, within
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

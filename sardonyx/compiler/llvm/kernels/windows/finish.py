@@ -7,7 +7,6 @@ lanes or along another dimension, the steps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from sardonyx.compiler.llvm.types import F32, I32, I64, Type, type_of
 from sardonyx.compiler.llvm.values import Variable
 from sardonyx.kernel.canonical import Canonical
 from sardonyx.kernel.expr import Apply, walk
+from sardonyx.light_dataclass import dataclass
 
 # The byte strides of an operand or output.
 STRIDES = ("_n", "_d", "_h", "_step")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
 
@@ -21,6 +20,7 @@ from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64, Type
 from sardonyx.kernel.canonical import Canonical
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ are read from zeros where they are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
@@ -20,6 +19,7 @@ from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, within, writ
 from sardonyx.compiler.llvm.kernels.windows.tiles import Tile, TileSpec, TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.values import Variable
+from sardonyx.light_dataclass import dataclass
 
 # Bytes of memory that come to a cache together.
 _CACHE_LINE = 64

@@ -8,7 +8,6 @@ are read and written by masks, so this is for targets that have them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,6 +24,7 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
 from sardonyx.compiler.llvm.values import Variable
 from sardonyx.kernel.expr import Input
+from sardonyx.light_dataclass import dataclass
 
 # Writes a line of windows, from the combinations down it by places.
 _PlaceWindows = Callable[[Sequence[Value]], None]

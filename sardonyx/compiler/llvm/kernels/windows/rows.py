@@ -9,7 +9,6 @@ they are laid out. All rows of an item are laid out before any is read, so that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Correlate
 from sardonyx.compiler.llvm.kernels.windows.frame import Arguments, Spot, Taps, window_names, within
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)

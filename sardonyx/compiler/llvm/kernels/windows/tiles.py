@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from sardonyx.compiler.llvm.kernels.windows.folds import Combine, Combining, Cor
 from sardonyx.compiler.llvm.kernels.windows.frame import Along, Arguments, Spot, divided, within, written
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I64
+from sardonyx.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)
