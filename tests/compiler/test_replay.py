@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
 import sardonyx as ort
+from sardonyx.compiler import likely_shapes
 from sardonyx.compiler.binding import Binder, Bound, Tensor
 from sardonyx.compiler.native_steps import BoundSegment
 from sardonyx.compiler.new_sizes import replay as replaying
@@ -174,6 +175,28 @@ def test_equal_layers_are_bound_once(session: ort.InferenceSession, monkeypatch:
     segment.bind(shapes_of(session, 2, 5, 21))
     # Only what settles where another's buffer lies is bound again.
     assert set(bound[first:]) <= {"Concat"}
+
+
+def test_a_run_of_the_likely_sizes_binds_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[str] = []
+    record = replaying.record
+
+    def counting(bind: Any, binder: Binder, *others: Any) -> Any:
+        bound.append(binder.label)
+        return record(bind, binder, *others)
+
+    monkeypatch.setattr(replaying, "record", counting)
+    text = """<ir_version: 9, opset_import: ["" : 20]>
+    g (float[n, 16] x) => (float[n, 8] y) {p = MatMul (x, w) y = Softmax (p)}"""
+    model = parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((16, 8), np.float32), "w"))
+    session = ort.InferenceSession(model.SerializeToString())
+    rehearsed = len(bound)
+    assert rehearsed > 0
+    for rows, again in ((likely_shapes.OTHER, False), (likely_shapes.OTHER + 1, True)):
+        (y,) = session.run(None, {"x": np.ones((rows, 16), np.float32)})
+        np.testing.assert_allclose(y, np.full((rows, 8), 1 / 8), rtol=1e-6)
+        assert (len(bound) > rehearsed) == again
 
 
 def test_results_do_not_depend_on_what_was_bound_before(session: ort.InferenceSession) -> None:

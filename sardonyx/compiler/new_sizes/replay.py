@@ -46,9 +46,11 @@ class Replays:
         """What `bind` does for these inputs, replayed where something of the same structure did the same before.
 
         Functions of equal `structure` do the same for inputs that look the same. The recording is None for what cannot
-        be done again. With `as_piece`, the steps are in its piece, and the binder gets none.
+        be done again. With `as_piece`, the steps are in its piece, and the binder gets none. A rehearsal, which comes
+        before all else, makes the same steps as a binding for the same inputs, beside kernels for others: so that
+        binding need not do them again.
         """
-        look = structure, binder.rehearses, self._looks.of(inputs)
+        look = structure, self._looks.of(inputs)
         known = self._known.get(look)
         if known is not None:
             places, recordings = known
@@ -56,7 +58,7 @@ class Replays:
             if recording is not None and (as_piece or recording.steps is not None):
                 return recording.replay(binder, inputs, as_piece=as_piece), recording
         if as_piece:
-            recording = self.formulas.find((structure, binder.rehearses), inputs)
+            recording = self.formulas.find(structure, inputs)
             if recording is not None:
                 return recording.replay(binder, inputs, as_piece=True), recording
         seen: set[int] = set()
@@ -78,7 +80,7 @@ class Replays:
             return None if found is None or steps is None else (found, steps)
 
         wanted = record_traced if as_piece and binder.formulas > 0 else None
-        binder.formulas -= self.formulas.learn((structure, binder.rehearses), inputs, wanted)
+        binder.formulas -= self.formulas.learn(structure, inputs, wanted)
 
     def _keep(self, look: Hashable, seen: set[int], inputs: Tensors, recording: Recording) -> None:
         with self._lock:

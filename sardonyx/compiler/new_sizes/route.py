@@ -267,7 +267,7 @@ class Route:
             _, found = replays.bind(operation.structure, operation.bind, binder, given, as_piece=True)
         except Exception:  # the ordinary way says so
             return None
-        stage.family = replays.formulas.family((operation.structure, binder.rehearses), given)
+        stage.family = replays.formulas.family(operation.structure, given)
         if found is None or places_of(found) != stage.places:
             return None
         read = [self._course.operations[index].inputs for index in self._course.of_kind[stage.kind]]
