@@ -72,7 +72,7 @@ class InferenceSession:
         self._disabled_optimizers = set(kwargs.get("disabled_optimizers") or ())
         self._extra_outputs = _names("extra_outputs", kwargs.get("extra_outputs") or ())
         # Blocks and no decorator: warnings and traces lead from here to the caller's line.
-        with address_space.telling(_MAKING), collector.paused():
+        with address_space.telling(_MAKING), collector.paused(for_session=True):
             available = provider_choice.available_for(providers)
             self._fallback_providers = provider_choice.fallback_providers(providers, available)
             try:
