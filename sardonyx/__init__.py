@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sardonyx import _late_algebra, absent_modules
+from sardonyx import _late_modules, absent_modules
 from sardonyx._version import API_VERSION, __version__
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ __all__ = [
 ]
 
 
-_late_algebra.install()
+_late_modules.install()
 absent_modules.install(__name__)
 
 

@@ -1,11 +1,15 @@
-"""Lets onnx-ir be imported without sympy, which is imported once a dimension is computed with.
+"""Lets onnx and onnx-ir be imported without what they import and a session does not need.
 
-onnx-ir takes 15 ms to import, sympy, which it imports for expressions of dimensions, 150: a third of a short process
-that runs a model of fixed shapes. Two modules of onnx-ir import it at their top. While these two are executed, their
-`import sympy` gives a stand-in, which imports the real one when a function of it is called or a class of it is asked
-for. Nobody else sees the stand-in: it is not in `sys.modules`, and other modules import sympy as ever.
+onnx-ir imports sympy, for expressions of dimensions, which takes ten times as long as onnx-ir itself: a third of a
+short process that runs a model of fixed shapes. Two of its modules do so at their top. While these two are executed,
+their `import sympy` gives a stand-in, which imports the real one when a function of it is called or a class of it is
+asked for. Nobody else sees the stand-in: it is not in `sys.modules`, and other modules import sympy as ever.
 
-Where onnx-ir was imported before, where sympy is there already, and where a module cannot be executed with the
+onnx takes as long as a small session, half of it for the number of its own version, which it asks `importlib.metadata`
+for, and for modules that it names and does not use: text formats, tools. The number is read from the file that
+`importlib.metadata` reads, and those modules are executed when something of them is asked for.
+
+Where onnx or onnx-ir were imported before, where sympy is there already, and where a module cannot be executed with the
 stand-in, everything is as it would be without this file.
 """
 
@@ -13,10 +17,12 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:  # at run time it brings a dozen modules that nothing else here needs
@@ -24,6 +30,19 @@ if TYPE_CHECKING:  # at run time it brings a dozen modules that nothing else her
 
 _PACKAGE = "sympy"
 _IMPORTERS = frozenset({"onnx_ir._core", "onnx_ir._symbolic_shapes"})
+# Modules that onnx imports for those who ask it for more than messages and schemas.
+_LATE = frozenset(
+    {
+        "google.protobuf.json_format",
+        "google.protobuf.text_format",
+        "onnx.compose",
+        "onnx.gen_proto",
+        "onnx.parser",
+        "onnx.printer",
+        "onnx.utils",
+        "onnx.version_converter",
+    }
+)
 
 
 class StandIn(ModuleType):
@@ -83,21 +102,156 @@ class LateLoader:
         return getattr(self._loader, name)
 
 
+class _VersionLoader:
+    """Executes onnx, which finds its version without `importlib.metadata`."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        folder = os.path.dirname(os.path.dirname(module.__file__ or ""))
+
+        def imported(name: str, globals_: Any = None, locals_: Any = None, names: Any = (), level: int = 0) -> Any:
+            if name == "importlib.metadata" and not names and not level:
+                return SimpleNamespace(metadata=_Metadata(folder))
+            return builtins.__import__(name, globals_, locals_, names, level)
+
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": imported}
+        self._loader.exec_module(module)
+        vars(module)["__builtins__"] = builtins
+        vars(module)["importlib"] = importlib
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class AskedModule(ModuleType):
+    """A module that is executed when something of it is asked for.
+
+    `importlib.util.LazyLoader` is the same, but for threads that ask at once: before Python 3.12, the second one finds
+    a part of the module.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if not _executed(self):
+            raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
+        return getattr(self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        _executed(self)
+        ModuleType.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _executed(self)
+        ModuleType.__delattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        _executed(self)
+        return sorted(self.__dict__)
+
+
+# One thread at a time executes such modules, as one may ask for another.
+_EXECUTING = threading.RLock()
+_BEGUN: set[int] = set()
+
+
+def _executed(module: AskedModule) -> bool:
+    """Whether a module is executed, by now; not where it asks for something of itself that is not there yet."""
+    with _EXECUTING:
+        loader = module.__loader__
+        if not isinstance(loader, AskedLoader) or id(module) in _BEGUN:
+            return type(module) is not AskedModule
+        _BEGUN.add(id(module))
+        try:
+            loader.execute(module)
+        finally:
+            _BEGUN.discard(id(module))
+        ModuleType.__setattr__(module, "__class__", ModuleType)
+        return True
+
+
+class AskedLoader:
+    """Lets a module be executed later."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__class__ = AskedModule
+
+    def execute(self, module: ModuleType) -> None:
+        """Execute it now."""
+        self._loader.exec_module(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Metadata:
+    """`importlib.metadata` for the one question after the version of a package in `folder`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def version(self, name: str) -> str:
+        found = version_below(self._folder, name)
+        return importlib.import_module("importlib.metadata").version(name) if found is None else found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("importlib.metadata"), name)
+
+
+def version_below(folder: str, package: str) -> str | None:
+    """The version of a package that is installed in a folder; None where there is not exactly one that says it."""
+    try:
+        with os.scandir(folder) as found:
+            start = f"{package}-"
+            places = [one.path for one in found if one.name.startswith(start) and one.name.endswith(".dist-info")]
+        if len(places) != 1:
+            return None
+        with open(os.path.join(places[0], "METADATA"), encoding="utf-8") as file:
+            for line in file:
+                key, _, value = line.partition(":")
+                if key == "Version":
+                    return value.strip() or None
+                if not line.strip():  # the description follows
+                    break
+    except (OSError, ValueError):
+        pass
+    return None
+
+
 class _Finder:
-    """Finds the modules of onnx-ir that import sympy at their top."""
+    """Finds the modules of onnx-ir that import sympy at their top, onnx, and what that imports for few."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in _IMPORTERS or _PACKAGE in sys.modules:
+        make = self._loader_of(fullname)
+        if make is None:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = cast("Loader", LateLoader(spec.loader, _PACKAGE))
+            spec.loader = cast("Loader", make(spec.loader))
         return spec
+
+    @staticmethod
+    def _loader_of(name: str) -> Callable[[Loader], Any] | None:
+        """What makes the loader of a module of its ordinary one; None where that does."""
+        if name in _IMPORTERS and _PACKAGE not in sys.modules:
+            return lambda loader: LateLoader(loader, _PACKAGE)
+        if name == "onnx" and "importlib.metadata" not in sys.modules:
+            return _VersionLoader
+        return AskedLoader if name in _LATE else None
 
 
 def install() -> None:
-    """From now on, onnx-ir is imported without sympy."""
+    """From now on, onnx and onnx-ir are imported so."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

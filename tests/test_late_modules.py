@@ -1,14 +1,18 @@
-"""onnx-ir without sympy, until dimensions are computed with."""
+"""onnx-ir without sympy, until dimensions are computed with; onnx without what a session does not need."""
 
 from __future__ import annotations
 
 import importlib.util
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
-from sardonyx._late_algebra import LateLoader, StandIn
+import pytest
+
+from sardonyx._late_modules import AskedLoader, LateLoader, StandIn, version_below
 
 
 def output_of(code: str) -> list[str]:
@@ -138,3 +142,104 @@ def test_a_module_that_needs_it_at_once_gets_the_real_one(tmp_path: Path) -> Non
     assert issubclass(module.Own, decimal.Decimal)
     assert module.decimal is decimal
     assert module.__name__ == "extends_decimal"
+
+
+def test_onnx_comes_without_what_a_session_does_not_need() -> None:
+    code = """
+import sys, sardonyx, onnx
+late = ["importlib.metadata", "email.message", "tarfile", "argparse"]
+print([name for name in late if name in sys.modules])
+import importlib.metadata
+print(onnx.__version__ == importlib.metadata.version("onnx"), onnx.importlib is importlib)
+"""
+    assert output_of(code) == ["[]", "True True"]
+
+
+def test_what_is_asked_of_onnx_is_there() -> None:
+    code = """
+import sys, sardonyx, onnx, onnx.utils
+from onnx import parser
+from onnx.printer import to_text
+model = parser.parse_model('<ir_version: 9, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) {y = Relu(x)}')
+print("Relu" in to_text(model), "merge_models" in dir(onnx.compose))
+print("Relu" in onnx.serialization.registry.get("textproto").serialize_proto(model).decode())
+print(onnx.version_converter.convert_version(model, 21).opset_import[0].version)
+try:
+    onnx.compose.nothing
+except AttributeError as error:
+    print(error)
+onnx.utils.Extractor = None
+print(onnx.utils.Extractor, callable(onnx.utils.extract_model), type(onnx.utils) is type(sys))
+"""
+    assert output_of(code) == [
+        "True True",
+        "True",
+        "21",
+        "module 'onnx.compose' has no attribute 'nothing'",
+        "None True True",
+    ]
+
+
+def asked(folder: Path, name: str, source: str) -> ModuleType:
+    """A module with this source, which is executed when something of it is asked for."""
+    path = folder / f"{name}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = AskedLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_threads_that_ask_at_once_find_all_of_a_module(tmp_path: Path) -> None:
+    module = asked(tmp_path, "slow_module", "import time\nfirst = 1\ntime.sleep(0.2)\nlast = 2")
+    start = threading.Barrier(4)
+
+    def found(name: str) -> int:
+        start.wait()
+        value: int = getattr(module, name)
+        return value
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(found, ["last", "last", "first", "last"])) == [2, 2, 1, 2]
+
+
+def test_a_module_that_fails_fails_again(tmp_path: Path) -> None:
+    module = asked(tmp_path, "wrong_module", "first = 1\nraise ValueError('broken')")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="broken"):
+            _ = module.last
+
+
+def test_a_module_may_ask_for_what_it_has_not_yet(tmp_path: Path) -> None:
+    source = "import sys\nown = sys.modules.get('curious_module')\nknew = hasattr(own, 'last')\nlast = 2"
+    module = asked(tmp_path, "curious_module", source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "curious_module", module)
+        assert (module.last, module.knew) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("folders", "version"),
+    [
+        (
+            {"thing-1.2rc1.dist-info": "Name: thing\nVersion: 1.2.0rc1\n\nVersion: no\n"},
+            "1.2.0rc1",
+        ),
+        ({"thing-1.2.dist-info": "Name: thing\n\nVersion: no\n"}, None),
+        ({"thing-1.2.dist-info": None}, None),
+        ({"other-1.2.dist-info": "Version: 1.2\n"}, None),
+        ({"thing-1.2.dist-info": "Version: 1.2\n", "thing-1.3.dist-info": "Version: 1.3\n"}, None),
+    ],
+)
+def test_versions_are_those_of_the_one_distribution(
+    tmp_path: Path, folders: dict[str, str | None], version: str | None
+) -> None:
+    for name, text in folders.items():
+        (tmp_path / name).mkdir()
+        if text is not None:
+            (tmp_path / name / "METADATA").write_text(text)
+    assert version_below(str(tmp_path), "thing") == version
+    assert version_below(str(tmp_path / "nowhere"), "thing") is None
