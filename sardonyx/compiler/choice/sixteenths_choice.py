@@ -43,7 +43,7 @@ class SixteenthsCut(QuarterCut):
 def second_gain(target: Target, m: int, k: int, n: int) -> float:
     """The part of the time of the ordinary product of M x K x N that sixteenths save of quarters, by the cost model."""
     # Vectors that are multiplied twice as fast leave half as much time for sums.
-    speed = 1 if target.takes_turns else 2
+    speed = 1 if target.has_units_of_256 else 2
     return _SAVED - speed * (_A_SUMS / n + _C_SUMS / k + _B_SUMS / m)
 
 

@@ -31,8 +31,8 @@ class _SumCosts:
     b: float
 
 
-# Measured on Zen 5, and on Zen 4, whose multiplications take twice as long.
-_COSTS, _COSTS_IN_TURNS = _SumCosts(8.0, 14.0, 1.2), _SumCosts(5.5, 10.0, 0.6)
+# Measured on Zen 5, and on Zen 4, whose units of 256 bits take twice as long to multiply.
+_COSTS, _COSTS_OF_256 = _SumCosts(8.0, 14.0, 1.2), _SumCosts(5.5, 10.0, 0.6)
 # A smaller gain is not worth the coarser rounding.
 _LEAST_GAIN = 0.035
 # The part of the columns that may be left to the ordinary product.
@@ -56,7 +56,7 @@ def gain(target: Target, m: int, k: int, n: int) -> float:
     """The part of the time of the ordinary product of M x K x N that is saved, by the cost model."""
     if min(m, k, n) == 0:
         return 0.0
-    costs = _COSTS_IN_TURNS if target.takes_turns else _COSTS
+    costs = _COSTS_OF_256 if target.has_units_of_256 else _COSTS
     return _SAVED - _TILES - costs.a / n - costs.c / k - costs.b / m
 
 
@@ -171,5 +171,18 @@ def _end(row_block: int, chunks: int) -> float:
 
 
 def _wished_rows(target: Target, k_block: int, rows: int) -> int:
-    """Rows of seven parts of A, a block of K wide, that take the second cache: a multiple of the tile's."""
-    return max(4 * rows, target.caches.l2 // (7 * k_block * WORD) // rows * rows)
+    """Rows of seven parts of A, a block of K wide, that take the second cache: a multiple of the tile's.
+
+    Short ones take a part of it, with the tiles of the seven products: what is not there any more comes from afar.
+    """
+    wished = target.caches.l2 // (7 * k_block * WORD)
+    if k_block <= _SHORT:
+        held = TILES * (k_block + panel_columns(target)) * WORD
+        wished = min(wished, int(_SHARE_OF_SHORT * target.caches.l2) // held)
+    return max(4 * rows, wished // rows * rows)
+
+
+# Elements of a row along K that end before the machine's own prefetchers follow them, and the share of the second cache
+# that is taken then.
+_SHORT = 256
+_SHARE_OF_SHORT = 0.45

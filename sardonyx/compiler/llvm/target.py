@@ -57,6 +57,12 @@ class Target:
         return self.vector_bits // max(8, scalar.bits)
 
     @property
+    def has_units_of_256(self) -> bool:
+        """Whether a cycle multiplies two vectors of 256 bits, or half of what that is in wider registers: units of
+        AVX2, and those of AVX-512 that take turns."""
+        return self.takes_turns or self.vector_bits == 256
+
+    @property
     def architecture(self) -> str:
         """``x86_64``, ``aarch64`` or what else the triple names."""
         name = self.triple.split("-")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,11 @@ from sardonyx.compiler.llvm.types import BF16, F32, F64, I32, type_of
 _EXP2 = (1.0, 0.69314700365, 0.24022242427, 0.055507335812, 0.009671512991, 0.0013264727313)
 # The same with an error of 1.0e-4, for weights that are rounded to bfloat16, by up to 3.9e-3, before they are used.
 _COARSE_EXP2 = (1.0, 0.69328292735, 0.2422109618, 0.055008931392)
+
+# Fewer registers than these do not hold the constants of an exponential beside what is computed: they are read for each
+# vector, so that several vectors share them.
+_REGISTERS_OF_CONSTANTS = 32
+_ABREAST = 2
 
 _LOG2_E = math.log2(math.e)
 _MAGIC = 12582912.0  # 1.5 * 2^23: adding it rounds a float32 to an integer, which the low bits then hold
@@ -71,13 +77,18 @@ def softmax_row(frame: Frame, table: RowTable, here: Block, index: Value, low: V
     # Weights as words take less room than the scores that they come from: none is overwritten before it is read.
     weights = k.pointer(row.address, frame.product.packed_a)
 
-    def weigh(at: Value, mask: Value | None) -> None:
-        weight = _weight(frame, row, at, shifts, mask)
-        weights.store(converted(k, weight, frame.product.packed_a), at)
-        sums.set(sums.get() + weight)
+    def weigh(at: Value, mask: Value | None, count: int = 1) -> None:
+        places = [at + lanes * number for number in range(count)]
+        for place, weight in zip(places, _weights(frame, row, places, shifts, mask), strict=True):
+            weights.store(converted(k, weight, frame.product.packed_a), place)
+            sums.set(sums.get() + weight)
 
-    whole = whole_end(frame, low, high)
-    with k.loop(low, whole, lanes) as at:
+    whole, many = whole_end(frame, low, high), low
+    if k.target.registers < _REGISTERS_OF_CONSTANTS:
+        many = low + ((whole - low) & -(lanes * _ABREAST))
+        with k.loop(low, many, lanes * _ABREAST) as at:
+            weigh(at, None, _ABREAST)
+    with k.loop(many, whole, lanes) as at:
         weigh(at, None)
     with k.when(whole < high):
         weigh(whole, k.lanes_below(high - whole, lanes))
@@ -147,10 +158,22 @@ def _finite(frame: Frame, top: Value) -> Value:
 
 def _weight(frame: Frame, row: Pointer, at: Value, shifts: Value, mask: Value | None) -> Value:
     """The exponentials of a vector of scores; 0 outside of `mask`."""
+    return _weights(frame, row, [at], shifts, mask)[0]
+
+
+def _weights(
+    frame: Frame, row: Pointer, places: Sequence[Value], shifts: Value, mask: Value | None = None
+) -> list[Value]:
+    """The same of vectors at several places, all worked out at once."""
+    k = frame.k
     is_coarse = frame.product.packed_a == BF16 and frame.product.parts == 1
-    difference = row.load(at, frame.lanes) - shifts
-    weight = exponential(frame.k, difference, _COARSE_EXP2 if is_coarse else _EXP2)
-    return weight if mask is None else frame.k.select(mask, weight, 0.0)
+
+    def weight(at: Value) -> Value:
+        difference = row.load(at, frame.lanes) - shifts
+        found = exponential(k, difference, _COARSE_EXP2 if is_coarse else _EXP2)
+        return found if mask is None else k.select(mask, found, 0.0)
+
+    return k.abreast([partial(weight, at) for at in places])
 
 
 def whole_end(frame: Frame, low: Value, high: Value) -> Value:

@@ -39,7 +39,7 @@ from sardonyx.compiler.llvm.kernels.products.quarter_kernel import (
 )
 from sardonyx.compiler.llvm.system import nanoseconds
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, I64, PTR
+from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR
 
 # Two after the other for C11, C12, C21, C22.
 _EIGHT = tuple(Factors(2 * row + k, 2 * k + column) for row in (0, 1) for column in (0, 1) for k in (0, 1))
@@ -124,8 +124,17 @@ class _Strassen(QuarterKernel):
                     self._sum_vector(upper, lower, target, column, None)
                 with k.when(whole < given["k"]):
                     self._sum_vector(upper, lower, target, whole, k.lanes_below(given["k"] - whole, self.lanes))
+                for half, line in enumerate((upper, lower)):
+                    kept = k.select(self.has_numbers(line, given["k"] * 2), k.constant(I32, -1), k.constant(I32, 0))
+                    self._kept(row, half).store(kept)
             self.mark.store(self.stamp, 0)
             self.mark.store(chunk.row_start, 1)
+
+    def _kept(self, row: Value, half: int) -> Pointer:
+        """The word with the bits that a row of results of a half keeps: all or, where A's row is zeros, none. It lies
+        behind the last element of the row of a sum."""
+        end = self.given["sums_apart"] * half + (row + 1) * self.given["sums_stride"] - 1
+        return self.k.pointer(self.a_sums.offset(end).address, I32)
 
     def _rows(self, row: Value) -> tuple[Pointer, Pointer]:
         """The row of this number in the upper half of A, and in the lower half."""
@@ -205,7 +214,7 @@ class _Strassen(QuarterKernel):
         k, given = self.k, self.given
         zeros = k.constant(self.product.accumulator.vector(self.lanes), 0)
         seen = k.variable(zeros.type, 0)
-        seven = self._takes_seven()
+        seven = k.splat(self.eight.get().to(I32), self.lanes).equals(0)
         below = given["m"] - given["upper"]
         # Of an odd number of rows the middle one is in both halves.
         twice = given["upper"].differs(below) & chunk.row_start.equals(0)
@@ -215,14 +224,15 @@ class _Strassen(QuarterKernel):
             start = self.tiles.offset(turn * TILES * self.tile_size)
             with k.loop(0, chunk.rows) as row:
                 places = [start.offset(self.tile_size * which).offset(row * self.panel) for which in range(TILES)]
-                kept = [self.has_numbers(line, given["k"] * 2) for line in self._rows(chunk.row_start + row)]
+                kept = [k.splat(self._kept(row, half).load(), self.lanes) for half in range(2)]
                 quarters: list[list[Value]] = [[], [], [], []]
                 for vector in range(self.vectors):
                     tiles = [place.load(vector * self.lanes, self.lanes) for place in places]
                     quartered = combined(tiles)
                     seen.set(k.fma(quartered[1], zeros, k.fma(quartered[2], zeros, seen.get())))
                     for which, (quarter, result) in enumerate(zip(quarters, quartered, strict=True)):
-                        quarter.append(k.select(seven, k.select(kept[which // 2], result, zeros), tiles[which]))
+                        result = (result.bits_as(I32) & kept[which // 2]).bits_as(zeros.type.scalar)
+                        quarter.append(k.select(seven, result, tiles[which]))
                 upper = chunk.row_start + row
                 for side, writer in enumerate(writers):
                     writer.over_registers([quarters[side]], upper)

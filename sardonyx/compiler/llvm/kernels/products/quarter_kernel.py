@@ -11,7 +11,7 @@ from dataclasses import field, replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, TileEpilogue, writer_of
-from sardonyx.compiler.llvm.kernels.products.gemm_micro import Panels, Rows, Tile, multiply_tile, store_tile
+from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY, Panels, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
@@ -165,7 +165,7 @@ class QuarterKernel:
 
         If it is one `of_seven`, its first tile of rows makes the sum of B where there is one.
         """
-        k, given, table, most = self.k, self.given, self.table, self.rows
+        k, table, most = self.k, self.table, self.rows
         a, stride = k.pointer(table.a.load(number), self.word), table.stride.load(number)
         b = k.pointer(table.b.load(number), self.word)
         there = Panels((b,), self.vectors, (None,) * self.vectors, self.panel, table.ahead.load(number))
@@ -173,8 +173,11 @@ class QuarterKernel:
         is_made = (number >= first_made) & of_seven
         making = range(most + least_making(most), 2 * most + 1)
         shared = Rows(a, stride, True).sharing(k)
-        with k.loop(0, rows, given["tile_rows"]) as row:
-            height = minimum(k, rows - row, given["tile_rows"])
+        following = k.variable(I64, 0)
+        with k.loop_while(lambda: following.get() < rows):
+            row = following.get()
+            height = self._height(rows - row)
+            following.set(row + height)
             lines = replace(shared, start=a.offset(row * stride))
             place = tile.offset(row * self.panel)
             start = k.pointer(k.select(fresh, place.address, self.block.address), place.scalar)
@@ -190,6 +193,19 @@ class QuarterKernel:
                 store_tile(written, values)
             with k.otherwise(fresh):
                 self._add_block(place, height)
+
+    def _height(self, left: Value) -> Value:
+        """Rows of the next tile where so many are left.
+
+        A tile so low that its sums do not keep the units busy takes as long as a higher one: the one before it leaves
+        it some of its rows.
+        """
+        k, tile = self.k, self.given["tile_rows"]
+        busy = BUSY // 2 if k.target.takes_turns else BUSY
+        least = -(-busy // self.vectors)
+        over = left - tile
+        lower = k.larger(left - least, least_making(self.rows))
+        return k.select((over > 0) & (over < least), lower, minimum(k, left, tile))
 
     def _add_block(self, tile: Pointer, rows: Value) -> None:
         """Add the sums of a block of K to a tile: sums of blocks lose less than one sum of all."""
