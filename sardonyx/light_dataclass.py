@@ -32,7 +32,7 @@ else:
             if eq:
                 own = vars(one)
                 names = [field.name for field in dataclasses.fields(one) if field.compare]
-                one._compared = attrgetter(*names) if names else type
+                one._comparison_key = attrgetter(*names) if names else type
                 # Python gives a class with an `__eq__` of its own a `__hash__` of None.
                 if "__hash__" not in own or (own["__hash__"] is None and "__eq__" in own):
                     one.__hash__ = _hash if frozen else None
@@ -98,11 +98,11 @@ def _init_code(factories: tuple[bool, ...], places: int, goes_on: bool) -> CodeT
 def _is_equal(self: Any, other: Any) -> Any:
     if other.__class__ is not self.__class__:
         return NotImplemented
-    return self._compared(self) == self._compared(other)
+    return self._comparison_key(self) == self._comparison_key(other)
 
 
 def _hash(self: Any) -> int:
-    return hash(self._compared(self))
+    return hash(self._comparison_key(self))
 
 
 def _text(self: Any) -> str:
