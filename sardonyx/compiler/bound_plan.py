@@ -117,3 +117,18 @@ def value_bytes(bound: Bound) -> tuple[int, int]:
         changes[first[buffer]] += nbytes
         changes[last[buffer] + 1] -= nbytes
     return total, max(itertools.accumulate(changes))
+
+
+def segments_in(plan: Plan) -> list[NativeSegment]:
+    """All native segments of a plan and of the bodies in it, in the order of their numbers."""
+    found: list[NativeSegment] = []
+    for step in plan.steps:
+        call = step.call
+        if isinstance(call, ControlFlowCall):
+            for body in call.bodies.values():
+                found += segments_in(body)
+        elif isinstance(call, CountedCall):
+            found.append(call.segment)
+        elif isinstance(call, NativeSegment):
+            found.append(call)
+    return found

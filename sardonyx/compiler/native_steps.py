@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from sardonyx import errors
 from sardonyx.compiler.binding import Array, Bound, Fault
-from sardonyx.compiler.counted import CountedKernel
 from sardonyx.compiler.likely_shapes import likely_shapes
 from sardonyx.compiler.lowering import Lowered
 from sardonyx.compiler.native_resources import NativeResources
@@ -121,6 +120,8 @@ class NativeSteps:
 
     def counted_step(self, item: Lowered, compilation: Compilation) -> Step:
         """A step for one node whose results have sizes that its kernel counts; it is compiled here where it can be."""
+        from sardonyx.compiler.counted import CountedKernel  # few models have any
+
         node = item.node
         given = dict.fromkeys(value for value in node.inputs if value is not None and value.name != "")
         found = {value: compilation.constant(value) for value in given}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.compiler.control_flow import control_flow
 from sardonyx.compiler.interpret import render
 from sardonyx.compiler.llvm.expression import supported
 from sardonyx.compiler.lowering import Lowered, classify, lower_node
@@ -88,6 +87,8 @@ def _step(item: Lowered, compilation: Compilation, provider: str) -> Step:
     captured: tuple[ir.Value, ...] = ()
     if item.kernel is None:
         assert isinstance(item.operator, ControlFlow)
+        from sardonyx.compiler.control_flow import control_flow  # few models have any
+
         call: StepCall
         call, captured = control_flow(item.operator, node, compilation)
         kind, reason = "host", item.reason

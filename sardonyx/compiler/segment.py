@@ -16,8 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx import errors
-from sardonyx.compiler.batches.batch_items import NotSeparableError
-from sardonyx.compiler.batches.batch_rounds import bind_in_rounds
+from sardonyx.compiler.batches.batch_size import NotSeparableError, batch_in_rounds
 from sardonyx.compiler.binding import Array, Binder, Bound, Fault, Prepared, Stretch, Tensor
 from sardonyx.compiler.bound_step import ComputedBuffer
 from sardonyx.compiler.computation import Computation
@@ -138,7 +137,10 @@ class Segment:
         A batch may be done in rounds of fewer items, see `batch_rounds`.
         """
         reason = ""
-        if not self.steering_places and self.settings.reuses_memory and self.settings.packs:
+        whole = bool(self.steering_places) or not (self.settings.reuses_memory and self.settings.packs)
+        if not whole and batch_in_rounds(shapes, self.settings.batch_items):
+            from sardonyx.compiler.batches.batch_rounds import bind_in_rounds
+
             try:
                 bound = bind_in_rounds(self, shapes)
             except (NotSeparableError, OperationError, OverflowError) as error:

@@ -39,7 +39,6 @@ from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.values import value_layout
 from sardonyx.compiler.llvm.compiler_process import held
 from sardonyx.graph.load import LoadedModel, load_model
-from sardonyx.graph.saving import save_model
 from sardonyx.passes.base import Level
 from sardonyx.passes.rules.attention_match import BY_HEADS
 from sardonyx.passes.settled_branches import settle_branches
@@ -263,6 +262,8 @@ def _save(model: ir.Model, options: SessionOptions, functions: Iterable[ir.Funct
         raise errors.NotImplemented(f"{path}: models are not written in ORT format; choose a name that ends in .onnx")
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise errors.InvalidArgument(f"SystemError : {errno.ENOENT}: the folder of {path} does not exist")
+    from sardonyx.graph.saving import save_model  # few sessions write their model
+
     model.functions.update((function.identifier(), function) for function in functions)
     try:
         save_model(model, path, config.get(_SAVED_FILE) or None, config_keys.number(config, _SAVED_BYTES))

@@ -30,7 +30,7 @@ from sardonyx.api.engines.compiled_engine import (
     session_entries,
     source_content,
 )
-from sardonyx.api.engines.engine_keeper import engine_parts, program_of
+from sardonyx.api.engines.engine_parts import engine_parts, program_of
 from sardonyx.api.engines.engine_store import package_state
 from sardonyx.api.engines.shape_profiles import LARGEST, LEAST, USUAL, Profile
 from sardonyx.api.options.run_settings import run_settings

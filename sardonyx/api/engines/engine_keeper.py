@@ -1,4 +1,4 @@
-"""Engines of sessions: what `stored_session` begins from, written once a session has run."""
+"""When engines of sessions are written: once a session has run, by a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ from typing import Any
 from sardonyx import errors, log
 from sardonyx.api.building.built import Built
 from sardonyx.api.engines.engine_store import MOST_SHAPES, EngineStore
-from sardonyx.api.engines.stored_session import segment_of, signature_content
-from sardonyx.compiler.llvm.library import library
-from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, OF_PROGRAMS
-from sardonyx.compiler.stored.stored_plan import NotStorableError, stored_plans
-from sardonyx.compiler.stored.stored_program import StoredProgram, segments_in, stored_program
-from sardonyx.providers.cpu import CPUExecutionProvider
+from sardonyx.compiler.bound_plan import segments_in
 from sardonyx.runtime.files.engine_file import Sections
 from sardonyx.runtime.forks import free_in_child
 from sardonyx.runtime.memory import address_space
-from sardonyx.runtime.native.native_segment import BindingError, PlanKey, ReadyPlan
+from sardonyx.runtime.native.native_segment import BindingError, PlanKey
 
 # Seconds that a process waits at its end for engines that are being written; one that is not whole then is lost.
 _PATIENCE = 3.0
@@ -101,6 +96,8 @@ class Keeper:
 
     def _write(self) -> None:
         """Write an engine with all sizes so far, until no others come meanwhile."""
+        from sardonyx.api.engines.engine_parts import NotStorableError  # behind the first result
+
         written: list[PlanKey] | None = None
         while True:
             with self._lock:
@@ -116,6 +113,8 @@ class Keeper:
                 self._logger.info(f"no engine is kept of this model: {error}", "engine")
 
     def _made(self, keys: Sequence[PlanKey]) -> tuple[Mapping[str, Any], Sections]:
+        from sardonyx.api.engines.engine_parts import NotStorableError, engine_parts, program_of
+
         program = program_of(self._built)
         with self._lock:
             self._seen.update(keys)
@@ -127,35 +126,3 @@ class Keeper:
             raise NotStorableError("there is no plan for its sizes")
         content, sections = engine_parts(self._built, program, plans, tuple(self._states))
         return {**content, "warnings": self._built.warnings}, sections
-
-
-def program_of(built: Built) -> StoredProgram:
-    """What of a session can be kept for another process; NotStorableError where that is not all of it."""
-    program = stored_program(built.plan)
-    program.content["defaults"] = {name: len(program.constants) + place for place, name in enumerate(built.defaults)}
-    program.constants += built.defaults.values()
-    return program
-
-
-def engine_parts(
-    built: Built, program: StoredProgram, plans: Mapping[PlanKey, ReadyPlan], files: Sequence[str]
-) -> tuple[dict[str, Any], Sections]:
-    """What is said of every engine, and what lies behind that."""
-    (provider,) = built.providers
-    assert isinstance(provider, CPUExecutionProvider)
-    runtime = library(provider.settings.kernels, "runtime")
-    functions = OF_PROGRAMS if segment_of(built.plan) is None else OF_EVERY_SESSION
-    stored = stored_plans(plans, provider.library, runtime, files, program.constants, functions)
-    content = {
-        "signature": signature_content(built.signature),
-        "program": program.content,
-        "open_ifs": list(built.open_ifs),
-        "in_place": list(map(list, built.in_place)),
-        **stored.content,
-    }
-    return content, {
-        "tables": stored.tables,
-        "image": stored.image,
-        "nodes": program.nodes,
-        "constants": stored.constants,
-    }

@@ -155,7 +155,7 @@ class LaterSession:
         """A segment of that; `Fail` where it is not like the engine's."""
         if self._segments is None:
             self._require_room()  # before any of it is imported: a module that is half made stays so
-            from sardonyx.api.engines.engine_keeper import program_of
+            from sardonyx.api.engines.engine_parts import program_of
             from sardonyx.compiler.stored.stored_plan import NotStorableError
 
             try:

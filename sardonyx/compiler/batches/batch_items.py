@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.compiler.batches.batch_size import NotSeparableError
 from sardonyx.compiler.binding import Binder, Tensor, row_major
 from sardonyx.compiler.bound_step import Buffer
 from sardonyx.compiler.lowering import Lowered
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 Tensors = Sequence["Tensor | None"]
 Values = dict[int, "Tensor | None"]
-
-
-class NotSeparableError(Exception):
-    """Why the items of a batch cannot be computed a few at a time."""
 
 
 def is_never_separable(operation: Operation) -> bool:

@@ -17,12 +17,12 @@ import numpy as np
 
 from sardonyx.compiler.batches.batch_choice import MOST_STEPS, Load, Part, choose
 from sardonyx.compiler.batches.batch_items import (
-    NotSeparableError,
     Values,
     check_shapes,
     is_never_separable,
     of_items,
 )
+from sardonyx.compiler.batches.batch_size import NotSeparableError, batch_in_rounds
 from sardonyx.compiler.batches.batch_tables import Place, Turn, aligned, joined
 from sardonyx.compiler.binding import Binder, Bound, BoundStep, Stretch, Tensor
 from sardonyx.compiler.native.movement.copy import copy
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 Shapes = Sequence[Sequence[int]]
 
-# Inputs with fewer axes are rows of tables or numbers of tokens: a batch of them is one matrix, which is done at once.
-_LEAST_RANK = 3
-
 
 def bind_in_rounds(segment: Segment, shapes: Shapes) -> Bound | None:
     """The plan of a segment for a batch that is done in rounds; None where it is better done as a whole.
@@ -43,11 +40,8 @@ def bind_in_rounds(segment: Segment, shapes: Shapes) -> Bound | None:
     NotSeparableError where rounds are out of the question, and with whatever error a kernel refuses its inputs.
     """
     wanted = segment.settings.batch_items
-    sizes = {shape[0] if len(shape) else 0 for shape in shapes}
-    batch = max(sizes, default=0)
-    if wanted == 0 or len(sizes) != 1 or batch < 2 or (wanted is not None and wanted >= batch):
-        return None
-    if wanted is None and min(len(shape) for shape in shapes) < _LEAST_RANK:
+    batch = batch_in_rounds(shapes, wanted)
+    if not batch:
         return None
     mixing = next(filter(is_never_separable, segment.operations), None)
     if mixing is not None:

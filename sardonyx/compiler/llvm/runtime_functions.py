@@ -1,15 +1,13 @@
-"""The native functions of the runtime, by name. What generates one is imported where it has to be generated."""
+"""The native functions of the runtime, by name."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 
+from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.llvm.library import Kernel, KernelLibrary, key_of
 
-_PACKAGE = "sardonyx.compiler.llvm.kernels.engine"
-
-# The module in that package, the function that writes the text, and what it is given.
+# The module of `kernels.engine`, the function that writes the text, and what it is given.
 _FUNCTIONS = {
     "run": ("executor", "emit_executor", ("run",)),
     "work": ("executor", "emit_executor", ("work",)),
@@ -41,12 +39,12 @@ def ask_for(library: KernelLibrary, names: Sequence[str]) -> list[Kernel]:
 
 def function_key(name: str) -> str:
     """The key by which libraries know a function."""
-    module, emit, spec = _FUNCTIONS[name]
-    return key_of(f"{_PACKAGE}.{module}", emit, spec)
+    module, name, spec = _FUNCTIONS[name]
+    emit = emitter(f"engine.{module}", name)
+    return key_of(emit.__module__, emit.__qualname__, spec)
 
 
-def _kernel(library: KernelLibrary, module: str, emit: str, spec: tuple[str, ...]) -> Kernel:
-    known = library.known(key_of(f"{_PACKAGE}.{module}", emit, spec))
-    if known is not None:
-        return Kernel(known)
-    return library.kernel(getattr(importlib.import_module(f"{_PACKAGE}.{module}"), emit), spec)
+def _kernel(library: KernelLibrary, module: str, name: str, spec: tuple[str, ...]) -> Kernel:
+    emit = emitter(f"engine.{module}", name)
+    known = library.known(key_of(emit.__module__, emit.__qualname__, spec))
+    return library.kernel(emit, spec) if known is None else Kernel(known)

@@ -51,21 +51,6 @@ def stored_program(plan: Plan) -> StoredProgram:
     return program
 
 
-def segments_in(plan: Plan) -> list[NativeSegment]:
-    """All native segments of a plan and of the bodies in it, in the order of their numbers."""
-    found: list[NativeSegment] = []
-    for step in plan.steps:
-        call = step.call
-        if isinstance(call, ControlFlowCall):
-            for body in call.bodies.values():
-                found += segments_in(body)
-        elif isinstance(call, CountedCall):
-            found.append(call.segment)
-        elif isinstance(call, NativeSegment):
-            found.append(call)
-    return found
-
-
 class _Writer:
     def __init__(self, program: StoredProgram) -> None:
         self.program = program

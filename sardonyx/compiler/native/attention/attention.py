@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from sardonyx.compiler.binding import Binder, Tensor
-from sardonyx.compiler.llvm.kernels.engine.lengths import emit_spans
+from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.native.attention.attention_call import (
     Append,
     Attention,
@@ -27,6 +27,8 @@ from sardonyx.compiler.native.template import NativeKernel, template
 from sardonyx.graph.types import numpy_dtype
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.facts import Fact
+
+emit_spans = emitter("engine.lengths", "emit_spans")
 
 Tensors = Sequence[Tensor | None]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from sardonyx.compiler.binding import SMALL_STEP_NS, Address, Argument, Binder, Tensor, float_word
-from sardonyx.compiler.llvm.kernels.attention.attention import emit_attention
+from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.llvm.kernels.attention.attention_spec import (
     KEYS,
     AttentionSpec,
@@ -23,6 +23,8 @@ from sardonyx.compiler.llvm.types import F32, F64
 from sardonyx.compiler.native.products.inner_products import allows_parts, product_of
 from sardonyx.compiler.traced import larger
 from sardonyx.light_dataclass import dataclass
+
+emit_attention = emitter("attention.attention", "emit_attention")
 
 # A key head with at most this many rows (queries times the query heads that share it) takes the form for few rows.
 FEW_ROWS = 8

@@ -20,7 +20,7 @@ from sardonyx.compiler.choice.gemm_choice import (
     panel_columns,
     tile_shape,
 )
-from sardonyx.compiler.llvm.kernels.products.gemm import emit_gemm
+from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_packing import (
     WordsInTilesSpec,
@@ -42,6 +42,8 @@ from sardonyx.compiler.native.products.words import as_tiles, row_step
 from sardonyx.kernel.expr import Expr
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.threads.processors import team_size
+
+emit_gemm = emitter("products.gemm", "emit_gemm")
 
 
 def multiply(

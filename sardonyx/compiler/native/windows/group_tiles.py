@@ -6,14 +6,16 @@ import math
 from collections.abc import Iterator
 
 from sardonyx.compiler.binding import Binder
+from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.llvm.kernels.windows.folds import Correlate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
-from sardonyx.compiler.llvm.kernels.windows.group_tiles import emit_group_tiles
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.windows.channel_windows import with_room
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
 from sardonyx.compiler.native.windows.window_tiles import Tiles, add_tiles
 from sardonyx.ops.windows import Windows
+
+emit_group_tiles = emitter("windows.group_tiles", "emit_group_tiles")
 
 # The taps of a kernel are all written out: so many of them at most, and so often for the channels of a vector.
 _MOST_TAPS, _MOST_WRITTEN = 25, 100

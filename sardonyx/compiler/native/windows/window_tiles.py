@@ -6,7 +6,7 @@ import math
 
 from sardonyx.compiler.binding import Binder
 from sardonyx.compiler.choice.gemm_choice import asks_for_results
-from sardonyx.compiler.llvm.kernels.windows.channel_strips import emit_channel_strips
+from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.llvm.kernels.windows.folds import WATCHES, Combine, Fold, Locate
 from sardonyx.compiler.llvm.kernels.windows.frame import Along
 from sardonyx.compiler.llvm.kernels.windows.tiles import TileSpec, emit_window_tiles
@@ -15,6 +15,8 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.windows.channel_windows import apart, lanes_of, sure_columns, tile
 from sardonyx.compiler.native.windows.window_call import Slide, WindowCall
 from sardonyx.light_dataclass import dataclass
+
+emit_channel_strips = emitter("windows.channel_strips", "emit_channel_strips")
 
 # The taps of a kernel are all written out: so many of them at most.
 _MOST_TAPS = 25
