@@ -17,10 +17,12 @@ from sardonyx.ops.framework.registrations import Registrations
 def test_every_operator_is_found_by_its_name() -> None:
     registry.load_families()
     files = registry._FAMILIES._files
-    for (_, op_type), classes in registered().items():
+    for (domain, op_type), classes in registered().items():
         for cls in classes:
             if cls.__module__.startswith("sardonyx.ops."):
-                assert cls.__module__ in [*files.get(op_type, ()), *files.get("", ())], (op_type, cls)
+                found = files.get("", {}) | files.get(op_type, {})
+                assert cls.__module__ in found, (op_type, cls)
+                assert found[cls.__module__] or domain != "", (op_type, cls)
 
 
 def test_every_template_is_found_by_its_name() -> None:
@@ -39,6 +41,7 @@ def test_a_file_that_computes_names_is_always_imported(tmp_path: Path, monkeypat
         "inner/__init__": "",
         "inner/one": prelude + "for name in 'One', 'Other':\n    given(name)(print)",
         "inner/two": prelude + '@given(\n    "Two", since=2)\ndef f(): ...',
+        "inner/five": prelude + "@given(\"Five\", since=2,\n    domain='other')\ndef f(): ...",
         "three": prelude + '@given("Three")\ndef f(): ...',
         "four": "def forgiven(name): ...\nforgiven('Two')\nforgiven(1)",
         "left_out": "raise ImportError",
@@ -52,7 +55,11 @@ def test_a_file_that_computes_names_is_always_imported(tmp_path: Path, monkeypat
     found = Registrations(registering, "given", without="left_out")
     found.load("Two")
     assert {"registering.inner.one", "registering.inner.two"} <= set(sys.modules)
-    assert not {"registering.three", "registering.four"} & set(sys.modules)
+    assert not {"registering.three", "registering.four", "registering.inner.five"} & set(sys.modules)
+    found.load("Five", domains=False)
+    assert "registering.inner.five" not in sys.modules
+    found.load("Five")
+    assert "registering.inner.five" in sys.modules
     found.load_all()
     assert "registering.three" in sys.modules
 
@@ -69,3 +76,4 @@ print(*[name for name in sys.modules if name.startswith("sardonyx.ops.")])
     assert "sardonyx.ops.elementwise" in imported
     assert "sardonyx.ops.recurrent" not in imported
     assert "sardonyx.ops.ml.trees" not in imported
+    assert not [name for name in imported if name.startswith("sardonyx.ops.microsoft.")]

@@ -22,6 +22,7 @@ from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.cache_folder import default_folder
 from sardonyx.runtime.files.kernel_cache import KernelCache
+from sardonyx.runtime.files.source_files import source_files
 from sardonyx.runtime.forks import around_forks
 from sardonyx.runtime.helpers import Helpers
 from sardonyx.runtime.native.native_image import NativeImage
@@ -304,14 +305,14 @@ def generator_version() -> str:
     That is this folder, the expressions that kernels evaluate, and the tables of the runtime that they read.
     """
     import hashlib  # OpenSSL's, for all of the source
-    from pathlib import Path
 
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for folder in (here, here.parents[1] / "kernel", here.parents[1] / "runtime"):
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(path.name.encode())
-            digest.update(path.read_bytes())
+    here = os.path.dirname(__file__)
+    package = os.path.dirname(os.path.dirname(here))
+    for folder in (here, os.path.join(package, "kernel"), os.path.join(package, "runtime")):
+        for path in source_files(folder):
+            with open(path, "rb", buffering=0) as file:
+                digest.update(os.path.basename(path).encode() + file.read())
     return f"{__version__}|{llvm_version()}|{digest.hexdigest()}"
 
 

@@ -11,9 +11,9 @@ import importlib
 import os
 import pkgutil
 import re
-from collections.abc import Iterator
 from types import ModuleType
 
+from sardonyx.runtime.files.source_files import source_files
 from sardonyx.runtime.forks import cached_property
 
 
@@ -24,17 +24,18 @@ class Registrations:
         self._package = package
         word = re.escape(decorator).encode()
         # What must not stand before the word is asked after it: so the search is for fixed bytes, ten times as fast.
-        self._call = re.compile(word + rb"(?<!\w" + word + rb")\(\s*(?:\"(\w+)\")?")
+        self._call = re.compile(word + rb"(?<!\w" + word + rb")\(\s*(?:\"(\w+)\")?([^)]*)")
         self._without = f"{package.__name__}.{without}." if without else None
-        self._loaded: set[str] = set()
+        self._loaded: set[tuple[str, bool]] = set()
 
-    def load(self, name: str) -> None:
-        """Import what registers `name`."""
-        if name not in self._loaded:
+    def load(self, name: str, *, domains: bool = True) -> None:
+        """Import what registers `name`, in whatever domain; without `domains`, only what names none."""
+        if (name, domains) not in self._loaded:
             files = self._files
-            for module in (*files.get(name, ()), *files.get("", ())):
-                importlib.import_module(module)
-            self._loaded.add(name)
+            for module, is_plain in (*files.get(name, {}).items(), *files.get("", {}).items()):
+                if is_plain or domains:
+                    importlib.import_module(module)
+            self._loaded.add((name, domains))
 
     def load_all(self) -> None:
         """Import every file, whatever its source says."""
@@ -46,28 +47,22 @@ class Registrations:
         return self._without is None or not f"{module}.".startswith(self._without)
 
     @cached_property
-    def _files(self) -> dict[str, list[str]]:
-        """The modules that register a name; under "" those of which not all names can be read."""
-        found: dict[str, list[str]] = {}
-        files = sorted(_files_below(self._package.__path__[0]))
+    def _files(self) -> dict[str, dict[str, bool]]:
+        """The modules that register a name; under "" those of which not all names can be read. Of each, whether it does
+        so without a `domain`."""
+        found: dict[str, dict[str, bool]] = {}
+        folder = self._package.__path__[0]
+        files = source_files(folder)
         if not files:  # the package came without its source
             self.load_all()
-        for place, parts in files:
-            module = ".".join([self._package.__name__, *parts])
+        for place in files:
+            *parts, name = place.removeprefix(folder + os.sep).split(os.sep)
+            stem = name.removesuffix(".py")
+            module = ".".join([self._package.__name__, *parts, *([] if stem == "__init__" else [stem])])
             if self._is_wanted(module):
                 with open(place, "rb", buffering=0) as file:
                     text = file.read()
-                for name in set(self._call.findall(text)):
-                    found.setdefault(name.decode(), []).append(module)
+                for given, others in set(self._call.findall(text)):
+                    modules = found.setdefault(given.decode(), {})
+                    modules[module] = modules.get(module, False) or b"domain" not in others
         return found
-
-
-def _files_below(folder: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The Python files in a folder and those below it, each with what its module is called inside the package."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from ((place, (entry.name, *parts)) for place, parts in _files_below(entry.path))
-            elif entry.name.endswith(".py"):
-                stem = entry.name.removesuffix(".py")
-                yield entry.path, () if stem == "__init__" else (stem,)

@@ -20,14 +20,15 @@ def load_families() -> None:
     _FAMILIES.load_all()
 
 
-def load_family(op_type: str) -> None:
-    """Import the files of `ops/` that register an operator of this name, in whatever domain."""
-    _FAMILIES.load(op_type)
+def load_family(op_type: str, domain: str) -> None:
+    """Import the files of `ops/` that register an operator of this name, except those of other domains if it is one of
+    ONNX's own."""
+    _FAMILIES.load(op_type, domains=domain != "")
 
 
 def operator_of(node: ir.Node) -> Operator:
     """The operator of a node whose `version` is set; the fallback where no class is registered."""
-    load_family(node.op_type)
+    load_family(node.op_type, node.domain)
     version = node.version or 1
     cls = find_class(node.domain, node.op_type, version) or Reference
     return cls(node, version)

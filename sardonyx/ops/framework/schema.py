@@ -78,7 +78,7 @@ def schema_of(domain: str, op_type: str, version: int) -> Schema | None:
         return _from_onnx(onnx.defs.get_schema(op_type, version, domain))
     except onnx.defs.SchemaError:
         pass
-    load_family(op_type)
+    load_family(op_type, domain)
     if domain in ONNX_DOMAINS and op_type not in _FUSED_INTO_DEFAULT and _in_onnx(domain, op_type):
         return None  # ONNX has the operator, but not at this version
     cls = find_class(domain, op_type, max(version, 1))
