@@ -19,7 +19,7 @@ import builtins
 import importlib
 import os
 import sys
-import threading
+from _thread import RLock
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
@@ -154,8 +154,19 @@ class AskedModule(ModuleType):
 
 
 # One thread at a time executes such modules, as one may ask for another.
-_EXECUTING = threading.RLock()
+_EXECUTING = RLock()
 _BEGUN: set[int] = set()
+
+
+def _renew() -> None:
+    """In a child process, in which no other thread goes on."""
+    global _EXECUTING
+    _EXECUTING = RLock()
+    _BEGUN.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 def _executed(module: AskedModule) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from sardonyx import _late_modules
 from sardonyx._late_modules import AskedLoader, LateLoader, StandIn, version_below
 
 
@@ -204,6 +207,20 @@ def test_threads_that_ask_at_once_find_all_of_a_module(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(found, ["last", "last", "first", "last"])) == [2, 2, 1, 2]
+
+
+def test_a_child_process_executes_what_another_thread_had_begun(tmp_path: Path) -> None:
+    module = asked(tmp_path, "begun_module", "import time\ntime.sleep(0.5)\nlast = 2")
+    thread = threading.Thread(target=lambda: module.last)
+    thread.start()
+    while not _late_modules._BEGUN:
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        os._exit(module.last)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert module.last == 2
 
 
 def test_a_module_that_fails_fails_again(tmp_path: Path) -> None:

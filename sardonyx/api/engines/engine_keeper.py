@@ -16,7 +16,7 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.engines.engine_store import MOST_SHAPES, EngineStore
 from sardonyx.compiler.bound_plan import segments_in
 from sardonyx.runtime.files.engine_file import Sections
-from sardonyx.runtime.forks import free_in_child
+from sardonyx.runtime.forks import free_in_child, whole
 from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.native.native_segment import BindingError, PlanKey
 
@@ -96,7 +96,8 @@ class Keeper:
 
     def _write(self) -> None:
         """Write an engine with all sizes so far, until no others come meanwhile."""
-        from sardonyx.api.engines.engine_parts import NotStorableError  # behind the first result
+        with whole():  # or a child process that is forked meanwhile waits for the import
+            from sardonyx.api.engines.engine_parts import NotStorableError  # behind the first result
 
         written: list[PlanKey] | None = None
         while True:
