@@ -33,6 +33,7 @@ _IMPORTERS = frozenset({"onnx_ir._core", "onnx_ir._symbolic_shapes"})
 # Modules that onnx imports for those who ask it for more than messages and schemas.
 _LATE = frozenset(
     {
+        "google.protobuf.internal.python_message",  # messages in Python, where there are none in C
         "google.protobuf.json_format",
         "google.protobuf.text_format",
         "onnx.compose",

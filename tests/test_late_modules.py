@@ -150,7 +150,7 @@ def test_a_module_that_needs_it_at_once_gets_the_real_one(tmp_path: Path) -> Non
 def test_onnx_comes_without_what_a_session_does_not_need() -> None:
     code = """
 import sys, sardonyx, onnx
-late = ["importlib.metadata", "email.message", "tarfile", "argparse"]
+late = ["importlib.metadata", "email.message", "tarfile", "argparse", "google.protobuf.internal.decoder"]
 print([name for name in late if name in sys.modules])
 import importlib.metadata
 print(onnx.__version__ == importlib.metadata.version("onnx"), onnx.importlib is importlib)
@@ -181,6 +181,24 @@ print(onnx.utils.Extractor, callable(onnx.utils.extract_model), type(onnx.utils)
         "module 'onnx.compose' has no attribute 'nothing'",
         "None True True",
     ]
+
+
+@pytest.mark.parametrize("implementation", ["upb", "python"])
+def test_messages_are_whole_in_every_implementation(implementation: str) -> None:
+    code = f"""
+import os
+os.environ["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "{implementation}"
+import sardonyx, onnx
+from google.protobuf import json_format, text_format, timestamp_pb2
+from google.protobuf.internal import api_implementation
+text = '<ir_version: 9, opset_import: ["" : 20]> g (float[2] x) => (float[2] y) {{y = Relu(x)}}'
+model = onnx.parser.parse_model(text)
+print(api_implementation.Type(), onnx.ModelProto.FromString(model.SerializeToString()) == model)
+print(text_format.Parse(text_format.MessageToString(model), onnx.ModelProto()) == model)
+print(json_format.Parse(json_format.MessageToJson(model), onnx.ModelProto()) == model)
+print(timestamp_pb2.Timestamp(seconds=86400).ToJsonString())
+"""
+    assert output_of(code) == [f"{implementation} True", "True", "True", "1970-01-02T00:00:00Z"]
 
 
 def asked(folder: Path, name: str, source: str) -> ModuleType:
