@@ -19,7 +19,7 @@ from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_sh
 from sardonyx.compiler.choice.strassen_choice import choose_cut, declined
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import least_making
-from sardonyx.compiler.llvm.target import host_target
+from sardonyx.compiler.llvm.target import Caches, host_target
 from sardonyx.compiler.native.products.matmul import GemmKernel, MatMulKernel
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.compiler.native.products.plain_product import PlainProduct
@@ -106,6 +106,19 @@ def test_variants_and_sizes(variant: str) -> None:
     ]:
         a, b = matrices(m, k, n)
         check(by_quarters(a, b, variant), a, b, a.astype(np.float64) @ b)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_last_tiles_of_any_height(variant: str) -> None:
+    """Every number of rows that is left behind whole tiles; a row of zeros in each half stays one."""
+    target = new_binder(variant).target
+    panel, rows = panel_columns(target), tile_shape(target).rows
+    for m in range(2 * 3 * rows, 2 * 4 * rows + 1):
+        a, b = matrices(m, 66, 2 * panel)
+        a[[1, m - 2]] = 0
+        found = by_quarters(a, b, variant)
+        check(found, a, b, a.astype(np.float64) @ b)
+        assert not found[[1, m - 2]].any()
 
 
 def test_many_rows_and_blocks_of_k() -> None:
@@ -287,6 +300,20 @@ def test_sums_cost_less_where_multiplications_take_longer(problem: Problem, in_t
     """Products that take quarters only on machines that do a register's work in two turns, and those on any."""
     targets = [described(takes_turns=turns)["avx512vnni"] for turns in (False, True)]
     assert [declined(target, problem) is None for target in targets] == [not in_turns, True]
+
+
+@pytest.mark.parametrize("problem", [Problem(20, 768, 768), Problem(576, 960, 160), Problem(784, 512, 192)])
+def test_units_of_256_bits_take_what_those_in_turns_take(problem: Problem) -> None:
+    assert declined(described()["avx2"], problem) is None
+
+
+@pytest.mark.parametrize("l2", [512 << 10, 1 << 20])
+def test_short_rows_lie_in_a_part_of_the_second_cache(l2: int) -> None:
+    """A's parts of a block with the tiles of its products, where no row is long enough for prefetchers."""
+    target = described(Caches(32 << 10, l2, 32 << 20))["avx2"]
+    for k in (192, 256, 512):
+        cut = choose_cut(target, 1600, k, 256)
+        assert 7 * cut.row_block * (cut.k_block + panel_columns(target)) * 4 <= 0.55 * l2
 
 
 def test_declined_where_memory_is_far(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.compiler.native.products.strassen_step import multiply_sixteenths
 from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input
+from tests.compiler.machines import described
 from tests.compiler.steps import VARIANTS, Array, Memory
 from tests.compiler.test_fast_products import F32, UNIT, matrices, new_binder
 from tests.compiler.test_gemm import place
@@ -155,6 +156,14 @@ def test_taken_where_rows_columns_and_k_are_many() -> None:
     assert not takes_sixteenths(target, replace(large, n=4 * panel))
     assert not takes_sixteenths(target, replace(large, n=130 * panel))
     assert second_gain(target, large.m, large.k, large.n) < 7 / 64
+
+
+def test_units_of_256_bits_take_them_where_those_of_512_do_not() -> None:
+    """Products of 1500 rows: sums cost half as much beside multiplications that take twice as long."""
+    targets = described()
+    problems = [Problem(1500, n, k) for k, n in ((768, 3072), (3072, 768), (768, 768))]
+    assert all(takes_sixteenths(targets["avx2"], problem) for problem in problems)
+    assert not any(takes_sixteenths(targets["avx512"], problem) for problem in problems)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -28,11 +28,13 @@ _REGISTERS_OF_CONSTANTS = 32
 _ABREAST = 2
 
 _LOG2_E = math.log2(math.e)
+_HALVED_BIAS = 126  # what the exponent of half a power of two is counted from
 _MAGIC = 12582912.0  # 1.5 * 2^23: adding it rounds a float32 to an integer, which the low bits then hold
 
 
 def exponential(k: Function, x: Value, powers: Sequence[float] = _EXP2) -> Value:
-    """e^x where x is not positive, in float32 with a relative error of 2e-7 + 1e-7 * |x|; 0 where it is not normal.
+    """e^x where x is not positive, in float32 with a relative error of 2e-7 + 1e-7 * |x|; 0 where it is not normal or
+    close to that.
 
     With other `powers`, 2^f between -1/2 and 1/2 by powers of f, the error is theirs.
     """
@@ -46,11 +48,11 @@ def exponential(k: Function, x: Value, powers: Sequence[float] = _EXP2) -> Value
         part = k.call("llvm.x86.avx512.mask.reduce.ps.512", x.type, x, k.constant(I32, 0), x, every, mode)
         power = polynomial(k, part, powers)
         return k.call("llvm.x86.avx512.mask.scalef.ps.512", x.type, power, x - part, power, every, mode)
-    bounded = k.faster_larger(k.constant(x.type, -127.0), x)  # NaN stays NaN
+    # Twice the power times half of the scale, whose bits are 0 from the bound on: below it the product is 0 by itself.
+    bounded = k.faster_larger(k.constant(x.type, -_HALVED_BIAS), x)  # NaN stays NaN
     shifted = bounded + _MAGIC
-    power = polynomial(k, bounded - (shifted - _MAGIC), powers)
-    scale = ((shifted.bits_as(I32) + 127) << 23).bits_as(F32)
-    return k.select(x < -126.0, 0.0, power * scale)
+    power = polynomial(k, bounded - (shifted - _MAGIC), [2.0 * factor for factor in powers])
+    return power * ((shifted.bits_as(I32) + _HALVED_BIAS) << 23).bits_as(F32)
 
 
 def widest(k: Function, operation: str, vector: Value) -> Value:

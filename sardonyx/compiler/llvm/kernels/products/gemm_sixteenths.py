@@ -36,7 +36,7 @@ from sardonyx.compiler.llvm.kernels.products.quarter_kernel import (
     sums_of_a,
 )
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import I64, PTR
+from sardonyx.compiler.llvm.types import I32, I64, PTR
 from sardonyx.light_dataclass import dataclass
 
 # Parts of A that are made for an outer product: three quarters of its own, unless they are A's, and four sums.
@@ -217,6 +217,16 @@ class _Sixteenths(QuarterKernel):
         with k.otherwise(one.of_seven):
             for number in range(4):
                 enter(number, self._line(one.quarter >> 1, number // 2, chunk.row_start), given["a_stride"])
+        with k.when(one.of_seven & one.quarter.differs(_NONE)), k.loop(0, chunk.rows) as row:
+            for inner in (0, 1):
+                line = self._line(one.quarter >> 1, inner, chunk.row_start + row)
+                self.keep_bits(self._bits(row, inner), line, given["k"] * 4)
+
+    def _bits(self, row: Value, inner: int) -> Pointer:
+        """Behind the last element of a row of a part of A: what `keep_bits` says of a row of the quarter of C that a
+        pass completes, in its upper or lower half."""
+        end = self.given["parts_apart"] * inner + (row + 1) * self.given["part_stride"] - 1
+        return self.k.pointer(self.parts.offset(end).address, I32)
 
     def _make_parts(self, case: int, row: Value, into: Value, places: dict[int, Pointer]) -> None:
         """A row of each part of A that an outer product takes and that is not A's."""
@@ -368,10 +378,11 @@ class _Sixteenths(QuarterKernel):
         zeros = self._zeros()
         seen = k.variable(zeros.type, 0)
         seen.set(self._seen(turn).load(0, self.lanes))
+        of_seven = k.splat(one.number.to(I32), self.lanes) < _ORDINARY
         with k.loop(0, chunk.rows) as row:
             at = row * self.panel
             number = chunk.row_start + row
-            filled = [self.has_numbers(self._line(half, inner, number), given["k"] * 4) for inner in (0, 1)]
+            bits = [k.splat(self._bits(row, inner).load(), self.lanes) for inner in (0, 1)]
             quarters: list[list[Value]] = [[], [], [], []]
             for vector, values in enumerate(products(at)):
                 for which, value in enumerate(values):
@@ -380,8 +391,8 @@ class _Sixteenths(QuarterKernel):
                         for place in (sources[which], tiles[which])
                     )
                     result = kept + value
-                    seen.set(k.fma(k.select(one.of_seven, result, tile), zeros, seen.get()))
-                    quarters[which].append(k.select(one.of_seven, k.select(filled[which // 2], result, zeros), tile))
+                    seen.set(k.fma(k.select(of_seven, result, tile), zeros, seen.get()))
+                    quarters[which].append(k.select(of_seven, self.kept(result, bits[which // 2]), tile))
             for inner in (0, 1):
                 with k.otherwise(at_middle[inner] & number.equals(0)):
                     for writer, quarter in zip(writers, quarters[2 * inner : 2 * inner + 2], strict=True):

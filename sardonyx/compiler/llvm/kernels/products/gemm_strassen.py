@@ -125,14 +125,12 @@ class _Strassen(QuarterKernel):
                 with k.when(whole < given["k"]):
                     self._sum_vector(upper, lower, target, whole, k.lanes_below(given["k"] - whole, self.lanes))
                 for half, line in enumerate((upper, lower)):
-                    kept = k.select(self.has_numbers(line, given["k"] * 2), k.constant(I32, -1), k.constant(I32, 0))
-                    self._kept(row, half).store(kept)
+                    self.keep_bits(self._bits(row, half), line, given["k"] * 2)
             self.mark.store(self.stamp, 0)
             self.mark.store(chunk.row_start, 1)
 
-    def _kept(self, row: Value, half: int) -> Pointer:
-        """The word with the bits that a row of results of a half keeps: all or, where A's row is zeros, none. It lies
-        behind the last element of the row of a sum."""
+    def _bits(self, row: Value, half: int) -> Pointer:
+        """Behind the last element of a row of a sum of A: what `keep_bits` says of a row of a half of A."""
         end = self.given["sums_apart"] * half + (row + 1) * self.given["sums_stride"] - 1
         return self.k.pointer(self.a_sums.offset(end).address, I32)
 
@@ -224,15 +222,14 @@ class _Strassen(QuarterKernel):
             start = self.tiles.offset(turn * TILES * self.tile_size)
             with k.loop(0, chunk.rows) as row:
                 places = [start.offset(self.tile_size * which).offset(row * self.panel) for which in range(TILES)]
-                kept = [k.splat(self._kept(row, half).load(), self.lanes) for half in range(2)]
+                bits = [k.splat(self._bits(row, half).load(), self.lanes) for half in range(2)]
                 quarters: list[list[Value]] = [[], [], [], []]
                 for vector in range(self.vectors):
                     tiles = [place.load(vector * self.lanes, self.lanes) for place in places]
                     quartered = combined(tiles)
                     seen.set(k.fma(quartered[1], zeros, k.fma(quartered[2], zeros, seen.get())))
                     for which, (quarter, result) in enumerate(zip(quarters, quartered, strict=True)):
-                        result = (result.bits_as(I32) & kept[which // 2]).bits_as(zeros.type.scalar)
-                        quarter.append(k.select(seven, result, tiles[which]))
+                        quarter.append(k.select(seven, self.kept(result, bits[which // 2]), tiles[which]))
                 upper = chunk.row_start + row
                 for side, writer in enumerate(writers):
                     writer.over_registers([quarters[side]], upper)

@@ -14,7 +14,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter
 from sardonyx.compiler.llvm.kernels.products.gemm_micro import BUSY, Panels, Rows, Tile, multiply_tile, store_tile
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BOOL, I64, PTR, Type
+from sardonyx.compiler.llvm.types import BOOL, I32, I64, PTR, Type
 from sardonyx.light_dataclass import dataclass
 
 # Sums of quarters of A; tiles of a panel and a block of rows, one for each product.
@@ -213,6 +213,15 @@ class QuarterKernel:
             for vector in range(self.vectors):
                 place = tile.offset(at).offset(vector * self.lanes)
                 place.store(place.load(0, self.lanes) + self.block.offset(at).load(vector * self.lanes, self.lanes))
+
+    def keep_bits(self, place: Pointer, line: Pointer, elements: Value) -> None:
+        """Note at a place, a word of 32 bits, which bits results of a row of A keep: all, or none where it is zeros."""
+        k = self.k
+        place.store(k.select(self.has_numbers(line, elements), k.constant(I32, -1), k.constant(I32, 0)))
+
+    def kept(self, results: Value, bits: Value) -> Value:
+        """Results of a row with the bits that it keeps, in all lanes."""
+        return (results.bits_as(I32) & bits).bits_as(results.type.scalar)
 
     def has_numbers(self, line: Pointer, elements: Value) -> Value:
         """Whether a row of A holds anything but zeros.
