@@ -146,11 +146,28 @@ def gated(k: Function, x: Value, gate: Value) -> Value:
     One division where the sum below it is short.
     """
     if has_tables(k, gate):
-        return x / by_registers(k, gate, partial(_inverse_sigmoid, k))
+        return x / by_registers(k, gate, partial(_inverse_sigmoid_by_table, k))
+    if gate.type.bits == 32 and k.target.has_fma:
+        return x / _inverse_sigmoid(k, gate)
     return x * sigmoid(k, gate)
 
 
 def _inverse_sigmoid(k: Function, x: Value) -> Value:
+    """1 + e^-x in float32; below -20 its error grows to 6 units in the last place at -80.
+
+    The remainder keeps the sign of x, so that nothing is negated: the polynomial's odd factors are.
+    """
+    of = format_of(x)
+    bounded = clamped(k, x, -88.7, 88.0)  # 2^n is zero, a normal number or infinite
+    shifted = k.fma(bounded, k.constant(x.type, -1 / math.log(2)), k.constant(x.type, of.magic))
+    r = k.fma(shifted - of.magic, k.constant(x.type, math.log(2)), bounded)
+    factors = [-factor if index % 2 else factor for index, factor in enumerate(coefficients.WHOLE_EXP_32)]
+    n = shifted.bits_as(of.integer) - k.constant(x.type, of.magic).bits_as(of.integer)
+    power = ((n + of.bias) << of.mantissa_bits).bits_as(F32)
+    return k.fma(power, polynomial(k, r, factors), k.constant(x.type, 1.0))
+
+
+def _inverse_sigmoid_by_table(k: Function, x: Value) -> Value:
     """1 + e^-x for a register of AVX-512; below -20 its error grows to 6 units in the last place at -80."""
     reduced, r, power = _reduce_by_table(k, -x, once=True)
     power = scaled(k, power, reduced)
