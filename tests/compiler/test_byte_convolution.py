@@ -13,6 +13,7 @@ from sardonyx.compiler.native.quantization.integer_convolution import ConvIntege
 from sardonyx.ops.convolution import QLinearConv, correlate
 from sardonyx.ops.windows import WindowAttributes
 from tests.compiler.steps import PRODUCT_VARIANTS, Array, outputs_of
+from tests.compiler.test_byte_products import VARIANTS, weights_of
 
 Geometry = tuple[Sequence[int], Sequence[int], int, dict[str, Any]]
 
@@ -68,6 +69,32 @@ def check_cases(variant: str, seed: int, known: Sequence[Sequence[int]], *, one_
 @pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 def test_variants(variant: str) -> None:
     check_cases(variant, 0, [(1, 2, 3), (1, 3), (1, 3)], one_by_one=True)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", ["normal", "rare", "highest"])
+def test_extreme_images_meet_weights_of_models(variant: str, kind: str) -> None:
+    """Sums of pairs that 16 bits hold, of some that they do not, or of none, by the largest bytes there are."""
+    rng = np.random.default_rng(11)
+    for x_shape, w_shape, group, given in CASES:
+        count = int(np.prod(w_shape))
+        w = weights_of(rng, kind, count, 1).reshape(w_shape)
+        for x in (np.full(x_shape, 255, np.uint8), random_bytes(rng, np.int8, x_shape)):
+            native = ConvIntegerKernel({"group": group, "attributes": attributes(given)})
+            zero = np.asarray(rng.choice([np.iinfo(x.dtype).min, 0, np.iinfo(x.dtype).max]), x.dtype)
+            (found,) = outputs_of(native, [x, w, zero], variant, known=(1, 2))
+            assert np.array_equal(found, exact(x, w, int(zero), np.zeros((), np.int8), group, given)), w_shape
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_maps_of_all_sizes_by_weights_of_models(variant: str) -> None:
+    """Tiles of every height, several panels and chunks, one channel and many."""
+    rng = np.random.default_rng(12)
+    for size, channels, filters in [(3, 4, 8), (7, 64, 40), (12, 9, 17), (29, 16, 64), (56, 3, 9)]:
+        x = random_bytes(rng, np.uint8, (1, channels, size, size))
+        w = weights_of(rng, "normal", filters, channels * 9).reshape(filters, channels, 3, 3)
+        found, wanted = quantized(x, w, {"pads": [1, 1, 1, 1]}, variant)
+        assert np.array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("variant", PRODUCT_VARIANTS)

@@ -16,6 +16,7 @@ from sardonyx.compiler.native.template import Epilogue
 from sardonyx.kernel.expr import Input, maximum
 from sardonyx.ops.microsoft.packed_weights import unpack
 from tests.compiler.steps import PRODUCT_VARIANTS, Array, Memory, new_binder
+from tests.compiler.test_byte_products import VARIANTS
 
 F32 = np.dtype(np.float32)
 
@@ -102,6 +103,20 @@ def test_variants(variant: str) -> None:
         for level, wanted in ((4, weights.product(a)), (0, weights.real_product(a))):
             found = computed(weights, a, variant, level=level)
             assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_largest_sums_of_a_block(variant: str, bits: int) -> None:
+    """The largest numbers of so many bits, by the largest bytes of either sign: no partial sum may saturate."""
+    rng = np.random.default_rng(3)
+    for block in (32, 128):
+        weights = Weights(rng, 35, 2 * block, bits, block, zeros=True)
+        assert weights.zeros is not None
+        weights.packed[...], weights.zeros[...] = 255, 0
+        a = np.repeat(np.array([[1.0], [-1.0]], np.float32), 2 * block, axis=1)
+        wanted = weights.product(a)
+        assert np.abs(computed(weights, a, variant) - wanted).max() <= 2e-6 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize(("bits", "block"), [(2, 16), (2, 128), (4, 64), (4, 256), (8, 16), (8, 32)])

@@ -35,6 +35,8 @@ def tile_shape(target: Target, product: str = "f32", columns: int = 0) -> Shape:
     if kind.in_tiles:
         return Shape(SIDE, TILES_ACROSS, 1)
     lanes = target.lanes(kind.accumulator)
+    if kind.is_bounded:  # the fewer columns a word is for, the fewer words there are; A's words are no bottleneck
+        return Shape(_MOST_ROWS, 1, 1)
     if product == "bf16" and target.has_amx:  # the panels are those of tiles
         return Shape(_MOST_ROWS, TILES_ACROSS, 1)
     fits = columns >= _VECTORS_OF_MANY * lanes or (columns > 0 and columns % (_THREE.vectors * lanes) == 0)

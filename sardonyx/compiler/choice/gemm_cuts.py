@@ -83,6 +83,7 @@ class BlockingChoice:
         self.panel = self.tile.vectors * lanes
         self.panels = max(1, panels_of(problem.n, self.panel))
         self.word = self.product.word.nbytes
+        self.left_word = self.word * self.product.left_words  # bytes of A that meet a word of B
         self.line = _LINE // self.word
         # Lanes behind N are multiplied as well.
         self.columns = -(-problem.n // lanes) * lanes
@@ -157,7 +158,11 @@ class BlockingChoice:
 
     def _copied_lines(self, cut: Cut) -> int:
         """Lines of the copy of A's block."""
-        return cut.row_block if self.problem.a != "columns" else -(-cut.k_block // self.product.depth)
+        return cut.row_block if self.problem.a != "columns" else self._lines_along(cut)
+
+    def _lines_along(self, cut: Cut) -> int:
+        """Words of A along a block of K."""
+        return -(-cut.k_block // self.product.depth) * self.product.left_words
 
     def _tile_rows(self) -> int:
         """Rows of a tile where one block has them all: fewer than there could be, and all about equal, where the last
@@ -190,6 +195,8 @@ class BlockingChoice:
 
     def _is_swept(self) -> bool:
         problem, share = self.problem, self.tuning.swept_l2
+        if self.product.is_bounded:  # each vector of B meets all rows of a tile, so that it comes in time from anywhere
+            return True
         nbytes = self.columns * self.word * problem.k // self.product.depth
         if problem.a == "windows" or self.is_far:  # rows that are put together lie beside it; what leaves comes late
             share = min(share, _SWEPT_AT_MOST)
@@ -215,7 +222,10 @@ class BlockingChoice:
         if least == 1:
             return best
         nbytes = self.columns * self.word * self.problem.k // self.product.depth
-        fewest_groups = min(most_groups, -(-nbytes // int(_SWEPT_WHOLE * self.caches.l2)))
+        share = _BOUNDED_WHOLE if self.product.is_bounded else _SWEPT_WHOLE
+        fewest_groups = -(-nbytes // int(share * self.caches.l2))
+        most_groups = max(most_groups, fewest_groups) if self.product.is_bounded else most_groups
+        fewest_groups = min(most_groups, fewest_groups)
         for groups in range(max(1, fewest_groups), most_groups + 1):
             fewest = min(tiles, -(-least // groups))
             for blocks in range(fewest, min(tiles, self._most_tried(fewest)) + 1):
@@ -261,9 +271,9 @@ class BlockingChoice:
     def _most_rows(self, k_block: int, swept: bool) -> int:
         """Rows of a block at most, a multiple of the tile's."""
         if swept and self.problem.a == "windows":  # what is put together is used from the nearest cache
-            most = self.caches.l1 // 2 // max(1, k_block * self.word // self.product.depth)
+            most = self.caches.l1 // 2 // max(1, k_block * self.left_word // self.product.depth)
         else:
-            most = int(self.tuning.rows_l2 * self.caches.l2) // (k_block * self.word // self.product.depth)
+            most = int(self.tuning.rows_l2 * self.caches.l2) // (k_block * self.left_word // self.product.depth)
         return max(1, most // self.tile.rows) * self.tile.rows
 
     def _group(self, row_block: int, k_blocks: int) -> int:
@@ -298,14 +308,13 @@ class BlockingChoice:
             return self._spread(self.product.words(cut.k_block)) if self.product.in_tiles and problem.m % SIDE else 0
         if problem.a == "windows":
             # Up to a vector more than there is gets written.
-            return self._spread(self.product.words(cut.k_block) + self.lanes - 1)
+            return self._spread(self.product.words(cut.k_block) * self.product.left_words + self.lanes - 1)
         wanted = tuning.bad_stride and problem.a_stride_bytes % tuning.bad_stride == 0 and not cut.is_few
         if not (self.product.copies_a or wanted):
             return 0
         if self.product.in_tiles:
             return self.product.words(cut.k_block)
-        across = -(-cut.k_block // self.product.depth) if problem.a == "rows" else cut.row_block
-        return self._spread(across)
+        return self._spread(self._lines_along(cut) if problem.a == "rows" else cut.row_block)
 
     def _spread(self, words: int) -> int:
         """The stride of rows with so many words: an odd number of cache lines spreads them over all sets."""
@@ -329,6 +338,8 @@ _GAIN = 0.01
 _EVEN = 1.06
 # The share of the second cache up to which a chunk sweeps all of B, where there are several chunks.
 _SWEPT_WHOLE = 0.75
+# The same of bounded words, beside which there is where they begin.
+_BOUNDED_WHOLE = 0.4
 # Storing a result of a product whose K is small takes as long as so many multiplications.
 _K_OF_STORE = 4
 # The share of the second cache that B takes at most where it is swept for windows, or where memory is far.

@@ -31,6 +31,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, Layout, 
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import WindowGeometry
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.native.movement.copy import contiguous
+from sardonyx.compiler.native.products.bounded_constants import begins_of, ends_of
 from sardonyx.compiler.native.products.dots_step import takes_dots
 from sardonyx.compiler.native.products.inner_products import by_constant, takes_pairs, worth_rounding
 from sardonyx.compiler.native.products.left_rows import Left, RunGeometry, RunRows, WindowRows, laid_out, read_left
@@ -112,6 +113,8 @@ def multiply(
         row_steps=rows,
         source=found.a if isinstance(a, Tensor) else a.tensor,
         geometry=a.geometry if isinstance(a, WindowRows | RunRows) else None,
+        elements=a.shape[-1],
+        panel=panel_columns(binder.target, product, problem.n),
     )
     _add_steps(binder, known, replace(problem, n=problem.n - done), found.batch, len(results), done)
 
@@ -219,6 +222,7 @@ def _terms(
         b_stride = b.strides[-2] if b_layout == "rows" else b.strides[-1]
     else:
         b_layout = "panels" if PRODUCTS[product].parts > 1 else "packed"
+        size_k = PRODUCTS[product].elements(b.steps) if b.steps else size_k
         b_tensor, b_stride = b.words, _width(binder.target, product, size_n)
         words = packed_words(binder.target, panels_product(product), size_k, size_n)
         strides = [words * math.prod(b.shape[axis + 1 : -2]) for axis in range(len(b.shape) - 2)]
@@ -276,9 +280,9 @@ def _add_steps(
             read_first=known.matrices[2:-results],
             chunks=blocking.chunks,
             scratch=blocking.scratch,
-            flops=2.0 * each.m * each.n * each.k * each.batch,
+            flops=2.0 * each.m * each.n * known.elements * each.batch,
             nbytes=nbytes / share,
-            detail=partial(_detail, known.spec, problem, blocking),
+            detail=partial(_detail, known.spec, problem, blocking, known.elements),
             arithmetic=_ARITHMETIC.get(problem.product, ""),
         )
 
@@ -286,14 +290,14 @@ def _add_steps(
 # The names of inner products where they are other than multiply-adds of the results' type.
 _ARITHMETIC = {
     **{name: name for name in ("bf16", "bf16 tiles", "f32 tiles")},
-    "u8s8": "int8",
+    **dict.fromkeys([f"{left}8s8{how}" for left in "us" for how in ("", " pairs", " bounded")], "int8"),
     "u8s8 tiles": "int8 tiles",
 }
 
 
-def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking) -> str:
+def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking, elements: int) -> str:
     """The sizes, the tile in rows and registers, how the product is cut into chunks, and the operands' layouts."""
-    sizes = f"{problem.m}x{problem.k}x{problem.n}" + (f" ({problem.batch} of them)" if problem.batch > 1 else "")
+    sizes = f"{problem.m}x{elements}x{problem.n}" + (f" ({problem.batch} of them)" if problem.batch > 1 else "")
     layouts = (
         f"A {problem.a}{' copied' if blocking.a_copy else ''}, B {problem.b}{' copied' if blocking.b_copy else ''}"
     )
@@ -305,7 +309,8 @@ def _detail(spec: GemmSpec, problem: Problem, blocking: Blocking) -> str:
 class _Known:
     """What the arguments of a step are made from; matrices are A, B, the operands, the results.
 
-    `source` is the tensor that A's rows are in, or are put together from.
+    `source` is the tensor that A's rows are in, or are put together from; K has so many `elements`,
+    and a panel of B so many columns.
     """
 
     spec: GemmSpec
@@ -313,7 +318,9 @@ class _Known:
     matrices: tuple[Tensor, ...]
     row_steps: tuple[int, ...]
     source: Tensor
-    geometry: WindowGeometry | RunGeometry | None = None
+    geometry: WindowGeometry | RunGeometry | None
+    elements: int
+    panel: int
 
     @property
     def in_memory(self) -> tuple[Tensor, ...]:
@@ -337,6 +344,10 @@ class _Known:
             if one > 1:
                 values[f"{name}_stride"] = self.row_steps[one]
         values |= batch_arguments(names, batches)
+        if PRODUCTS[self.spec.product].is_bounded:
+            b, words = self.matrices[1], PRODUCTS[self.spec.product].words(self.sizes["k"])
+            where = b, b.size // (words * (self.panel + 1) + 1), words, self.panel
+            values |= {"begins": begins_of(*where), "ends": ends_of(*where)}
         if self.geometry is None:
             return [*map(values.__getitem__, argument_names(self.spec))]
         values |= self.geometry.arguments()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from sardonyx.compiler.binding import Array, Binder, Tensor
+from sardonyx.compiler.llvm.kernels.products.gemm_product import bounded, byte_product, takes_bounded
 from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.products.bounded_constants import in_bounded_words
 from sardonyx.compiler.native.products.gemm_step import multiply
 from sardonyx.compiler.native.products.matmul import add_product, as_matrix, product_shape
 from sardonyx.compiler.native.products.packed_constants import Packed, in_panels, pack_b
@@ -32,7 +34,8 @@ Finished = Callable[[Expr, list[Tensor]], Expr]
 
 @dataclass(frozen=True, eq=False)
 class _Right:
-    """The right side as signed bytes: what A's zero point is multiplied by, sum b - K q, in two parts, and q.
+    """The right side as signed bytes, and the product that multiplies by it: what A's zero point is multiplied by,
+    sum b - K q, in two parts, and q.
 
     `sums` is a row; `zero` is None where q is 0. Of a constant side the sums have q in them already.
     """
@@ -41,6 +44,7 @@ class _Right:
     sums: Tensor
     zero: Tensor | None
     has_zero_in_sums: bool
+    product: str
 
 
 def signed(b: Array) -> Array:
@@ -68,10 +72,16 @@ def _constant(binder: Binder, b: Tensor, zero_point: Tensor | None, product: str
         return np.asarray(total.astype(np.int32))
 
     shape = b.shape[::-1] if turned else (*b.shape, 1) if len(b.shape) == 1 else b.shape
-    packed = in_panels(binder, b, ("signed bytes", turned), lambda array: _signed(array, turned), product, shape)
+    key: Hashable = ("signed bytes", turned)
+    packed = None
+    if takes_bounded(binder.target):
+        packed = in_bounded_words(binder, b, key, lambda array: _signed(array, turned), shape)
+        product = bounded(product) if packed is not None else product
+    if packed is None:
+        packed = in_panels(binder, b, key, lambda array: _signed(array, turned), product, shape)
     columns = binder.derived(b, ("sums of columns", turned, zero.shape, zero.tobytes()), sums)
     points = None if not zero.any() else np.broadcast_to(zero, columns.shape).astype(np.int32)
-    return _Right(packed, columns, None if points is None else binder.constant(points), True)
+    return _Right(packed, columns, None if points is None else binder.constant(points), True, product)
 
 
 class IntegerProduct(NativeKernel):
@@ -118,11 +128,9 @@ class IntegerProduct(NativeKernel):
         for zero, count in ((a_zero, shape.rows), (b_zero, shape.columns)):
             if zero is not None and (1, *zero.shape)[-1] not in (1, count):
                 raise ValueError(f"zero points of the shape {zero.shape} are neither one nor {count}")
-        product = "s8s8" if a.dtype == _I8 else "u8s8"
-        if binder.target.has_amx:
-            product = f"{product} tiles"
+        product = byte_product(binder.target, is_signed=a.dtype == _I8)
         known = b.is_known and b.buffer.kind == "constant" and (b_zero is None or b_zero.is_known)
-        side = _constant(binder, b, b_zero, product, turned) if known else _runtime(binder, right, b_zero)
+        side = _constant(binder, b, b_zero, product, turned) if known else _runtime(binder, right, b_zero, product)
         operands: list[Tensor] = [side.sums]
         sums: Expr = Input(_I32, 1)
         total: Expr = Input(_I32, 0)
@@ -142,9 +150,9 @@ class IntegerProduct(NativeKernel):
             total = total - Input(_I32, len(operands)) * q
         result = finished(total, operands)
         if into is not None:
-            multiply(binder, left, side.matrix, (result,), operands, [into], product)
+            multiply(binder, left, side.matrix, (result,), operands, [into], side.product)
             return [into]
-        return add_product(binder, shape, left, side.matrix, result, operands, epilogue, product)
+        return add_product(binder, shape, left, side.matrix, result, operands, epilogue, side.product)
 
     @staticmethod
     def _zero_of_rows(a: Tensor, zero_point: Tensor | None, operands: list[Tensor]) -> Expr | int | None:
@@ -157,7 +165,7 @@ class IntegerProduct(NativeKernel):
         return point + offset if offset else point
 
 
-def _runtime(binder: Binder, right: Tensor, zero_point: Tensor | None) -> _Right:
+def _runtime(binder: Binder, right: Tensor, zero_point: Tensor | None, product: str) -> _Right:
     """A right side that is known in the run only: its bytes made signed, the sums of its columns by a row of ones."""
     zero = zero_point
     if right.dtype == _U8:
@@ -167,9 +175,8 @@ def _runtime(binder: Binder, right: Tensor, zero_point: Tensor | None) -> _Right
     memory.require_tables(right.shape[-2], "ones for the sums of columns")
     ones = binder.constant(np.ones((1, right.shape[-2]), np.uint8))
     sums = binder.new(_I32, (*right.shape[:-2], 1, right.shape[-1]))
-    product = "u8s8 tiles" if binder.target.has_amx else "u8s8"
-    multiply(binder, ones, right, (Input(_I32, 0),), [], [sums], product)
-    return _Right(right, sums, None if zero is None else zero.reshaped((zero.size,)), False)
+    multiply(binder, ones, right, (Input(_I32, 0),), [], [sums], byte_product(binder.target))
+    return _Right(right, sums, None if zero is None else zero.reshaped((zero.size,)), False, product)
 
 
 def _row_sums(binder: Binder, left: Tensor, product: str) -> Tensor:

@@ -28,11 +28,13 @@ _SMALL = 1 << 20
 class Packed:
     """A constant in panels: the vector of words, and its shape [..., K, N] before packing.
 
-    For products of parts they are panels of float32, so that products by vectors read the same ones.
+    For products of parts they are panels of float32, so that products by vectors read the same ones. Of bounded words
+    every panel has `steps`, and behind them all lies where each begins.
     """
 
     words: Tensor
     shape: tuple[int, ...]
+    steps: int = 0
 
 
 def in_panels(

@@ -61,7 +61,7 @@ def row_words(binder: Binder, matrix: Tensor, product: str) -> int:
     if _are_words(matrix, product):
         return size_k // kind.depth
     lanes = binder.target.lanes(kind.word)
-    return max(1, -(-size_k // (kind.depth * lanes))) * lanes * kind.parts
+    return max(1, -(-size_k // (kind.depth * lanes))) * lanes * kind.parts * kind.left_words
 
 
 def as_framed_words(binder: Binder, image: Tensor, product: str, added: Sequence[tuple[int, int]]) -> Tensor:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
-from sardonyx.compiler.choice.gemm_choice import panel_columns, tile_shape
+from sardonyx.compiler.choice.gemm_choice import tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Addressing, Operand, TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.quantization.byte_convolution import (
     LINE_DIMS,
     ByteConvolutionSpec,
@@ -87,15 +88,15 @@ def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: A
             return
     else:
         image = padded_image(binder, call, padding, runs.slack)
-    tile = tile_shape(binder.target)
-    spec = ByteConvolutionSpec(tile.rows, tile.vectors, finish.epilogue)
     panels = Panels.of(binder, call, runs, init)
+    tile = tile_shape(binder.target, panels.product)
+    spec = ByteConvolutionSpec(panels.product, tile.rows, tile.vectors, finish.epilogue)
     offsets = offsets_of(binder, runs.taps, image)
     lines = _Lines.of(call, image)
-    cut = _Cut.of(binder, call, lines, tile.rows, panels.count)
-    values: dict[str, Argument] = {"image": image, "weights": panels.weights, "init": panels.begin, "offsets": offsets}
-    values |= {"taps": len(runs.taps), "words": runs.words, "filters": call.filters // call.group}
-    values |= {"groups": call.group, "group_step": call.w.shape[1], "weights_step": panels.group_words}
+    cut = _Cut.of(binder, call, lines, tile.rows, panels)
+    values: dict[str, Argument] = {"image": image, "offsets": offsets, **panels.arguments}
+    values |= {"taps": len(runs.taps), "filters": call.filters // call.group}
+    values |= {"groups": call.group, "group_step": call.w.shape[1]}
     values |= {**vars(cut), **lines.arguments, **finish.arguments(call.filters)}
     binder.step(
         emit_byte_convolution,
@@ -104,7 +105,7 @@ def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: A
         reads=(image, panels.weights, panels.begin, offsets, *finish.operands),
         writes=finish.results,
         chunks=cut.blocks * cut.panel_groups * call.group,
-        scratch=spec.rows * panel_columns(binder.target, PRODUCT) * _I32.itemsize,
+        scratch=spec.rows * panels.lanes * _I32.itemsize,
         flops=call.flops,
         detail=f"{call.batch * call.places} places x {len(runs.taps)} runs of {runs.nbytes} x {call.filters} filters"
         f"{f' in {call.group} groups' if call.group > 1 else ''}, tiles of {cut.tile} x {tile.vectors}",
@@ -230,8 +231,10 @@ class _Cut:
     panel_groups: int
 
     @staticmethod
-    def of(binder: Binder, call: ConvolutionCall, lines: _Lines, rows: int, panels: int) -> _Cut:
-        """Tiles of equal height, and chunks of about equal work whose image stays in the second cache."""
+    def of(binder: Binder, call: ConvolutionCall, lines: _Lines, rows: int, weights: Panels) -> _Cut:
+        """Tiles of equal height, and chunks of about equal work whose image stays in the second cache; of bounded words
+        those of the chunk's panels do."""
+        panels, share = weights.count, int(_IMAGE_L2 * binder.target.caches.l2)
         tiles = -(-lines.width // rows)
         tile = -(-lines.width // tiles)
         piece = tile * min(tiles, _MOST_TILES)
@@ -239,9 +242,11 @@ class _Cut:
         items = lines.count * pieces
         item_flops = call.flops / call.group / items
         item_bytes = piece * max(1, lines.step)
-        fits = max(1, int(_IMAGE_L2 * binder.target.caches.l2) // item_bytes)
+        fits, most = max(1, share // item_bytes), panels
+        if PRODUCTS[weights.product].is_bounded:
+            fits, most = items, max(1, share * panels // (weights.group_words * _I32.itemsize))
         wanted = min(_CHUNK_FLOPS, max(_CHUNK_FLOPS / 4, call.flops / 8))
-        group = min(panels, max(1, round(wanted / (item_flops / panels * min(fits, items)))))
+        group = min(panels, most, max(1, round(wanted / (item_flops / panels * min(fits, items)))))
         block = min(items, fits, max(1, round(wanted / (item_flops / panels * group))))
         blocks, panel_groups = -(-items // block), -(-panels // group)
         return _Cut(

@@ -12,12 +12,21 @@ import numpy as np
 
 from sardonyx.compiler.binding import Address, Argument, Array, Binder, Buffer, Tensor, row_major
 from sardonyx.compiler.choice.gemm_choice import panel_columns, panels_of
+from sardonyx.compiler.llvm.kernels.products.bounded_words import DEPTH
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, TileEpilogue
-from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, bounded, takes_bounded
 from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.movement.pad import surround
 from sardonyx.compiler.native.pointwise import PointwiseKernel
+from sardonyx.compiler.native.products.bounded_constants import (
+    begins_of,
+    bounded_words,
+    ends_of,
+    in_one_array,
+    words_of_panel,
+)
 from sardonyx.compiler.native.products.packed_constants import pack_b
 from sardonyx.kernel.expr import Input, bitwise_xor
 from sardonyx.light_dataclass import dataclass
@@ -81,15 +90,24 @@ class Finish:
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Weights in panels, what their sums start from, words between groups, and panels of a group."""
+    """Weights in panels, what their sums start from, words between groups, panels of a group, and words of a run; of
+    bounded words, those of a panel. The groups, and the filters of a panel.
+    """
 
     weights: Tensor
     begin: Tensor
     group_words: int
     count: int
+    words: int
+    product: str
+    groups: int
+    lanes: int
 
     @staticmethod
     def of(binder: Binder, call: ConvolutionCall, runs: Runs, init: Array) -> Panels:
+        found = Panels._bounded(binder, call, runs, init) if takes_bounded(binder.target) else None
+        if found is not None:
+            return found
         panel = panel_columns(binder.target, runs.product)
         filters = call.filters // call.group
         count = panels_of(filters, panel)
@@ -97,7 +115,44 @@ class Panels:
         weights = binder.derived(call.w, ("runs", call.group, runs), packed)
         starts = np.zeros((call.group, count * panel), np.int32)
         starts[:, :filters] = init.reshape(call.group, filters)
-        return Panels(weights, binder.constant(starts), count * panel * len(runs.taps) * runs.words, count)
+        step = count * panel * len(runs.taps) * runs.words
+        return Panels(weights, binder.constant(starts), step, count, runs.words, runs.product, call.group, panel)
+
+    @staticmethod
+    def _bounded(binder: Binder, call: ConvolutionCall, runs: Runs, init: Array) -> Panels | None:
+        """The panels in bounded words, where they begin, and how many there are up to the end of each run."""
+        lanes, filters = binder.target.lanes(I32), call.filters // call.group
+        count = panels_of(filters, lanes)
+
+        def packed(w: Array) -> Array:
+            return in_one_array(bounded_words(binder.library, _by_words(w, call.group, runs), runs.words * DEPTH))
+
+        weights = binder.derived(call.w, ("bounded runs", call.group, runs), packed)
+        words = words_of_panel(weights, call.group * count, len(runs.taps), lanes)
+        if words == 0:
+            return None
+        starts = np.zeros((call.group, count * lanes), np.int32)
+        starts[:, :filters] = init.reshape(call.group, filters)
+        return Panels(
+            weights,
+            binder.constant(starts),
+            count * lanes * words,
+            count,
+            words,
+            bounded(runs.product),
+            call.group,
+            lanes,
+        )
+
+    @property
+    def arguments(self) -> dict[str, Argument]:
+        """The weights as kernels take them."""
+        values: dict[str, Argument] = {"weights": self.weights, "init": self.begin, "words": self.words}
+        values["weights_step"] = self.group_words
+        if PRODUCTS[self.product].is_bounded:
+            at = self.weights, self.group_words // (self.words * self.lanes) * self.groups, self.words, self.lanes
+            values |= {"begins": begins_of(*at), "ends": ends_of(*at)}
+        return values
 
 
 def unsigned_image(binder: Binder, x: Tensor) -> Tensor:
@@ -135,10 +190,14 @@ def padded_image(binder: Binder, call: ConvolutionCall, padding: Tensor, slack: 
 
 
 def _packed(library: KernelLibrary, w: Array, group: int, runs: Runs) -> Array:
-    """Panels of the weights [filters, channels, *kernel]: K in the order of the runs, each padded to whole words."""
+    """Panels of the weights [filters, channels, *kernel]."""
+    return pack_b(library, _by_words(w, group, runs), runs.product, panel_columns(library.target, runs.product))
+
+
+def _by_words(w: Array, group: int, runs: Runs) -> Array:
+    """The weights as [group, K, filters]: K in the order of the runs, each padded to whole words."""
     filters = w.shape[0] // group
     last = np.moveaxis(signed_weights(w), 1, -1).reshape(group, filters, len(runs.taps), runs.nbytes)
     matrix = np.zeros((group, filters, len(runs.taps), runs.nbytes + runs.slack), np.int8)
     matrix[..., : runs.nbytes] = last
-    by_words = matrix.reshape(group, filters, -1).transpose(0, 2, 1)
-    return pack_b(library, by_words, runs.product, panel_columns(library.target, runs.product))
+    return matrix.reshape(group, filters, -1).transpose(0, 2, 1)

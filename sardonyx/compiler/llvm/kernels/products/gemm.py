@@ -97,7 +97,8 @@ class _Gemm:
         for rows in range(1, 1 if self.product.in_tiles else spec.rows):
             waits = rows * spec.vectors < BUSY
             counts = (4, 3, 2) if waits else (4, 2)
-            fits = [count for count in counts if (rows + 1) * count * spec.vectors + 1 <= target.registers]
+            spare = 3 if self.product.is_bounded else 1
+            fits = [count for count in counts if (rows + 1) * count * spec.vectors + spare <= target.registers]
             if fits:
                 self.wide[rows] = fits if waits else fits[:1]
 
@@ -147,7 +148,9 @@ class _Gemm:
         elements = minimum(k, given["k"] - k_start, given["k_block"])
         words, final = self.frame.words(elements), given["k"] <= k_start + given["k_block"]
         if self.spec.a == "words":
-            rows = Rows(chunk.a.offset(self.product.words_before(k_start)), given["a_stride"], True)
+            before = product.words_before(k_start) * product.left_words
+            start = chunk.a if product.is_bounded else chunk.a.offset(before)
+            rows = Rows(start, given["a_stride"], True)
             if product.in_tiles:
                 self.in_tiles.copy_rest(RowsInTiles(rows, chunk.rows, words, None, True))
             return Block(k_start, elements, words, rows, k_start.equals(0), final)
@@ -158,8 +161,9 @@ class _Gemm:
             rows, runs = Rows(chunk.a, given["a_stride"], True), self.in_tiles.runs(self.product.words_before(k_start))
             return Block(k_start, elements, words, rows, k_start.equals(0), final, runs)
         if self.spec.a == "windows":
-            first, stride = self.product.words_before(k_start), given["a_copy"]
-            self.windows.copy(chunk.a, chunk.row_start, chunk.rows, first, words, self.scratch, stride)
+            first, stride = product.words_before(k_start) * product.left_words, given["a_copy"]
+            count = words * product.left_words
+            self.windows.copy(chunk.a, chunk.row_start, chunk.rows, first, count, self.scratch, stride)
             return Block(k_start, elements, words, Rows(self.scratch, stride, True), k_start.equals(0), final)
         along_k = self.spec.a == "rows"
         source = chunk.a.offset(k_start if along_k else k_start * given["a_stride"])
@@ -376,6 +380,7 @@ class _Gemm:
             if height == spec.rows:
                 panels = replace(panels, requests=(*panels.requests, *self.frame.rows_behind(block, a)))
             unroll = spec.unroll if case == spec.rows else 1
+            panels = self.frame.with_begins(panels)
             values = multiply_tile(k, product, a, panels, height, block.words, unroll, before)
             if height == spec.rows and fits_registers(spec.epilogue):
                 self._finish(chunk, block, at, values, tile)

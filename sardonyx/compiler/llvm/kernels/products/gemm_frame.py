@@ -5,6 +5,7 @@ of A, words of B and the writer of C from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import EpilogueWriter, Place
@@ -13,7 +14,7 @@ from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_spec import GemmSpec, argument_names
 from sardonyx.compiler.llvm.kernels.products.gemm_tiles import Runs
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, BOOL, F32, I64, PTR
+from sardonyx.compiler.llvm.types import BF16, BOOL, F32, I64, PTR, U32
 from sardonyx.light_dataclass import dataclass
 
 # Bytes of a cache line.
@@ -69,6 +70,15 @@ class Frame:
         """How many words hold so many elements along K."""
         return self.product.words_before(self.product.padded(elements))
 
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of a row of A in a step of K."""
+        return self.product.word.nbytes * self.product.left_words
+
+    def are_together(self, block: Block, rows: Rows) -> Value:
+        """Whether rows of A follow one another without a gap."""
+        return rows.stride.equals(block.words * self.product.left_words)
+
     def rows_from(self, block: Block, row: Value) -> Rows:
         """A's rows within the block from this one on."""
         a = block.a
@@ -81,11 +91,25 @@ class Frame:
         a machine's own prefetchers follow. But rows that hold all of K follow one another without a gap.
         """
         k, spec = self.k, self.spec
-        if not rows.along_k or spec.a == "windows":
+        if not rows.along_k or spec.a == "windows" or self.product.is_bounded:
             return ()
-        step = (height or spec.rows) * self.product.word.nbytes  # bytes that a tile reads in a step of K
-        apart = k.select(rows.stride.equals(block.words), k.constant(I64, min(_LINE, step) if height else _LINE), 0)
+        step = (height or spec.rows) * self.left_bytes  # bytes that a tile reads in a step of K
+        apart = k.select(self.are_together(block, rows), k.constant(I64, min(_LINE, step) if height else _LINE), 0)
         return (Request(rows.start.offset(rows.stride * spec.rows), -(-step // _LINE), apart),)
+
+    def with_begins(self, b: Panels) -> Panels:
+        """Panels of bounded words, of all K, with where those begin, which lies as the words do, one for each vector of
+        them; and a panel alone with how many words it has."""
+        if not self.product.is_bounded:
+            return b
+        k, given = self.k, self.given
+        before = [k.emit(I64, f"ptrtoint ptr {start.address.name} to i64") - given["b"] for start in b.starts]
+        begins = k.pointer(given["begins"], U32)
+        b = replace(b, begins=tuple(begins.offset(nbytes // (self.panel * U32.nbytes)) for nbytes in before))
+        if len(before) > 1:
+            return b
+        ends = k.pointer(given["ends"], U32)  # what a panel lacks to the longest one is zeros
+        return replace(b, words=ends.load(before[0] // (given["k"] * self.panel)).to(I64))
 
     def writer(self, chunk: Chunk, column: Value, masks: Sequence[Value | None]) -> EpilogueWriter:
         return EpilogueWriter(self.k, self.spec.epilogue, chunk.operands, chunk.outputs, column, masks)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sardonyx.compiler.llvm.builder import Carried, Function, Pointer, Value
 from sardonyx.compiler.llvm.kernels.products.gemm_product import Product
-from sardonyx.compiler.llvm.types import I64
+from sardonyx.compiler.llvm.types import I64, U32
 from sardonyx.light_dataclass import dataclass
 
 # Bytes of a cache line.
@@ -71,6 +71,8 @@ class Panels:
     minus: Pointer | None = None  # what is taken from the words of the only panel, and
     kept: Pointer | None = None  # where the differences are written, both laid out as the panel
     halved: bool = False  # whether only the lower half of the last vector's lanes is wanted
+    begins: tuple[Pointer, ...] = ()  # of bounded words: for each panel the bytes of A's rows where its words begin
+    words: Value | None = None  # its own steps of K, if there are fewer
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ def multiply_tile(
         start = {place: line.load(0, lanes) for place, line in before.places(places, lanes).items()}
     accumulators = {place: Carried(value) for place, value in start.items()}
     carried = [*accumulators.values(), *steps.pointers]
+    words = words if b.words is None else b.words
     whole = words - words % unroll if unroll > 1 else words
     with k.loop(0, whole, unroll, carried):
         for step in range(unroll):
@@ -171,9 +174,11 @@ class _Steps:
         self.a_pointers = [Carried(start.address) for start in starts]
         self.b_pointers = [Carried(start.address) for start in b.starts]
         self.requests = [Carried(request.start.address) for request in b.requests]
+        self.ones = product.ones(k)
+        self.begins = [Carried(start.address) for start in b.begins]
         beside = [place for place in (b.minus, b.kept) if place is not None]
         self.beside = [Carried(place.address) for place in beside]
-        self.pointers = [*self.a_pointers, *self.b_pointers, *self.requests, *self.beside]
+        self.pointers = [*self.a_pointers, *self.b_pointers, *self.requests, *self.beside, *self.begins]
 
     def places(self) -> list[tuple[int, int, int]]:
         """The accumulators by row, panel and number within the panel; for two rows that share one the second row's."""
@@ -211,6 +216,7 @@ class _Steps:
         return k.shuffle(k.splat(low, lanes), k.splat(high, lanes), [*range(lanes // 2), *upper])
 
     def _a_word(self, pointers: Sequence[Value], row: int, step: int) -> Value:
+        """Word number `step` of A's row; steps count A's words here."""
         k = self.k
         if not self.a.along_k:
             return k.pointer(pointers[0], self.product.word).offset(self.a.stride * step).load(row)
@@ -219,56 +225,100 @@ class _Steps:
 
     def multiply(self, step: int, accumulators: dict[tuple[int, int, int], Carried]) -> None:
         """Step number `step` from where the pointers are."""
-        k, b = self.k, self.b
+        for part in range(self.product.left_words):
+            if part:
+                self.k.keep_order()
+            vectors = self._b_vectors(step, part)
+            if part == 0:
+                self._ask(step)
+            self._multiply_rows(step * self.product.left_words + part, vectors, accumulators)
+
+    def _b_vectors(self, step: int, part: int) -> dict[tuple[int, int], Value]:
+        """What the rows are multiplied with, by panel and number within the panel; what lies ahead is asked for with
+        the first part."""
+        k, b, product = self.k, self.b, self.product
         vectors: dict[tuple[int, int], Value] = {}
         for panel, variable in enumerate(self.b_pointers):
-            line = k.pointer(variable.get(), self.product.word).offset(self._b_offset(step))
+            line = k.pointer(variable.get(), product.word).offset(self._b_offset(step))
             for vector in range(b.vectors):
                 if (panel, vector) == self.halved:
-                    half = line.load(vector * self.lanes, self.lanes // 2)
+                    half = product.load_b(line, vector * self.lanes, self.lanes // 2, part)
                     both = k.shuffle(half, None, [*range(self.lanes // 2)] * 2) if self.shares else half
                     vectors[panel, vector] = both
                 else:
-                    vectors[panel, vector] = line.load(vector * self.lanes, self.lanes, b.masks[vector])
-            if b.prefetch is not None:
+                    vectors[panel, vector] = product.load_b(
+                        line, vector * self.lanes, self.lanes, part, b.masks[vector]
+                    )
+            if b.prefetch is not None and part == 0:
                 ahead = line.offset(b.prefetch)
                 # Loads are what few rows are bound by: one request for two lines, which machines fetch in pairs.
                 apart = _LINE if self.rows > _FEWER_REQUESTS else 2 * _LINE
                 for first in range(0, b.vectors * self.lanes * line.scalar.nbytes, apart):
                     ahead.offset(first // line.scalar.nbytes).prefetch(level=2)
-        for request, pointer in zip(b.requests, self.requests, strict=True):
-            for number in range(step * request.lines, (step + 1) * request.lines):
-                wanted = k.advance(pointer.get(), request.apart * number, 1)
-                k.pointer(wanted, self.product.word).prefetch(level=2)
         if self.beside:
-            places = [k.pointer(place.get(), self.product.word) for place in self.beside]
+            places = [k.pointer(place.get(), product.word) for place in self.beside]
             minus, kept = (place.offset(self._b_offset(step)) for place in places)
             for (_, vector), value in vectors.items():
                 difference = vectors[0, vector] = value - minus.load(vector * self.lanes, self.lanes)
                 kept.store(difference, vector * self.lanes)
-        words: list[Value] = []
+        return vectors
+
+    def _ask(self, step: int) -> None:
+        """What is asked for in a step."""
+        for request, pointer in zip(self.b.requests, self.requests, strict=True):
+            for number in range(step * request.lines, (step + 1) * request.lines):
+                wanted = self.k.advance(pointer.get(), request.apart * number, 1)
+                self.k.pointer(wanted, self.product.word).prefetch(level=2)
+
+    def _multiply_rows(
+        self, word: int, vectors: dict[tuple[int, int], Value], accumulators: dict[tuple[int, int, int], Carried]
+    ) -> None:
+        """Word number `word` of every row from where the pointers are, times the vectors; of bounded words those of A
+        that the words of each panel meet."""
         pointers = [pointer.get() for pointer in self.a_pointers]
+        if not self.begins:
+            self._multiply_by_panels(pointers, word, vectors, accumulators)
+        for panel, begins in enumerate(self.begins):
+            first = self.k.pointer(begins.get(), U32).load(word).to(I64)
+            moved = [self.k.advance(pointer, first, 1) for pointer in pointers]
+            own = {place: value for place, value in vectors.items() if place[0] == panel}
+            self._multiply_by_panels(moved, 0, own, accumulators)
+
+    def _multiply_by_panels(
+        self,
+        pointers: Sequence[Value],
+        word: int,
+        vectors: dict[tuple[int, int], Value],
+        accumulators: dict[tuple[int, int, int], Carried],
+    ) -> None:
+        """Word number `word` of every row from the pointers on, times the vectors."""
+        words: list[Value] = []
         # Words for half a vector are read again: LLVM moves sums from register to register where it is a part of what
         # a whole vector is multiplied with.
-        again = [k.opaque(pointer) for pointer in pointers] if self.halved and not self.shares else []
+        again = [self.k.opaque(pointer) for pointer in pointers] if self.halved and not self.shares else []
         for row in range(self.rows):
-            words.append(self._a_word(pointers, row, step))
+            words.append(self._a_word(pointers, row, word))
             for column, value in vectors.items():
                 factor = words[-1]
                 if column == self.halved:
                     if self.shares and row % 2 == 0:
                         continue
-                    factor = self._halves(*words[-2:]) if self.shares else self._a_word(again, row, step)
+                    factor = self._halves(*words[-2:]) if self.shares else self._a_word(again, row, word)
                 variable = accumulators[row, *column]
-                variable.set(self.product.multiply(k, factor, value, variable.get()))
+                variable.set(self.product.multiply(self.k, factor, value, variable.get(), self.ones))
+                if self.product.is_bounded:  # LLVM would load the words of all rows first, and spill them
+                    self.k.keep_order([variable.get()])
 
     def _b_offset(self, step: int) -> Value | int:
         return self.b.stride * step
 
     def advance(self, steps: int) -> None:
         k, word = self.k, self.product.word
-        for variable in self.a_pointers:
-            along = k.constant(I64, steps) if self.a.along_k else self.a.stride * steps
+        words = steps * self.product.left_words
+        for variable in self.begins:
+            variable.set(k.advance(variable.get(), k.constant(I64, steps), U32.nbytes))
+        for variable in () if self.begins else self.a_pointers:
+            along = k.constant(I64, words) if self.a.along_k else self.a.stride * words
             variable.set(k.advance(variable.get(), along, word.nbytes))
         for variable in (*self.b_pointers, *self.beside):
             variable.set(k.advance(variable.get(), self._b_offset(steps), word.nbytes))

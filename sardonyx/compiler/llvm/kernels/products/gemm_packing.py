@@ -14,14 +14,14 @@ from sardonyx.compiler.llvm.kernels.products.gemm_parts import paired_parts
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS, Product
 from sardonyx.compiler.llvm.narrow_floats import narrowed, rounded_quickly, widened
 from sardonyx.compiler.llvm.target import Target
-from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I64, PTR, U8, U16, U32, Type
+from sardonyx.compiler.llvm.types import BF16, F32, F64, I8, I16, I64, PTR, U8, U16, U32, Type
 from sardonyx.light_dataclass import dataclass
 
 
 def converted(k: Function, values: Value, packed: Type) -> Value:
     """Elements as a tensor holds them as those of a word."""
-    if packed == U8 and values.type.scalar == I8:
-        return values.bits_as(U8) ^ 0x80
+    if packed in (U8, I16) and values.type.scalar == I8:
+        values = values.bits_as(U8) ^ 0x80
     if packed == BF16 and k.target.has_bf16_dot and values.type.scalar == F32:
         return rounded_quickly(k, values).bits_as(BF16)
     return widened(values, packed) if packed in (F32, F64) else narrowed(k, values, packed)
@@ -48,11 +48,13 @@ def parts_of(k: Function, product: Product, packed: Type, values: Value) -> list
 _UPPER_HALF = 0xFFFF0000
 
 
-def words_along(k: Function, product: Product, packed: Type, source: Pointer, count: Value, lanes: int) -> list[Value]:
+def words_along(
+    k: Function, product: Product, packed: Type, source: Pointer, count: Value | None, lanes: int
+) -> list[Value]:
     """`lanes` words, of every part, whose elements follow one another in memory; only the first `count` of these
-    exist."""
+    exist (None: all). Of those whose elements are widened to pairs, there are twice as many."""
     elements = lanes * product.depth
-    values = source.load(0, elements, k.lanes_below(count, elements))
+    values = source.load(0, elements, None if count is None else k.lanes_below(count, elements))
     parts = parts_of(k, product, packed, values)
     return parts if product.depth == 1 else [part.bits_as(product.word) for part in parts]
 
@@ -61,19 +63,22 @@ def words_across(
     k: Function, product: Product, packed: Type, source: Pointer, stride: Value, count: Value, mask: Value
 ) -> list[Value]:
     """A vector of words, of every part, whose elements lie `stride` apart, `count` of them there; lanes outside `mask`
-    are zero."""
+    are zero. Those that are widened to pairs take two words of every lane, the second one a vector of its own."""
     lanes = mask.type.lanes
     if product.depth == 1:
         return parts_of(k, product, packed, source.load(0, lanes, mask))
-    bits = 32 // product.depth
-    narrow = Type("u", bits)
-    totals = [k.constant(U32.vector(lanes), 0)] * product.parts
+    bits = packed.bits
+    narrow, zeros = Type("u", bits), k.constant(U32.vector(lanes), 0)
+    words: list[Value] = []
     for step in range(product.depth):
         there = k.splat(count > step, lanes) & mask
         parts = parts_of(k, product, packed, source.offset(stride * step).load(0, lanes, there))
-        shifted = [part.bits_as(narrow).to(U32) << (bits * step) for part in parts]
-        totals = [total | part for total, part in zip(totals, shifted, strict=True)]
-    return [total.bits_as(product.word) for total in totals]
+        place = bits * step % U32.bits
+        if place == 0:
+            words += [zeros] * product.parts
+        for part, elements in enumerate(parts):
+            words[part - len(parts)] = words[part - len(parts)] | (elements.bits_as(narrow).to(U32) << place)
+    return [word.bits_as(product.word) for word in words]
 
 
 def copy_rows(
@@ -88,13 +93,23 @@ def copy_rows(
 ) -> None:
     """Copy `rows` rows of `elements` along K to rows of words; each has room for whole vectors."""
     lanes = k.target.lanes(product.word)
+    together = lanes * product.depth
     with k.loop(0, rows) as row:
         line = source.offset(row * stride)
         place = target.offset(row * target_stride)
-        with k.loop(0, elements, lanes * product.depth) as column:
-            words = words_along(k, product, product.packed_a, line.offset(column), elements - column, lanes)
+
+        def copy(column: Value, count: Value | None, line: Pointer = line, place: Pointer = place) -> None:
+            words = words_along(k, product, product.packed_a, line.offset(column), count, lanes)
             for part, vector in enumerate(words):
-                place.store(vector, product.words_before(column) + part * lanes)
+                place.store(vector, product.words_before(column) * product.left_words + part * lanes)
+
+        whole = k.constant(I64, 0)
+        if not k.target.has_masks:  # a mask costs a branch for each element there
+            whole = elements - elements % together
+            with k.loop(0, whole, together) as column:
+                copy(column, None)
+        with k.loop(whole, elements, together) as column:
+            copy(column, elements - column)
 
 
 def copy_tiles(
@@ -133,7 +148,7 @@ def copy_columns(
     lanes = k.target.lanes(product.word)
     with k.loop(0, elements, product.depth) as step:
         line = source.offset(step * stride)
-        place = target.offset(product.place(step) * target_stride)
+        place = target.offset(product.place(step) * (target_stride * product.left_words))
         with k.loop(0, columns, lanes) as column:
             mask = k.lanes_below(columns - column, lanes)
             words = words_across(k, product, product.packed_a, line.offset(column), stride, elements - step, mask)
@@ -161,7 +176,7 @@ def pack_rows(
                 k, product, product.packed_b, line.offset(number * lanes), stride, elements - step, mask
             )
             for part, vector in enumerate(words):
-                place.store(vector, part * product.unit * panel + number * lanes)
+                place.store(product.arranged(k, vector), part * product.unit * panel + number * lanes)
 
 
 def pack_numbers(
@@ -224,7 +239,8 @@ def pack_columns(
                     square.append(vector)
             for part, square in enumerate(squares):
                 place = target.offset((word * product.parts + part * lanes) * panel)
-                _store_lines(k, transpose(k, square), place, panel, number * lanes, words - word)
+                lines = [product.arranged(k, vector) for vector in transpose(k, square)]
+                _store_lines(k, lines, place, panel, number * lanes, words - word)
 
 
 def _store_lines(k: Function, lines: Sequence[Value], target: Pointer, stride: int, first: int, count: Value) -> None:
@@ -338,7 +354,7 @@ def _pack_lines(
                 )
                 for part, found in enumerate(words):
                     line_of_part = place.offset(number * panel * depth_words + part * product.unit * panel)
-                    line_of_part.store(found, vector * lanes)
+                    line_of_part.store(product.arranged(k, found), vector * lanes)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ of `panel` columns for one step of K after the other; A is read one word at a ti
 
 from __future__ import annotations
 
-from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.builder import Function, Pointer, Value
+from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import BF16, BRAIN, F16, F32, F64, I8, I16, I32, U8, U16, Type
 from sardonyx.light_dataclass import dataclass
 
@@ -18,7 +19,9 @@ class Product:
     "f16" and "bfloat16" are matrices of these types computed in float32; "bf16" rounds float32 matrices to bfloat16.
     "u8s8" multiplies unsigned by signed bytes; of "s8s8" the left ones are signed, and 128 is added to them. Those
     "in tiles" are for AMX: "f32 tiles" keeps all bits of float32 in three `parts` of bfloat16, whose words come one
-    unit after the other.
+    unit after the other. Those by "pairs" are for machines without dot products of bytes, see `by_pairs`;
+    so are "bounded" ones, for constant B: their words of B are `bounded_words`, each of which says which bytes of A it
+    meets, and whose products are added in 16 bits.
     """
 
     name: str
@@ -32,6 +35,8 @@ class Product:
     unit: int = 1  # words along K come in multiples of so many, padded with zeros
     in_tiles: bool = False  # multiplied by AMX, tile by tile
     parts: int = 1  # words that hold an element between them
+    left_words: int = 1  # words of A that meet one word of B
+    is_bounded: bool = False
 
     def words(self, elements: int) -> int:
         """How many words hold so many elements along K."""
@@ -56,6 +61,12 @@ class Product:
         return element // whole * (self.unit * self.parts) + element % whole // self.depth
 
     @property
+    def by_pairs(self) -> bool:
+        """Whether bytes are multiplied as pairs of 16 bits: a word of A is such a pair, and those of a vector of B hold
+        the first pair of bytes of every column, then the second one of each (`arranged`)."""
+        return self.left_words > 1
+
+    @property
     def copies_a(self) -> bool:
         """Whether rows of A must be copied before they can be read as words."""
         return self.stored_a != self.packed_a or self.depth > 1
@@ -69,12 +80,42 @@ class Product:
         whole = self.depth * self.unit
         return elements if whole == 1 else (elements + (whole - 1)) // whole * whole
 
-    def multiply(self, k: Function, a: Value, b: Value, accumulator: Value) -> Value:
-        """accumulator + a * b, lane by lane; `a` is one word, `b` a vector of them."""
+    def arranged(self, k: Function, words: Value) -> Value:
+        """A vector of words of B, four bytes of a column each, as panels hold it."""
+        if not self.by_pairs:
+            return words
+        lanes = words.type.lanes
+        order = [lane * 2 + half for half in range(2) for lane in range(lanes)]
+        return k.shuffle(words.bits_as(I16), None, order).bits_as(self.word)
+
+    def load_b(self, line: Pointer, first: int, lanes: int, part: int, mask: Value | None = None) -> Value:
+        """What words `first` to `first + lanes` of a line of a panel, or the first ones of a vector, are multiplied as
+        with word number `part` of A: of products by pairs the pairs of this number."""
+        if not self.by_pairs:
+            return line.load(first, lanes, mask)
+        whole = line.function.target.lanes(self.word)
+        half = line.offset(first).cast(I8).load(part * whole * 2, lanes * 2)
+        return half.to(I16).bits_as(self.word)
+
+    def ones(self, k: Function) -> Value | None:
+        """What `multiply` takes to add sums of 16 bits, made before a loop so that it stays in a register; or None."""
+        if not self.is_bounded:
+            return None
+        lanes = 2 * k.target.lanes(self.accumulator)
+        one = k.constant(I16.vector(lanes), 1)
+        return k.emit(one.type, f'call {one.type} asm "", "=x,0"({one.type} {one.name})')
+
+    def multiply(self, k: Function, a: Value, b: Value, accumulator: Value, ones: Value | None = None) -> Value:
+        """accumulator + a * b, lane by lane; `a` is one word, `b` a vector of what `load_b` gives, and `ones` are those
+        of the product."""
         lanes = accumulator.type.lanes
         if self.depth == 1:
             return k.fma(k.splat(a, lanes), b, accumulator)
         wide = k.splat(a, lanes)
+        if self.by_pairs:
+            return accumulator + _sum_of_pairs(k, wide.bits_as(I16), b.bits_as(I16), lanes)
+        if self.is_bounded:
+            return accumulator + widened_sums(k, sums_of_pairs(k, wide, b), ones)
         bits = lanes * 32
         if self.name == "bf16":
             left, right = wide.bits_as(BRAIN), b.bits_as(BRAIN)
@@ -115,6 +156,48 @@ def _sum_of_pairs(k: Function, a: Value, b: Value, lanes: int) -> Value:
     return wide[0][0] * wide[0][1] + wide[1][0] * wide[1][1]
 
 
+_SUMS_X86 = {8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}
+
+
+def has_sums_of_pairs(target: Target) -> bool:
+    """Whether `sums_of_pairs` is an instruction of the machine's, and no other one adds four products."""
+    return target.architecture == "x86_64" and target.vector_bits // 32 in _SUMS_X86 and not target.has_vnni
+
+
+def sums_of_pairs(k: Function, unsigned: Value, signed: Value) -> Value:
+    """Products of unsigned and signed bytes, added two by two in 16 bits, where they must fit: more would saturate."""
+    lanes = unsigned.type.lanes
+    left, right = unsigned.bits_as(I8), signed.bits_as(I8)
+    return k.call(f"llvm.x86.{_SUMS_X86[lanes]}", I16.vector(2 * lanes), left, right)
+
+
+def widened_sums(k: Function, sums: Value, ones: Value | None = None) -> Value:
+    """Sums of 16 bits, added two by two in 32."""
+    return _sum_of_pairs(k, sums, ones or k.constant(sums.type, 1), sums.type.lanes // 2)
+
+
+def takes_bounded(target: Target) -> bool:
+    """Whether a machine multiplies bytes by constant ones soonest in bounded words: where vectors of 256 bits are the
+    widest, and no instruction adds four products."""
+    return has_sums_of_pairs(target) and target.vector_bits == _BOUNDED_BITS
+
+
+_BOUNDED_BITS = 256
+
+
+def bounded(product: str) -> str:
+    """The product in bounded words that multiplies what this one by pairs does."""
+    return f"{product.split()[0]} bounded"
+
+
+def byte_product(target: Target, *, is_signed: bool = False) -> str:
+    """The inner product by which a machine multiplies bytes by signed bytes; the left ones may be signed, too."""
+    name = "s8s8" if is_signed else "u8s8"
+    if target.has_amx:
+        return f"{name} tiles"
+    return f"{name} pairs" if target.architecture == "x86_64" and not target.has_vnni else name
+
+
 PRODUCTS: dict[str, Product] = {
     product.name: product
     for product in (
@@ -129,5 +212,9 @@ PRODUCTS: dict[str, Product] = {
         Product("s8s8 tiles", 4, I32, I32, I8, I8, U8, I8, 16, True),
         Product("u8s8", 4, I32, I32, U8, I8, U8, I8),
         Product("s8s8", 4, I32, I32, I8, I8, U8, I8),
+        Product("u8s8 pairs", 4, I32, I32, U8, I8, I16, I8, left_words=2),
+        Product("s8s8 pairs", 4, I32, I32, I8, I8, I16, I8, left_words=2),
+        Product("u8s8 bounded", 4, I32, I32, U8, I8, U8, I8, is_bounded=True),
+        Product("s8s8 bounded", 4, I32, I32, I8, I8, U8, I8, is_bounded=True),
     )
 }

@@ -7,6 +7,7 @@ from typing import Literal
 
 from sardonyx.compiler.llvm.kernels.products.gemm_batches import BATCH_NAMES
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue
+from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.products.gemm_windows import NAMES as WINDOW_NAMES
 from sardonyx.light_dataclass import dataclass
 
@@ -63,6 +64,8 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     tile_keep                     whether all tiles of a chunk are kept (1), for several blocks of K, or one (0)
     prefetch                      words ahead of those in use, in packed panels, that are asked for
     far                           whether what the epilogue reads and writes is asked for before a tile is multiplied
+    begins, ends                  of bounded words: the addresses of where they begin, laid out as they are, and of how
+                                  many each panel has; `k` is four for each word of the longest one, in one block
 
     The geometry of windows follows, `gemm_windows.NAMES`, and behind all arguments their table of runs. That of rows of
     runs is `RUN_NAMES`: words of a run, rows from line to line of the input, and how many of these begin a window, to
@@ -71,5 +74,6 @@ def argument_names(spec: GemmSpec) -> tuple[str, ...]:
     names = ["a", "b", "m", "n", "k", "a_stride", "b_stride", *BATCH_NAMES]
     names += ["row_block", "strip", "tile_rows", "k_block", "group", "row_blocks", "groups"]
     names += ["a_copy", "b_copy", "b_scratch", "tile_scratch", "tile_stride", "tile_keep", "prefetch", "far"]
+    names += ["begins", "ends"] if PRODUCTS[spec.product].is_bounded else []
     geometry = WINDOW_NAMES if spec.a == "windows" else RUN_NAMES if spec.a == "runs" else ()
     return (*names, *spec.epilogue.argument_names(), *geometry)

@@ -94,7 +94,7 @@ class Sweep:
         if requests is None:
             requests = self.frame.rows_behind(block, rows)
         b = Panels((start,), vectors, (None,) * vectors, self.panel, ahead, requests, halved=halved)
-        values = multiply_tile(k, product, rows, b, spec.rows, block.words, 1)
+        values = multiply_tile(k, product, rows, self.frame.with_begins(b), spec.rows, block.words, 1)
         masks = [None if left is None else k.lanes_below(left - at * self.lanes, self.lanes) for at in range(vectors)]
         tall = [[values[row, 0, vector] for vector in range(vectors)] for row in range(spec.rows)]
         self.frame.writer(chunk, panel * self.panel, masks).over_registers(tall, chunk.row_start)
@@ -127,8 +127,8 @@ class Sweep:
         count, words = chunk.last_panel - chunk.first_panel, block.words * lines
         is_whole = given["groups"].equals(1) & (out.stride < given["n"] * 2) & (words > 0) & (count > 1)
         half = k.select(is_whole, count // 2, count)
-        a_bytes = -(-height * self.product.word.nbytes // lines)
-        a_part = k.select(rows.stride.equals(block.words), (half + (a_bytes - 1)) // half, 0)
+        a_bytes = -(-height * self.frame.left_bytes // lines)
+        a_part = k.select(self.frame.are_together(block, rows), (half + (a_bytes - 1)) // half, 0)
         turns = k.select(is_whole, (count - half) * words, one)
         c_part = out.stride * (height * out.start.scalar.nbytes) // turns + 1
         a, c = rows.start.offset(rows.stride * height), out.start.offset(out.stride * height)

@@ -14,8 +14,13 @@ from functools import partial
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value, minimum
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import TileEpilogue, fits_registers
-from sardonyx.compiler.llvm.kernels.products.gemm_product import multiply_bytes
-from sardonyx.compiler.llvm.kernels.quantization.byte_blocks import WORD
+from sardonyx.compiler.llvm.kernels.products.gemm_product import (
+    has_sums_of_pairs,
+    multiply_bytes,
+    sums_of_pairs,
+    widened_sums,
+)
+from sardonyx.compiler.llvm.kernels.quantization.byte_blocks import HIGHEST, WORD
 from sardonyx.compiler.llvm.kernels.quantization.tile_writer import TileWriter
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import F32, I32, I64, PTR, U32
@@ -152,6 +157,10 @@ class _BlockProduct:
         line = self.b.offset((begin + block) * (spec.words * self.panel))
         words = [row.offset(block * (spec.block // WORD)) for row in rows]
         unroll = min(spec.words, _UNROLLED)
+        # Numbers of few bits: the sums of all pairs in a turn fit in 16.
+        largest = ((1 << spec.bits) - 1) * HIGHEST * 2
+        in_pairs = has_sums_of_pairs(k.target) and unroll * spec.per_byte * largest < 1 << 15
+        pairs: dict[tuple[int, int], Value] = {}
         with k.loop(0, spec.words, unroll) as first:
             for step in range(unroll):
                 here = line.offset((first + step) * self.panel)
@@ -164,8 +173,15 @@ class _BlockProduct:
                     for at, row in enumerate(words):
                         word = k.splat(row.load((first + step) * spec.per_byte + number), lanes)
                         for vector, part in enumerate(parts):
+                            if in_pairs:
+                                product = sums_of_pairs(k, part, word)
+                                before = pairs.get((at, vector))
+                                pairs[at, vector] = product if before is None else before + product
+                                continue
                             variable = sums[at, vector]
                             variable.set(multiply_bytes(k, part, word, variable.get()))
+            for place, total in pairs.items():
+                sums[place].set(sums[place].get() + widened_sums(k, total))
         return {place: variable.get() for place, variable in sums.items()}
 
     def _numbers(self, words: Value, number: int) -> Value:

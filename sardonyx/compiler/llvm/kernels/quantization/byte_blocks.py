@@ -18,7 +18,8 @@ from sardonyx.light_dataclass import dataclass
 
 # Elements that are handled together; blocks are a multiple of them.
 LANES = 16
-_HIGHEST = 127
+# The largest magnitude of a byte.
+HIGHEST = 127
 
 # Bytes of one word, as a dot product takes them.
 WORD = 4
@@ -84,18 +85,18 @@ def _block(
     with k.loop(0, spec.block, LANES) as first:
         largest.set(k.larger(largest.get(), k.unary("fabs", load(first))))
     most = k.horizontal("max", largest.get())
-    inverse = k.select(most.equals(0.0), k.constant(F32, 0.0), _HIGHEST / most)
+    inverse = k.select(most.equals(0.0), k.constant(F32, 0.0), HIGHEST / most)
     total = k.variable(I32.vector(LANES), 0)
     with k.loop(0, spec.block, LANES) as first:
         whole = _rounded(k, load(first) * k.splat(inverse, LANES))
         total.set(total.get() + whole)
         target.store(k.shuffle(whole.to(I8), None, _order(spec.per_byte)), first)
-    return most * (1 / _HIGHEST), k.horizontal("add", total.get())
+    return most * (1 / HIGHEST), k.horizontal("add", total.get())
 
 
 def _rounded(k: Function, scaled: Value) -> Value:
     """The nearest whole numbers of a byte; 0 for NaN, which the scale holds as well."""
-    limited = k.faster_smaller(k.faster_larger(rint(k, scaled), float(-_HIGHEST)), float(_HIGHEST))
+    limited = k.faster_smaller(k.faster_larger(rint(k, scaled), float(-HIGHEST)), float(HIGHEST))
     known = k.select(scaled.differs(scaled), k.constant(scaled.type, 0.0), limited)
     whole = scaled.type.with_scalar(I32)
     return k.emit(whole, f"fptosi {known.type} {known.name} to {whole}")
