@@ -31,6 +31,7 @@ from sardonyx.api.running.memory_limit import memory_limit
 from sardonyx.api.running.output_plans import OutputPlans
 from sardonyx.api.running.results import detach, to_python
 from sardonyx.api.running.session_profile import SessionProfile
+from sardonyx.compiler.llvm.library import kernels_made
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import RefusedError, execute
 from sardonyx.runtime.file_state import file_state
@@ -39,6 +40,7 @@ from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.constant_memory import WEIGHTS
 from sardonyx.runtime.memory.mapped_pages import check_unwritten
 from sardonyx.runtime.memory.memory import Charge, MemoryLimitError
+from sardonyx.runtime.native.waits import Waits, described, note_model
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.random_state import Streams
 
@@ -98,10 +100,12 @@ class LoadedSession:
         self._providers = built.providers
         self._maps = built.maps
         self._memory_owners = [*built.providers]
+        self._waits = Waits(kernels_made)
         weakref.finalize(self, _end_session, self._memory_owners).atexit = False
         self._compiled = built.compiled
         self._build = built.again
         self._is_stored, self._keep = built.is_stored, built.keep
+        self.coverage = built.coverage
         self.model_meta: ModelMetadata = built.signature.metadata
         self._set_signature(built)
         self._plan = built.plan
@@ -204,9 +208,11 @@ class LoadedSession:
             return built
 
         def build(sizes: Mapping[str, tuple[int, ...]]) -> Built:
-            shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
-            self._logger.info(f"the model is compiled again for {shown}, which decide its Ifs", "session")
+            shown = described(list(sizes), list(sizes.values()))
+            begun = self._waits.begin()
             built = self._same_built_again(sizes=sizes, logger=self._silent)
+            note_model()
+            self._logger.info(f"the model is compiled again, as its Ifs ask for sizes, {begun.end(shown)}", "session")
             if states is None:
                 return built
             return session_opening.kept_for_sizes(built, request._replace(sizes=sizes), states)
@@ -402,6 +408,11 @@ class LoadedSession:
         """The shapes of all inputs, where inputs of these have a plan of their own, or get one when they come again."""
         whole = self._given.all_shapes(shapes)
         return whole if self._settled is not None and self._settled.serves(whole) else None
+
+    @property
+    def waits(self) -> list[Waits]:
+        """The waits of its runs for what compiles."""
+        return [self._waits, *(owner.waits for owner in self._memory_owners if owner.waits is not None)]
 
     def code_bytes(self, addresses: Collection[int]) -> int:
         """Bytes of machine code of functions of its plans."""

@@ -89,7 +89,7 @@ def _opened(request: SessionRequest) -> Built:
     from sardonyx.api.engines.stored_session import segment_of
 
     states = store.settled(built.files)
-    built = replace(built, keep=Keeper.of(store, built, logger), states=states)
+    built = replace(built, keep=Keeper.of(store, built, request), states=states)
     return live_models.offered(store, built, segment_of(built.plan), states)
 
 
@@ -110,7 +110,7 @@ def kept_for_sizes(built: Built, request: SessionRequest, states: Mapping[str, S
         return built
     from sardonyx.api.engines.engine_keeper import Keeper
 
-    return replace(built, keep=Keeper.of(store, built, request.logger))
+    return replace(built, keep=Keeper.of(store, built, request))
 
 
 def _warn_again(built: Built, logger: log.Logger) -> None:
@@ -153,7 +153,8 @@ def _from_kept(store: EngineStore, engine: Engine, request: SessionRequest) -> B
         return None
     built, later = found
     again = functools.partial(_build_again, files=files)
-    observer = Observer(store, later, request.logger)
+    lacks_sizes = content["coverage"] is None
+    observer = Observer(store, later, request, built.signature.order, lacks_sizes)
     kept = {"warnings": content["warnings"], "states": content["files"], "maps": files.in_use}
     return replace(built, keep=observer, again=again, **kept)
 

@@ -27,7 +27,7 @@ from sardonyx.cli.model_inputs import make_inputs
 from sardonyx.cli.models import read_model, tell_what_is_kept
 from sardonyx.cli.options import Dims, Entries, Inputs, Json, Level, Model, Threads
 from sardonyx.cli.shapes import infer, listed_shape
-from sardonyx.cli.why import open_ifs_text, overridable_text, show_why
+from sardonyx.cli.why import coverage_text, open_ifs_text, overridable_text, show_why
 
 # Widths from which on tables have a column for details, columns for what others give in short, and those of work.
 _WIDE, _MIDDLE, _NARROW = 200, 120, 60
@@ -106,6 +106,8 @@ def explain(
         say(out, f"\n{report}")
     if run or every or not (why or memory):
         _show(out, found, Shown(every, by_time=sort == "time"))
+    for coverage in () if found.new_sizes is None else found.new_sizes.coverage:
+        say(out, f"new sizes  {coverage_text(coverage)}")
     if found.open_ifs is not None:
         say(out, f"ifs  {open_ifs_text(found.open_ifs)}")
     if found.overridable is not None:

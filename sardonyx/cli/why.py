@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from sardonyx.api.explaining.explanation import Diagnosis, Explanation, Knob, OpenIfs, Overridable, Turned, Why
+from sardonyx.api.explaining.explanation import (
+    Coverage,
+    Diagnosis,
+    Explanation,
+    Knob,
+    OpenIfs,
+    Overridable,
+    Turned,
+    Why,
+)
 from sardonyx.cli.console import plain_table, say
 
 _MOST_NODES = 3  # names of nodes at which there is a trouble
@@ -56,6 +65,13 @@ def overridable_text(one: Overridable) -> str:
     names = f"{', '.join(one.names[:_MOST_NODES])}{', …' if len(one.names) > _MOST_NODES else ''} ({len(one.names)})"
     allowed = ", ".join(costs) or "no more"
     return f"{names} can be fed, read by {_listed(one.nodes)}; as constants they would allow {allowed}"
+
+
+def coverage_text(one: Coverage) -> str:
+    """For how many sizes an engine has plans, in words."""
+    if one.covered == one.sizes:
+        return f"the engine has plans for all {one.sizes:,} of a profile"
+    return f"the engine has plans for {one.covered:,} of {one.sizes:,} of a profile: {one.reason}"
 
 
 def open_ifs_text(one: OpenIfs) -> str:

@@ -398,7 +398,8 @@ class Bound:
 
     Where there are `faults`, the plan has one output more, behind the others: `FAULT_BYTES` for each of them, 0 before
     a run. Where there are `stretches`, the plan does the steps of each of them several times, else all of them once.
-    `alike` are steps that write the same outputs, where the plan's own are not there yet.
+    `alike` are steps that write the same outputs, where the plan's own are not there yet; `constant_words` then says
+    which words hold addresses of constants.
     """
 
     plan: NativePlan
@@ -407,6 +408,7 @@ class Bound:
     faults: tuple[Fault, ...] = ()
     stretches: tuple[Stretch, ...] = ()
     alike: Sequence[BoundStep] | None = None
+    constant_words: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     @property
     def writers(self) -> list[int] | None:

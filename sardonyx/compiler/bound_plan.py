@@ -39,28 +39,30 @@ def native_plan(plan: Plan, step: Step, symbols: Mapping[str, int]) -> ReadyPlan
     return None if shapes is None else _made(step.call, shapes)
 
 
-def native_plans(plan: Plan, shapes: Mapping[str, Sequence[int]]) -> dict[tuple[NativeSegment, Shapes], ReadyPlan]:
+def native_plans(
+    plan: Plan, shapes: Mapping[str, Sequence[int]], *, keeps: bool = True
+) -> dict[tuple[NativeSegment, Shapes], ReadyPlan]:
     """The native plans that follow from shapes of the plan's inputs, by name; those of bodies, too, where they take
-    these sizes. Errors are those of `native_plan`."""
+    these sizes. Unless it `keeps` them, new ones are not kept for runs. Errors are those of `native_plan`."""
     given = {slot: shapes[plan.slots[slot].name] for slot in plan.inputs if plan.slots[slot].name in shapes}
-    return _native_plans(plan, symbols_of(plan, shapes), given)
+    return _native_plans(plan, symbols_of(plan, shapes), given, keeps)
 
 
 def _native_plans(
-    plan: Plan, symbols: Mapping[str, int], given: Mapping[int, Sequence[int]]
+    plan: Plan, symbols: Mapping[str, int], given: Mapping[int, Sequence[int]], keeps: bool
 ) -> dict[tuple[NativeSegment, Shapes], ReadyPlan]:
     found: dict[tuple[NativeSegment, Shapes], ReadyPlan] = {}
     for step in plan.steps:
         if isinstance(step.call, ControlFlowCall):
             for body in step.call.bodies.values():
                 with contextlib.suppress(errors.OnnxRuntimeError):  # one that such sizes never come to
-                    found |= _native_plans(body, symbols, {})
+                    found |= _native_plans(body, symbols, {}, keeps)
         segment = step.call.segment if isinstance(step.call, CountedCall) else step.call
         if not isinstance(segment, NativeSegment) or segment.steering_places:
             continue
         shapes = _shapes(plan, step, symbols, given)
         if shapes is not None:
-            found[segment, shapes] = _made(segment, shapes)
+            found[segment, shapes] = _made(segment, shapes, keeps)
     return found
 
 
@@ -81,9 +83,9 @@ def _shapes(plan: Plan, step: Step, symbols: Mapping[str, int], given: Mapping[i
     return tuple(shapes)
 
 
-def _made(segment: NativeSegment, shapes: Shapes) -> ReadyPlan:
+def _made(segment: NativeSegment, shapes: Shapes, keeps: bool = True) -> ReadyPlan:
     try:
-        return segment.plan_for(shapes)
+        return segment.plan_for(shapes) if keeps else segment.plan_apart(shapes)
     except BindingError as error:
         raise error.cause from error
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.compiler.llvm.library import Array, KernelLibrary, library
+from sardonyx.compiler.llvm.library import Array, KernelLibrary, kernels_made, library
 from sardonyx.compiler.llvm.runtime_functions import ask_for, runtime_functions
 from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.constant_memory import HeldConstant
@@ -18,6 +18,7 @@ from sardonyx.runtime.memory.result_pool import PoolCode, ResultPool, result_poo
 from sardonyx.runtime.memory.shared_arena import environment_lanes
 from sardonyx.runtime.native.fast_call import CallCode
 from sardonyx.runtime.native.native_segment import NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.native.waits import Waits
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.threads.processors import default_threads, parse_affinities, team_size
 from sardonyx.runtime.threads.team import ExecutorCode, TeamOptions, ThreadTeam, shared_team
@@ -48,6 +49,7 @@ class NativeResources:
         own = LanePool(self.team.threads, None if settings.keeps_arena else 0, applied_limit())
         self.lanes = own if shared is None else shared
         self.results = _result_pool(self._runtime)
+        self.waits = Waits(kernels_made)
 
     def segment(
         self,
@@ -61,7 +63,7 @@ class NativeResources:
         """A segment that runs on them; the arguments are those of `NativeSegment`."""
         resources = self.team, self.lanes, self._call_code, self.results
         keeps = self.settings.keeps_plans
-        return NativeSegment(make_plan, dtypes, names, steering_places, *resources, restricted, held, keeps)
+        return NativeSegment(make_plan, dtypes, names, steering_places, *resources, restricted, held, keeps, self.waits)
 
     def release_memory(self) -> None:
         """Give the arenas that no run uses back to the system."""

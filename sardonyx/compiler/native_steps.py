@@ -23,6 +23,7 @@ from sardonyx.runtime.memory.constant_memory import passing
 from sardonyx.runtime.memory.memory import MemoryLimitError, ahead_of_run
 from sardonyx.runtime.native.counted_call import CountedCall
 from sardonyx.runtime.native.native_segment import BindingError, NativeSegment, ReadyPlan, Shapes
+from sardonyx.runtime.native.waits import note_plan
 from sardonyx.runtime.plan import Step
 from sardonyx.runtime.trace import Work, type_shape
 
@@ -136,6 +137,7 @@ class NativeSteps:
                 bound = kernel.bind(dtypes, shapes, contents)
             except OperationError as error:
                 raise BindingError(error.cause, self._work(error.bound, compilation, {})) from error
+            note_plan()
             faults = tuple(_describer(fault) for fault in bound.faults)
             return ReadyPlan(bound.plan, bound.outputs, {}, list, faults, bound.plan.nanoseconds or 0, BoundNode(bound))
 
@@ -167,6 +169,7 @@ class NativeSteps:
                 bound, known = segment.bind(shapes, contents)
             except OperationError as error:
                 raise BindingError(error.cause, self._work(error.bound, compilation, {})) from error
+            note_plan()
             return ReadyPlan(
                 bound.plan,
                 _outputs(bound, known, len(segment.outputs)),

@@ -281,7 +281,7 @@ class Segment:
             results, known = self._made(walk.value)
             if not _are_whole(results):
                 return None
-            plan = outline.plan(walk, self.settings.flush_denormals)
+            plan, constant_words = outline.plan(walk, self.settings.flush_denormals)
         except OverflowError:  # a size that exceeds 64 bits
             return None
         described = tuple([(tensor.dtype, tensor.shape) for tensor in results])
@@ -293,7 +293,7 @@ class Segment:
                 for place, (operation, _) in enumerate(walk.faults)
             ]
         )
-        return Bound(plan, described, steps, faults, alike=outline.steps), known
+        return Bound(plan, described, steps, faults, alike=outline.steps, constant_words=constant_words), known
 
     def _describe(
         self, shapes: Sequence[Sequence[int]], contents: Sequence[Array], place: int, number: int

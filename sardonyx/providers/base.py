@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sardonyx.compiler.planner import Compilation
     from sardonyx.graph.partition import Claims, Partition
     from sardonyx.ops.framework.inference import Inference
+    from sardonyx.runtime.native.waits import Waits
     from sardonyx.runtime.plan import Step
 
 
@@ -59,6 +60,11 @@ class ExecutionProvider(abc.ABC):
     def end_session(self) -> None:
         """The session is gone: end its threads and give its memory back, whoever still has parts of it."""
         return
+
+    @property
+    def waits(self) -> Waits | None:
+        """The waits of the session's runs for what compiles; None where this provider compiles nothing in runs."""
+        return None
 
     def code_bytes(self, addresses: Collection[int]) -> int:
         """Bytes of machine code of those functions of native plans, by their addresses, that are this provider's."""

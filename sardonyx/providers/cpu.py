@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sardonyx.compiler.planner import Compilation
     from sardonyx.graph.partition import Claims, Partition
     from sardonyx.ops.framework.inference import Inference
+    from sardonyx.runtime.native.waits import Waits
     from sardonyx.runtime.plan import Step
     from sardonyx.runtime.settings import RunSettings
 
@@ -46,6 +47,10 @@ class CPUExecutionProvider(ExecutionProvider):
 
     def code_bytes(self, addresses: Collection[int]) -> int:
         return 0 if self._resources is None else self._resources.library.code_bytes(addresses)
+
+    @property
+    def waits(self) -> Waits | None:
+        return None if self._resources is None else self._resources.waits
 
     @property
     def library(self) -> KernelLibrary:

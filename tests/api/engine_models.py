@@ -11,14 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as ort
-from sardonyx.api.engines import engine_keeper, engine_store, live_models
+from sardonyx.api.engines import engine_keeper, engine_store, kept_engine, live_models
 from sardonyx.runtime import file_state
 from sardonyx.runtime.files.engine_file import SealedEngine, map_sealed
 from sardonyx.runtime.files.opening import open_file
 
 ROWS, WIDTH, OUT = 50, 24, 40
 
-IDS = np.random.default_rng(9).integers(0, ROWS, 64)
+IDS = np.random.default_rng(9).integers(0, ROWS, 70)
 
 
 def write_model(path: Path, seed: int = 0, *, external: str = "") -> dict[str, np.ndarray]:
@@ -62,12 +62,14 @@ def expected(constants: dict[str, np.ndarray], ids: np.ndarray) -> np.ndarray:
 
 def keeps_every_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines and vouchers lie here; every model has one, however young and quickly made, and no session takes what
-    another one has in memory."""
+    another one has in memory, or makes plans for sizes that nobody asks for."""
     monkeypatch.setenv("SARDONYX_CACHE", str(folder))
     monkeypatch.setattr(engine_store, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(file_state, "SETTLED_SECONDS", -3600.0)
     monkeypatch.setattr(engine_keeper, "GATHER_SECONDS", 0.0)
     monkeypatch.setattr(live_models, "find", lambda store: None)
+    monkeypatch.setattr(engine_keeper, "wants_sizes", lambda request: False)
+    monkeypatch.setattr(kept_engine, "wants_sizes", lambda request: False)
 
 
 def engines_in(cache: Path) -> Path:

@@ -66,7 +66,7 @@ def test_no_engine_is_begun_when_the_process_ends(
     constants = write_model(tmp_path / "model.onnx")
     ended = threading.Event()
     ended.set()
-    monkeypatch.setattr(engine_keeper, "_AT_END", ended)  # a thread that is started so late may never begin
+    monkeypatch.setattr(engine_keeper, "AT_END", ended)  # a thread that is started so late may never begin
     check(session(tmp_path / "model.onnx"), constants, 7)
     wait()
     assert not list(folder.glob("*.engine"))

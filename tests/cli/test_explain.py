@@ -308,7 +308,18 @@ def test_json_has_stable_keys(command: Command, block: Path) -> None:
     assert report["assumed"] == {"rows": 1}
     assert sorted(report) == [
         *("arena_bytes", "assumed", "ceilings", "constant_bytes", "declined", "inputs", "kernels", "known", "model"),
-        *("open_ifs", "overridable", "packed_bytes", "problem", "rewrites", "rows", "run_us", "runs", "scratch_bytes"),
+        *(
+            "new_sizes",
+            "open_ifs",
+            "overridable",
+            "packed_bytes",
+            "problem",
+            "rewrites",
+            "rows",
+            "run_us",
+            "runs",
+            "scratch_bytes",
+        ),
         *("threads", "totals", "views", "why"),
     ]
     assert report["problem"] is None

@@ -13,11 +13,14 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.compiler.llvm.library import library
+from sardonyx.compiler.stored import sized_plans
 from sardonyx.compiler.stored import stored_plan as subject
-from sardonyx.compiler.stored.stored_plan import NotStorableError, StoredPlans, stored_plans
+from sardonyx.compiler.stored.constant_places import NotStorableError, constant_places
+from sardonyx.compiler.stored.stored_plan import StoredPlans, stored_plans
 from sardonyx.runtime.files.opening import map_file
 from sardonyx.runtime.memory.mapped_pages import MappedRange, mapped_ranges
 from sardonyx.runtime.native.native_segment import NativeSegment, PlanKey, ReadyPlan
+from tests.api.size_models import session, write_transformer
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -67,7 +70,7 @@ def test_constants_keep_the_memory_that_they_read() -> None:
 def test_another_address_is_refused() -> None:
     ready = ready_plan()
     words = ready.plan.words.copy()
-    given = {word for word, _, _ in subject.constant_places(ready.source.bound)} | set(ready.plan.fixups[:, 0].tolist())
+    given = {word for word, _, _ in constant_places(ready.source.bound)} | set(ready.plan.fixups[:, 0].tolist())
     free = next(word for word in range(len(words)) if word not in given)
     words[free] = ready.plan.address
     with pytest.raises(NotStorableError, match="takes an address as a number"):
@@ -77,7 +80,7 @@ def test_another_address_is_refused() -> None:
 def test_a_plan_unlike_its_steps_is_refused() -> None:
     ready = ready_plan()
     words = ready.plan.words.copy()
-    words[subject.constant_places(ready.source.bound)[0][0]] += 64
+    words[constant_places(ready.source.bound)[0][0]] += 64
     with pytest.raises(NotStorableError, match="does not follow its steps"):
         stored(replace(ready, plan=replace(ready.plan, words=words)))
 
@@ -129,3 +132,35 @@ def test_mapped_files_are_found(tmp_path: Path) -> None:
     assert found.offset == 0
     part = view[mmap.PAGESIZE : 2 * mmap.PAGESIZE]
     assert subject._range(part, address + 2 * mmap.PAGESIZE, [found]).file == found
+
+
+def test_memory_of_overlapping_arrays_counts_once() -> None:
+    extent = sized_plans._Extent()
+    for low, high, nbytes in ((100, 200, 100), (300, 400, 200), (150, 180, 200), (190, 310, 300), (500, 501, 301)):
+        extent.add(low, high)
+        assert extent.nbytes == nbytes
+    extent.add(0, 1000)
+    assert extent.nbytes == 1000
+
+
+def test_a_plan_without_steps_is_kept_with_the_constants_that_it_has(tmp_path: Path) -> None:
+    """Constants that depend on sizes are made anew where the steps of such a plan are bound."""
+    write_transformer(tmp_path / "model.onnx")
+    made = session(tmp_path / "model.onnx", {"sardonyx.engine_cache": "0"})
+    (step,) = made._session().plan.steps
+    assert isinstance(step.call, NativeSegment)
+    plans = {}
+    for length in (5, 9, 16, 23):
+        shapes = tuple((1, length) for _ in step.call.names)
+        plans[PlanKey(0, shapes)] = step.call.plan_for(shapes)
+    assert any(ready.source.bound.constant_words is not None for ready in plans.values())
+    for ready in plans.values():
+        bound = ready.source.bound
+        if bound.constant_words is None:
+            continue
+        places = subject._places_of(ready)
+        assert [word for word, _, _ in places] == bound.constant_words.tolist()
+        for word, array, address in places:
+            low, high = np.lib.array_utils.byte_bounds(array)
+            assert low <= address <= high
+            assert ready.plan.words[word] == address

@@ -25,7 +25,8 @@ class Built:
     `live` is held as long as the session; with `borrows`, the plans are those of another one. `again` builds the same
     model for another request, whatever its files are by now; without it they must be as they were. `states` are
     those of the model's files where engines of it may be kept. `in_place` are inputs with the outputs that may lie in
-    their memory. `maps` are the model's files of which weights are read where they lie."""
+    their memory. `maps` are the model's files of which weights are read where they lie. `coverage` says for how many
+    sizes an engine has plans, by its profiles."""
 
     signature: Signature
     plan: Plan
@@ -43,3 +44,4 @@ class Built:
     states: Mapping[str, Sequence[int]] | None = None
     in_place: Sequence[Sequence[str]] = ()
     maps: Sequence[FileMap] = ()
+    coverage: Sequence[Mapping[str, Any]] = ()

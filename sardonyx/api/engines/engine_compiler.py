@@ -31,14 +31,16 @@ from sardonyx.api.engines.compiled_engine import (
     source_content,
 )
 from sardonyx.api.engines.engine_parts import engine_parts, program_of
+from sardonyx.api.engines.engine_sizes import Coverage, SizePlanner, Tell
 from sardonyx.api.engines.engine_store import package_state
 from sardonyx.api.engines.shape_profiles import LARGEST, LEAST, USUAL, Profile
+from sardonyx.api.options import config_keys
 from sardonyx.api.options.run_settings import run_settings
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.compiler.bound_plan import native_plans
 from sardonyx.compiler.llvm.library import generator_version
 from sardonyx.compiler.llvm.target import host_target
-from sardonyx.compiler.stored.stored_plan import NotStorableError
+from sardonyx.compiler.stored.constant_places import NotStorableError
 from sardonyx.compiler.stored.stored_program import StoredProgram
 from sardonyx.light_dataclass import dataclass
 from sardonyx.providers.cpu import CPUExecutionProvider
@@ -46,6 +48,10 @@ from sardonyx.runtime.files.engine_file import Sections, write_sealed
 from sardonyx.runtime.files.opening import is_own, open_file, scratch_folder
 from sardonyx.runtime.memory.mapped_pages import map_open_file
 from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
+
+# Of how many sizes in the ranges of its profiles an engine has plans at most, and the seconds that they may take.
+MOST_SIZES = "sardonyx.engine_sizes"
+SECONDS = "sardonyx.engine_sizes_seconds"
 
 _MODEL = "model.onnx"
 _SAVED_FILE = "session.optimized_model_external_initializers_file_name"
@@ -57,12 +63,14 @@ class NotCompilableError(errors.NotImplemented):
 
 @dataclass(frozen=True)
 class Summary:
-    """What an engine holds: the bytes of its sections, its profiles, how many kernels; `content` describes it."""
+    """What an engine holds: the bytes of its sections, its profiles, of how many of their sizes it has plans, how many
+    kernels; `content` describes it."""
 
     path: Path
     nbytes: int
     sections: Mapping[str, int]
     profiles: Sequence[Profile]
+    coverage: Sequence[Coverage]
     kernels: int
     content: Mapping[str, Any]
 
@@ -73,17 +81,22 @@ def compile_engine(
     options: SessionOptions | None = None,
     profiles: Sequence[Profile] | None = None,
     sizes: Mapping[str, int] | None = None,
+    tell: Tell | None = None,
 ) -> Summary:
-    """Write the engine of a model to a file, with a plan for the usual shapes of each profile.
+    """Write the engine of a model to a file, with plans for the sizes of each profile that the model takes.
 
     Without `profiles` those of the options' ``sardonyx.engine_profiles`` count, or else one shape, in which symbolic
-    dimensions are those of `sizes`, or 1. The least and largest shapes of a profile are tried, so that the model is
-    known to take them. NotCompilableError where a step of the model cannot be made again in another process;
-    InvalidArgument for a profile that does not fit; `Fail` where the file cannot be written.
+    dimensions are those of `sizes`, or 1. The least, usual and largest shapes of a profile are tried first, so that the
+    model is known to take them; the usual ones always have a plan, others as far as ``sardonyx.engine_sizes`` and
+    ``sardonyx.engine_sizes_seconds`` allow. `tell` hears how many are made of how many.
+
+    NotCompilableError where a step of the model cannot be made again in another process; InvalidArgument for a profile
+    that does not fit; `Fail` where the file cannot be written.
     """
     target = Path(path)
     options = SessionOptions() if options is None else options
     logger = log.Logger(options.logid, options.log_severity_level)
+    config_keys.check({key: options._config[key] for key in (MOST_SIZES, SECONDS) if key in options._config}, logger)
     if options.has_providers() and set(options._providers) - {CPUExecutionProvider.name}:
         raise errors.NotImplemented(f"engines are made for the CPU, not for {', '.join(options._providers)}")
     try:
@@ -91,7 +104,8 @@ def compile_engine(
             scratch = Path(folder)
             files = _optimise(source, options, scratch, logger)
             built, sections = _compiled(options, scratch, logger)
-            return _write(target, built, sections, files, options, _profiles(built, options, profiles, sizes), scratch)
+            asked = _profiles(built, options, profiles, sizes)
+            return _write(target, built, sections, files, options, asked, scratch, tell)
     except OSError as error:
         raise errors.Fail(f"the engine {target} cannot be written: {error.strerror or error}") from error
 
@@ -154,12 +168,17 @@ def _write(
     options: SessionOptions,
     profiles: Sequence[Profile],
     scratch: Path,
+    tell: Tell | None,
 ) -> Summary:
     weights = str(scratch / WEIGHTS)
     try:
         program = program_of(built)
         plans = _plans(built, program, profiles)
-        content, parts = engine_parts(built, program, plans, [weights])
+        config = options._config
+        most, seconds = config_keys.number(config, MOST_SIZES), config_keys.number(config, SECONDS)
+        planner = SizePlanner(built, program, most, seconds, tell)
+        coverage = [planner.cover(profile) for profile in profiles]
+        content, parts = engine_parts(built, program, plans, [weights], planner.plans)
     except NotStorableError as error:
         raise NotCompilableError(f"the model cannot be kept as an engine: {error}") from error
     settings = run_settings(options)
@@ -173,12 +192,13 @@ def _write(
         "options": session_content(options),
         "source": source_content(files),
         "profiles": [profile.content() for profile in profiles],
+        "coverage": [one.content() for one in coverage],
     }
     all_sections = {**parts, **sections}
     note_made(write_sealed(target, content, all_sections))
     sizes = {name: sum(part.nbytes for part in parts) for name, parts in all_sections.items()}
     kernels = len(content["kernels"])
-    return Summary(target, target.stat().st_size, sizes, profiles, kernels, content)
+    return Summary(target, target.stat().st_size, sizes, profiles, coverage, kernels, content)
 
 
 def _plans(built: Built, program: StoredProgram, profiles: Sequence[Profile]) -> dict[PlanKey, ReadyPlan]:

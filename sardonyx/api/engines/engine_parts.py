@@ -9,7 +9,8 @@ from sardonyx.api.building.built import Built
 from sardonyx.api.engines.stored_session import segment_of, signature_content
 from sardonyx.compiler.llvm.library import library
 from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, OF_PROGRAMS
-from sardonyx.compiler.stored.stored_plan import NotStorableError as NotStorableError
+from sardonyx.compiler.stored.constant_places import NotStorableError as NotStorableError
+from sardonyx.compiler.stored.sized_plans import SizedPlans
 from sardonyx.compiler.stored.stored_plan import stored_plans
 from sardonyx.compiler.stored.stored_program import StoredProgram, stored_program
 from sardonyx.providers.cpu import CPUExecutionProvider
@@ -26,14 +27,20 @@ def program_of(built: Built) -> StoredProgram:
 
 
 def engine_parts(
-    built: Built, program: StoredProgram, plans: Mapping[PlanKey, ReadyPlan], files: Sequence[str]
+    built: Built,
+    program: StoredProgram,
+    plans: Mapping[PlanKey, ReadyPlan],
+    files: Sequence[str],
+    sized: SizedPlans | None = None,
 ) -> tuple[dict[str, Any], Sections]:
     """What is said of every engine, and what lies behind that."""
     (provider,) = built.providers
     assert isinstance(provider, CPUExecutionProvider)
     runtime = library(provider.settings.kernels, "runtime")
-    functions = OF_PROGRAMS if segment_of(built.plan) is None else OF_EVERY_SESSION
-    stored = stored_plans(plans, provider.library, runtime, files, program.constants, functions)
+    # Outputs that are known before a run are copied in a chain.
+    is_chained = segment_of(built.plan) is None or any(plan.known for plan in plans.values())
+    functions = OF_PROGRAMS if is_chained else OF_EVERY_SESSION
+    stored = stored_plans(plans, provider.library, runtime, files, program.constants, functions, sized)
     content = {
         "signature": signature_content(built.signature),
         "program": program.content,

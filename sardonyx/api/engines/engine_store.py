@@ -18,7 +18,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,12 +44,15 @@ from sardonyx.runtime.files.engine_file import (
 from sardonyx.runtime.files.opening import is_private, open_shared
 from sardonyx.runtime.files.own_files import ENGINE, MISS, MISSES, remove_own
 from sardonyx.runtime.files.vouchers import Vouchers
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.mapped_pages import named_path
 from sardonyx.runtime.native.native_segment import PlanKey
 from sardonyx.runtime.settings import RunSettings
 from sardonyx.runtime.threads.processors import default_threads
 
 KEY = "sardonyx.engine_cache"
+# Whether engines get plans for sizes that nobody has run, in the background.
+NEW_SIZES = "sardonyx.engine_new_sizes"
 
 # Sessions that are made more quickly have no engine.
 LEAST_SECONDS = 0.05
@@ -62,6 +65,7 @@ _MISSED_SECONDS = 30 * 86400.0
 
 # Session config entries that ask for what only the ordinary way does.
 _REFUSED = ("session.disable_cpu_ep_fallback", "session.record_ep_graph_assignment_info", "ep.context_enable")
+_MEMORY_LIMIT = "sardonyx.memory_limit"
 _LARGEST = "session.max_shape_override"
 
 # What makes the description and the sections of an engine with these plans.
@@ -81,6 +85,25 @@ def only_runs(request: SessionRequest) -> bool:
     if request.logger.is_enabled(log.Severity.VERBOSE) or any(is_on(config, key) for key in _REFUSED):
         return False
     return is_on(config, KEY) and not config.get(_LARGEST)
+
+
+def wants_sizes(request: SessionRequest) -> bool:
+    """Whether a session's engine gets plans for new sizes: not where its memory, or that of the process, is limited."""
+    config = request.options._config
+    return is_on(config, NEW_SIZES) and not config.get(_MEMORY_LIMIT) and not address_space.is_scarce()
+
+
+def shapes_of(names: Sequence[str], inputs: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes of those inputs of a run that are tensors, by name."""
+    return {name: one.shape for name, one in zip(names, inputs, strict=True) if isinstance(one, np.ndarray)}
+
+
+class _Kept(NamedTuple):
+    """An engine: its plans, whether it has others for new sizes, and near to which shapes of inputs."""
+
+    keys: list[PlanKey]
+    is_covering: bool
+    ran: list[dict[str, tuple[int, ...]]]
 
 
 class EngineStore:
@@ -149,9 +172,12 @@ class EngineStore:
             return False
         return all(file_state(path) == state for path, state in files.items())
 
-    def keep(self, states: Mapping[str, Sequence[int]], keys: Sequence[PlanKey], make: Make) -> bool:
+    def keep(
+        self, states: Mapping[str, Sequence[int]], keys: Sequence[PlanKey], make: Make, *, covers: bool = False
+    ) -> bool:
         """Write an engine of a model that was made of files in these states, with these plans, the latest of a segment
-        first, and with those that it had; whether that was possible, and nobody else has or does.
+        first, and with those that it had; whether that was possible, and nobody else has or does. What `covers` new
+        sizes takes the place of anything, and nothing else takes that place: who does not yet will write again.
 
         Not where a path leads to another file by now, be it one that has long been so, as behind a renamed folder."""
         if self.settled(list(states)) != states or self._is_given_up():
@@ -159,20 +185,27 @@ class EngineStore:
         with only_writer(self._path) as alone:
             if not alone:
                 return False
-            kept = self._kept_keys()
-            if kept is not None and set(keys) <= set(kept):
+            kept = self._kept()
+            if kept is not None and not covers and (kept.is_covering or set(keys) <= set(kept.keys)):
                 return False
-            made, sections = make(_latest([*keys, *(kept or ())]))
+            made, sections = make(_latest([*keys, *(() if kept is None else kept.keys)]))
             return write_engine(self._path, {**made, "key": self._key, "files": states}, sections)
 
-    def _kept_keys(self) -> list[PlanKey] | None:
-        """The plans that the engine has which is there; None where there is none of what the model is now."""
+    def ran(self) -> list[dict[str, tuple[int, ...]]]:
+        """Shapes of inputs near to which the engine that is there has plans, the latest first."""
+        kept = self._kept()
+        return [] if kept is None else kept.ran
+
+    def _kept(self) -> _Kept | None:
+        """The engine that is there; None where there is none of what the model is now."""
         content = read_content(self._path)
         if content is None or not self._is_current(content):
             return None
         try:
-            return list(dict.fromkeys(map(key_of, content["plans"])))
-        except (LookupError, TypeError, ValueError):  # whatever this is, it does not stand in the way of a new one
+            keys = list(dict.fromkeys(map(key_of, content["plans"])))
+            ran = [{str(name): tuple(shape) for name, shape in one.items()} for one in content["ran"]]
+            return _Kept(keys, bool(content["coverage"]), ran)
+        except (AttributeError, LookupError, TypeError, ValueError):  # it does not stand in the way of a new one
             return None
 
     def settled(self, files: Sequence[str]) -> dict[str, list[int]] | None:

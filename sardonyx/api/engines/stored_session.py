@@ -7,6 +7,7 @@ without an engine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import weakref
@@ -28,8 +29,10 @@ from sardonyx.providers.cpu import CPUExecutionProvider
 from sardonyx.runtime.dtype_names import dtype_called
 from sardonyx.runtime.files.engine_file import Bytes, Engine
 from sardonyx.runtime.forks import free_in_child, whole
+from sardonyx.runtime.memory import address_space
 from sardonyx.runtime.memory.constant_memory import HeldConstant
-from sardonyx.runtime.native.native_segment import NativeSegment, PlanKey, ReadyPlan, Shapes
+from sardonyx.runtime.native.native_segment import NEW_SIZES_REMEDY, NativeSegment, PlanKey, ReadyPlan, Shapes
+from sardonyx.runtime.native.waits import described, note_model
 from sardonyx.runtime.plan import Plan
 from sardonyx.runtime.settings import RunSettings
 
@@ -69,7 +72,10 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
     tables, constants = sections["tables"], sections["constants"]
 
     def plan_again(key: PlanKey) -> ReadyPlan:
-        return later.segment(key.segment).plan_of(key)
+        sizes = described(program["segments"][key.segment]["names"], key.shapes)
+        what = f"Compiling for new sizes ({sizes}), for which the engine has no plan,"
+        with address_space.telling(what, NEW_SIZES_REMEDY):
+            return later.segment(key.segment, what).plan_of(key)
 
     try:
         stored = RestoredPlans(content, tables, constants, resources.library, origin.mapped, plan_again)
@@ -85,7 +91,7 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
                 segment.forget_plans()
         later.note_missed(origin.on_missed)
 
-    def segment_of_number(number: int, described: Mapping[str, Any]) -> NativeSegment:
+    def segment_of_number(number: int, said: Mapping[str, Any]) -> NativeSegment:
         def make_plan(given: Shapes, contents: Sequence[Array]) -> ReadyPlan:
             key = PlanKey(number, given, tuple(array.tobytes() for array in contents))
             known = held[0].plan(key) if held else None
@@ -95,17 +101,16 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
             return known
 
         def restricted(places: Sequence[int]) -> tuple[NativeSegment, Sequence[int]]:
-            part = later.segment(number).restricted(places)
+            what = "Compiling for fewer outputs, for which the engine has no plan,"
+            part = later.segment(number, what).restricted(places)
             missed()
             return part
 
         def constants_now() -> Iterable[HeldConstant]:
-            return held[0].held_constants() if held else later.segment(number).held()
+            return held[0].held_constants() if held else later.segment(number, "Compiling the model").held()
 
-        dtypes = [dtype_called(name) for name in described["dtypes"]]
-        return resources.segment(
-            make_plan, dtypes, described["names"], described["steering"], restricted, constants_now
-        )
+        dtypes = [dtype_called(name) for name in said["dtypes"]]
+        return resources.segment(make_plan, dtypes, said["names"], said["steering"], restricted, constants_now)
 
     segments = [segment_of_number(*numbered) for numbered in enumerate(program["segments"])]
     alive.update(segments)
@@ -120,7 +125,20 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         is_stored=True,
         open_ifs=content.get("open_ifs", ()),
         in_place=content.get("in_place", ()),
+        coverage=content.get("coverage") or (),
     )
+
+    def renew(engine: Engine) -> None:
+        """Take plans from another engine of the same model."""
+        content, sections = engine.content, engine.sections
+        if content["program"] != program or not held:
+            return
+        adopt_image(content["image"], sections["image"], homes)
+        given = content, sections["tables"], sections["constants"], resources.library, origin.mapped, plan_again
+        with contextlib.suppress(NotRestorableError):
+            held[0] = RestoredPlans(*given)
+
+    later.renew_plans = renew
     return built, later
 
 
@@ -133,39 +151,46 @@ class LaterSession:
         self._built: Built | None = None
         self._segments: Sequence[NativeSegment] | None = None
         self.has_missed = False  # whether something came from the model that the engine has not
+        self.renew_plans: Callable[[Engine], None] = lambda engine: None
         self._lock = free_in_child(threading.Lock())
 
-    def built(self) -> Built:
-        """What the model is made into."""
+    def built(self, what: str = "Compiling the model of an engine") -> Built:
+        """What the model is made into; `Fail` where there is no room for `what` needs that."""
         with whole(), self._lock:
             if self._built is None:
-                self._require_room()
+                self.require_room(what)
                 self._built = self._build()
+                note_model()
             return self._built
 
     @staticmethod
-    def _require_room() -> None:
-        late_build.require_room(
-            "Compiling for sizes, or outputs, that the engine has no plan for",
-            ", compile the engine for them (sardonyx.engine_profiles), or let the session load what compiles when it "
-            "is made (sardonyx.engine_compiler)",
-        )
+    def require_room(what: str) -> None:
+        """`Fail` where there is no room for what loads and compiles models, which `what` needs."""
+        late_build.require_room(what, NEW_SIZES_REMEDY)
 
-    def segment(self, number: int) -> NativeSegment:
-        """A segment of that; `Fail` where it is not like the engine's."""
-        if self._segments is None:
-            self._require_room()  # before any of it is imported: a module that is half made stays so
+    def renew(self, engine: Engine) -> None:
+        """Take the plans of an engine that was made of this session, and let it go unless runs needed it."""
+        with whole(), self._lock:
+            self.renew_plans(engine)
+            if not self.has_missed:
+                self._built = self._segments = None
+
+    def segment(self, number: int, what: str) -> NativeSegment:
+        """A segment of that; `Fail` where it is not like the engine's, or there is no room for `what` needs it."""
+        segments = self._segments
+        if segments is None:
+            self.require_room(what)  # before any of it is imported: a module that is half made stays so
             from sardonyx.api.engines.engine_parts import program_of
-            from sardonyx.compiler.stored.stored_plan import NotStorableError
+            from sardonyx.compiler.stored.constant_places import NotStorableError
 
             try:
-                found = program_of(self.built())
+                found = program_of(self.built(what))
             except NotStorableError:
                 found = None
             if found is None or json.loads(json.dumps(found.content)) != self._program:
                 raise errors.Fail("the model is not the one that this session began with: make the session anew")
-            self._segments = found.segments
-        return self._segments[number]
+            segments = self._segments = found.segments
+        return segments[number]
 
     def note_missed(self, tell: Callable[[], None]) -> None:
         """Call a function, the first time."""

@@ -19,10 +19,12 @@ from sardonyx.api.building.compiled_model import name_of_if
 from sardonyx.api.core_session import CoreSession
 from sardonyx.api.explaining.explained_plan import Subject, explained
 from sardonyx.api.explaining.explanation_records import (
+    Coverage,
     Declined,
     Diagnosis,
     Explanation,
     Knob,
+    NewSizes,
     OpenIfs,
     Overridable,
     Row,
@@ -38,10 +40,12 @@ if TYPE_CHECKING:
     from sardonyx.api.session import InferenceSession
 
 __all__ = [
+    "Coverage",
     "Declined",
     "Diagnosis",
     "Explanation",
     "Knob",
+    "NewSizes",
     "OpenIfs",
     "Overridable",
     "Row",
@@ -78,7 +82,7 @@ def explain(
     outer = session._session()
     core = outer.without_engine()
     if not binds:
-        return _unbound(Subject.of_session(core))
+        return _unbound(Subject.of_session(core), outer)
     if feeds is None and runs:
         raise errors.InvalidArgument("explain: to run the model takes feeds")
     given = dict(outer.latest_sizes) if feeds is None and shapes is None else {}
@@ -91,18 +95,31 @@ def explain(
     except RefusedError as error:  # a run goes on with the plan for all sizes then
         subject, open_ifs = general, OpenIfs(general.compiled.open_ifs, note=f"these inputs come to {error.message}")
         found = explained(subject, feeds, given, runs)
-    found.open_ifs = open_ifs
+    found.open_ifs, found.new_sizes = open_ifs, _new_sizes(outer)
     found.overridable = overridable(subject, found)
     if why:
         found.why = Why(knobs(subject, found, feeds), troubles(outer, subject, found, feeds))
     return found
 
 
-def _unbound(general: Subject) -> Explanation:
+def _unbound(general: Subject, session: CoreSession) -> Explanation:
     found = explained(general, None, {}, binds=False)
+    found.new_sizes = _new_sizes(session)
     names = general.compiled.open_ifs
     found.open_ifs = OpenIfs(names, note="no sizes are given") if names else None
     return found
+
+
+def _new_sizes(session: CoreSession) -> NewSizes:
+    waits = session.waits
+    return NewSizes(
+        engine=session._is_stored,
+        coverage=tuple([Coverage(one["sizes"], one["covered"], one["reason"]) for one in session.coverage]),
+        waits=sum(one.count for one in waits),
+        waited_ms=1e3 * sum(one.seconds for one in waits),
+        kernels=sum(one.kernels for one in waits),
+        latest=tuple([str(wait) for one in waits for wait in one.latest]),
+    )
 
 
 def _of_sizes(

@@ -112,6 +112,32 @@ class OpenIfs:
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """Of so many `sizes` that an engine was to have plans for, how many have one; `reason` says why others do not."""
+
+    sizes: int
+    covered: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class NewSizes:
+    """What a session does where sizes of its inputs are new.
+
+    engine: whether it begins from an engine, whose plans need no compiler. coverage: for how many sizes that has plans,
+        by its profiles. waits: how many runs waited for what compiles, for `waited_ms` milliseconds together; meanwhile
+        `kernels` were compiled or loaded. latest: each of the last of these runs in words.
+    """
+
+    engine: bool
+    coverage: tuple[Coverage, ...]
+    waits: int
+    waited_ms: float
+    kernels: int
+    latest: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Turned:
     """What a session would be with another value of one knob.
 
@@ -173,6 +199,7 @@ class Explanation:
     run_us: the median of whole runs, of which there were `runs`.
     overridable: initializers that callers may override, and which optimisations that costs; None where there are none.
     open_ifs: Ifs that ask for sizes, and what these decide; None where there are none.
+    new_sizes: what the session does about new sizes, and how long its runs have waited for what compiles.
     why: what the knobs of the session did, and its troubles, where somebody asked for them.
     """
 
@@ -193,6 +220,7 @@ class Explanation:
     run_us: float | None = None
     overridable: Overridable | None = None
     open_ifs: OpenIfs | None = None
+    new_sizes: NewSizes | None = None
     why: Why | None = None
 
     @property

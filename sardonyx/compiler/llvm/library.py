@@ -323,6 +323,11 @@ _LIBRARIES_LOCK = threading.Lock()
 Purpose = Literal["models", "runtime"]
 
 
+def kernels_made() -> int:
+    """How many kernels this process has compiled, or taken from the cache one by one."""
+    return sum([one.counts.compiled + one.counts.from_cache for one in list(_LIBRARIES.values())])
+
+
 def library(variant: str = "", purpose: Purpose = "models") -> KernelLibrary:
     """The process's library for this machine, or for the instruction set `variant` of it.
 

@@ -270,8 +270,9 @@ class Outline:
                 layout.barriers[key] = found
         return found
 
-    def plan(self, walk: Walk | RoutedWalk, flush_denormals: bool) -> NativePlan:
-        """The plan for the sizes of a walk whose pieces have the topologies of the sample's."""
+    def plan(self, walk: Walk | RoutedWalk, flush_denormals: bool) -> tuple[NativePlan, Words]:
+        """The plan for the sizes of a walk whose pieces have the topologies of the sample's, and which of its words
+        are addresses of constants."""
         numbers = walk.numbers
         count, step, word, offset, size, address = self._rows
         needed = np.zeros(len(self._base), np.int64)
@@ -294,11 +295,12 @@ class Outline:
         places = numbers[word] + starts[self._place_owner]
         addresses = numbers[offset] + base[self._places]
         words = np.frombuffer(bytearray(b"".join(map(walk.words.__getitem__, self._kinds))), np.int64)
-        words[places[self._constant_places]] = addresses[self._constant_places]
+        constant_words = places[self._constant_places]
+        words[constant_words] = addresses[self._constant_places]
         fixups = np.empty((len(self._moving_places), FIXUP_WORDS), np.int64)
         fixups[:, 0], fixups[:, 1] = places[self._moving_places], self._moving_bases
         fixups[:, 2] = addresses[self._moving_places]
-        return NativePlan(
+        plan = NativePlan(
             words=words,
             fixups=fixups,
             steps=steps,
@@ -310,6 +312,7 @@ class Outline:
             nanoseconds=round(sum(map(walk.nanoseconds.__getitem__, self._kinds))),
             flush_denormals=flush_denormals,
         )
+        return plan, constant_words
 
 
 def _pieces_by_kind(sample: Sample, kinds: Sequence[int]) -> dict[int, Piece]:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from sardonyx.compiler.llvm.library import KernelLibrary
+from sardonyx.compiler.stored.restored_sizes import RestoredSizes
 from sardonyx.runtime.dtype_names import dtype_called
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.native.native_image import ImageError, NativeImage
 from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
-from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn
+from sardonyx.runtime.native_plan import FIXUP_WORDS, STEP_WORDS, NativePlan, StepColumn, Words
 
 Array = np.ndarray[Any, Any]
 
@@ -80,6 +81,7 @@ class RestoredPlans:
             size = 8 * sum(plan["tables"])
             self._stored[key_of(plan)] = plan, tables[place : place + size]
             place += size
+        self._sizes = RestoredSizes(content["sizes"], tables[place:])
 
     def held_constants(self) -> Iterator[HeldConstant]:
         """What is kept of the model's files, and what was made of that."""
@@ -90,7 +92,12 @@ class RestoredPlans:
     def plan(self, key: PlanKey) -> ReadyPlan | None:
         """The plan of a segment for such inputs; None where there is none."""
         found = self._stored.get(key)
-        return None if found is None else self._restored(key, *found)
+        if found is not None:
+            content, tables = found
+            known = {place: self._array(array) for place, array in content["known"]}
+            return self._restored(key, content, tables.view(np.int64), known)
+        row = self._sizes.find(key)
+        return None if row is None else self._restored(key, *row)
 
     def array(self, number: int) -> Array:
         """One of the arrays that were stored with the plans; nobody writes to it."""
@@ -109,9 +116,9 @@ class RestoredPlans:
         array.flags.writeable = False
         return array
 
-    def _restored(self, key: PlanKey, content: Mapping[str, Any], tables: Bytes) -> ReadyPlan:
+    def _restored(self, key: PlanKey, content: Mapping[str, Any], tables: Words, known: dict[int, Array]) -> ReadyPlan:
         ends = np.cumsum(content["tables"]).tolist()
-        words, fixups, steps, places = np.split(tables.view(np.int64), ends[:-1])
+        words, fixups, steps, places = np.split(tables, ends[:-1])
         places = places.reshape(-1, 3)
         words = words.copy()
         words[places[:, 0]] = self._bases[places[:, 1]] + places[:, 2]
@@ -135,7 +142,7 @@ class RestoredPlans:
         return ReadyPlan(
             plan,
             outputs,
-            {place: self._array(array) for place, array in content["known"]},
+            known,
             lambda: again(key).works(),
             faults,
             plan.nanoseconds or 0,

@@ -3,23 +3,32 @@
 Words of a plan that hold the address of a constant are known from its steps; they become a piece of memory and a place
 in it. Kernels become numbers of entries in an image of their code. Pieces are ranges of bytes: those inside a mapped
 file of the model stay there, the others are written one behind the other. Plans of several shapes share them, whether
-they read the same memory or equal bytes.
+they read the same memory or equal bytes. Those of many sizes are rows of tables beside them (`sized_plans`).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sardonyx.compiler.binding import Array, Bound
+from sardonyx.compiler.binding import Array
 from sardonyx.compiler.llvm.library import KERNEL, KernelLibrary
 from sardonyx.compiler.llvm.linker import NotLinkableError, link
 from sardonyx.compiler.llvm.runtime_functions import OF_EVERY_SESSION, function_key, runtime_functions
 from sardonyx.compiler.native_steps import BoundNode, BoundSegment
+from sardonyx.compiler.stored.constant_places import (
+    LEAST_ADDRESS,
+    NotStorableError,
+    constant_places,
+    dtype_name,
+    places_in,
+)
+from sardonyx.compiler.stored.size_table import Words
+from sardonyx.compiler.stored.sized_plans import SizedPlans
 from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.files.engine_file import Bytes
 from sardonyx.runtime.memory.arena_layout import ALIGNMENT
@@ -28,12 +37,6 @@ from sardonyx.runtime.native.native_segment import PlanKey, ReadyPlan
 from sardonyx.runtime.native_plan import NativePlan, StepColumn
 
 _ALIGNMENT = 2 * ALIGNMENT
-# Numbers below it are sizes, even where a program is mapped there.
-_LEAST_ADDRESS = 1 << 32
-
-
-class NotStorableError(Exception):
-    """Why a plan cannot be kept for another process."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,10 @@ def stored_plans(
     files: Sequence[str],
     arrays: Sequence[Array] = (),
     functions: Sequence[str] = OF_EVERY_SESSION,
+    sized: SizedPlans | None = None,
 ) -> StoredPlans:
-    """Plans for `restored_plan`, and arrays that a run needs besides. `files` are those of the model, by their paths.
+    """Plans for `restored_plan`, those of many sizes, and arrays that a run needs besides. `files` are those of the
+    model, by their paths.
 
     `library` has the kernels, `runtime` the `functions` that run them; where their code cannot be joined into an image,
     a later process finds the kernels by their keys alone. NotStorableError where something in a plan has no meaning in
@@ -72,10 +77,16 @@ def stored_plans(
     places = [_places_of(plan) for plan in plans.values()]
     known = [array for plan in plans.values() for array in plan.known.values()]
     whole = [_whole(array) for array in (*known, *arrays)]
-    own = [one for one in mapped_ranges() if one.path in files]
+    mapped = mapped_ranges()
+    own = [one for one in mapped if one.path in files]
+    sized = sized or SizedPlans()
+    _check_numbers(sized.suspects, mapped)
+    spans = _Spans(sized, own)
     words = [_range(array, address, own) for found in places for _, array, address in found]
+    words += spans.ranges
     ranges, numbers = _joined([*words, *(_range(array, _address(array), own) for array in whole if _has_bytes(array))])
-    homes, pieces, constants = _pieces(ranges, [*whole, *(array for found in places for _, array, _ in found)])
+    owners = [*whole, *(array for found in places for _, array, _ in found), *sized.owners]
+    homes, pieces, constants = _pieces(ranges, owners)
     rest = iter(numbers)
     kernels: dict[int, int] = {}
     tables: list[Bytes] = []
@@ -88,6 +99,11 @@ def stored_plans(
         parts = _tables(ready.plan, table, kernels)
         tables += [array.reshape(-1).view(np.uint8) for array in parts]
         made.append([array.size for array in parts])
+    of_spans = list(itertools.islice(rest, len(spans.ranges)))
+    for function in sized.functions():
+        kernels.setdefault(function, len(kernels))
+    lows = [ranges[number].low for number in of_spans]
+    sizes_content, size_tables = sized.tables(kernels, spans.finder([homes[number] for number in of_spans], lows))
     described = iter([_array_content(array, rest, homes, ranges) for array in whole])
     contents = [
         _plan_content(key, ready, sizes, [[place, next(described)] for place in ready.known])
@@ -100,11 +116,12 @@ def stored_plans(
     content = {
         "kernels": keys,
         "plans": contents,
+        "sizes": sizes_content,
         "arrays": list(described),
         "pieces": [[piece.start, piece.nbytes, piece.file] for piece in pieces],
         "image": image_content,
     }
-    return StoredPlans(content, tables, constants, image)
+    return StoredPlans(content, tables + size_tables, constants, image)
 
 
 def _tables(plan: NativePlan, places: Sequence[tuple[int, int, int]], kernels: dict[int, int]) -> list[Array]:
@@ -121,9 +138,25 @@ def _places_of(ready: ReadyPlan) -> list[tuple[int, Array, int]]:
     """Where a plan holds addresses of constants; NotStorableError where other addresses may be in it."""
     if not isinstance(ready.source, BoundSegment | BoundNode):
         raise NotStorableError("a plan does not say what it was made of")
-    places = constant_places(ready.source.bound)
+    bound = ready.source.bound
+    places = constant_places(bound) if bound.constant_words is None else _places_of_words(ready)
     _check_rest(ready.plan, places)
     return places
+
+
+def _places_of_words(ready: ReadyPlan) -> list[tuple[int, Array, int]]:
+    """The same for a plan that was made without steps, whose own might have other constants: those in the memory that
+    the plan keeps alive."""
+    words, addresses, owners = places_in(ready.plan, ready.source)
+    spans, _ = _joined([_range(array, _address(array), ()) for array in owners])
+    memory = [np.asarray(_Memory(low, high, owners)) for low, high, _ in spans]
+    found = np.searchsorted(np.array([span.low for span in spans], np.int64), addresses, side="right") - 1
+    if any(place < 0 or address > spans[place].high for place, address in zip(found, addresses, strict=True)):
+        raise NotStorableError("a constant lies in memory that the plan does not keep")
+    return [
+        (word, memory[place], address)
+        for word, place, address in zip(words.tolist(), found.tolist(), addresses.tolist(), strict=True)
+    ]
 
 
 def _plan_content(key: PlanKey, ready: ReadyPlan, sizes: Sequence[int], known: Sequence[Any]) -> dict[str, Any]:
@@ -142,7 +175,7 @@ def _plan_content(key: PlanKey, ready: ReadyPlan, sizes: Sequence[int], known: S
         "nanoseconds": plan.nanoseconds,
         "flush_denormals": plan.flush_denormals,
         "faults": len(ready.faults),
-        "outputs": [[_dtype_name(dtype), shape] for dtype, shape in ready.outputs],
+        "outputs": [[dtype_name(dtype), shape] for dtype, shape in ready.outputs],
         "writers": ready.writers(),
     }
 
@@ -167,21 +200,6 @@ def _image(
     return {"slots": image.slots, **entries}, [image.code]
 
 
-def constant_places(bound: Bound) -> list[tuple[int, Array, int]]:
-    """Where the words of a bound plan hold addresses of constants: the word, the constant, the address."""
-    found: list[tuple[int, Array, int]] = []
-    steps = list(bound.steps)
-    first = 0
-    for step in map(steps.__getitem__, bound.order):
-        for word, ref, offset in step.form.places:
-            buffer, start = step.buffers[ref].settled()
-            if buffer.kind == "constant":
-                assert buffer.array is not None
-                found.append((first + word, buffer.array, buffer.address + start + offset))
-        first += len(step.form.words) // 8
-    return found
-
-
 def _check_rest(plan: NativePlan, places: Sequence[tuple[int, Array, int]]) -> None:
     """NotStorableError unless the words agree with the places, and no other word is an address."""
     words = plan.words
@@ -191,10 +209,15 @@ def _check_rest(plan: NativePlan, places: Sequence[tuple[int, Array, int]]) -> N
             raise NotStorableError("the plan does not follow its steps")
         rest[word] = False
     rest[plan.fixups[:, 0]] = False
-    for range_ in mapped_ranges():
-        if not _LEAST_ADDRESS <= range_.start < range_.end < 1 << 63:
+    _check_numbers(words[rest], mapped_ranges())
+
+
+def _check_numbers(numbers: Words, mapped: Sequence[MappedRange]) -> None:
+    """NotStorableError where one of the numbers lies in memory that is mapped."""
+    for range_ in mapped:
+        if not LEAST_ADDRESS <= range_.start < range_.end < 1 << 63:
             continue
-        if (rest & (words >= range_.start) & (words < range_.end)).any():
+        if ((numbers >= range_.start) & (numbers < range_.end)).any():
             raise NotStorableError("a kernel takes an address as a number")
 
 
@@ -215,7 +238,7 @@ def _array_content(
     array: Array, numbers: Iterator[int], homes: Sequence[int], ranges: Sequence[_Range]
 ) -> dict[str, Any]:
     """What there is to know of an array: its strings, or the piece that has it, by the next of the numbers."""
-    content: dict[str, Any] = {"dtype": _dtype_name(array.dtype), "shape": array.shape}
+    content: dict[str, Any] = {"dtype": dtype_name(array.dtype), "shape": array.shape}
     if array.dtype.hasobject:
         strings = array.ravel().tolist()
         if not all(isinstance(one, str) for one in strings):
@@ -240,6 +263,33 @@ def _range(array: Array, address: int, files: Sequence[MappedRange]) -> _Range:
     low, high = np.lib.array_utils.byte_bounds(array)
     low, high = min(low, address), max(high, address)
     return _Range(low, high, next((file for file in files if file.start <= low and high <= file.end), None))
+
+
+class _Spans:
+    """The memory that addresses in plans of many sizes lie in: spans of arrays that do not overlap."""
+
+    def __init__(self, sized: SizedPlans, files: Sequence[MappedRange]) -> None:
+        """NotStorableError where an address lies in none of the arrays that the plans keep alive."""
+        self._addresses = sized.addresses()
+        joined, _ = _joined([_range(array, _address(array), files) for array in sized.owners])
+        # One that begins where another one ends comes behind it, so that an address there is in the one that begins.
+        lows, highs = (np.array([end[side] for end in joined], np.int64) for side in (0, 1))
+        places = np.searchsorted(lows, self._addresses, side="right") - 1
+        if self._addresses.size and (not lows.size or (places < 0).any() or (self._addresses > highs[places]).any()):
+            raise NotStorableError("a constant lies in memory that the plan does not keep")
+        used, self._span = np.unique(places, return_inverse=True)
+        self.ranges = [joined[place] for place in used.tolist()]
+
+    def finder(self, homes: Sequence[int], lows: Sequence[int]) -> Callable[[Words], tuple[Words, Words]]:
+        """What gives for addresses the piece in which each lies, and the place there, if these are the pieces of the
+        ranges, and where they begin."""
+        pieces, begins = np.array(homes, np.int64)[self._span], np.array(lows, np.int64)[self._span]
+
+        def find(addresses: Words) -> tuple[Words, Words]:
+            known = np.searchsorted(self._addresses, addresses)
+            return pieces[known], addresses - begins[known]
+
+        return find
 
 
 def _joined(given: Sequence[_Range]) -> tuple[list[_Range], list[int]]:
@@ -302,12 +352,3 @@ class _Memory:
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return {"version": 3, "typestr": "|u1", "shape": (self.high - self.low,), "data": (self.low, True)}
-
-
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    try:
-        if np.dtype(dtype.name) == dtype:
-            return dtype.name
-    except TypeError:
-        pass
-    raise NotStorableError(f"a value has the type {dtype}")

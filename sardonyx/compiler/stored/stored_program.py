@@ -18,8 +18,8 @@ import onnx_ir as ir
 from sardonyx.compiler.control_flow import graphs_of_node
 from sardonyx.compiler.control_flow_call import ControlFlowCall
 from sardonyx.compiler.node_call import NodeCall
+from sardonyx.compiler.stored.constant_places import NotStorableError
 from sardonyx.compiler.stored.restored_node import restored_call, restored_operator
-from sardonyx.compiler.stored.stored_plan import NotStorableError
 from sardonyx.graph.types import MapType, numpy_dtype
 from sardonyx.light_dataclass import dataclass
 from sardonyx.ops.framework.inference import Inference

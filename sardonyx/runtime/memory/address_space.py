@@ -117,38 +117,41 @@ def shortage(what: str, nbytes: int | None = None, remedy: str = "") -> errors.F
     return errors.Fail(f"{what} needs {needs}{rest}{bound}. {advice}{remedy}.")
 
 
-def explained(error: BaseException, what: str) -> errors.Fail | None:
+def explained(error: BaseException, what: str, remedy: str = "") -> errors.Fail | None:
     """The typed form of an error that says that memory or address space ran out during `what`; None for others."""
-    if isinstance(error, errors.OnnxRuntimeError):
+    if isinstance(error, errors.OnnxRuntimeError) or shortage_in(error) is None:
         return None
+    text = " ".join(str(error).split())
+    failed = shortage(what, remedy=remedy)
+    return errors.Fail(f"{failed.message} ({type(error).__name__}{': ' if text else ''}{text})")
+
+
+def shortage_in(error: BaseException) -> BaseException | None:
+    """Which of an error and its causes says that memory or address space ran out; None where none does."""
     seen: BaseException | None = error
     passed: set[int] = set()  # an error that is kept and raised again can be its own context
     while seen is not None and id(seen) not in passed:
         passed.add(id(seen))
         if isinstance(seen, MemoryError) or getattr(seen, "errno", None) == errno.ENOMEM:
-            break
+            return seen
         if isinstance(seen, (ImportError, OSError)) and any(one in str(seen).lower() for one in _PHRASES):
-            break
+            return seen
         seen = seen.__cause__ or seen.__context__
-    else:
-        return None
-    text = " ".join(str(error).split())
-    failed = shortage(what)
-    return errors.Fail(f"{failed.message} ({type(error).__name__}{': ' if text else ''}{text})")
+    return None
 
 
 class telling:  # noqa: N801 - read as a statement
     """Inside the block, which does `what`: where memory or address space runs out, `errors.Fail` says so."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, what: str, remedy: str = "") -> None:
+        self._what, self._remedy = what, remedy
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, (MemoryError, OSError, ImportError)):
-            failed = explained(error, self._what)
+            failed = explained(error, self._what, self._remedy)
             if failed is not None:
                 raise failed from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
@@ -17,7 +16,7 @@ from sardonyx.light_dataclass import dataclass
 from sardonyx.runtime.context import RunContext
 from sardonyx.runtime.executor import TERMINATED
 from sardonyx.runtime.forks import cached_property, free_in_child, whole
-from sardonyx.runtime.memory import memory
+from sardonyx.runtime.memory import address_space, memory
 from sardonyx.runtime.memory.constant_memory import HeldConstant
 from sardonyx.runtime.memory.lanes import LanePool
 from sardonyx.runtime.memory.result_pool import ResultPool
@@ -25,6 +24,7 @@ from sardonyx.runtime.native.array_address import address_of
 from sardonyx.runtime.native.collector import paused
 from sardonyx.runtime.native.fast_call import RELEASE_NS, CallCode, FastCall
 from sardonyx.runtime.native.stages import Stage, in_stages, last_uses
+from sardonyx.runtime.native.waits import Waits, described
 from sardonyx.runtime.native_plan import NativePlan
 from sardonyx.runtime.threads.team import TERMINATED as STOPPED
 from sardonyx.runtime.threads.team import ThreadTeam
@@ -72,6 +72,22 @@ class BindingError(Exception):
         super().__init__(cause.message)
         self.cause = cause
         self.work = work
+
+
+def no_room(error: BaseException, sizes: str) -> errors.Fail | None:
+    """`Fail` for an error that says that memory or address space ran out while plans for these sizes were compiled.
+
+    None for others, and where nothing limits memory but the sizes themselves, which the error of the node tells."""
+    if address_space.limit() is None and not isinstance(address_space.shortage_in(error), (ImportError, OSError)):
+        return None
+    return address_space.explained(error, f"Compiling for new sizes ({sizes})", NEW_SIZES_REMEDY)
+
+
+# What helps where there is no room to compile for new sizes.
+NEW_SIZES_REMEDY = (
+    ", compile an engine whose profile has these sizes ('sardonyx compile --profile', sardonyx.engine_profiles), or "
+    "let the session load what compiles when it is made (sardonyx.engine_compiler)"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +158,7 @@ class NativeSegment:
         restricted: Callable[[Sequence[int]], tuple[NativeSegment, Sequence[int]]],
         held: Callable[[], Iterable[HeldConstant]] | None = None,
         keeps_plans: bool = True,
+        waits: Waits | None = None,
     ) -> None:
         """`make_plan` binds the segment to shapes, and to the contents of the inputs at `steering_places`; `dtypes` and
         `names` are those of its inputs.
@@ -149,6 +166,7 @@ class NativeSegment:
         `results` gives memory for the outputs (None: NumPy does). `restricted` gives the segment that makes only the
         outputs at some places, and the places of its inputs among those of this one. `held` gives what it keeps of the
         model, and of what was made of that, beside its plans. Unless it `keeps_plans`, it has none but the last one.
+        `waits` hears of runs that waited for a plan to be compiled.
         """
         self.restricted = restricted
         self.held = held or _nothing
@@ -162,6 +180,7 @@ class NativeSegment:
         self._most_plans = most if keeps_plans else 1
         self._team = team
         self._lanes = lanes
+        self._waits = waits or Waits(lambda: 0)
         self._plans: OrderedDict[Signature, ReadyPlan] = OrderedDict()
         self._plans_made = 0
         self._lock = free_in_child(threading.Lock())
@@ -181,6 +200,14 @@ class NativeSegment:
                 self._plans[signature] = ready
                 while len(self._plans) > self._most_plans:
                     self._plans.popitem(last=False)
+        return ready
+
+    def plan_apart(self, shapes: Shapes) -> ReadyPlan:
+        """`plan_for` somebody who has a use for it of their own: it takes no place among those that are kept."""
+        ready = self._plans.get(shapes)
+        if ready is None:
+            with paused(), whole():
+                ready = self._make_plan(shapes, [])
         return ready
 
     def plan_of(self, key: PlanKey) -> ReadyPlan:
@@ -204,22 +231,27 @@ class NativeSegment:
     def _plan_traced(self, shapes: Shapes, arrays: Sequence[Array], context: RunContext) -> ReadyPlan:
         """The plan for these inputs; where a node does not take them, the trace shows that node.
 
-        A line of the log says how long making a new one took.
+        A line of the log says how long the run waited for one to be compiled. `Fail` where that finds no room in
+        memory.
         """
         trace = context.trace
         start = 0 if trace is None else trace.now()
-        made, began = self._plans_made, time.perf_counter()
         try:
-            ready = self.plan_for(shapes, [arrays[place] for place in self.steering_places])
-            if self._plans_made != made and context.logger.is_enabled(log.Severity.INFO):
-                sizes = ", ".join(f"{name} {list(shape)}" for name, shape in zip(self.names, shapes, strict=True))
-                took = (time.perf_counter() - began) * 1e3
-                context.logger.info(f"the run had to compile for new sizes, in {took:.0f} ms: {sizes}", "segment")
-            return ready
+            return self.plan_in_run(shapes, [arrays[place] for place in self.steering_places], context.logger)
         except BindingError as error:
             if trace is not None:
                 trace.node(error.work, start, trace.now())
-            raise error.cause from error
+            failed = no_room(error, described(self.names, shapes))
+            raise failed or error.cause from error
+
+    def plan_in_run(self, shapes: Shapes, contents: Sequence[Array], logger: log.Logger) -> ReadyPlan:
+        """`plan_for` a run, whose wait is noted and logged where something was compiled for it."""
+        begun = self._waits.begin()
+        ready = self.plan_for(shapes, contents)
+        wait = begun.end(described(self.names, shapes))
+        if wait is not None and logger.is_enabled(log.Severity.INFO):
+            logger.info(f"the run had to compile for new sizes, {wait}", "segment")
+        return ready
 
     @property
     def threads(self) -> int:

@@ -149,7 +149,7 @@ class NativeBody:
         ):
             return None
         try:
-            ready = self._segment.plan_for(tuple([value.shape for value in sources]))
+            ready = self._segment.plan_in_run(tuple([value.shape for value in sources]), (), context.logger)
         except BindingError:
             return None
         table = _Table(given, ready)
