@@ -13,6 +13,7 @@ import pytest
 
 from sardonyx.api.building.signature import Declared, Dim, ValueKind
 from sardonyx.api.engines import engine_keeper, kept_engine, kept_sizes
+from sardonyx.api.engines.engine_sizes import StoppedError
 from sardonyx.api.engines.engine_store import wants_sizes
 from sardonyx.api.engines.kept_sizes import profile_around
 from sardonyx.api.explaining.explanation import explain
@@ -32,7 +33,7 @@ def _background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (engine_keeper, kept_engine):
         monkeypatch.setattr(module, "wants_sizes", wants_sizes)
         monkeypatch.setattr(module, "DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(kept_sizes, "REST", 0.0)
+    monkeypatch.setattr(kept_sizes, "BUSY_REST", 0.0)
     monkeypatch.setattr(kept_sizes, "_LENGTHS", 60)
 
 
@@ -86,10 +87,35 @@ def test_plans_stay_where_a_process_ends_before_it_has_more(model: Path, monkeyp
     session(model).run(None, feeds(1, 7))
     wait()
     with monkeypatch.context() as patch:
-        patch.setattr(engine_keeper, "planned", lambda *given: (_ for _ in ()).throw(engine_keeper.StoppedError))
+        patch.setattr(kept_sizes, "planned", lambda *given: (_ for _ in ()).throw(StoppedError))
         session(model).run(None, feeds(3, 21))
         wait()
     loads_nothing(model, (1, 7), (1, 50), (8, 7))
+
+
+@pytest.mark.parametrize(("share", "rest"), [(0.0, 18.0), (0.05, 18.0), (0.5, 198.0), (2.0, 198.0)])
+def test_rests_are_long_while_the_process_computes(share: float, rest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds of rest after two seconds of work, where the rest of the process takes this share of a processor."""
+    now = {"thread": 0.0, "process": 0.0, "rested": 0.0}
+
+    class Ends:
+        def wait(self, seconds: float) -> bool:
+            now["process"] += share * seconds
+            now["rested"] += seconds
+            return False
+
+        def is_set(self) -> bool:
+            return False
+
+    monkeypatch.setattr(kept_sizes, "BUSY_REST", 99.0)
+    monkeypatch.setattr(kept_sizes.time, "thread_time", lambda: now["thread"])
+    monkeypatch.setattr(kept_sizes.time, "process_time", lambda: now["process"])
+    pace = kept_sizes.Pace(Ends())
+    now["thread"] += 2.0
+    assert pace(1, 2)
+    assert now["rested"] == pytest.approx(rest, abs=0.11)
+    assert pace(2, 2)  # no work meanwhile, no rest
+    assert now["rested"] == pytest.approx(rest, abs=0.11)
 
 
 def test_fixed_sizes_have_none(model: Path, tmp_path: Path) -> None:
@@ -125,7 +151,7 @@ def test_limited_memory_has_none(model: Path) -> None:
 
 def test_a_session_goes_on_where_the_process_before_it_ended(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(engine_keeper, "planned", lambda *given: (_ for _ in ()).throw(engine_keeper.StoppedError))
+        patch.setattr(kept_sizes, "planned", lambda *given: (_ for _ in ()).throw(StoppedError))
         session(model).run(None, feeds(1, 7))
         wait()
     made, wanted = session(model), session(model, NO_ENGINE)
@@ -148,7 +174,7 @@ def test_the_end_of_a_process_does_not_wait_for_them(model: Path, tmp_path: Path
         "engine_store.LEAST_SECONDS = 0.0\n"
         "file_state.SETTLED_SECONDS = -3600.0\n"
         "kept_engine.DELAY_SECONDS = engine_keeper.DELAY_SECONDS = 0.0\n"
-        "kept_sizes.REST = 1e5\n"
+        "kept_sizes.REST = kept_sizes.BUSY_REST = 1e5\n"
         "made = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
         "made.run(None, {name: np.ones((1, 7), np.int64) for name in ('ids', 'mask')})\n"
         "time.sleep(1)\n"

@@ -148,7 +148,7 @@ def test_an_engine_without_room_for_new_sizes_says_so(small: Model, tmp_path: Pa
     with Prepared(small, "sardonyx", 1, "engine", tmp_path) as prepared:
         found = prepared.one("shape", -16 * MB)
         assert (found["outcome"], found["stage"], found["recovers"]) == ("typed", "shape", True), found
-        assert found["error"].startswith("Compiling for new sizes (x [")
+        assert "Compiling for new sizes (x [" in found["error"]
         assert "256]), for which the engine has no plan, needs 38 MB of address space; " in found["error"]
         assert "compile an engine whose profile has these sizes" in found["error"]
         assert "sardonyx.engine_compiler" in found["error"]

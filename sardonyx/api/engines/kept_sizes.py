@@ -23,8 +23,11 @@ MOST_SIZES = 1024
 MOST_SECONDS = 20.0
 # The latest runs whose sizes they are near to.
 MOST_RAN = 4
-# For each second of work so many of rest.
-REST = 9.0
+# For each second of work so many of rest, and so many while the process computes otherwise: runs on all processors wait
+# for the work.
+REST, BUSY_REST = 9.0, 99.0
+# It does where it takes more than this share of a processor in a part of the rest.
+_PIECE_SECONDS, _BUSY_SHARE = 0.1, 0.1
 # Bytes of constants that they may bring along, such as weights packed in another way.
 _MOST_CONSTANT_BYTES = 64 << 20
 
@@ -51,15 +54,21 @@ def profile_around(inputs: Sequence[Declared], shapes: Mapping[str, Shape]) -> P
     return None if is_fixed else Profile(found)
 
 
-class _Pace:
-    """Rests after work, until the process ends."""
+class Pace:
+    """Rests after work, until the process ends: longer where the process has other things to do."""
 
     def __init__(self, ends: threading.Event) -> None:
-        self._ends, self._began = ends, time.perf_counter()
+        self._ends, self._began = ends, time.thread_time()
 
     def __call__(self, done: int, whole: int) -> bool:
-        self._ends.wait(REST * (time.perf_counter() - self._began))
-        self._began = time.perf_counter()
+        left = BUSY_REST * (time.thread_time() - self._began)
+        while left > 0 and not self._ends.is_set():
+            piece = min(left, _PIECE_SECONDS)
+            before = time.process_time()
+            self._ends.wait(piece)
+            is_busy = time.process_time() - before > _BUSY_SHARE * piece
+            left -= piece if is_busy else piece * BUSY_REST / REST
+        self._began = time.thread_time()
         return not self._ends.is_set()
 
 
@@ -68,7 +77,7 @@ def planned(
 ) -> tuple[SizedPlans, list[Coverage]]:
     """Plans for sizes near to those of runs with inputs of these shapes, and how many of those there are; StoppedError
     where the process `ends` meanwhile."""
-    planner = SizePlanner(built, program, MOST_SIZES, MOST_SECONDS, _Pace(ends))
+    planner = SizePlanner(built, program, MOST_SIZES, MOST_SECONDS, Pace(ends))
     profiles = [one for one in (profile_around(built.signature.inputs, shapes) for shapes in ran) if one is not None]
     for profile in profiles:
         planner.bound_constants({name: three[USUAL] for name, three in profile.shapes.items()}, _MOST_CONSTANT_BYTES)
