@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,12 +12,16 @@ import pytest
 
 from sardonyx.api.engines import engine_store
 from sardonyx.compiler.choice import tuned
+from sardonyx.compiler.llvm import installed_packs
 from sardonyx.compiler.llvm.library import forget_kernels
 
 gc.disable()  # until all tests are known: nothing that collecting them makes goes again
 
 # Sessions of tests are made from their models, however often they come; those of engines have tests of their own.
 engine_store.LEAST_SECONDS = float("inf")
+
+# Tests compile what they need, whatever comes ready with an installed distribution; packs have tests of their own.
+os.environ[installed_packs.VARIABLE] = installed_packs.OFF
 
 # Work is cut by the default figures, whatever `sardonyx tune-kernels` measured of this machine.
 tuned.read_sections = lambda key: {}

@@ -1,4 +1,4 @@
-"""The kernels of this process: generated, compiled or found in the cache, and loaded, each once."""
+"""The kernels of this process: found in the cache or a pack, or generated and compiled, and loaded, each once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import compile_object, llvm_version
+from sardonyx.compiler.llvm.installed_packs import installed_pack
 from sardonyx.compiler.llvm.jobs import JOBS, Job
 from sardonyx.compiler.llvm.progress import Progress
 from sardonyx.compiler.llvm.target import Target, host_target
@@ -29,6 +30,7 @@ from sardonyx.runtime.native.native_image import NativeImage
 
 if TYPE_CHECKING:
     from sardonyx.compiler.llvm.loading import Loader
+    from sardonyx.runtime.files.kernel_pack import KernelPack
 
 Array = np.ndarray[Any, Any]
 
@@ -53,6 +55,7 @@ class LibraryCounts:
     compiled: int = 0
     from_cache: int = 0
     seconds: float = 0.0
+    from_pack: int = 0
 
 
 class Kernel:
@@ -79,7 +82,8 @@ class Kernel:
 
 @dataclass
 class KernelLibrary:
-    """The kernels for one target. `progress` speaks up where a session has to wait for many of them.
+    """The kernels for one target. `pack` has some of them ready. `progress` speaks up where a session has to wait for
+    many of them.
 
     So many `compile_threads` work while who asks for kernels goes on, as long as the addresses are not needed.
     """
@@ -90,6 +94,7 @@ class KernelLibrary:
     progress: Progress = field(default_factory=Progress)
     clock: Callable[[], float] = time.perf_counter
     compile_threads: int = 0
+    pack: KernelPack | None = None
 
     def __post_init__(self) -> None:
         self._addresses: dict[str, int] = {}
@@ -163,10 +168,10 @@ class KernelLibrary:
     def object_code(self, key: str) -> bytes | None:
         """The object code of the kernel of this key; None where nobody has kept it."""
         with self._lock:
-            return self._codes.get(key) or self.cache.find(self._full_key(key))
+            return self._codes.get(key) or self.cache.find(self._full_key(key)) or self._packed(self._full_key(key))
 
     def kept(self, key: str) -> int | None:
-        """The address of the kernel of this key; None where neither this process nor the cache has it."""
+        """The address of the kernel of this key; None where this process, the cache and the pack have it not."""
         found = self._found(key)
         return None if found is None else found.address
 
@@ -203,7 +208,7 @@ class KernelLibrary:
                 self._helpers.held = None
 
     def _found(self, key: str) -> Kernel | None:
-        """The kernel of this key, if this process or the cache has it, or it is about to be there."""
+        """The kernel of this key, if this process, the cache or the pack has it, or it is about to be there."""
         with self._lock:
             address = self._addresses.get(key)
             if address is not None:
@@ -211,6 +216,8 @@ class KernelLibrary:
             if key in self._pending:
                 return self._pending[key]
             address = self._cached(key)
+            if address is None:
+                address = self._ready_made(key)
             if address is None:
                 return None
             self._addresses[key] = address
@@ -263,6 +270,21 @@ class KernelLibrary:
         self.counts.from_cache += 1
         return address
 
+    def _ready_made(self, key: str) -> int | None:
+        """The address of a kernel that the pack has, loaded here; None where it has none that the linker takes."""
+        code = self._packed(self._full_key(key))
+        if code is None:
+            return None
+        try:
+            address = self._loaded(self._linker(), code)
+        except ValueError:
+            return None
+        self.counts.from_pack += 1
+        return address
+
+    def _packed(self, full_key: str) -> bytes | None:
+        return None if self.pack is None else self.pack.find(full_key)
+
     def _loaded(self, loader: Loader, code: bytes) -> int:
         address = loader.load(KERNEL, code)
         self._sizes[address] = len(code)
@@ -279,7 +301,7 @@ class KernelLibrary:
         return sum(images) + sum(self._sizes.get(address, 0) for address in given)
 
     def _full_key(self, key: str) -> str:
-        return f"{key}|{self.target.key}|{generator_version()}"
+        return full_key(key, self.target)
 
     def _linker(self) -> Loader:
         if self._loader is None:
@@ -296,6 +318,11 @@ def _address(array: Array) -> int:
 def key_of(module: str, name: str, spec: Any) -> str:
     """The key of the kernel that the function `name` of a module writes for `spec`."""
     return f"{module}.{name}({spec!r})"
+
+
+def full_key(key: str, target: Target) -> str:
+    """What a kernel is kept under: its key, and all else that its code depends on."""
+    return f"{key}|{target.code_key}|{generator_version()}"
 
 
 @functools.cache
@@ -337,8 +364,26 @@ def library(variant: str = "", purpose: Purpose = "models") -> KernelLibrary:
     with _LIBRARIES_LOCK:
         known = _LIBRARIES.get((purpose, target.key))
         if known is None:
-            known = _LIBRARIES[purpose, target.key] = KernelLibrary(target, KernelCache(default_folder()))
+            cache, pack = KernelCache(default_folder()), installed_pack(target)
+            known = _LIBRARIES[purpose, target.key] = KernelLibrary(target, cache, pack=pack)
         return known
+
+
+@contextmanager
+def standing_in(other: KernelLibrary) -> Iterator[None]:
+    """Inside, sessions that name no instruction set are made with these kernels, which may be for another machine: for
+    who wants to know what they ask for."""
+    place: tuple[str, str] = "models", host_target().key
+    with _LIBRARIES_LOCK:
+        before = _LIBRARIES.get(place)
+        _LIBRARIES[place] = other
+    try:
+        yield
+    finally:
+        with _LIBRARIES_LOCK:
+            del _LIBRARIES[place]
+            if before is not None:
+                _LIBRARIES[place] = before
 
 
 def forget_kernels() -> None:

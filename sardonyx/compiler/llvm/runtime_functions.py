@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.llvm.library import Kernel, KernelLibrary, key_of
@@ -35,6 +36,11 @@ def runtime_functions(library: KernelLibrary, names: Sequence[str]) -> list[int]
 def ask_for(library: KernelLibrary, names: Sequence[str]) -> list[Kernel]:
     """These functions, which helpers compile until somebody needs them."""
     return [_kernel(library, *_FUNCTIONS[name]) for name in names]
+
+
+def emitters() -> list[tuple[Any, tuple[str, ...]]]:
+    """What writes the text of each function, and what that is given."""
+    return [(emitter(f"engine.{module}", name), spec) for module, name, spec in _FUNCTIONS.values()]
 
 
 def function_key(name: str) -> str:

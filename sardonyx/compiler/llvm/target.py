@@ -80,10 +80,16 @@ class Target:
         )
 
     @property
+    def code_key(self) -> str:
+        """What the code of a kernel depends on besides its specification. The caches are not in it: whoever chooses a
+        specification looks at them, and no emitter does."""
+        turns = "|turns" if self.takes_turns else ""
+        return f"{self.name}|{self.triple}|{self.feature_string}{turns}"
+
+    @property
     def key(self) -> str:
-        """What generated code depends on."""
-        turns = "turns|" if self.takes_turns else ""
-        return f"{self.name}|{self.triple}|{self.feature_string}|{turns}{self.caches}"
+        """What plans depend on: also the sizes by which work is cut."""
+        return f"{self.code_key}|{self.caches}"
 
 
 _CACHES = "/sys/devices/system/cpu/cpu0/cache"

@@ -44,7 +44,7 @@ class KernelCache:
             return None
         try:
             with open_private(os.path.join(self.folder, _file_name(key))) as file:
-                code = _checked(file.read(), key)
+                code = opened(file.read(), key)
                 if code is not None:
                     _mark_used(file.fileno())
                 return code
@@ -55,9 +55,8 @@ class KernelCache:
         """Keep object code; a disk that is full or read-only is no error, only no cache."""
         if self.folder is None:
             return
-        body = _start_of(key) + code
         with contextlib.suppress(OSError), replacing(os.path.join(self.folder, _file_name(key)), PRIVATE) as file:
-            file.write(body + sha256(body).digest())
+            file.write(sealed(key, code))
         if not self._is_bounded:
             self._is_bounded = True
             with contextlib.suppress(OSError):
@@ -76,7 +75,13 @@ def _mark_used(handle: int) -> None:
             os.utime(handle)
 
 
-def _checked(text: bytes, key: str) -> bytes | None:
+def sealed(key: str, code: bytes) -> bytes:
+    """An entry: the code of a kernel with its whole key and a digest."""
+    body = _start_of(key) + code
+    return body + sha256(body).digest()
+
+
+def opened(text: bytes, key: str) -> bytes | None:
     """The code inside an entry; None where a byte of it is wrong or it belongs to another key."""
     body, digest = text[:-_DIGEST_BYTES], text[-_DIGEST_BYTES:]
     if sha256(body).digest() != digest:
@@ -92,4 +97,9 @@ def _start_of(key: str) -> bytes:
 
 
 def _file_name(key: str) -> str:
-    return sha256(key.encode()).hexdigest()[:40] + KERNEL
+    return short_digest(key).hex() + KERNEL
+
+
+def short_digest(key: str) -> bytes:
+    """What an entry is found by, 20 bytes."""
+    return sha256(key.encode()).digest()[:20]

@@ -64,6 +64,16 @@ def open_private(path: StrPath) -> BufferedReader:
     return file
 
 
+def open_installed(path: StrPath) -> BufferedReader:
+    """A regular file that came with an installed distribution, open for reading; PermissionError for one that others
+    can have written than those who could change this package itself, IrregularError, OSError."""
+    file = open_file(path)
+    if not _is_installed(os.fstat(file.fileno())):
+        file.close()
+        raise PermissionError(errno.EACCES, "others may have written it", os.fspath(path))
+    return file
+
+
 def open_below(folder: str, path: str) -> BufferedReader:
     """The regular file `path` below `folder`, both of them real paths, open for reading; IrregularError, OSError.
 
@@ -182,6 +192,23 @@ def is_own(status: os.stat_result) -> bool:
 def is_private(status: os.stat_result) -> bool:
     """Whether only the owner of this process can have written the regular file."""
     return stat.S_ISREG(status.st_mode) and is_own(status) and (os.name != "posix" or not status.st_mode & 0o022)
+
+
+def _is_installed(status: os.stat_result) -> bool:
+    """Whether only this user, the system's, or who may write this package's own modules can have written a file.
+
+    Where the user's mask lets groups write, installers make all files so.
+    """
+    if os.name != "posix":
+        return True
+    owners, groups = {os.getuid(), 0}, set()
+    with contextlib.suppress(OSError):  # a program in one file has no modules on the disk
+        own = os.stat(__file__)
+        owners.add(own.st_uid)
+        if own.st_mode & stat.S_IWGRP:
+            groups.add(own.st_gid)
+    by_group = bool(status.st_mode & stat.S_IWGRP) and status.st_gid not in groups
+    return status.st_uid in owners and not by_group and not status.st_mode & stat.S_IWOTH
 
 
 def _no_wider(target: str, mode: int) -> int:
