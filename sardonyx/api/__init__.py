@@ -10,5 +10,5 @@
 - Values: `ort_value`, `core_value`, `ort_value_vector`, `sparse_tensor`, `dlpack`, `element_types`.
 - Devices and memory: `device`, `ep_devices`, `memory_info`.
 - Beside sessions: `environment` (shared by the process), `enums`, `build_info`, `arguments`; `model_compiler` and
-  `ep_context`; `lora` and `adapter_file`; `weight_quantization`.
+  `ep_context`; `warming` (caches filled ahead); `lora` and `adapter_file`; `weight_quantization`.
 """

@@ -42,6 +42,11 @@ _COMMANDS = {
         "compile_",
         "Compile a model ahead to one file: optimised graph, packed weights, machine code and plans.",
     ),
+    "warm": _Entry(
+        "warm",
+        "warm",
+        "Fill the caches ahead: compile the kernels of models, and keep engines to begin from.",
+    ),
     "cache": _Entry("cache", "cache", "Show what is kept between processes, where and how much of it; or remove it."),
     "tune-kernels": _Entry(
         "tune_kernels",

@@ -369,6 +369,18 @@ def library(variant: str = "", purpose: Purpose = "models") -> KernelLibrary:
         return known
 
 
+def all_counts() -> LibraryCounts:
+    """What all libraries of this process did so far."""
+    with _LIBRARIES_LOCK:
+        counts = [one.counts for one in _LIBRARIES.values()]
+    return LibraryCounts(
+        sum([one.compiled for one in counts]),
+        sum([one.from_cache for one in counts]),
+        sum([one.seconds for one in counts]),
+        sum([one.from_pack for one in counts]),
+    )
+
+
 @contextmanager
 def standing_in(other: KernelLibrary) -> Iterator[None]:
     """Inside, sessions that name no instruction set are made with these kernels, which may be for another machine: for
