@@ -12,7 +12,10 @@ of the model is in the system's memory: it was read before. Our Python files are
 installed package are. Medians over `--repeats` processes.
 
 Processes. ``python -c`` with the usual few lines (import, session, inputs from a file, one run, print), timed from
-outside until the line is there; engines take turns, the median counts, with our cache filled and engines found whole.
+outside until the line is there; engines take turns, the median counts. `median` and `min` are with our cache filled and
+engines found whole: `sardonyx` has its kernels then and no engine, `sardonyx-kept` its engine. `empty` are processes
+each of which finds an empty cache and compiles all kernels, as in a new container; `ready` are the same where the
+distribution `sardonyx-kernels` is installed, which brings kernels along. Ratios are onnxruntime's median over theirs.
 """
 
 from __future__ import annotations
@@ -37,12 +40,16 @@ from benchmarks.engines import BASELINE, COMPILED, ENGINES, KEPT, OURS, Compiled
 from benchmarks.tables import Column, Table
 from benchmarks.turns import timed
 from benchmarks.zoo import registry, test_data, tiny
+from sardonyx.compiler.llvm import installed_packs
+from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.file_state import SETTLED_SECONDS
 
 CACHE = "SARDONYX_CACHE"
 # Engines whose files are found whole once they have not changed for so long, and those that have a cache.
 _FROM_FILES, _SETTLED_SECONDS = frozenset({KEPT, COMPILED}), SETTLED_SECONDS + 0.1
 _CACHED = frozenset(name for name in ENGINES if name.startswith(OURS))
+# Those whose kernels a process with an empty cache has to come by.
+_COMPILES = _CACHED - {COMPILED}
 # Runs of which the shortest counts, at most; of long ones, as many as begin within so many seconds.
 STEADY_RUNS = 5
 STEADY_SECONDS = 0.5
@@ -70,6 +77,10 @@ PROCESSES = Table(
         Column("median s", "median_s", ".3f", 8),
         Column("min s", "min_s", ".3f", 8),
         Column("ratio", "ratio", ".2f", 6),
+        Column("empty s", "empty_s", ".3f", 8),
+        Column("ratio", "empty_ratio", ".2f", 6),
+        Column("ready s", "ready_s", ".3f", 8),
+        Column("ratio", "ready_ratio", ".2f", 6),
     )
 )
 
@@ -93,7 +104,8 @@ class Session:
 
 @dataclass
 class Process:
-    """From the start of a process to its first result."""
+    """From the start of a process to its first result; with an empty cache 0 for engines that have none, and for those
+    whose kernels are in the file, and with kernels ready where none are installed."""
 
     model: str
     engine: str
@@ -102,6 +114,10 @@ class Process:
     median_s: float = 0.0
     min_s: float = 0.0
     ratio: float = 0.0
+    empty_s: float = 0.0
+    empty_ratio: float = 0.0
+    ready_s: float = 0.0
+    ready_ratio: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -281,6 +297,11 @@ def processes(
 def process_rows(name: str, engines: Iterable[str], threads: int, zoo: Path, repeats: int) -> list[Process]:
     rows = [Process(name, engine, threads) for engine in engines]
     taken: dict[str, list[float]] = {row.engine: [] for row in rows}
+    empty: dict[tuple[str, str], list[float]] = {}
+    origins = {
+        "empty_s": installed_packs.OFF,
+        **({"ready_s": os.environ.get(installed_packs.VARIABLE, "")} if has_packs() else {}),
+    }
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.npz"
         np.savez(inputs, **test_data.load(zoo / name / "test_data_set_0")[0])
@@ -298,18 +319,38 @@ def process_rows(name: str, engines: Iterable[str], threads: int, zoo: Path, rep
                 if row.error or (turn < 0 and row.engine not in (_FROM_FILES if turn == -1 else _CACHED)):
                     continue
                 arguments = [str(files[row.engine]), str(inputs), str(threads)]
+                program = script(row.engine) or ""
                 try:
-                    seconds = until_answer(script(row.engine) or "", arguments, environment)
+                    seconds = until_answer(program, arguments, environment)
+                    if turn >= 0 and row.engine in _COMPILES:
+                        for figure, packs in origins.items():
+                            took = with_empty_cache(program, arguments, packs)
+                            empty.setdefault((row.engine, figure), []).append(took)
                 except RuntimeError as error:
                     row.error = str(error)
                 else:
                     taken[row.engine] += [seconds] if turn >= 0 else []
+    baseline = statistics.median(taken[BASELINE]) if taken.get(BASELINE) else 0.0
     for row in rows:
         if taken[row.engine] and not row.error:
             row.median_s, row.min_s = statistics.median(taken[row.engine]), min(taken[row.engine])
-            if taken.get(BASELINE):
-                row.ratio = statistics.median(taken[BASELINE]) / row.median_s
+            row.ratio = baseline / row.median_s
+            for figure in origins:
+                if several := empty.get((row.engine, figure)):
+                    setattr(row, figure, statistics.median(several))
+                    setattr(row, figure.replace("_s", "_ratio"), baseline / statistics.median(several))
     return rows
+
+
+def has_packs() -> bool:
+    """Whether kernels for this machine are installed."""
+    return installed_packs.installed_pack(host_target()) is not None
+
+
+def with_empty_cache(program: str, arguments: list[str], packs: str) -> float:
+    """What `until_answer` gives in a process that has an empty cache, and kernels ready as SARDONYX_KERNELS says."""
+    with tempfile.TemporaryDirectory() as folder:
+        return until_answer(program, arguments, {CACHE: folder, installed_packs.VARIABLE: packs})
 
 
 def until_answer(program: str, arguments: list[str], environment: dict[str, str]) -> float:

@@ -5,8 +5,9 @@
 DIR holds the distribution of `compat/onnxruntime`, whose module `onnxruntime` is Sardonyx. The client runs with that
 folder in front of its path and without, on the real onnxruntime; then `sardonyx run` runs Magika's model.
 
-Sardonyx compiles what a model needs when it sees it first, and keeps that for later processes. So each side runs
-several times, from an empty cache: the first run is cold, the others are warm. `make demo` prepares everything.
+Each side runs several times, from an empty cache: the first run is cold, the others are warm. In the first one Sardonyx
+takes kernels from the distribution `sardonyx-kernels`, which `make demo` builds for this machine, and compiles what is
+not in it. It keeps what it makes for later processes. `make demo` prepares everything.
 """
 
 from __future__ import annotations
@@ -46,14 +47,28 @@ def main() -> None:
 
     print("Magika's Python client, unmodified, on", len(FILES), "files of this repository", flush=True)
     with tempfile.TemporaryDirectory() as cache:
-        os.environ["SARDONYX_CACHE"] = cache  # an empty one: the first run is that of a new user
-        show(Side(compat), Side(None))
+        os.environ["SARDONYX_CACHE"] = cache + "/counted"
+        origin = origin_of_kernels()
+        os.environ["SARDONYX_CACHE"] = cache + "/client"  # an empty one: the first run is that of a new user
+        show(Side(compat), Side(None), origin)
 
 
-def show(ours: Side, theirs: Side) -> None:
+def origin_of_kernels() -> str:
+    """Where the kernels of Magika's model come from in a process with an empty cache."""
+    model = str(magika_model())
+    about = json.loads(output([sys.executable, "-m", "sardonyx", "info", model, "--json"], None))
+    sizes = [f"--dim={dim}={len(FILES)}" for value in about["inputs"] for dim in value["shape"] if isinstance(dim, str)]
+    (counts,) = json.loads(output([sys.executable, "-m", "sardonyx", "warm", model, "--json", *sizes], None))
+    return (
+        f"{counts['from_pack']} of its kernels come ready from sardonyx-kernels, {counts['compiled']} are compiled, "
+        "and what is made is kept for the later runs"
+    )
+
+
+def show(ours: Side, theirs: Side, origin: str) -> None:
     """Print what both sides say and what they took, and run the model by itself; end with 1 where they differ."""
     print(f"  A: onnxruntime is {ours.engine}\n     {ours.times}")
-    print("     (the first run compiles the model's kernels, which are kept: later processes begin from them)")
+    print(f"     (the first run has an empty cache: {origin})")
     print(f"  B: onnxruntime is {theirs.engine}\n     {theirs.times}")
     print(f"  {'file':<24}{'A':<12}{'score':>6}   {'B':<12}{'score':>6}")
     for name, (label, score), (other, other_score) in zip(FILES, ours.verdicts, theirs.verdicts, strict=True):

@@ -16,9 +16,9 @@ import benchmarks.__main__ as everything
 import sardonyx as ort
 from benchmarks import ablation, gemm_shapes, isolated, knobs, options, small, spread, startup, where
 from benchmarks.ablation import Switch
-from benchmarks.engines import COMPILED, ENGINES, KEPT, OURS, CompiledAhead
+from benchmarks.engines import BASELINE, COMPILED, ENGINES, KEPT, OURS, CompiledAhead
 from benchmarks.turns import Budget
-from benchmarks.zoo import registry
+from benchmarks.zoo import registry, store
 from sardonyx.api.options.config_keys import CONFIG_KEYS
 from tests.runtime.workers import wait_until
 
@@ -293,6 +293,32 @@ def test_a_program_without_an_answer_is_an_error() -> None:
     assert startup.until_answer("print(1)", [], {}) > 0
     with pytest.raises(RuntimeError, match="KeyError: 5"):
         startup.until_answer("{}[5]", [], {})
+
+
+def test_processes_with_an_empty_cache_have_figures_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.ensure("one-add", tmp_path)
+    seen: list[tuple[bool, str]] = []
+
+    def until_answer(program: str, arguments: list[str], environment: dict[str, str]) -> float:
+        assert "sardonyx" in program or "onnxruntime" in program
+        folder = Path(environment["SARDONYX_CACHE"])
+        seen.append((folder.exists() and not any(folder.iterdir()), environment.get("SARDONYX_KERNELS", "as it is")))
+        folder.mkdir(exist_ok=True)
+        (folder / "kept").touch()
+        return 2.0 if "onnxruntime" in program else 1.0
+
+    monkeypatch.setattr(startup, "until_answer", until_answer)
+    monkeypatch.setattr(startup, "has_packs", lambda: True)
+    monkeypatch.setenv("SARDONYX_KERNELS", "here")
+    theirs, ours = startup.process_rows("one-add", [BASELINE, OURS], 1, tmp_path, 2)
+    assert (theirs.median_s, theirs.empty_s, theirs.ready_s) == (2.0, 0.0, 0.0)
+    assert (ours.median_s, ours.empty_s, ours.ready_s) == (1.0, 1.0, 1.0)
+    assert ours.ratio == ours.empty_ratio == ours.ready_ratio == 2.0
+    assert [packs for is_empty, packs in seen if is_empty] == ["off", "here"] * 2
+    monkeypatch.setattr(startup, "has_packs", lambda: False)
+    assert startup.process_rows("one-add", [OURS], 1, tmp_path, 1)[0].ready_s == 0.0
 
 
 def test_a_session_begins_from_a_file_compiled_ahead(tmp_path: Path) -> None:

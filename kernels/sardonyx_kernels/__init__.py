@@ -1,0 +1,1 @@
+"""Kernels of Sardonyx compiled ahead: this folder holds packs, which it finds here. There is nothing to import."""
