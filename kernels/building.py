@@ -14,7 +14,7 @@ from kernels import machines, spelling
 from sardonyx._version import __version__
 from sardonyx.compiler.llvm.codegen import compile_object, llvm_version
 from sardonyx.compiler.llvm.installed_packs import pack_name
-from sardonyx.compiler.llvm.library import full_key, key_of
+from sardonyx.compiler.llvm.library import full_key, generator_version, key_of
 from sardonyx.compiler.llvm.runtime_functions import emitters
 from sardonyx.compiler.llvm.target import Target, host_target
 from sardonyx.runtime.files.kernel_pack import write_pack
@@ -103,5 +103,6 @@ def _built(folder: Path, name: str, target: Target, listed: Iterable[Listed]) ->
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         found = dict(threads.map(compiled, asked))
     path = folder / pack_name(target)
-    note = {"target": target.code_key, "version": __version__, "llvm": llvm_version(), "kernels": len(found)}
+    note = {"target": target.code_key, "version": __version__, "llvm": llvm_version()}
+    note["generator"] = generator_version()
     return Pack(name, path, write_pack(path, found, note), len(found))

@@ -48,8 +48,8 @@ def open_session(request: SessionRequest) -> Built:
 
 def _opened(request: SessionRequest) -> Built:
     source, options, logger = request.source, request.options, request.logger
-    if logger.is_enabled(log.Severity.INFO) and (why := why_nothing_is_kept()):
-        logger.info(why, "engine")
+    if logger.is_enabled(log.Severity.INFO):
+        _tell_what_is_there(logger)
     given = engine_source.find(source, options)
     if request.extra_outputs and (given is not None or is_on(options._config, "ep.context_enable")):
         raise errors.InvalidArgument(
@@ -91,6 +91,18 @@ def _opened(request: SessionRequest) -> Built:
     states = store.settled(built.files)
     built = replace(built, keep=Keeper.of(store, built, request), states=states)
     return live_models.offered(store, built, segment_of(built.plan), states)
+
+
+def _tell_what_is_there(logger: log.Logger) -> None:
+    """Lines where nothing is kept between processes, and of an installed pack of kernels."""
+    from sardonyx.compiler.llvm.installed_packs import installed_pack
+    from sardonyx.compiler.llvm.library import why_not_ready
+    from sardonyx.compiler.llvm.target import host_target
+
+    if why := why_nothing_is_kept():
+        logger.info(why, "engine")
+    if (pack := installed_pack(host_target())) is not None:
+        logger.info(why_not_ready(pack) or f"{len(pack)} kernels come ready in {pack.path}", "kernels")
 
 
 def find_for_sizes(request: SessionRequest, states: Mapping[str, Sequence[int]]) -> Built | None:

@@ -15,6 +15,9 @@ from sardonyx.cli.arguments import whole_number
 from sardonyx.cli.console import console, number_table, say
 from sardonyx.cli.failure import UsageError
 from sardonyx.cli.options import Json
+from sardonyx.compiler.llvm.installed_packs import installed_pack
+from sardonyx.compiler.llvm.library import why_not_ready
+from sardonyx.compiler.llvm.target import host_target
 from sardonyx.runtime.files.cache_folder import default_folder
 from sardonyx.runtime.files.kept import why_nothing_is_kept
 from sardonyx.runtime.files.own_files import OwnFile, own_files, remove_own_files
@@ -57,7 +60,7 @@ def cache(
     folder = default_folder()
     # A folder that is not there yet is made by who keeps something.
     problem = "" if folder is not None and _can_be_made(Path(folder)) else why_nothing_is_kept()
-    report = {"folder": folder, "problem": problem or None, "kinds": _summed(files)}
+    report = {"folder": folder, "problem": problem or None, "kinds": _summed(files), "ready": _ready()}
     if as_json:
         print(json.dumps({**report, "bytes": sum(one.nbytes for one in files), "removed": action == "clean"}))
     else:
@@ -72,6 +75,15 @@ def _can_be_made(folder: Path) -> bool:
     return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
 
 
+def _ready() -> dict[str, Any] | None:
+    """The pack of kernels for this machine that is installed, and why it is not used if it is not."""
+    pack = installed_pack(host_target())
+    if pack is None:
+        return None
+    problem = why_not_ready(pack)
+    return {"pack": pack.path, "kernels": 0 if problem else len(pack), "problem": problem or None}
+
+
 def _summed(files: Sequence[OwnFile]) -> dict[str, dict[str, int]]:
     """How many files of each kind there are, and their bytes."""
     sizes = {kind: [one.nbytes for one in files if one.kind == kind] for kind in _KINDS}
@@ -82,6 +94,9 @@ def _show(report: dict[str, Any], files: Sequence[OwnFile], *, is_clean: bool) -
     out = console()
     if report["problem"] is not None:
         say(out, report["problem"])
+    if report["ready"] is not None and not is_clean:
+        ready = report["ready"]
+        say(out, f"ready   {ready['problem'] or '{:,} kernels in {}'.format(ready['kernels'], ready['pack'])}")
     if report["folder"] is None:
         return
     say(out, f"folder  {report['folder']}")

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sardonyx.compiler.llvm.installed_packs import pack_name
+from sardonyx.compiler.llvm.library import generator_version
+from sardonyx.compiler.llvm.target import host_target
+from sardonyx.runtime.files.kernel_pack import write_pack
 from tests.cli.conftest import Command
 
 
@@ -39,6 +43,22 @@ def test_shows_where_and_how_much_is_kept(command: Command, folder: Path) -> Non
     assert (report["folder"], report["problem"], report["removed"]) == (str(folder), None, False)
     assert report["bytes"] == 3000 + report["kinds"]["machine"]["bytes"]
     assert len(list(folder.glob("*"))) == 4
+
+
+def test_tells_of_kernels_that_come_ready(
+    command: Command, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert json.loads(command("cache", "--json").out)["ready"] is None
+    monkeypatch.setenv("SARDONYX_KERNELS", str(tmp_path))
+    path = tmp_path / pack_name(host_target())
+    write_pack(path, {"one": b"code", "two": b"code"}, {"generator": generator_version()})
+    assert f"ready   2 kernels in {path}" in command("cache").out
+    assert json.loads(command("cache", "--json").out)["ready"] == {"pack": str(path), "kernels": 2, "problem": None}
+    write_pack(path, {"one": b"code"}, {"generator": "of another day", "version": "0.0.1", "llvm": "llvmlite 0.1"})
+    assert "is not used: it is for another state of the package (0.0.1 of Sardonyx" in command("cache").out
+    path.write_bytes(b"no pack")
+    report = json.loads(command("cache", "--json").out)["ready"]
+    assert (report["kernels"], report["problem"]) == (0, f"{path} is no pack of kernels")
 
 
 def test_clean_removes_its_own_files_alone(command: Command, folder: Path) -> None:

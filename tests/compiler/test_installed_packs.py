@@ -15,7 +15,7 @@ from sardonyx.compiler.llvm.codegen import compile_object
 from sardonyx.compiler.llvm.cpu_features import AVX2, AVX512, BASELINE_X86
 from sardonyx.compiler.llvm.installed_packs import PACKAGE, VARIABLE, installed_pack, pack_name, packs_folder
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
-from sardonyx.compiler.llvm.library import KernelLibrary, LibraryCounts, full_key, key_of
+from sardonyx.compiler.llvm.library import KernelLibrary, LibraryCounts, full_key, generator_version, key_of
 from sardonyx.compiler.llvm.target import Caches, host_target, x86_64_targets
 from sardonyx.runtime.files.kernel_cache import KernelCache
 from sardonyx.runtime.files.kernel_pack import KernelPack, write_pack
@@ -111,6 +111,18 @@ def test_packs_can_be_switched_off(kernels: dict[str, bytes], monkeypatch: pytes
     assert new_process(monkeypatch, "")[0].from_pack == len(kernels)
     assert packs_folder() == str(package)
     assert PACKAGE not in sys.modules
+
+
+def test_the_log_tells_of_a_pack(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    options = ort.SessionOptions()
+    options.log_severity_level = 1
+    for note, words in (({"generator": generator_version()}, "1 kernels come ready in"), ({}, "install it again")):
+        write_pack(tmp_path / pack_name(host_target()), {"key": b"code"}, note)
+        ort.InferenceSession(add_and_multiply(), options, providers=["CPUExecutionProvider"])
+        assert words in capfd.readouterr().err
 
 
 def test_a_folder_without_a_package_in_it_is_not_looked_into(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -343,6 +343,19 @@ def generator_version() -> str:
     return f"{__version__}|{llvm_version()}|{digest.hexdigest()}"
 
 
+def why_not_ready(pack: KernelPack) -> str:
+    """Why no kernel of an installed pack is used; empty where they are."""
+    count, note = len(pack), pack.note
+    if pack.problem:
+        return pack.problem
+    if count and note.get("generator") != generator_version():
+        made_by = f"{note.get('version')} of Sardonyx, {note.get('llvm')}"
+        return (
+            f"{pack.path} is not used: its kernels are for another state of the package ({made_by}): install it again"
+        )
+    return ""
+
+
 _LIBRARIES: dict[tuple[str, str], KernelLibrary] = {}
 _LIBRARIES_LOCK = threading.Lock()
 

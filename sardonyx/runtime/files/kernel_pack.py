@@ -4,7 +4,7 @@ A kernel is found by the digest of its key, and is the entry of a cache, compres
 its whole key agree. A pack that others can have written than those who could change this package itself, or that is
 damaged, counts as absent.
 
-    magic · entries (u32) · bytes of the note (u32) · note (JSON, for people) · table · compressed entries
+    magic · entries (u32) · bytes of the note (u32) · note (JSON, of how it was made) · table · compressed entries
 
 The table has a line for each kernel, in the order of their digests: the digest (20 bytes), where the entry begins
 (u64), and its bytes (u32).
@@ -22,6 +22,7 @@ from typing import Any
 
 from sardonyx.runtime.files.kernel_cache import opened, sealed, short_digest
 from sardonyx.runtime.files.opening import READABLE, StrPath, open_installed, replacing
+from sardonyx.runtime.json_text import parsed
 from sardonyx.runtime.memory.mapped_pages import map_open_file
 
 SUFFIX = ".pack"
@@ -43,11 +44,21 @@ class KernelPack:
         self.problem = ""  # why it is not used, known once it was opened
         self._view: memoryview | None = None
         self._table = memoryview(b"")
+        self._note = memoryview(b"")
 
     def __len__(self) -> int:
         """How many kernels it has."""
         self._open()
         return len(self._table) // _LINE.size
+
+    @property
+    def note(self) -> Mapping[str, Any]:
+        """What is said of how it was made; nothing where that cannot be read."""
+        self._open()
+        with contextlib.suppress(ValueError):
+            found = parsed(bytes(self._note))
+            return found if isinstance(found, dict) else {}
+        return {}
 
     def find(self, key: str) -> bytes | None:
         """The object code of the kernel of this key, or None."""
@@ -87,7 +98,7 @@ class KernelPack:
         if magic != _MAGIC or len(table) != count * _LINE.size:
             self.problem = f"{self.path} is no pack of kernels"
             return
-        self._view, self._table = view, table
+        self._view, self._table, self._note = view, table, view[_HEAD.size : start]
 
 
 def write_pack(path: StrPath, kernels: Mapping[str, bytes], note: Mapping[str, Any]) -> int:

@@ -33,6 +33,15 @@ def test_every_kernel_is_found_and_no_other(path: Path) -> None:
     assert pack.problem == ""
 
 
+def test_how_it_was_made_can_be_read(path: Path, tmp_path: Path) -> None:
+    assert KernelPack(path).note == {"made": "for a test"}
+    text = path.read_bytes()
+    path.write_bytes(text.replace(b'{"made"', b'["made"'))
+    assert KernelPack(path).note == {}
+    assert KernelPack(tmp_path / "nothing").note == {}
+    assert KernelPack(path).find("key 1") == KERNELS["key 1"]
+
+
 def test_a_pack_may_be_empty(tmp_path: Path) -> None:
     write_pack(tmp_path / "none.pack", {}, {})
     assert (len(KernelPack(tmp_path / "none.pack")), KernelPack(tmp_path / "none.pack").find("key 1")) == (0, None)
