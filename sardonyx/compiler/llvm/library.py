@@ -351,7 +351,7 @@ def why_not_ready(pack: KernelPack) -> str:
     if count and note.get("generator") != generator_version():
         made_by = f"{note.get('version')} of Sardonyx, {note.get('llvm')}"
         return (
-            f"{pack.path} is not used: its kernels are for another state of the package ({made_by}): install it again"
+            f"{pack.path} is not used: it is for another state of the package ({made_by}): install it again"
         )
     return ""
 
