@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -24,6 +25,7 @@ from sardonyx.runtime.files import kernel_cache
 from sardonyx.runtime.files.cache_folder import prepare_folder
 from sardonyx.runtime.files.engine_file import DamagedError, only_writer, read_engine, write_engine
 from sardonyx.runtime.files.kernel_cache import KernelCache
+from sardonyx.runtime.files.kernel_pack import KernelPack, write_pack
 from sardonyx.runtime.files.machine_file import drop, read_sections, write_section
 from sardonyx.runtime.files.own_files import ENGINE, own_files, remove_own_files
 from sardonyx.runtime.files.vouchers import Vouchers
@@ -116,6 +118,24 @@ def test_kernels(error: int, scratch: Scratch, monkeypatch: pytest.MonkeyPatch) 
         assert not cache.problem
         cache.store(KEY, CODE)
         assert cache.find(KEY) == CODE
+
+    try_each(scratch, error, attempt, check)
+
+
+@EVERY
+def test_a_pack_of_kernels(error: int, scratch: Scratch) -> None:
+    path = scratch.cache / "some.pack"
+    write_pack(path, {"a": CODE, "b": CODE + b"b"}, {})
+
+    def attempt() -> None:
+        with contextlib.suppress(OSError):
+            write_pack(path, {"a": CODE, "b": CODE + b"b"}, {})
+        pack = KernelPack(path)
+        assert pack.find("a") in (None, CODE)
+        assert pack.find("b") in (None, CODE + b"b")
+
+    def check() -> None:
+        assert KernelPack(path).find("b") == CODE + b"b"
 
     try_each(scratch, error, attempt, check)
 
