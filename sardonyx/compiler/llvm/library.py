@@ -350,9 +350,7 @@ def why_not_ready(pack: KernelPack) -> str:
         return pack.problem
     if count and note.get("generator") != generator_version():
         made_by = f"{note.get('version')} of Sardonyx, {note.get('llvm')}"
-        return (
-            f"{pack.path} is not used: it is for another state of the package ({made_by}): install it again"
-        )
+        return f"{pack.path} is not used: it is for another state of the package ({made_by}): install it again"
     return ""
 
 
