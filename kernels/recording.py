@@ -6,6 +6,7 @@ does nothing, so that a session runs all of its steps on any machine, with resul
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +23,7 @@ class Recorder(KernelLibrary):
     def __init__(self, target: Target) -> None:
         super().__init__(target, KernelCache(None))
         self.asked: dict[str, tuple[Any, Any]] = {}
-        self._here = KernelLibrary(host_target(), KernelCache(None))
-        self._nothing = self._here.kernel(_emit_nothing, ())
+        self._nothing = _library_here().kernel(_emit_nothing, ())
 
     def kernel(self, emit: Any, spec: Any) -> Kernel:
         """Note what is asked for; a kernel that does nothing."""
@@ -33,6 +33,12 @@ class Recorder(KernelLibrary):
     def run(self, emit: Any, spec: Any, arguments: Sequence[Any], chunks: int, threads: int = 1) -> None:
         """Note what is asked for."""
         self.kernel(emit, spec)
+
+
+@functools.cache
+def _library_here() -> KernelLibrary:
+    """What has the function that does nothing, as long as the process lives: sessions may outlive their recorder."""
+    return KernelLibrary(host_target(), KernelCache(None))
 
 
 def _emit_nothing(target: Target, spec: tuple[()]) -> str:
