@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sardonyx.api.engines import engine_keeper
+from sardonyx.api.engines import process_end
 from sardonyx.api.engines.engine_store import EngineStore
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
@@ -42,7 +42,7 @@ def warm(
     session = InferenceSession(model, options, providers=list(providers))
     for inputs in runs:
         session.run(None, dict(inputs))
-    engine_keeper.finish_writing()
+    process_end.finish_writing()
     store = EngineStore.of(session._session()._request)
     has_engine = store is not None and store.find() is not None
     done = _difference(all_counts(), before)

@@ -34,12 +34,6 @@ if TYPE_CHECKING:
 GATHER_SECONDS = 1.0
 
 
-def finish_writing() -> None:
-    """Wait for all engines that are being written, however long that takes."""
-    for writer in tuple(_WRITERS):
-        writer.join()
-
-
 class Keeper:
     """Writes the engine of a session, on a thread of its own, when the session has run with a size for the first time.
 
