@@ -119,6 +119,6 @@ def _show(summary: Summary, assumed: dict[str, int]) -> None:
             for name, three in profile.shapes.items()
         ]
         say(out, f"profile   {'; '.join(shapes)}")
-        say(out, f"sizes     {coverage}")
+        say(out, f"plans     {coverage}")
     if assumed:
-        say(out, f"assumed   {sizes_not_given(assumed)}")
+        say(out, f"sizes     {sizes_not_given(assumed)}")

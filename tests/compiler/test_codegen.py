@@ -20,6 +20,7 @@ from sardonyx.compiler.llvm import kernels
 from sardonyx.compiler.llvm.codegen import compile_assembly, compile_object
 from sardonyx.compiler.llvm.kernels.engine.call import emit_call
 from sardonyx.compiler.llvm.kernels.engine.executor import emit_executor
+from sardonyx.compiler.llvm.kernels.products.gemm_product import takes_bounded
 from sardonyx.compiler.llvm.library import Emit, Kernel, KernelLibrary
 from sardonyx.compiler.llvm.lookup import has_lookup
 from sardonyx.compiler.llvm.target import Caches, Target, aarch64_targets, host_targets, x86_64_targets
@@ -122,6 +123,8 @@ def test_every_template_compiles(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         wanted.discard("emit_words")  # for products of pairs of bfloat16
     if not target.has_masks:
         wanted.discard("emit_row_strips")  # whose rows end by masks
+    if not takes_bounded(target):
+        wanted.discard("emit_bounded_words")
     if not has_lookup(target):
         wanted.discard("emit_resized_strips")
     if not target.has_fma:

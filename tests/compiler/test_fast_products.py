@@ -380,7 +380,7 @@ def test_rehearsals_make_the_kernels_ready_for_more_rows() -> None:
         MatMulKernel({}).bind(binder, [place(memory, a), binder.constant(b)], epilogue=epilogue)
         return [binder.library.counts.compiled + binder.library.counts.from_cache, len(binder.steps)]
 
-    rehearsed, steps = kernels(16, rehearses=True)
+    rehearsed, steps = kernels(8, rehearses=True)
     assert steps == 1
     assert kernels(512, rehearses=False) == [rehearsed, 2]
 

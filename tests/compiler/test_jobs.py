@@ -100,6 +100,23 @@ def test_who_asks_gets_the_error(count: int, jobs: Jobs) -> None:
     assert other.result() == 7
 
 
+def test_what_failed_is_tried_again_by_who_asks_again(jobs: Jobs) -> None:
+    tried: list[int] = []
+
+    def work() -> int:
+        tried.append(len(tried))
+        if len(tried) < 3:
+            raise MemoryError(f"try {len(tried)}")
+        return 7
+
+    job = jobs.add(work, 0)
+    for number in (1, 2):
+        with pytest.raises(MemoryError, match=f"try {number}"):
+            job.result()
+    assert [job.result(), job.result()] == [7, 7]
+    assert len(tried) == 3
+
+
 def test_what_is_interrupted_is_done_again(jobs: Jobs) -> None:
     outcomes: Iterator[Callable[[], int]] = iter([_interrupt, lambda: 3])
     job = jobs.add(lambda: next(outcomes)(), 0)

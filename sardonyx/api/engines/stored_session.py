@@ -81,7 +81,7 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         stored = RestoredPlans(content, tables, constants, resources.library, origin.mapped, plan_again)
     except NotRestorableError:
         return None
-    held: list[RestoredPlans] = [stored]
+    held = _Held([stored])
     alive: weakref.WeakSet[NativeSegment] = weakref.WeakSet()  # no circle keeps the weights of a session that is gone
 
     def missed() -> None:
@@ -128,18 +128,24 @@ def opened(origin: Origin) -> tuple[Built, LaterSession] | None:
         coverage=content.get("coverage") or (),
     )
 
+    is_held = weakref.ref(held)  # what is held leads to the later session, which has this function
+
     def renew(engine: Engine) -> None:
         """Take plans from another engine of the same model."""
-        content, sections = engine.content, engine.sections
-        if content["program"] != program or not held:
+        content, sections, now = engine.content, engine.sections, is_held()
+        if content["program"] != program or not now:
             return
         adopt_image(content["image"], sections["image"], homes)
-        given = content, sections["tables"], sections["constants"], resources.library, origin.mapped, plan_again
+        given = content, sections["tables"], sections["constants"], resources.library, origin.mapped
         with contextlib.suppress(NotRestorableError):
-            held[0] = RestoredPlans(*given)
+            now[0] = RestoredPlans(*given, now[0].plan_again)
 
     later.renew_plans = renew
     return built, later
+
+
+class _Held(list[RestoredPlans]):
+    """The plans that a session has of its engine, or nothing: a list that others can know without keeping it."""
 
 
 class LaterSession:

@@ -11,7 +11,7 @@ from sardonyx.runtime.memory import address_space
 
 
 class Job:
-    """One piece of work, done once, that gives a number."""
+    """One piece of work, done once unless it fails, that gives a number."""
 
     __slots__ = ("_jobs", "_problem", "_results", "_work")
 
@@ -26,7 +26,8 @@ class Job:
         if not self._results and self._problem is None:
             self._jobs.finish(self)
         if self._problem is not None:
-            raise self._problem
+            problem, self._problem = self._problem, None  # who asks again tries again: there may be memory by then
+            raise problem
         return self._results[0]
 
     def do(self) -> None:
@@ -35,6 +36,7 @@ class Job:
             self._results.append(self._work())
         except Exception as error:
             self._problem = error
+            return
         self._work = _done  # what it held may go
 
     @property

@@ -62,7 +62,7 @@ class RestoredPlans:
         if None in kernels:
             raise NotRestorableError("the code of a kernel is gone")
         self._kernels = np.array(kernels, np.int64)
-        self._plan_again = plan_again
+        self.plan_again = plan_again
         self._owners: list[Any] = [library, constants]
         bases: list[int] = []
         self._pieces: list[Bytes] = []
@@ -136,7 +136,7 @@ class RestoredPlans:
             nanoseconds=content["nanoseconds"],
             flush_denormals=content["flush_denormals"],
         )
-        again = self._plan_again
+        again = self.plan_again
         faults = tuple([_later(again, key, number) for number in range(content["faults"])])
         outputs = tuple((dtype_called(name), tuple(shape)) for name, shape in content["outputs"])
         return ReadyPlan(

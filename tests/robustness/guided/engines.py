@@ -211,8 +211,8 @@ def _check_kept(data: bytes, folder: Path) -> bool:
             name: part.tobytes() for name, part in whole.sections.items()
         }
         write_private(path, data)
-    kept = store._kept_keys()
-    assert kept is None or (described is not None and len(kept) <= len(described["plans"]))
+    kept = store._kept()
+    assert kept is None or (described is not None and len(kept.keys) <= len(described["plans"]))
     return found is not None
 
 

@@ -123,11 +123,12 @@ class Panels:
         """The panels in bounded words, where they begin, and how many there are up to the end of each run."""
         lanes, filters = binder.target.lanes(I32), call.filters // call.group
         count = panels_of(filters, lanes)
+        library, group = binder.library, call.group  # not the binder itself, which keeps what it is told
 
         def packed(w: Array) -> Array:
-            return in_one_array(bounded_words(binder.library, _by_words(w, call.group, runs), runs.words * DEPTH))
+            return in_one_array(bounded_words(library, _by_words(w, group, runs), runs.words * DEPTH))
 
-        weights = binder.derived(call.w, ("bounded runs", call.group, runs), packed)
+        weights = binder.derived(call.w, ("bounded runs", group, runs), packed)
         words = words_of_panel(weights, call.group * count, len(runs.taps), lanes)
         if words == 0:
             return None
