@@ -23,11 +23,11 @@ class Job:
 
     def result(self) -> int:
         """What the work gives, or the error that it raises; done here, unless another thread did it or is at it."""
-        if not self._results and self._problem is None:
+        while not self._results:
             self._jobs.finish(self)
-        if self._problem is not None:
             problem, self._problem = self._problem, None  # who asks again tries again: there may be memory by then
-            raise problem
+            if problem is not None:
+                raise problem
         return self._results[0]
 
     def do(self) -> None:
