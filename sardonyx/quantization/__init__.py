@@ -1,0 +1,1 @@
+"""Quantization, under the names of `onnxruntime.quantization`."""
