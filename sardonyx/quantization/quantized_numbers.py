@@ -212,23 +212,26 @@ def parameters_of(
     minimum_range: float | None = None,
     low: Any = None,
     high: Any = None,
+    kind: np.dtype[Any] | None = None,
     ort_compatible: bool = False,
 ) -> Parameters:
-    """The parameters that store the numbers of an array; `low` and `high` stand for its extremes where given.
+    """The parameters that store the numbers of an array; `low` and `high` stand for its extremes where given. `kind` is
+    the type of the scales, without it that of the array.
 
     `InvalidQuantization` for numbers that are not finite.
     """
+    kind = array.dtype if kind is None else kind
     if axis is not None:
         axis = axis % array.ndim
     if dtype in FLOAT8:
         deviations = np.std(array, tuple(index for index in range(array.ndim) if index != axis)) if array.size else 0
-        scale, zero_point = float8_parameters(np.asarray(deviations, array.dtype), dtype)
-        scale = np.where(scale > 0, scale, 1).astype(array.dtype)
+        scale, zero_point = float8_parameters(np.asarray(deviations, kind), dtype)
+        scale = np.where(scale > 0, scale, 1).astype(kind)
         return Parameters(dtype, scale, np.broadcast_to(zero_point, scale.shape), axis)
     if low is None or high is None:
         own = extremes(array, axis, block_size)
         low, high = own[0] if low is None else low, own[1] if high is None else high
-    low, high = np.broadcast_arrays(np.asarray(low, array.dtype), np.asarray(high, array.dtype))
+    low, high = np.broadcast_arrays(np.asarray(low, kind), np.asarray(high, kind))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise InvalidQuantization("it has numbers that are not finite (NaN or infinite)")
     scale, zero_point = scale_and_zero_point(
