@@ -95,7 +95,8 @@ def product_reason(rewriting: Rewriting, left: ir.Value, right: ir.Value, *, tra
         return "its inputs are not both float32 or float16"
     if rewriting.is_constant(right):
         return _sum_reason(rewriting, right, left, transposed)
-    if job.options.matmul_const_b_only is not False:
+    constant_only = job.options.matmul_const_b_only
+    if not rewriting.static if constant_only is None else constant_only:
         return "its second input is no constant (extra option MatMulConstBOnly)"
     return None
 
