@@ -195,6 +195,13 @@ class Rewriting:
             facts[found] = facts[value]
         return found
 
+    def same(self, node: ir.Node, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]) -> ir.Node:
+        """A node of the same operator, attributes and name, that takes the place of another one."""
+        made = self.job.node(node.op_type, inputs, outputs, quantized_name(node), attributes(node))
+        made.name = node.name
+        made.version = node.version
+        return made
+
     def insert_before(self, node: ir.Node, nodes: Sequence[ir.Node], home: ir.Graph | None = None) -> None:
         """Put nodes before another one; with `home` into that graph, before what `node` lies in there."""
         while home is not None and node.graph is not home:

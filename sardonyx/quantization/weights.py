@@ -78,6 +78,8 @@ class Weights:
         symmetric, reduced = first.get("symmetric", symmetric), first.get("reduce_range", reduced)
         kind = array.dtype if kind is None else kind
         if "scale" in first and "zero_point" in first:
+            if not np.isfinite(array).all():
+                raise InvalidQuantization(_not_finite(name, "it has numbers that are not finite (NaN or infinite)"))
             scales, zero_points = ([np.asarray(one[key]).item() for one in given] for key in ("scale", "zero_point"))
             shape = () if axis is None else (array.shape[axis],)
             return Parameters(
@@ -107,9 +109,7 @@ class Weights:
                 ort_compatible=options.ort_compatible,
             )
         except InvalidQuantization as error:
-            raise InvalidQuantization(
-                f"Constant '{name}' cannot be quantised: {error.message}. Exclude the nodes that read it, or mend it"
-            ) from None
+            raise InvalidQuantization(_not_finite(name, error.message)) from None
 
     def _check_axis(self, name: str, given: list[dict[str, Any]], axis: int, array: Array) -> None:
         if given and given[0]["axis"] % array.ndim != axis:
@@ -233,6 +233,10 @@ class Weights:
         array = self.job.constant(value)
         assert array is not None, f"{value.name} is no constant"
         return array
+
+
+def _not_finite(name: str, reason: str) -> str:
+    return f"Constant '{name}' cannot be quantised: {reason}. Exclude the nodes that read it, or mend it"
 
 
 def _key(parameters: Parameters) -> tuple[Any, ...]:

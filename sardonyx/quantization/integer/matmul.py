@@ -150,8 +150,7 @@ def weight(
     rank = len(rewriting.tensor_shape(value))
     rows, columns = (rank - 1, rank - 2) if transposed else (rank - 2, rank - 1)
     parameters = weight_parameters(rewriting, value, columns, rows if rank > 1 else None, left, rank)
-    name = f"{value.name}_Transposed" if transposed else None
-    return rewriting.stored(value, parameters, transposed=transposed, name=name), []
+    return rewriting.stored(value, parameters, transposed=transposed), []
 
 
 def _turned(
