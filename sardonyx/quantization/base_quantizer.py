@@ -83,7 +83,7 @@ class BaseQuantizer:
         self.nodes_to_exclude = nodes_to_exclude
         self.op_types_to_quantize = op_types_to_quantize
         self.job = Job(
-            raise_opset(opened(model), self.options, self.weight_type, self.activation_type),
+            raise_opset(opened(model), self.options, self.weight_type, self.activation_type, contrib=True),
             self.options,
             weight_type=self.weight_type,
             activation_type=self.activation_type,

@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from sardonyx.quantization.base_quantizer import BaseQuantizer, Model
 from sardonyx.quantization.integer import HANDLERS as INTEGER
+from sardonyx.quantization.qlinear import HANDLERS as QLINEAR
+from sardonyx.quantization.qlinear.clamp import narrow_ranges
 from sardonyx.quantization.quant_utils import QuantizationMode
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.rewriting import Rewriting
@@ -85,5 +87,7 @@ class ONNXQuantizer(BaseQuantizer):
     def quantize(self) -> None:
         """Quantise the model in `job`."""
         rewriting = Rewriting(self.job, self.static)
-        rewriting.run(INTEGER)
+        if self.static:
+            narrow_ranges(rewriting)
+        rewriting.run(QLINEAR if self.static else INTEGER)
         self.job.finish()

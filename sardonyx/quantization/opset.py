@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _OLDEST = 10  # that has QuantizeLinear
 _USUAL = 11
 _FLOAT8 = 19
-_WIDE = 21  # that has 16 and 4 bits, and blocks
+WIDE = 21  # that has 16 and 4 bits, and blocks
 _SMALL = 1024
 
 SIXTEEN = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
@@ -38,29 +38,46 @@ def override_types(options: Options) -> Iterator[ir.DataType]:
                     yield ir_type(part["quant_type"])
 
 
-def needed_opset(opset: int, options: Options, kinds: Iterable[ir.DataType]) -> int:
+def needed_opset(opset: int, options: Options, kinds: Iterable[ir.DataType], contrib: bool = False) -> int:
     """The operator set that a model of `opset` needs for these types: `opset` itself where that will do.
 
-    Four bits alone raise nothing: their pairs are of com.microsoft in older models.
+    Four bits alone raise nothing: their pairs are of com.microsoft in older models. With `contrib` nor do 16.
     """
     kinds = set(kinds)
-    if opset < _WIDE and (options.block_size or kinds & SIXTEEN) and not options.use_qdq_contrib_ops:
-        return _WIDE
+    if opset < WIDE and (options.block_size or (kinds & SIXTEEN and not (contrib or options.use_qdq_contrib_ops))):
+        return WIDE
     if opset < _FLOAT8 and ir.DataType.FLOAT8E4M3FN in kinds:
+        return _FLOAT8
+    if opset < _FLOAT8 and ir.DataType.FLOAT16 in kinds and not (contrib or options.use_qdq_contrib_ops):
         return _FLOAT8
     return opset if opset >= _OLDEST else _USUAL
 
 
 def raise_opset(
-    loaded: LoadedModel, options: Options, weight_type: ir.DataType, activation_type: ir.DataType
+    loaded: LoadedModel,
+    options: Options,
+    weight_type: ir.DataType,
+    activation_type: ir.DataType,
+    contrib: bool = False,
 ) -> LoadedModel:
-    """The model with the operator set that its quantised types need; `errors.Fail` where it cannot be converted."""
+    """The model with the operator set that its quantised types need; `errors.Fail` where it cannot be converted.
+
+    `contrib` lets pairs of com.microsoft do where ONNX's own need a newer one.
+    """
     opset = loaded.model.opset_imports.get("", 1)
-    target = needed_opset(opset, options, (weight_type, activation_type, *override_types(options)))
+    kinds = (weight_type, activation_type, *override_types(options), *_float_types(loaded.model.graph))
+    target = needed_opset(opset, options, kinds, contrib)
     if target == opset:
         return loaded
     logger.warning("The model's opset %d does not have what is asked for: it becomes opset %d", opset, target)
     return converted(loaded, target)
+
+
+def _float_types(graph: ir.Graph) -> Iterator[ir.DataType]:
+    """The types of the inputs and constants of a graph that are floats."""
+    for value in (*graph.inputs, *graph.initializers.values()):
+        if value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+            yield value.dtype
 
 
 def converted(loaded: LoadedModel, target: int) -> LoadedModel:
@@ -88,6 +105,7 @@ def converted(loaded: LoadedModel, target: int) -> LoadedModel:
         ) from error
     proto.ir_version = max(proto.ir_version, model.ir_version, ir_version_of(target))
     after = replace(load_proto(proto), path=loaded.path, files=loaded.files, maps=loaded.maps)
+    after.model.metadata_props.update(model.metadata_props)
     for value in list(after.model.graph.inputs):
         tensor = large.get(value.name or "")
         if tensor is None:

@@ -191,7 +191,7 @@ class BiasToQuantize:
 
 def ir_type(dtype: Any) -> ir.DataType:
     """The type that a `QuantType`, a number of `onnx.TensorProto` or an `onnx_ir.DataType` stands for."""
-    number = dtype.tensor_type if isinstance(dtype, QuantType) else dtype
+    number = getattr(dtype, "tensor_type", dtype)
     try:
         return ir.DataType(number)
     except ValueError:

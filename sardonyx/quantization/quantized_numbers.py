@@ -188,8 +188,9 @@ def extremes(array: Array, axis: int | None = None, block_size: int = 0) -> tupl
             return np.zeros((), array.dtype), np.zeros((), array.dtype)
         flat = _flat(array)
         pieces = [flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE)]
-        found = _each(lambda piece: (piece.min(), piece.max()), pieces, array.size)
-        return np.asarray(np.min([low for low, _ in found])), np.asarray(np.max([high for _, high in found]))
+        found = _shared(lambda some: [(piece.min(), piece.max()) for piece in some], pieces, array.size)
+        lows, highs = zip(*(ends for some in found for ends in some), strict=True)
+        return np.asarray(np.min(lows)), np.asarray(np.max(highs))
     if block_size:
         size = array.shape[axis]
         starts = np.arange(0, size, block_size)
@@ -278,7 +279,7 @@ def _of_blocks(
 
 
 def quantize(array: Array, parameters: Parameters, low: Any = None, high: Any = None) -> Array:
-    """An array of floats as it is stored, of the same shape; 4 bits have a byte for each number.
+    """An array of floats, none of which is a NaN, as it is stored, of the same shape; 4 bits have a byte each.
 
     `low` and `high` bound the stored numbers further than their type does.
     """
@@ -289,25 +290,25 @@ def quantize(array: Array, parameters: Parameters, low: Any = None, high: Any = 
         least, largest = map(float, type_range(parameters.dtype))
     least = least if low is None else max(least, float(low))
     largest = largest if high is None else min(largest, float(high))
-    _each(lambda piece: _quantize_piece(*piece, least, largest), list(_pieces(array, stored, parameters)), array.size)
+    pieces = list(_pieces(array, stored, parameters))
+    _shared(lambda some: _quantize_pieces(some, least, largest), pieces, array.size)
     return stored
 
 
-def _quantize_piece(
-    source: Array, target: Array, scale: Array, zero_point: Array, least: float, largest: float
-) -> None:
-    work = np.divide(source, scale, dtype=np.float32)
-    if target.dtype != ml_dtypes.float8_e4m3fn:
-        np.rint(work, out=work)
-        if zero_point.any():
-            work += zero_point
-    # A NaN has no place in an integer type: it becomes the least number, whatever the machine would make of it.
-    np.minimum(np.maximum(work, np.float32(least), out=work), np.float32(largest), out=work)
-    if target.dtype.itemsize == 1 and target.dtype.kind not in "iu":
-        wide = work if target.dtype == ml_dtypes.float8_e4m3fn else work.astype(np.int8)
-        target[...] = wide.astype(target.dtype)
-    else:
-        np.copyto(target, work, casting="unsafe")
+def _quantize_pieces(pieces: Sequence[tuple[Array, Array, Array, Array]], least: float, largest: float) -> None:
+    buffer = np.empty(max((source.size for source, *_ in pieces), default=0), np.float32)
+    for source, target, scale, zero_point in pieces:
+        work = np.divide(source, scale, out=buffer[: source.size].reshape(source.shape), dtype=np.float32)
+        if target.dtype != ml_dtypes.float8_e4m3fn:
+            np.rint(work, out=work)
+            if zero_point.any():
+                work += zero_point
+        np.clip(work, np.float32(least), np.float32(largest), out=work)
+        if target.dtype.itemsize == 1 and target.dtype.kind not in "iu":
+            wide = work if target.dtype == ml_dtypes.float8_e4m3fn else work.astype(np.int8)
+            target[...] = wide.astype(target.dtype)
+        else:
+            np.copyto(target, work, casting="unsafe")
 
 
 def _pieces(array: Array, stored: Array, parameters: Parameters) -> Iterator[tuple[Array, Array, Array, Array]]:
@@ -373,9 +374,10 @@ def _flat(array: Array) -> Array:
     return flat
 
 
-def _each(work: Callable[[_Piece], _Result], pieces: Sequence[_Piece], size: int) -> list[_Result]:
-    """What is made of each piece of `size` numbers in all, by several threads where those are many."""
-    if size <= _ALONE:
-        return [work(piece) for piece in pieces]
-    with ThreadPoolExecutor(min(len(available_processors()), 8)) as workers:
-        return list(workers.map(work, pieces))
+def _shared(work: Callable[[Sequence[_Piece]], _Result], pieces: Sequence[_Piece], size: int) -> list[_Result]:
+    """What is made of pieces of `size` numbers in all, by several threads where those are many: a result of each."""
+    threads = min(len(available_processors()), 8) if size > _ALONE else 1
+    if threads == 1:
+        return [work(pieces)]
+    with ThreadPoolExecutor(threads) as workers:
+        return list(workers.map(work, [pieces[start::threads] for start in range(threads)]))

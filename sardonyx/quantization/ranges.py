@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,16 +23,37 @@ from sardonyx.quantization.quantized_numbers import (
 from sardonyx.quantization.refusal import InvalidQuantization
 
 
+@dataclass(frozen=True)
+class Range:
+    """A range that need not be calibrated."""
+
+    low: float
+    high: float
+
+    @property
+    def range_value(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    @property
+    def avg_std(self) -> tuple[float, float]:
+        """The mean and the standard deviation of numbers that are spread evenly."""
+        return (self.low + self.high) / 2, (self.high - self.low) / math.sqrt(12)
+
+
 class Ranges:
     """What is known of the activations of a job, by the names of values: TensorData and overrides."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self._known: dict[str, Any] = dict(job.ranges or {})
-        self._made: dict[tuple[str, ir.DataType | None, np.dtype[Any] | None], Parameters] = {}
+        self._made: dict[tuple[str, ir.DataType | None, np.dtype[Any] | None, bool], Parameters] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._known or self.job.overrides.overrides_scale_zp(name)
+
+    def bound(self, name: str, low: float, high: float) -> None:
+        """Give a value a range that its operator has."""
+        self._known[name] = Range(low, high)
 
     def take(self, name: str, other: str) -> None:
         """Give a value the range of another one, where that has one."""
@@ -38,21 +61,30 @@ class Ranges:
             self._known[name] = self._known[other]
 
     def parameters(
-        self, name: str, dtype: ir.DataType | None = None, kind: np.dtype[Any] | None = None
+        self,
+        name: str,
+        dtype: ir.DataType | None = None,
+        kind: np.dtype[Any] | None = None,
+        converted: bool = False,
     ) -> Parameters | None:
         """How an activation is stored: as `dtype`, by default as the overrides or the job say, with a scale of the type
-        `kind`, by default that of the calibrated numbers; None where nothing is known of it.
+        `kind`, by default that of the calibrated numbers; None where nothing is known of it. `converted` asks for what
+        the overrides say of the type that it is converted to.
 
         `InvalidQuantization` for a range that is none.
         """
-        key = (name, dtype, kind)
+        key = (name, dtype, kind, converted)
         if key not in self._made and name in self:
-            self._made[key] = self._parameters(name, dtype, kind)
+            self._made[key] = self._parameters(*key)
         return self._made.get(key)
 
-    def _parameters(self, name: str, dtype: ir.DataType | None, kind: np.dtype[Any] | None) -> Parameters:
+    def _parameters(
+        self, name: str, dtype: ir.DataType | None, kind: np.dtype[Any] | None, converted: bool
+    ) -> Parameters:
         job, options = self.job, self.job.options
         given = job.overrides.get_per_tensor_overrides(name, {}) or {}
+        if converted:
+            given = given["convert"]
         if dtype is None:
             dtype = ir_type(given["quant_type"]) if "quant_type" in given else job.activation_type
         if "scale" in given and "zero_point" in given:

@@ -148,6 +148,22 @@ class Rewriting:
         """A weight as it is stored."""
         return self.weights.quantized(value, parameters.dtype, parameters=parameters, **how)
 
+    def bias(
+        self,
+        value: ir.Value,
+        form: QuantizedTensor,
+        parameters: Parameters,
+        *,
+        factor: float = 1.0,
+        multiplier: float = 1.0,
+    ) -> ir.Value:
+        """`multiplier` * a bias as int32, of the scale of an activation * that of a weight * `factor`."""
+        assert form.parameters is not None
+        found = self.weights.bias(value, float(form.parameters.scale), parameters, factor, multiplier=multiplier)
+        for constant in (found.scale, found.zero_point):  # which the operators work out themselves
+            self.job.release(constant)
+        return found.values
+
     def output_parameters(self, value: ir.Value) -> Parameters | None:
         """How a result is stored; None where its range is not known."""
         return self.ranges.parameters(value.name or "", kind=_SCALES)
@@ -194,6 +210,13 @@ class Rewriting:
         if value in facts:
             facts[found] = facts[value]
         return found
+
+    def same(self, node: ir.Node, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]) -> ir.Node:
+        """A node of the same operator, attributes and name, that takes the place of another one."""
+        made = self.job.node(node.op_type, inputs, outputs, quantized_name(node), attributes(node))
+        made.name = node.name
+        made.version = node.version
+        return made
 
     def insert_before(self, node: ir.Node, nodes: Sequence[ir.Node], home: ir.Graph | None = None) -> None:
         """Put nodes before another one; with `home` into that graph, before what `node` lies in there."""

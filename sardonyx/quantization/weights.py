@@ -78,6 +78,8 @@ class Weights:
         symmetric, reduced = first.get("symmetric", symmetric), first.get("reduce_range", reduced)
         kind = array.dtype if kind is None else kind
         if "scale" in first and "zero_point" in first:
+            if not np.isfinite(array).all():
+                raise InvalidQuantization(_not_finite(name, "it has numbers that are not finite (NaN or infinite)"))
             scales, zero_points = ([np.asarray(one[key]).item() for one in given] for key in ("scale", "zero_point"))
             shape = () if axis is None else (array.shape[axis],)
             return Parameters(
@@ -107,9 +109,7 @@ class Weights:
                 ort_compatible=options.ort_compatible,
             )
         except InvalidQuantization as error:
-            raise InvalidQuantization(
-                f"Constant '{name}' cannot be quantised: {error.message}. Exclude the nodes that read it, or mend it"
-            ) from None
+            raise InvalidQuantization(_not_finite(name, error.message)) from None
 
     def _check_axis(self, name: str, given: list[dict[str, Any]], axis: int, array: Array) -> None:
         if given and given[0]["axis"] % array.ndim != axis:
@@ -154,8 +154,8 @@ class Weights:
     def scale_and_zero_point(self, name: str, parameters: Parameters) -> tuple[ir.Value, ir.Value]:
         """New constants of the scale and the zero point of the tensor called `name`."""
         return (
-            self.job.initializer(f"{name}_scale", np.ascontiguousarray(parameters.scale)),
-            self.job.initializer(f"{name}_zero_point", np.ascontiguousarray(parameters.zero_point), parameters.dtype),
+            self.job.initializer(f"{name}_scale", np.array(parameters.scale)),
+            self.job.initializer(f"{name}_zero_point", np.array(parameters.zero_point), parameters.dtype),
         )
 
     def raised(
@@ -163,13 +163,14 @@ class Weights:
     ) -> Parameters:
         """The parameters of a weight, its scale so large that `bias` / (`input_scale` * scale * `factor`) fits int32.
 
-        `bias` is of one number for each channel, or broadcasts to that; `factor` is not 0. A scale that is raised is
-        noted in the report.
+        `bias` is of numbers for each channel, whose axis is the last, or broadcasts to that; `factor` is not 0. A scale
+        that is raised is noted in the report.
         """
         numbers = np.abs(self._array(bias).astype(np.float64) / factor)
         scale = np.asarray(parameters.scale)
         if scale.ndim and numbers.ndim:
-            numbers = np.broadcast_to(numbers, np.broadcast_shapes(numbers.shape, scale.shape))
+            if numbers.size % scale.size:
+                numbers = np.broadcast_to(numbers, np.broadcast_shapes(numbers.shape, scale.shape))
             largest = numbers.reshape(-1, scale.shape[0]).max(0)
         else:
             largest = np.broadcast_to(numbers.max(initial=0.0), scale.shape)
@@ -206,7 +207,7 @@ class Weights:
         """
         array = self._array(value)
         weight_scale = np.asarray(parameters.scale, np.float32)
-        scale = np.asarray(np.float32(input_scale) * weight_scale * np.float32(factor), np.float32)
+        scale = np.asarray(np.float32(input_scale) * weight_scale * np.float32(factor)).astype(array.dtype)
         name = name or value.name or ""
         key = (value, "bias", scale.tobytes(), multiplier)
         found = self._stored.get(key)
@@ -220,9 +221,9 @@ class Weights:
             )
         stored = np.clip(numbers, -_LARGEST_BIAS - 1, _LARGEST_BIAS).astype(np.int32)
         zero_point = np.zeros(scale.shape, np.int32)
-        kept = Parameters(
-            ir.DataType.INT32, scale.astype(array.dtype), zero_point, stored.ndim - 1 if scale.ndim else None
-        )
+        kept = Parameters(ir.DataType.INT32, scale, zero_point, stored.ndim - 1 if scale.ndim else None)
+        if self.job.options.ort_compatible:
+            kept = replace(kept, scale=scale.reshape(-1))
         values = self.job.initializer(f"{name}_quantized", stored)
         constants = self.scale_and_zero_point(f"{name}_quantized", kept)
         found = self._stored[key] = QuantizedTensor(values, *constants, ir.DataType.INT32, kept)
@@ -232,6 +233,10 @@ class Weights:
         array = self.job.constant(value)
         assert array is not None, f"{value.name} is no constant"
         return array
+
+
+def _not_finite(name: str, reason: str) -> str:
+    return f"Constant '{name}' cannot be quantised: {reason}. Exclude the nodes that read it, or mend it"
 
 
 def _key(parameters: Parameters) -> tuple[Any, ...]:

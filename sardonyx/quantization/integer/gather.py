@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.quantization.quantized_numbers import Parameters
-from sardonyx.quantization.rewriting import Rewriting, attributes, quantized_name
+from sardonyx.quantization.rewriting import Rewriting
 from sardonyx.quantization.weights import QuantizedTensor
 
 
@@ -24,7 +24,7 @@ def quantize(rewriting: Rewriting, node: ir.Node) -> str | None:
         form = rewriting.stored(table, table_parameters(rewriting, table))
     output = node.outputs[0]
     values = rewriting.like(output, f"{output.name}_quantized", form.dtype)
-    made = job.node("Gather", [form.values, indices], [values], node.name or quantized_name(node), attributes(node))
+    made = rewriting.same(node, [form.values, indices], [values])
     result = QuantizedTensor(values, form.scale, form.zero_point, form.dtype, form.parameters)
     rewriting.quantized(node, [made], {output: result}, f"Gather of {form.dtype.name}")
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.quantization.rewriting import Rewriting, attributes
+from sardonyx.quantization.rewriting import Rewriting
 from sardonyx.quantization.weights import QuantizedTensor
 
 
@@ -16,7 +16,7 @@ def quantize(rewriting: Rewriting, node: ir.Node) -> str | None:
         return "what it reads is no quantised value"
     form, output = rewriting.known[source], node.outputs[0]
     values = rewriting.like(output, f"{output.name}_quantized", form.dtype)
-    made = rewriting.job.node("Transpose", [form.values], [values], node.name or "", attributes(node))
+    made = rewriting.same(node, [form.values], [values])
     result = QuantizedTensor(values, form.scale, form.zero_point, form.dtype, form.parameters)
     rewriting.quantized(node, [made], {output: result}, f"Transpose of {form.dtype.name}")
     return None

@@ -95,7 +95,8 @@ def product_reason(rewriting: Rewriting, left: ir.Value, right: ir.Value, *, tra
         return "its inputs are not both float32 or float16"
     if rewriting.is_constant(right):
         return _sum_reason(rewriting, right, left, transposed)
-    if job.options.matmul_const_b_only is not False:
+    constant_only = job.options.matmul_const_b_only
+    if not rewriting.static if constant_only is None else constant_only:
         return "its second input is no constant (extra option MatMulConstBOnly)"
     return None
 
@@ -150,8 +151,7 @@ def weight(
     rank = len(rewriting.tensor_shape(value))
     rows, columns = (rank - 1, rank - 2) if transposed else (rank - 2, rank - 1)
     parameters = weight_parameters(rewriting, value, columns, rows if rank > 1 else None, left, rank)
-    name = f"{value.name}_Transposed" if transposed else None
-    return rewriting.stored(value, parameters, transposed=transposed, name=name), []
+    return rewriting.stored(value, parameters, transposed=transposed), []
 
 
 def _turned(
