@@ -374,9 +374,7 @@ def _flat(array: Array) -> Array:
     return flat
 
 
-def _shared(
-    work: Callable[[Sequence[_Piece]], _Result], pieces: Sequence[_Piece], size: int
-) -> list[_Result]:
+def _shared(work: Callable[[Sequence[_Piece]], _Result], pieces: Sequence[_Piece], size: int) -> list[_Result]:
     """What is made of pieces of `size` numbers in all, by several threads where those are many: a result of each."""
     threads = min(len(available_processors()), 8) if size > _ALONE else 1
     if threads == 1:
