@@ -12,13 +12,14 @@ from onnx import ModelProto, NodeProto
 from onnx.external_data_helper import uses_external_data
 
 from sardonyx.graph.load import load_model
+from sardonyx.quantization.calibration.method import CalibrationMethod
 from sardonyx.quantization.opset import FOUR, WIDE, needed_opset, override_types
 from sardonyx.quantization.options import Options
 from sardonyx.quantization.quant_utils import MODEL_SIZE_THRESHOLD, QuantFormat, QuantType, get_opset_version, ir_type
 from sardonyx.quantization.refusal import InvalidQuantization
 
 if TYPE_CHECKING:
-    from sardonyx.quantization.calibrate import CalibrationDataReader, CalibrationMethod
+    from sardonyx.quantization.calibrate import CalibrationDataReader
 
 # Operators that are never quantised as others are: they change types.
 _CONVERSIONS = frozenset({"Cast", "DequantizeLinear", "QuantizeLinear"})
@@ -64,7 +65,7 @@ class StaticQuantConfig(QuantConfig):
     def __init__(
         self,
         calibration_data_reader: CalibrationDataReader | None,
-        calibrate_method: CalibrationMethod | None = None,
+        calibrate_method: CalibrationMethod = CalibrationMethod.MinMax,
         quant_format: QuantFormat = QuantFormat.QDQ,
         activation_type: QuantType = QuantType.QInt8,
         weight_type: QuantType = QuantType.QInt8,
@@ -88,7 +89,7 @@ class StaticQuantConfig(QuantConfig):
             use_external_data_format,
         )
         self.calibration_data_reader = calibration_data_reader
-        self.calibrate_method = min_max() if calibrate_method is None else calibrate_method
+        self.calibrate_method = calibrate_method
         self.quant_format = quant_format
         self.calibration_providers = calibration_providers
         self.extra_options = dict(extra_options or {})
@@ -121,17 +122,10 @@ class DynamicQuantConfig(QuantConfig):
         self.extra_options = dict(extra_options or {})
 
 
-def min_max() -> CalibrationMethod:
-    """The usual method of calibration."""
-    from sardonyx.quantization.calibrate import CalibrationMethod
-
-    return CalibrationMethod.MinMax
-
-
 def get_qdq_config(
     model_input: str | os.PathLike[str] | ModelProto,
     calibration_data_reader: CalibrationDataReader,
-    calibrate_method: CalibrationMethod | None = None,
+    calibrate_method: CalibrationMethod = CalibrationMethod.MinMax,
     calibrate_args: Mapping[str, Any] | None = None,
     activation_type: QuantType = QuantType.QUInt8,
     weight_type: QuantType = QuantType.QInt8,

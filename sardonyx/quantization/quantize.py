@@ -12,12 +12,12 @@ from onnx import ModelProto
 
 from sardonyx.graph.load import LoadedModel
 from sardonyx.quantization.base_quantizer import BaseQuantizer, opened
+from sardonyx.quantization.calibration.method import CalibrationMethod
 from sardonyx.quantization.configs import (
     DynamicQuantConfig,
     QuantConfig,
     StaticQuantConfig,
     get_qdq_config,
-    min_max,
     names,
 )
 from sardonyx.quantization.job import PRE_PROCESSED
@@ -32,7 +32,7 @@ from sardonyx.quantization.report import QuantizationReport
 from sardonyx.quantization.static import Calibration, check_types
 
 if TYPE_CHECKING:
-    from sardonyx.quantization.calibrate import CalibrationDataReader, CalibrationMethod
+    from sardonyx.quantization.calibrate import CalibrationDataReader
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def quantize_static(
     nodes_to_quantize: Sequence[str] | None = None,
     nodes_to_exclude: Sequence[str] | None = None,
     use_external_data_format: bool = False,
-    calibrate_method: CalibrationMethod | None = None,
+    calibrate_method: CalibrationMethod = CalibrationMethod.MinMax,
     calibration_providers: Sequence[Any] | None = None,
     extra_options: Mapping[str, Any] | None = None,
     calibration_cache_path: str | os.PathLike[str] | None = None,
@@ -73,8 +73,7 @@ def quantize_static(
     Errors: `InvalidQuantization`, which is a `ValueError` and an `errors.InvalidArgument`, for arguments and samples
     that do not fit; the errors of loading a model; `errors.Fail` where the file cannot be written.
     """
-    method = min_max() if calibrate_method is None else calibrate_method
-    check_types(quant_format, activation_type, weight_type, method)
+    check_types(quant_format, activation_type, weight_type, calibrate_method)
     options = Options.parse(extra_options)
     operators = names(op_types_to_quantize) or sorted({*QLinearOpsRegistry, *QDQRegistry})
     loaded = _opened(model_input)
@@ -85,7 +84,7 @@ def quantize_static(
     loaded = raise_opset(loaded, options, ir_type(weight_type), ir_type(activation_type))
     calibration = Calibration(
         calibration_data_reader,
-        method,
+        calibrate_method,
         operators,
         calibration_providers,
         options,

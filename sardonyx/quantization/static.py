@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from sardonyx.graph.load import LoadedModel
 from sardonyx.graph.saving import save_model
+from sardonyx.quantization.calibration.method import CalibrationMethod
 from sardonyx.quantization.configs import CALIBRATION_OPTIONS
 from sardonyx.quantization.options import Options
 from sardonyx.quantization.quant_utils import QuantFormat, QuantType
 from sardonyx.quantization.refusal import InvalidQuantization
 
 if TYPE_CHECKING:
-    from sardonyx.quantization.calibrate import CalibrationMethod, TensorsData
+    from sardonyx.quantization.calibrate import TensorsData
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +133,6 @@ def check_types(
     quant_format: QuantFormat, activation_type: QuantType, weight_type: QuantType, method: CalibrationMethod
 ) -> None:
     """`InvalidQuantization` for types that do not go together, or with the format or the method."""
-    from sardonyx.quantization.calibrate import CalibrationMethod
-
     floats = [kind is QuantType.QFLOAT8E4M3FN for kind in (activation_type, weight_type)]
     if any(floats) and method is not CalibrationMethod.Distribution:
         raise InvalidQuantization(
