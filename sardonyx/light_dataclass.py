@@ -26,7 +26,15 @@ else:
         def made(one):
             # Without a text, it would take twice the time to write one from the signature.
             one.__doc__ = one.__doc__ or one.__qualname__
+            types = vars(one).get("__annotations__", {})
+            if types:
+                one.__annotations__ = {name: _marker(kind) for name, kind in types.items()}
             one = dataclasses.dataclass(one, init=False, eq=False, repr=False, slots=slots, kw_only=kw_only)
+            if types:
+                one.__annotations__ = types
+                own_fields = one.__dataclass_fields__
+                for name in types.keys() & own_fields.keys():
+                    own_fields[name].type = types[name]
             if "__init__" not in vars(one):
                 one.__init__ = _init(one, [field for field in dataclasses.fields(one) if field.init])
             if eq:
@@ -43,6 +51,16 @@ else:
             return one
 
         return made if cls is None else made(cls)
+
+
+def _marker(kind: Any) -> Any:
+    """What the standard library is given for a field's type: the texts of ordinary ones, all of which it would search
+    for the few words that make something else than a field, stand for `object`."""
+    return object if isinstance(kind, str) and not any(word in kind for word in _WORDS) else kind
+
+
+# In an annotation they say that it is of no field, or that the fields behind it are given by keyword alone.
+_WORDS = ("ClassVar", "InitVar", "KW_ONLY")
 
 
 class _Made:

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import pickle
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 
@@ -75,6 +75,25 @@ def test_it_is_as_the_usual_one() -> None:
     assert Light.__match_args__ == Usual.__match_args__
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         Light()  # type: ignore[call-arg]
+
+
+@dataclass
+class Counted:
+    """What its classes have in common is no field."""
+
+    kind: ClassVar[str] = "counted"
+    value: int
+    names: list[str] = field(default_factory=list)
+
+
+def test_annotations_stay() -> None:
+    found = {one.name: one.type for one in dataclasses.fields(Light)}  # type: ignore[arg-type]
+    assert found == {one.name: one.type for one in dataclasses.fields(Usual)}  # type: ignore[arg-type]
+    assert found["tags"] == "list[str]"
+    assert get_type_hints(Light) == get_type_hints(Usual)
+    assert get_type_hints(Slotted) == {"first": Any, "second": Any}
+    assert [one.name for one in dataclasses.fields(Counted)] == ["value", "names"]  # type: ignore[arg-type]
+    assert (Counted(3).kind, vars(Counted(3))) == ("counted", {"value": 3, "names": []})
 
 
 def test_slots() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 from pathlib import Path
@@ -62,6 +61,8 @@ def similar_names(path: Path) -> str:
             names = [item.name for item in itertools.islice(found, _MOST_NAMES)]
     except (OSError, ValueError):
         return "" if os.path.isdir(folder) else f" There is no folder {folder}."
+    import difflib  # which few models need
+
     folded = {one.casefold(): one for one in sorted(names)}
     near = difflib.get_close_matches(name.casefold(), folded, n=_MOST_NEAR, cutoff=0.7)
     return f" Did you mean {' or '.join(folded[one] for one in near)}?" if near else ""
