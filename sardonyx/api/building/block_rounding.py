@@ -13,12 +13,12 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 # Elements that are worked on at once: they and what is made of them stay in a core's caches.
-_AT_ONCE = 1 << 18
+AT_ONCE = 1 << 18
 
 
-def slices(rows: int, length: int) -> Iterator[slice]:
-    """Parts of `rows` rows of `length` elements that are small enough to be worked on at once."""
-    step = max(1, _AT_ONCE // max(1, length))
+def slices(rows: int, length: int, at_once: int = AT_ONCE) -> Iterator[slice]:
+    """Parts of `rows` rows of `length` elements, of about `at_once` elements each."""
+    step = max(1, at_once // max(1, length))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
