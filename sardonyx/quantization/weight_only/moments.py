@@ -35,26 +35,25 @@ def samples(reader: Any, most: int | None = None) -> list[Mapping[str, Any]]:
             "method without data (DefaultWeightOnlyQuantConfig, KQuantWeightOnlyQuantConfig, HQQWeightOnlyQuantConfig)"
         )
     found: list[Mapping[str, Any]] = []
-    for feed in _each(reader):
+    for feed in each_sample(reader):
         if most is not None and len(found) >= most:
             break
-        one = feed[0] if isinstance(feed, tuple) else feed
-        if not isinstance(one, Mapping):
-            raise InvalidQuantization(
-                f"The calibration reader must give dicts from names of inputs to arrays, not {type(one).__name__}"
-            )
-        found.append(one)
+        found.append(feed)
     if not found:
         raise InvalidQuantization("The calibration reader gives no data: it is empty, or it was read before")
     return found
 
 
-def _each(reader: Any) -> Iterator[Any]:
+def each_sample(reader: Any) -> Iterator[Mapping[str, Any]]:
+    """The feeds of a calibration reader, or of an iterable, one after the other."""
     get_next = getattr(reader, "get_next", None)
-    if get_next is None:
-        yield from reader
-        return
-    while (feed := get_next()) is not None:
+    feeds = iter(reader) if get_next is None else iter(get_next, None)
+    for given in feeds:
+        feed = given[0] if isinstance(given, tuple) else given
+        if not isinstance(feed, Mapping):
+            raise InvalidQuantization(
+                f"The calibration reader must give dicts from names of inputs to arrays, not {type(feed).__name__}"
+            )
         yield feed
 
 
