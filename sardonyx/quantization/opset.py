@@ -104,7 +104,7 @@ def converted(loaded: LoadedModel, target: int) -> LoadedModel:
             "Export it with the newer opset, or ask for 8 bits"
         ) from error
     proto.ir_version = max(proto.ir_version, model.ir_version, ir_version_of(target))
-    after = replace(load_proto(proto), path=loaded.path, files=loaded.files, maps=loaded.maps)
+    after = replace(load_proto(proto), files=loaded.files, maps=loaded.maps)
     after.model.metadata_props.update(model.metadata_props)
     for value in list(after.model.graph.inputs):
         tensor = large.get(value.name or "")

@@ -65,6 +65,8 @@ class Options:
             raise InvalidQuantization(f"extra_options must be a dict, not {type(extra_options).__name__}")
         found: dict[str, Any] = {}
         for key, value in extra_options.items():
+            if key in _WITHOUT_EFFECT:
+                continue
             if key not in _KEYS:
                 near = difflib.get_close_matches(str(key), _KEYS, 1, 0.5) or difflib.get_close_matches(
                     str(key).lower(), [one.lower() for one in _KEYS], 1, 0.4
@@ -194,6 +196,8 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "SmoothQuantFolding": ("smooth_quant_folding", _flag, _BOOL),
     "OrtCompatible": ("ort_compatible", _flag, _BOOL),
 }
+# What former versions of onnxruntime knew, and clients still give.
+_WITHOUT_EFFECT = frozenset({"ForceSymmetric"})
 _OPTIONAL = {
     "weight_symmetric",
     "matmul_const_b_only",
