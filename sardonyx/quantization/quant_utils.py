@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnx import TensorProto, external_data_helper
 
 from sardonyx.quantization import quantized_numbers as core
+from sardonyx.quantization.calibration.table import write_calibration_table as write_calibration_table
 from sardonyx.quantization.refusal import InvalidQuantization
 
 Array = np.ndarray[Any, Any]
