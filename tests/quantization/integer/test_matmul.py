@@ -217,7 +217,9 @@ def test_weight_that_is_not_finite(number: float) -> None:
     weight = _floats(8, 4)
     weight[3, 2] = number
     proto = model([node("MatMul", ["x", "w"], ["y"])], {"x": [2, 8]}, ["y"], {"w": weight})
-    with pytest.raises(InvalidQuantization, match="Constant 'w' cannot be quantised: it has numbers that are not finite"):
+    with pytest.raises(
+        InvalidQuantization, match="Constant 'w' cannot be quantised: it has numbers that are not finite"
+    ):
         quantized(proto)
 
 
