@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -78,9 +79,8 @@ def quantize_static(
     operators = names(op_types_to_quantize) or sorted({*QLinearOpsRegistry, *QDQRegistry})
     loaded = _opened(model_input)
     if options.smooth_quant:
-        from sardonyx.quantization.smooth_quant import smoothed
-
-        loaded = smoothed(loaded, calibration_data_reader, options, calibration_providers)
+        smooth_quant: Any = importlib.import_module("sardonyx.quantization.smooth_quant")
+        loaded = smooth_quant.smoothed(loaded, calibration_data_reader, options, calibration_providers)
     loaded = raise_opset(loaded, options, ir_type(weight_type), ir_type(activation_type))
     calibration = Calibration(
         calibration_data_reader,
@@ -163,14 +163,13 @@ def quantize(model_input: Source, model_output: str | os.PathLike[str], quant_co
 
 
 def _quantize_weights(model_input: Source, model_output: str | os.PathLike[str], config: Any) -> None:
-    from sardonyx.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer, WeightOnlyQuantConfig
-
-    if not isinstance(config, WeightOnlyQuantConfig):
+    module: Any = importlib.import_module("sardonyx.quantization.matmul_nbits_quantizer")
+    if not isinstance(config, module.WeightOnlyQuantConfig):
         raise TypeError(
             "Invalid quantization config type, it must be either StaticQuantConfig, DynamicQuantConfig, or "
             f"WeightOnlyQuantConfig, not {type(config).__name__}"
         )
-    quantizer = MatMulNBitsQuantizer(model_input, algo_config=config)
+    quantizer = module.MatMulNBitsQuantizer(model_input, algo_config=config)
     quantizer.process()
     quantizer.model.save_model_to_file(os.fspath(model_output), True)
 
