@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sardonyx import __version__, errors
+from sardonyx import errors
+from sardonyx._version import __version__
 from sardonyx.api.options.session_options import SessionOptions
 from sardonyx.api.session import InferenceSession
 from sardonyx.quantization import calibrate
