@@ -99,18 +99,25 @@ class Evaluator:
             self._reports[recipe.key] = recipe.apply(self.model, target, self.ranges(recipe))
         return self._reports[recipe.key]
 
+    def error(self, recipe: Recipe) -> float:
+        """The largest relative error of an output."""
+        return self._verdict(recipe, None).error
+
     def verdict(self, recipe: Recipe) -> Verdict:
         """What a recipe costs; known from the file, or found by quantising and running the model."""
+        return self._verdict(recipe, self.metric)
+
+    def _verdict(self, recipe: Recipe, judge: Metric | None) -> Verdict:
         known = self._state.get(recipe.key)
-        if known is not None and (self.metric is None) == (known.metric is None):
+        if known is not None and (judge is None or known.metric is not None):
             return known
         target = self._folder / "candidate.onnx"
         self._reports[recipe.key] = recipe.apply(self.model, target, self.ranges(recipe))
         self.count += 1
         error = worst(output_deviations(target, self.feeds, self._expected, self.options))
         metric = None
-        if self.metric is not None:
-            metric = _number(self.metric(InferenceSession(os.fspath(target), self.options)), target)
+        if judge is not None:
+            metric = _number(judge(InferenceSession(os.fspath(target), self.options)), target)
         found = Verdict(error, metric)
         self._state.put(recipe.key, found)
         shown = "" if metric is None else f", metric {metric:.5g}"

@@ -22,6 +22,8 @@ from sardonyx.quantization.search.recipe import Recipe
 _CALIBRATIONS = ("Percentile", "Entropy")
 # By how much the predicted error stays below the target, from the first guess to the last: noise is not independent.
 _MARGINS = (1.0, 0.8, 0.6, 0.4, 0.2)
+# Groups of a smaller share of the work are not divided: that would take an evaluation more to gain next to nothing.
+_SMALLEST = 1 / 32
 
 
 @dataclass(frozen=True)
@@ -118,15 +120,20 @@ class Search:
         """Errors that a selection may predict, largest first, until one is found that holds in truth."""
         if self._target.error is not None:
             return [self._target.error * margin for margin in _MARGINS]
-        # What error a metric allows is not known: halve it until the metric holds.
-        return [verdict.error * 0.5**step for step in range(1, 9)]
+        assert self._target.metric is not None and verdict.metric is not None
+        # A metric falls by the square of a small error: what is allowed follows from what the whole error costs.
+        own = self._evaluator.float_metric()
+        share = (own - self._target.metric) / max(own - verdict.metric, 1e-30)
+        allowed = verdict.error * math.sqrt(min(max(share, 0.01), 1.0))
+        return [allowed * margin for margin in _MARGINS]
 
     def _kept(self, recipe: Recipe, groups: Sequence[_Group], allowed: float) -> tuple[list[_Group], tuple[str, ...]]:
         """Which nodes stay float so that the others' squares add up to what is allowed; groups are divided for it."""
         current = list(groups)
+        smallest = _SMALLEST * sum(self._costs.values())
         while True:
             chosen = self._worst(current, allowed)
-            whole = [group for group in chosen if len(group.names) > 1]
+            whole = [group for group in chosen if len(group.names) > 1 and self._cost(group) > smallest]
             if not whole:
                 return current, tuple(name for group in chosen for name in group.names)
             largest = max(whole, key=lambda one: self._cost(one))
@@ -158,7 +165,7 @@ class Search:
         chosen = set(names)
         others = tuple(name for name in self._names if name not in chosen)
         try:
-            found = self._evaluator.verdict(recipe.with_kept(others)).error
+            found = self._evaluator.error(recipe.with_kept(others))
         except InvalidQuantization:
             return 0.0  # none of them is quantised without the others
         return found**2 if math.isfinite(found) else float(np.finfo(np.float32).max)
