@@ -79,9 +79,16 @@ def quantize_static(
     operators = names(op_types_to_quantize) or sorted({*QLinearOpsRegistry, *QDQRegistry})
     loaded = _opened(model_input)
     if options.smooth_quant:
-        smooth_quant: Any = importlib.import_module("sardonyx.quantization.smooth_quant")
-        loaded = smooth_quant.smoothed(loaded, calibration_data_reader, options, calibration_providers)
-    loaded = raise_opset(loaded, options, ir_type(weight_type), ir_type(activation_type))
+        from sardonyx.quantization.smooth_quant import smoothed
+
+        loaded = smoothed(loaded, calibration_data_reader, options, calibration_providers)
+    loaded = raise_opset(
+        loaded,
+        options,
+        ir_type(weight_type),
+        ir_type(activation_type),
+        per_channel=per_channel and quant_format == QuantFormat.QDQ,
+    )
     calibration = Calibration(
         calibration_data_reader,
         calibrate_method,

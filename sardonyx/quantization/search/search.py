@@ -120,7 +120,8 @@ class Search:
         """Errors that a selection may predict, largest first, until one is found that holds in truth."""
         if self._target.error is not None:
             return [self._target.error * margin for margin in _MARGINS]
-        assert self._target.metric is not None and verdict.metric is not None
+        assert self._target.metric is not None
+        assert verdict.metric is not None
         # A metric falls by the square of a small error: what is allowed follows from what the whole error costs.
         own = self._evaluator.float_metric()
         share = (own - self._target.metric) / max(own - verdict.metric, 1e-30)
