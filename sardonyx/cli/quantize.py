@@ -192,7 +192,7 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file")
     try:
-        found = runpy.run_path(str(path)).get(name)
+        found: Callable[..., Any] | None = runpy.run_path(str(path)).get(name)
     except Exception as error:
         raise CommandError(f"{path} failed: {type(error).__name__}: {error}") from error
     if not callable(found):

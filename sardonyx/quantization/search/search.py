@@ -107,13 +107,17 @@ class Search:
         best = recipe, verdict
         for allowed in self._allowances(verdict):
             groups, kept = self._kept(recipe, groups, allowed**2)
-            if set(kept) == set(self._names):
-                break
+            is_last = set(kept) == set(self._names)
+            if is_last:  # nothing would be quantised: the part that costs least is what is left to try
+                least = min(groups, key=lambda one: one.square)
+                kept = tuple(name for name in kept if name not in least.names)
             candidate = recipe.with_kept(kept)
             found = self._evaluator.verdict(candidate)
             best = min(best, (candidate, found), key=lambda one: self._rank(one[1]))
             if self._target.is_reached(found):
                 return self._returned(candidate, found, groups)
+            if is_last:
+                break
         return Result(*best, self._target.is_reached(best[1]))
 
     def _allowances(self, verdict: Verdict) -> list[float]:
