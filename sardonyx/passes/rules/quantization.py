@@ -358,6 +358,8 @@ def _nibbles(codes: Array) -> Array:
 
 # Operators that only choose or move elements of their first input, whatever these are.
 _MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Gather", "Slice", "MaxPool", "Expand")
+# From which version on those of them take bytes that did not always.
+_BYTES_SINCE = {"Flatten": 9, "MaxPool": 12}
 _MOVED = OpPattern("|".join(_MOVING), (_A, "first?", "second?", "third?", "fourth?"))
 
 
@@ -370,14 +372,17 @@ class IntegerMovement(IntegerRule):
         objection = self._objection(m, ("a", "y"))
         if objection is not None:
             return objection
-        if len(m.covered(_MOVED).outputs) > 1:
+        moved = m.covered(_MOVED)
+        if len(moved.outputs) > 1:
             return "it has more results than one"
+        if (moved.version or 0) < _BYTES_SINCE.get(moved.op_type, 0):
+            return f"{moved.op_type} takes no bytes in version {moved.version}"
         zeros = [m.constant(f"{name}_zero") for name in ("a", "y")]
         points = [0 if zero is None else int(zero.reshape(())) for zero in zeros]
         scales = [m.constant(f"{name}_scale") for name in ("a", "y")]
         if self._dtype(m, "a") != self._dtype(m, "y") or points[0] != points[1] or scales[0] != scales[1]:
             return "its input and its result are quantised differently"
-        if m.covered(_MOVED).op_type == "MaxPool" and not bool((scales[0] > 0).all()):  # type: ignore[operator, union-attr]
+        if moved.op_type == "MaxPool" and not bool((scales[0] > 0).all()):  # type: ignore[operator, union-attr]
             return _TURNS
         return None
 
