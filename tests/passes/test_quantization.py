@@ -246,6 +246,20 @@ def test_negative_scales_turn_the_order_of_numbers(op_type: str) -> None:
     np.testing.assert_array_equal(session(sardonyx, finished).run(None, feeds)[0], theirs.run(None, feeds)[0])
 
 
+def test_pairs_of_the_contrib_domain_become_integers_as_well() -> None:
+    """Writers of models in older operator sets take them for scales of channels."""
+    finished = convolution()
+    plain = session(sardonyx, finished).run(None, feeds := {"x": RNG.standard_normal((1, 4, 9, 9)).astype(np.float32)})
+    expected = operators(rewritten(finished)[0])
+    for node in finished.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            node.domain = "com.microsoft"
+    after = rewritten(finished)[0]
+    assert operators(after) == expected
+    assert "QLinearConv" in expected
+    np.testing.assert_array_equal(session(sardonyx, finished).run(None, feeds)[0], plain[0])
+
+
 @pytest.mark.parametrize("opset", [11, 12])
 def test_a_pool_takes_bytes_only_in_versions_that_have_them(opset: int) -> None:
     model = Model(1, 2, 4, 4)

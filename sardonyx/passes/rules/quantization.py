@@ -25,6 +25,7 @@ from sardonyx.passes.base import (
 )
 from sardonyx.passes.rule import Match, OpPattern, Rule, apply_rule, op
 from sardonyx.passes.rules.facts import permutation
+from sardonyx.passes.rules.linear_quantization import dequantize, quantize
 
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
 _TURNS = "a scale turns the order of its numbers around"
@@ -33,11 +34,11 @@ _MICROSOFT = "com.microsoft"
 
 def _dequantized(name: str, *, constant: bool = False) -> OpPattern:
     """DequantizeLinear of the value `name`; its parameters are `name`_scale and `name`_zero."""
-    return op.DequantizeLinear(f"{name}{'!' if constant else ''}", f"{name}_scale!", f"{name}_zero?", shared=True)
+    return dequantize(f"{name}{'!' if constant else ''}", f"{name}_scale!", f"{name}_zero?", shared=True)
 
 
 def _quantized(inner: OpPattern) -> OpPattern:
-    return op.QuantizeLinear(inner, "y_scale!", "y_zero?")
+    return quantize(inner, "y_scale!", "y_zero?")
 
 
 _A, _B, _W = _dequantized("a"), _dequantized("b"), _dequantized("w", constant=True)
@@ -197,7 +198,7 @@ class IntegerPair(IntegerRule):
         return m.new_node(f"QLinear{kind}", inputs, domain=_MICROSOFT, version=1)
 
 
-_PACKED = op.DequantizeLinear("w!", "w_scale!", "w_zero?", shared=True)
+_PACKED = dequantize("w!", "w_scale!", "w_zero?", shared=True)
 _NIBBLES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
 # Accuracy levels of MatMulNBits: float32 throughout, and rows rounded to bytes.
 _REAL, _ROUNDED = 0, 4
@@ -409,7 +410,8 @@ class DropRelu(Rule):
         return None if bool((zero == np.iinfo(zero.dtype).min).all()) else "integers below its zero point exist"
 
     def rewrite(self, m: Match) -> ir.Node:
-        node = m.new_node("QuantizeLinear", [m.value("x"), *m.root.inputs[1:]], version=m.root.version)
+        values = [m.value("x"), *m.root.inputs[1:]]
+        node = m.new_node("QuantizeLinear", values, domain=m.root.domain, version=m.root.version)
         node.attributes.update(m.root.attributes)
         return node
 
