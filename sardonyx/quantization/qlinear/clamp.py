@@ -28,6 +28,7 @@ _OWN_RANGE = frozenset(
         "Where",
     }
 )
+_ROUNDING = 0.501  # what storing a bound may add to it, in stored numbers
 _CLIP_OF_INTEGERS = 12  # the operator set in which Clip takes integers of 8 bits
 
 
@@ -69,14 +70,14 @@ def quantize(rewriting: Rewriting, node: ir.Node) -> str | None:
         return "its bounds are no constants"
     low, high = (_stored(bound, form.parameters) for bound in bounds)
     least, largest = type_range(form.dtype)
-    if low <= least and high >= largest:
+    if low <= least + _ROUNDING and high >= largest - _ROUNDING:
         rewriting.drop(node, "in the range of what it reads")
         return None
     if job.opset < _CLIP_OF_INTEGERS:
         return f"opset {job.opset} has no Clip of integers"
     kind = narrow_dtype(form.dtype)
     limits = [
-        job.initializer(f"{output.name}_{name}", np.asarray(min(max(bound, least), largest), kind))
+        job.initializer(f"{output.name}_{name}", np.asarray(np.rint(min(max(bound, least), largest)), kind))
         for name, bound in (("least", low), ("largest", high))
     ]
     values = rewriting.like(output, f"{output.name}_quantized", form.dtype)
@@ -105,6 +106,5 @@ def _bounds(rewriting: Rewriting, node: ir.Node) -> tuple[float, float] | None:
 
 
 def _stored(bound: float, parameters: Parameters) -> float:
-    """The number that a bound is stored as, of any size."""
-    found = np.rint(np.float32(bound) / np.float32(parameters.scale)) if np.isfinite(bound) else bound
-    return float(found) + float(parameters.zero_point)
+    """The number that a bound would be stored as, of any size and not rounded."""
+    return bound / float(parameters.scale) + float(parameters.zero_point)
