@@ -154,7 +154,8 @@ class Job:
             return None
         for name, attribute in node.attributes.items():
             if name == "value":
-                return attribute.as_tensor()
+                held: ir.TensorProtocol = attribute.value  # `as_tensor` checks a protocol, which takes long
+                return held
             if name in _CONSTANTS:
                 return ir.Tensor(np.asarray(attribute.value, _CONSTANTS[name]), name=value.name)
         return None

@@ -53,7 +53,7 @@ FLOATS = frozenset({Type.FLOAT, Type.FLOAT16})  # what the quantizers read
 
 _FLOAT8_LARGEST = 448.0
 _PIECE = 1 << 16  # numbers that are quantised at once
-_ALONE = 1 << 20  # fewer numbers than these are not worth a thread
+_ALONE = 1 << 18  # fewer numbers than these are not worth a thread
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,9 @@ def narrow_dtype(dtype: ir.DataType) -> np.dtype[Any]:
     return np.dtype(dtype.numpy())
 
 
-def extremes(array: Array, axis: int | None = None, block_size: int = 0) -> tuple[Array, Array]:
+def extremes(
+    array: Array, axis: int | None = None, block_size: int = 0, workers: ThreadPoolExecutor | None = None
+) -> tuple[Array, Array]:
     """The least and the largest number of an array: of all, of each place along `axis`, or of each of its blocks.
 
     An array, or a block of it, without numbers has 0 and 0; a NaN is the least and the largest of those that it is
@@ -188,7 +190,7 @@ def extremes(array: Array, axis: int | None = None, block_size: int = 0) -> tupl
             return np.zeros((), array.dtype), np.zeros((), array.dtype)
         flat = _flat(array)
         pieces = [flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE)]
-        found = _shared(lambda some: [(piece.min(), piece.max()) for piece in some], pieces, array.size)
+        found = _shared(lambda some: [(piece.min(), piece.max()) for piece in some], pieces, array.size, workers)
         lows, highs = zip(*(ends for some in found for ends in some), strict=True)
         return np.asarray(np.min(lows)), np.asarray(np.max(highs))
     if block_size:
@@ -215,6 +217,7 @@ def parameters_of(
     high: Any = None,
     kind: np.dtype[Any] | None = None,
     ort_compatible: bool = False,
+    workers: ThreadPoolExecutor | None = None,
 ) -> Parameters:
     """The parameters that store the numbers of an array; `low` and `high` stand for its extremes where given. `kind` is
     the type of the scales, without it that of the array.
@@ -230,7 +233,7 @@ def parameters_of(
         scale = np.where(scale > 0, scale, 1).astype(kind)
         return Parameters(dtype, scale, np.broadcast_to(zero_point, scale.shape), axis)
     if low is None or high is None:
-        own = extremes(array, axis, block_size)
+        own = extremes(array, axis, block_size, workers)
         low, high = own[0] if low is None else low, own[1] if high is None else high
     low, high = np.broadcast_arrays(np.asarray(low, kind), np.asarray(high, kind))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -278,7 +281,13 @@ def _of_blocks(
     return scale, zero_point
 
 
-def quantize(array: Array, parameters: Parameters, low: Any = None, high: Any = None) -> Array:
+def quantize(
+    array: Array,
+    parameters: Parameters,
+    low: Any = None,
+    high: Any = None,
+    workers: ThreadPoolExecutor | None = None,
+) -> Array:
     """An array of floats, none of which is a NaN, as it is stored, of the same shape; 4 bits have a byte each.
 
     `low` and `high` bound the stored numbers further than their type does.
@@ -291,7 +300,7 @@ def quantize(array: Array, parameters: Parameters, low: Any = None, high: Any = 
     least = least if low is None else max(least, float(low))
     largest = largest if high is None else min(largest, float(high))
     pieces = list(_pieces(array, stored, parameters))
-    _shared(lambda some: _quantize_pieces(some, least, largest), pieces, array.size)
+    _shared(lambda some: _quantize_pieces(some, least, largest), pieces, array.size, workers)
     return stored
 
 
@@ -374,10 +383,27 @@ def _flat(array: Array) -> Array:
     return flat
 
 
-def _shared(work: Callable[[Sequence[_Piece]], _Result], pieces: Sequence[_Piece], size: int) -> list[_Result]:
+def new_workers() -> ThreadPoolExecutor:
+    """Threads for one who quantises many arrays; they end when nothing refers to them any more."""
+    return ThreadPoolExecutor(_threads(), "quantize")
+
+
+def _threads() -> int:
+    return min(len(available_processors()), 8)
+
+
+def _shared(
+    work: Callable[[Sequence[_Piece]], _Result],
+    pieces: Sequence[_Piece],
+    size: int,
+    workers: ThreadPoolExecutor | None,
+) -> list[_Result]:
     """What is made of pieces of `size` numbers in all, by several threads where those are many: a result of each."""
-    threads = min(len(available_processors()), 8) if size > _ALONE else 1
-    if threads == 1:
+    threads = min(_threads(), len(pieces)) if size > _ALONE else 1
+    if threads <= 1:
         return [work(pieces)]
-    with ThreadPoolExecutor(threads) as workers:
-        return list(workers.map(work, [pieces[start::threads] for start in range(threads)]))
+    shares = [pieces[start::threads] for start in range(threads)]
+    if workers is not None:
+        return list(workers.map(work, shares))
+    with new_workers() as own:
+        return list(own.map(work, shares))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.quantization.job import Job
 from sardonyx.quantization.quant_utils import ir_type
-from sardonyx.quantization.quantized_numbers import Parameters, narrow_dtype, parameters_of, quantize
+from sardonyx.quantization.quantized_numbers import Parameters, narrow_dtype, new_workers, parameters_of, quantize
 from sardonyx.quantization.refusal import InvalidQuantization
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +41,7 @@ class Weights:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self._workers = new_workers()
         self._stored: dict[tuple[Any, ...], QuantizedTensor] = {}
 
     def parameters(
@@ -107,6 +108,7 @@ class Weights:
                 high=high[0] if high and axis is None else high,
                 kind=kind,
                 ort_compatible=options.ort_compatible,
+                workers=self._workers,
             )
         except InvalidQuantization as error:
             raise InvalidQuantization(_not_finite(name, error.message)) from None
@@ -143,7 +145,7 @@ class Weights:
         return found
 
     def _store(self, value: ir.Value, parameters: Parameters, transposed: bool, name: str) -> QuantizedTensor:
-        stored = quantize(self._array(value), parameters)
+        stored = quantize(self._array(value), parameters, workers=self._workers)
         if transposed:
             stored = np.ascontiguousarray(np.swapaxes(stored, -1, -2))
         self.job.settle(value)
