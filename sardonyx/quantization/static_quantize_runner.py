@@ -1,4 +1,4 @@
-"""``python -m sardonyx.quantization.static_quantize_runner``: static quantization by samples that lie beside a model."""
+"""``python -m sardonyx.quantization.static_quantize_runner``: static quantization by samples beside a model."""
 
 from __future__ import annotations
 
