@@ -295,8 +295,11 @@ def _grown(seed: int) -> Graph:
     (_conv if seed % 2 else _matmul)(graph, "x")
     kinds[seed // 2 % len(kinds)](graph, graph.names[-1])
     for _ in range(int(graph.random.integers(1, 5))):
-        source = graph.pick(rank=len(shape))
-        assert source is not None
+        source = "x"
+        while (found := graph.pick(rank=len(shape))) is not None:
+            if min(graph.exact[found].shape[-2:]) > 1 or len(shape) < 4:  # windows of two places fit
+                source = found
+                break
         kinds[int(graph.random.integers(len(kinds)))](graph, source)
     return graph
 
