@@ -260,11 +260,15 @@ class Job:
 
     # The result
 
+    def require_nodes(self) -> None:
+        """`InvalidQuantization` where no node may be quantised, by what is known before any is."""
+        if not self.nodes():
+            self._refuse()
+
     def finish(self) -> None:
         """Say who made the model, count its bytes, log the report; `InvalidQuantization` where all of it was left."""
         if not self.report.count:
-            reasons = "; ".join(f"{count} nodes: {reason}" for reason, count in self.report.reasons().items())
-            raise InvalidQuantization(f"No node of the model can be quantised as asked: {reasons or 'it has no nodes'}")
+            self._refuse()
         self.model.producer_name, self.model.producer_version = PRODUCER, PRODUCER_VERSION
         self.model.metadata_props.setdefault(*INFERRED)
         stamp_versions(self.model)
@@ -284,6 +288,10 @@ class Job:
     def message(self) -> ModelProto:
         """The model as a message, its weights inside."""
         return to_message(self.model)
+
+    def _refuse(self) -> None:
+        reasons = "; ".join(f"{count} nodes: {reason}" for reason, count in self.report.reasons().items())
+        raise InvalidQuantization(f"No node of the model can be quantised as asked: {reasons or 'it has no nodes'}")
 
     def _weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the constants of all graphs, by name."""

@@ -29,6 +29,7 @@ from sardonyx.quantization.quant_utils import QuantFormat, QuantizationMode, Qua
 from sardonyx.quantization.refusal import InvalidQuantization
 from sardonyx.quantization.registry import IntegerOpsRegistry, QDQRegistry, QLinearOpsRegistry
 from sardonyx.quantization.report import QuantizationReport
+from sardonyx.quantization.smooth_quant import smoothed
 from sardonyx.quantization.static import Calibration, check_types
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ def quantize_static(
     operators = names(op_types_to_quantize) or sorted({*QLinearOpsRegistry, *QDQRegistry})
     loaded = _opened(model_input)
     if options.smooth_quant:
-        from sardonyx.quantization.smooth_quant import smoothed
-
         loaded = smoothed(loaded, calibration_data_reader, options, calibration_providers)
     loaded = raise_opset(loaded, options, ir_type(weight_type), ir_type(activation_type))
     calibration = Calibration(
@@ -97,7 +96,7 @@ def quantize_static(
         "reduce_range": reduce_range,
         "weight_qType": weight_type,
         "activation_qType": activation_type,
-        "tensors_range": calibration.ranges(loaded),
+        "tensors_range": {},
         "nodes_to_quantize": names(nodes_to_quantize),
         "nodes_to_exclude": names(nodes_to_exclude),
         "op_types_to_quantize": operators,
@@ -108,6 +107,8 @@ def quantize_static(
         quantizer = QDQQuantizer(**arguments)
     else:
         quantizer = ONNXQuantizer(**arguments, mode=QuantizationMode.QLinearOps, static=True)
+    quantizer.job.require_nodes()
+    quantizer.calibrated(calibration.ranges(loaded))
     _write(quantizer, model_output, use_external_data_format)
 
 

@@ -51,8 +51,8 @@ class Selection:
         nodes = list(nodes_of(graph))
         self._around = {inner: node for node in nodes for inner in subgraphs(node)}
         names = {node.name for node in nodes if node.name}
-        _check_names("nodes_to_quantize", self.included, names)
-        _check_names("nodes_to_exclude", self.excluded, names)
+        check_names("nodes_to_quantize", self.included, names)
+        check_names("nodes_to_exclude", self.excluded, names)
         found = {node.op_type for node in nodes}
         if nodes and self.operators.isdisjoint(found):
             raise InvalidQuantization(
@@ -92,7 +92,7 @@ def require_float(graph: ir.Graph) -> None:
             )
 
 
-def _check_names(argument: str, given: Collection[str], names: Collection[str]) -> None:
+def check_names(argument: str, given: Collection[str], names: Collection[str]) -> None:
     """`InvalidQuantization` where no name of a list is that of a node; a warning where some are not."""
     unknown = sorted(set(given) - set(names))
     if unknown and len(unknown) < len(given):

@@ -59,7 +59,9 @@ def quant_pre_process(
         raise InvalidQuantization("quant_pre_process needs input_model: the path of a model, or a ModelProto")
     if output_model_path is None:
         raise InvalidQuantization("quant_pre_process needs output_model_path: the path of the file to write")
-    loaded = load_proto(source) if isinstance(source, ModelProto) else load_model(os.fspath(source))  # type: ignore[call-overload]
+    if not isinstance(source, str | os.PathLike | ModelProto):
+        raise InvalidQuantization(f"input_model must be a path or a ModelProto, not {type(source).__name__}")
+    loaded = load_proto(source) if isinstance(source, ModelProto) else load_model(os.fspath(source))
     if not skip_optimization:
         rewriting.at_level(loaded, Level.BASIC)
     if not (skip_onnx_shape and skip_symbolic_shape):

@@ -167,7 +167,7 @@ def _was_smoothed(path: Path) -> bool:
 def _file_of(loaded: LoadedModel, folder: Path) -> Path:
     """A file of the model as it is now: its own one, or one in the folder where it is not from a file, or changed."""
     if loaded.path is not None and not loaded.functions:
-        return loaded.path
+        return Path(loaded.path)
     path = folder / "model.onnx"
     save_model(loaded.model, path, "model.onnx.data")
     return path

@@ -12,7 +12,7 @@ from sardonyx.quantization.quantized_numbers import FLOAT8, Parameters, type_ran
 from sardonyx.quantization.ranges import Ranges
 
 _SIXTEEN = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
-_ROUNDING = 1e-6  # of a scale, by which the last stored number may lie behind the bound that it stands for
+_HALF = 0.501  # of a step, which rounding adds, and that of the scale
 _INPUTS_FROM = 11  # the opset in which the bounds of Clip became inputs
 
 
@@ -93,7 +93,7 @@ def _bounds(plan: Plan, node: ir.Node) -> tuple[float, float] | None:
 
 
 def _is_within(parameters: Parameters, bounds: tuple[float, float], compatible: bool) -> bool:
-    """Whether no stored number stands for one outside of the bounds.
+    """Whether all numbers are stored as they are after they were clamped: both bounds as the ends of the type.
 
     Pairs of 16 bits clamp nothing for engines that take them out.
     """
@@ -101,7 +101,6 @@ def _is_within(parameters: Parameters, bounds: tuple[float, float], compatible: 
         return True
     if parameters.dtype in FLOAT8 or parameters.dtype in _SIXTEEN:
         return False
-    scale, zero_point = float(parameters.scale), int(parameters.zero_point)
-    least, largest = ((end - zero_point) * scale for end in type_range(parameters.dtype))
-    spare = _ROUNDING * max(abs(least), abs(largest))
-    return least >= bounds[0] - spare and largest <= bounds[1] + spare
+    least, largest = type_range(parameters.dtype)
+    low, high = (bound / float(parameters.scale) + int(parameters.zero_point) for bound in bounds)
+    return low <= least + _HALF and high >= largest - _HALF

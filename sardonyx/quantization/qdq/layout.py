@@ -55,17 +55,19 @@ def split(plan: Plan, node: ir.Node) -> None:
         plan.make_like(node, index)
 
 
-def pad(plan: Plan, node: ir.Node) -> None:
-    """As `same_numbers` where what is added is zero, which every range has, or read."""
-    plan.read(node, 0)
+def pad(plan: Plan, node: ir.Node) -> str | None:
+    """As `same_numbers` where what is added is zero, which every range has, or is read."""
     value = node.inputs[2] if len(node.inputs) > 2 else None
     added = plan.job.constant(value) if value is not None else np.zeros(())
     if plan.job.opset < _OLDEST_RESIZE:
         added = np.asarray(plan.job.attribute(node, "value", 0.0))
-    if added is None or np.isfinite(np.float64(added)).all():
-        plan.read(node, 2)
     reads = plan.job.attribute(node, "mode", "constant") != "constant"
+    if added is not None and not reads and not np.isfinite(np.float64(added)).all():
+        return "it pads with infinity, for which no integer stands"
+    plan.read(node, 0)
+    plan.read(node, 2)
     if reads or (added is not None and not added.any()):
         plan.make_like(node)
     else:
         plan.make(node)
+    return None

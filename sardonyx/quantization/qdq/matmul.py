@@ -8,8 +8,9 @@ from sardonyx.quantization.qdq.plan import Plan
 
 
 def matmul(plan: Plan, node: ir.Node) -> str | None:
-    """A constant operand is a weight. Only a second operand of rank 2 has channels: kernels take a scale for each
-    column of one matrix, and of no others."""
+    """A constant operand is a weight. Only one of rank 2 has channels, as kernels take a scale for each column of one
+    matrix and of nothing else.
+    """
     job = plan.job
     if plan.options.matmul_const_b_only and not job.is_constant(node.inputs[1]):
         return "its second operand is no constant (MatMulConstBOnly)"
@@ -20,10 +21,7 @@ def matmul(plan: Plan, node: ir.Node) -> str | None:
             continue
         rank = len(job.shape(value) or ())
         asked = plan.asked_axes().get("MatMul", 1)
-        if plan.options.ort_compatible:
-            channels: int | None = asked
-        else:
-            channels = asked if rank == 2 and index == 1 else None
+        channels = asked if rank == 2 or plan.options.ort_compatible else None
         plan.weight(node, index, channels, blocks=max(rank - 2, 0) if index else rank - 1)
     plan.make(node)
     return None
