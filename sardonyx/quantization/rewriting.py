@@ -108,6 +108,14 @@ class Rewriting:
         self.known[value] = found
         return found
 
+    def unsigned(self, value: ir.Value, node: ir.Node) -> QuantizedTensor:
+        """As `activation`, in uint8, for operators that take nothing else: a value that is stored otherwise is made a
+        float and quantised again."""
+        found = self.known.get(value)
+        if found is not None and found.dtype != ir.DataType.UINT8 and value in self._homes:
+            return self.activation(self._float_of(value, node), node)
+        return self.activation(value, node)
+
     def can_quantize(self, value: ir.Value) -> bool:
         """Whether `activation` can quantise a value."""
         is_known = value in self.known or not self.static or (value.name or "") in self.ranges
