@@ -14,7 +14,7 @@ from sardonyx import errors
 from sardonyx.quantization.onnx_quantizer import ONNXQuantizer
 from sardonyx.quantization.quant_utils import QuantizationMode, QuantType
 from sardonyx.quantization.refusal import InvalidQuantization
-from tests.quantization.quantizing import Range, model, node, quantized, quantizer, ranges_of, run
+from tests.quantization.quantizing import Range, model, node, quantized, quantizer, ranges_of, run, run_peer
 
 
 def _floats(*shape: int) -> np.ndarray:
@@ -126,6 +126,16 @@ def test_names_of_the_model_are_not_taken_twice() -> None:
     onnx.checker.check_model(made)
     feeds = {"x": _floats(3, 8)}
     np.testing.assert_allclose(run(made, feeds)[0], run(proto, feeds)[0], atol=0.1)
+
+
+@pytest.mark.parametrize("opset", [8, 9, 10])
+def test_old_opsets_are_raised(opset: int) -> None:
+    proto = model([node("MatMul", ["x", "w"], ["y"])], {"x": [3, 8]}, ["y"], {"w": _floats(8, 4)}, opset=opset)
+    made = quantized(proto)
+    assert next(one.version for one in made.opset_import if one.domain == "") == 11
+    feeds = {"x": _floats(3, 8)}
+    np.testing.assert_allclose(run(made, feeds)[0], run(proto, feeds)[0], atol=0.1)
+    np.testing.assert_allclose(run_peer(made, feeds)[0], run(proto, feeds)[0], atol=0.1)
 
 
 # The same models by ONNX Runtime's tool.
