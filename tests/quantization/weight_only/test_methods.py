@@ -22,7 +22,9 @@ METHODS = {
 def restored(weight):
     """What a quantised weight stands for, [rows, length] in float64."""
     zeros = np.full(weight.scales.shape, weight.form.middle) if weight.zeros is None else weight.zeros
-    spread = [np.repeat(each.astype(np.float64), weight.block, 1)[:, : weight.length] for each in (zeros, weight.scales)]
+    spread = [
+        np.repeat(each.astype(np.float64), weight.block, 1)[:, : weight.length] for each in (zeros, weight.scales)
+    ]
     return (weight.unpacked() - spread[0]) * spread[1]
 
 
@@ -104,7 +106,9 @@ def correlated(rng, size, count):
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("bits", "block", "symmetric"), [(4, 32, False), (4, 48, True), (2, 32, False), (4, 128, False)])
+@pytest.mark.parametrize(
+    ("bits", "block", "symmetric"), [(4, 32, False), (4, 48, True), (2, 32, False), (4, 128, False)]
+)
 def test_gptq_leaves_less_of_an_error_in_the_products(options, bits, block, symmetric):
     rng = np.random.default_rng(0)
     x = correlated(rng, 128, 1000)
@@ -136,7 +140,9 @@ def test_gptq_of_silent_inputs_and_of_fewer_samples_than_inputs():
     found = quantized(weight, 16, Gptq(x.T @ x / len(x), damping=0), form, "w", 1 << 20)
     nearest = quantized(weight, 16, round_to_nearest, form, "w")
     assert np.abs(restored(found) - weight)[:, [3, 17]].max() < 0.4  # they are rounded, not thrown away
-    assert np.square(x @ (restored(found) - weight).T).mean() < 0.5 * np.square(x @ (restored(nearest) - weight).T).mean()
+    assert (
+        np.square(x @ (restored(found) - weight).T).mean() < 0.5 * np.square(x @ (restored(nearest) - weight).T).mean()
+    )
 
 
 def test_gptq_refuses_moments_that_no_damping_helps():

@@ -331,7 +331,7 @@ def test_weights_of_matrices_with_dimensions_of_one(rank, form, opset):
 def test_batches_of_matrices():
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((3, 32, 5)).astype(np.float32)
-    with pytest.raises(InvalidQuantization, match="a batch of matrices, which QuantFormat.QDQ can hold"):
+    with pytest.raises(InvalidQuantization, match=r"a batch of matrices, which QuantFormat\.QDQ can hold"):
         quantized(product_model(weight), block_size=16)
     model = quantized(product_model(weight), bits=8, block_size=16, quant_format=QuantFormat.QDQ)
     x = rng.standard_normal((2, 32)).astype(np.float32)
@@ -499,6 +499,7 @@ def test_what_is_refused():
         ({"quant_format": "QLinear"}, "quant_format must be"),
         ({"algo_config": "rtn"}, "algo_config must be a configuration"),
         ({"extra_options": {"Unknown": 1}}, "there is no option 'Unknown'"),
+        ({"extra_options": {"UseQDQContribOps": True}}, "com.microsoft has no blocks"),
     ):
         with pytest.raises(InvalidQuantization, match=message):
             quantized(model, **options)
@@ -518,7 +519,7 @@ def test_what_is_refused():
         quantized(product_model(weight))
     with pytest.raises(InvalidQuantization, match="its weight is a vector"):
         quantized(product_model(np.ones(64, np.float32)))
-    with pytest.raises(InvalidQuantization, match="not of float32 or float16|reads no float32"):
+    with pytest.raises(InvalidQuantization, match=r"not of float32 or float16|reads no float32"):
         quantized(product_model(np.ones((64, 8), np.float64)))
 
 
