@@ -144,6 +144,10 @@ class Weights:
             found = self._stored[key] = self._store(value, parameters, transposed, name or value.name or "")
         return found
 
+    def is_stored(self, value: ir.Value, parameters: Parameters) -> bool:
+        """Whether a constant is stored like this already, not transposed."""
+        return (value, False, *_key(parameters)) in self._stored
+
     def _store(self, value: ir.Value, parameters: Parameters, transposed: bool, name: str) -> QuantizedTensor:
         stored = quantize(self._array(value), parameters, workers=self._workers)
         if transposed:

@@ -194,3 +194,22 @@ def test_operators_of_rows_of_a_table(weight_type: QuantType) -> None:
     for outputs in (run(made, feeds), run_peer(made, feeds)):
         np.testing.assert_allclose(outputs[0], exact[0], atol=0.06)
         np.testing.assert_allclose(outputs[1], exact[1], atol=0.25)
+
+
+@pytest.mark.parametrize("by", ["Transpose", "Gemm"])
+def test_table_that_is_tied_to_the_last_product_is_stored_once(by: str) -> None:
+    table = _floats(11, 8)
+    last = (
+        [node("Transpose", ["t"], ["turned"]), node("MatMul", ["rows", "turned"], ["y"])]
+        if by == "Transpose"
+        else [node("Gemm", ["rows", "t"], ["y"], transB=1)]
+    )
+    proto = model(
+        [node("Gather", ["t", "i"], ["rows"]), *last], {"i": [3]}, ["rows", "y"], {"t": table}, kinds={"i": INT64}
+    )
+    made = quantized(proto)
+    assert sum(array.size == table.size for array in constants(made).values()) == 1
+    indices = np.array([5, 1, 10])
+    for outputs in (run(made, {"i": indices}), run_peer(made, {"i": indices})):
+        np.testing.assert_allclose(outputs[0], table[indices], atol=0.02)
+        np.testing.assert_allclose(outputs[1], table[indices] @ table.T, atol=0.3)
