@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.quantization import byte_tiles
+from sardonyx.compiler.native.quantization.byte_tables import with_tables
 from sardonyx.compiler.native.quantization.byte_windows import (
     Finish,
     Panels,
@@ -61,14 +63,17 @@ def convolved(
     `result` is over `Input(0)`, the sums in int32 that start from `init` [filters], and `Input(1 + i)`, operand i,
     [..., filters] of places; the epilogue of the call follows it. `padding` is the byte around the image.
     """
+    epilogue, tables = with_tables(binder, call.epilogue)
+    call = replace(call, epilogue=epilogue)
     taken = call.finish(binder)
     outputs = _followed(taken.outputs, result, len(operands))
     results = [binder.new(output.dtype, (call.batch, *call.windows.output, call.filters)) for output in outputs]
     if math.prod(call.result_shape) == 0:
         return call.handed_on(results)
     matrices = [_matrix(binder, operand, call) for operand in (*operands, *taken.operands)]
-    kinds = tuple(Operand(_addressing(matrix), matrix.dtype) for matrix in matrices)
-    finish = Finish(TileEpilogue(kinds, outputs), matrices, results)
+    kinds = [Operand(_addressing(matrix), matrix.dtype) for matrix in matrices]
+    kinds += [Operand("table", table.dtype) for table in tables]
+    finish = Finish(TileEpilogue(tuple(kinds), outputs), [*matrices, *tables], results)
     if call.w.shape[1] == 1 and call.filters == call.group > 1:
         _bind_depthwise(binder, call, padding, init, finish)
     else:

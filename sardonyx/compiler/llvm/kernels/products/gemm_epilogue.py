@@ -15,6 +15,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
 from sardonyx.compiler.llvm.expression import STRANDS, emit_expression
+from sardonyx.compiler.llvm.lookup import TABLE
 from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 from sardonyx.light_dataclass import dataclass
@@ -25,12 +26,13 @@ BATCH_DIMS = 3
 # Bytes of a cache line.
 _LINE = 64
 
-Addressing = Literal["full", "row", "column", "scalar"]
+Addressing = Literal["full", "row", "column", "scalar", "table"]
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A further operand of the epilogue: a whole matrix, a row or column repeated, or one number (per batch)."""
+    """A further operand of the epilogue: a whole matrix, a row or column repeated, one number (per batch), or a table
+    of 256 bytes, which `tabulated` reads."""
 
     addressing: Addressing
     dtype: np.dtype[Any]
@@ -38,7 +40,7 @@ class Operand:
     @property
     def type(self) -> Type:
         """The type of its elements in memory."""
-        return _stored(self.dtype)
+        return TABLE.scalar if self.addressing == "table" else _stored(self.dtype)
 
 
 @functools.cache
@@ -249,6 +251,8 @@ class EpilogueWriter:
             for vector, mask in enumerate(self.masks):
                 if operand.addressing == "scalar":
                     found[index, vector] = k.splat(place.start.load(), lanes)
+                elif operand.addressing == "table":
+                    found[index, vector] = place.start.load(0, TABLE.lanes)
                 elif operand.addressing == "row":
                     found[index, vector] = place.start.offset(self.column).load(vector * lanes, lanes, mask)
         return found
