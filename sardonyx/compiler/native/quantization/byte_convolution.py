@@ -23,7 +23,7 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_depthwise import argument_
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.quantization import byte_tiles
+from sardonyx.compiler.native.quantization import byte_tiles, depthwise_words
 from sardonyx.compiler.native.quantization.byte_tables import with_tables
 from sardonyx.compiler.native.quantization.byte_windows import (
     Finish,
@@ -74,7 +74,10 @@ def convolved(
     kinds = [Operand(_addressing(matrix), matrix.dtype) for matrix in matrices]
     kinds += [Operand("table", table.dtype) for table in tables]
     finish = Finish(TileEpilogue(tuple(kinds), outputs), [*matrices, *tables], results)
-    if call.w.shape[1] == 1 and call.filters == call.group > 1:
+    is_depthwise = call.w.shape[1] == 1 and call.filters == call.group > 1
+    if is_depthwise and depthwise_words.takes(binder.target, call):
+        depthwise_words.bind(binder, call, padding, init, finish)
+    elif is_depthwise:
         _bind_depthwise(binder, call, padding, init, finish)
     else:
         _bind_panels(binder, call, padding, init, finish)
