@@ -105,8 +105,8 @@ def _lines_of(call: ConvolutionCall) -> int:
 
 
 def _places_of(width: int, most: int) -> int:
-    """Places of a tile: as many as leave the fewest to be computed twice."""
-    return min(range(1, min(width, most) + 1), key=lambda places: (-(-width // places) * places, -places))
+    """Places of a tile: as many as leave few to be computed twice, in few tiles."""
+    return min(range(1, min(width, most) + 1), key=lambda places: -(-width // places) * (places + 1))
 
 
 def _vectors_of(channels: int, lanes: int, words: int, nbytes: int) -> int:

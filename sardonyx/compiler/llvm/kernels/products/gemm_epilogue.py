@@ -209,7 +209,7 @@ class EpilogueWriter:
             self._finish(spots, fixed)
 
         with k.apart():
-            fixed = self._fixed(lanes)
+            fixed = self.fixed(lanes)
             whole = rows - rows % abreast
             with k.loop(0, whole, abreast) as turn:
                 visit(turn, abreast)
@@ -217,9 +217,11 @@ class EpilogueWriter:
                 with k.loop(whole, rows) as turn:
                     visit(turn, 1)
 
-    def over_registers(self, tile: Sequence[Sequence[Value]], row: Value) -> None:
-        """The same for a tile in registers, a sequence of vectors for each row."""
-        fixed = self._fixed(tile[0][0].type.lanes)
+    def over_registers(
+        self, tile: Sequence[Sequence[Value]], row: Value, fixed: dict[tuple[int, int], Value] | None = None
+    ) -> None:
+        """The same for a tile in registers, a sequence of vectors for each row; `fixed`, if that is known already."""
+        fixed = self.fixed(tile[0][0].type.lanes) if fixed is None else fixed
         lines = self._lines(row)
         for turn, vectors in enumerate(tile):
             if turn:
@@ -243,7 +245,7 @@ class EpilogueWriter:
                 lines[index] = line if kind == "column" else line.offset(self.column)
         return lines
 
-    def _fixed(self, lanes: int) -> dict[tuple[int, int], Value]:
+    def fixed(self, lanes: int) -> dict[tuple[int, int], Value]:
         """What is the same in every row, by operand and vector."""
         k = self.k
         found = {}

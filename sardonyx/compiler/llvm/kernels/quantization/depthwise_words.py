@@ -162,13 +162,14 @@ class _DepthwiseWords:
                 for line in range(spec.lines)
             }
             writer = writer_of(k, spec.epilogue, given, I32, channel + vector * lanes, [None])
+            fixed = writer.fixed(lanes)
             with k.loop(0, tiles) as tile:
                 place = minimum(k, tile * spec.places, given["width"] - spec.places)
                 source = self.room.offset(place * (spec.stride * spec.words * self.channels) + vector * lanes)
                 sums = self._sums(source, begin, factors)
                 for line in range(spec.lines):
                     row = first + given["width"] * line + place
-                    writer.over_registers([[sums[line, at]] for at in range(spec.places)], row)
+                    writer.over_registers([[sums[line, at]] for at in range(spec.places)], row, fixed)
 
     def _sums(
         self, source: Pointer, begin: Value, factors: dict[tuple[int, int, int], Value]
