@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from sardonyx.compiler.binding import Argument, Array, Binder, Tensor
-from sardonyx.compiler.choice.gemm_choice import tile_shape
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
 from sardonyx.compiler.llvm.kernels.quantization.byte_convolution import (
@@ -32,6 +31,7 @@ from sardonyx.compiler.native.quantization.byte_windows import (
     offsets_of,
     padded_image,
     signed_weights,
+    tile_of,
 )
 from sardonyx.kernel.expr import Expr, Input, substitute
 from sardonyx.light_dataclass import dataclass
@@ -97,7 +97,7 @@ def _bind_panels(binder: Binder, call: ConvolutionCall, padding: Tensor, init: A
     else:
         image = padded_image(binder, call, padding, runs.slack)
     panels = Panels.of(binder, call, runs, init)
-    tile = tile_shape(binder.target, panels.product)
+    tile = tile_of(binder.target, panels.product, call.filters // call.group)
     spec = ByteConvolutionSpec(panels.product, tile.rows, tile.vectors, finish.epilogue)
     offsets = offsets_of(binder, runs.taps, image)
     lines = _Lines.of(call, image)
