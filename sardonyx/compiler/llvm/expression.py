@@ -79,15 +79,18 @@ def supported(roots: Sequence[Expr]) -> str | None:
     return None
 
 
-def emit_expression(k: Function, roots: Sequence[Expr], inputs: Sequence[Value]) -> list[Value]:
+def emit_expression(
+    k: Function, roots: Sequence[Expr], inputs: Sequence[Value], known: Mapping[int, Value] | None = None
+) -> list[Value]:
     """The values of `roots` for the current elements `inputs`, in the storage types of their dtypes.
 
     An input may have its dtype's storage type or the working type (an accumulator in float32 for a float16 result); a
     table of bytes is a vector of words (`lookup.TABLE`).
     all values have as many lanes as the widest input, except that what depends on scalars alone stays a scalar.
-    A subexpression that several places share is emitted once. Memory is not touched.
+    A subexpression that several places share is emitted once, one whose value is `known` not at all, as in
+    `emit_working`. Memory is not touched.
     """
-    values = emit_working(k, [unrounded(root) for root in roots], inputs)
+    values = emit_working(k, [unrounded(root) for root in roots], inputs, known)
     return [finished(k, value, root.dtype) for value, root in zip(values, roots, strict=True)]
 
 

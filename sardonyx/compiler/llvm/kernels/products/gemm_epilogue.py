@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.expression import STRANDS, emit_expression
-from sardonyx.compiler.llvm.lookup import TABLE
-from sardonyx.compiler.llvm.types import Type, type_of
+from sardonyx.compiler.llvm.expression import STRANDS, emit_expression, emit_working, working_type
+from sardonyx.compiler.llvm.lookup import BYTES_AT_ONCE, TABLE, bytes_lookup, has_word_lookup
+from sardonyx.compiler.llvm.types import U8, Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 from sardonyx.light_dataclass import dataclass
 
@@ -151,6 +151,26 @@ def _is_cheap(outputs: tuple[Expr, ...]) -> bool:
     return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
 
 
+@functools.lru_cache(maxsize=1024)
+def _tabulated(outputs: tuple[Expr, ...]) -> list[Apply]:
+    """What is found in tables, those that others need first."""
+    return [expr for expr in walk(outputs) if isinstance(expr, Apply) and expr.primitive == "tabulated"]
+
+
+def _joined(k: Function, parts: Sequence[Value], lanes: int) -> Value:
+    """Vectors of one size behind each other, up to so many lanes; what lacks is anything."""
+    found = list(parts)
+    while len(found) > 1 or found[0].type.lanes < lanes:
+        size = found[0].type.lanes
+        both = [*range(2 * size)]
+        pairs = [found[first : first + 2] for first in range(0, len(found), 2)]
+        found = [
+            k.shuffle(one[0], one[1], both) if len(one) > 1 else k.shuffle(one[0], None, [*range(size)] + [-1] * size)
+            for one in pairs
+        ]
+    return found[0]
+
+
 @dataclass(frozen=True)
 class _Spot:
     """A vector of a tile: its row of each matrix that has rows, its number in the row, and its sums."""
@@ -223,11 +243,15 @@ class EpilogueWriter:
         """The same for a tile in registers, a sequence of vectors for each row; `fixed`, if that is known already."""
         fixed = self.fixed(tile[0][0].type.lanes) if fixed is None else fixed
         lines = self._lines(row)
+        spots = []
         for turn, vectors in enumerate(tile):
             if turn:
                 lines = {index: line.offset(self._place(index).stride) for index, line in lines.items()}
             for vector, value in enumerate(vectors):
-                self._finish([_Spot(lines, vector, value)], fixed)
+                spots.append(_Spot(lines, vector, value))
+        together = BYTES_AT_ONCE // tile[0][0].type.lanes if self._looked_up else 1
+        for first in range(0, len(spots), together):
+            self._finish(spots[first : first + together], fixed)
 
     def _place(self, index: int) -> Place:
         """The operands' matrices, then the outputs'."""
@@ -253,7 +277,7 @@ class EpilogueWriter:
             for vector, mask in enumerate(self.masks):
                 if operand.addressing == "scalar":
                     found[index, vector] = k.splat(place.start.load(), lanes)
-                elif operand.addressing == "table":
+                elif operand.addressing == "table" and not self._looked_up:
                     found[index, vector] = place.start.load(0, TABLE.lanes)
                 elif operand.addressing == "row":
                     found[index, vector] = place.start.offset(self.column).load(vector * lanes, lanes, mask)
@@ -263,11 +287,35 @@ class EpilogueWriter:
         """Evaluate and store what belongs to some vectors, abreast."""
         k, outputs, count = self.k, self.epilogue.outputs, len(self.operands)
         inputs = [[spot.value, *self._operands(spot, fixed)] for spot in spots]
-        found = k.abreast([partial(emit_expression, k, outputs, one) for one in inputs]) if outputs else inputs
+        known = self._look_up(inputs)
+        strands = [partial(emit_expression, k, outputs, *one) for one in zip(inputs, known, strict=True)]
+        found = k.abreast(strands) if outputs else inputs
         for spot, results in zip(spots, found, strict=True):
             lanes = spot.value.type.lanes
             for number, result in enumerate(results[: max(1, len(outputs))], count):
                 spot.lines[number].store(k.splat(result, lanes), spot.vector * lanes, self.masks[spot.vector])
+
+    @property
+    def _looked_up(self) -> list[Apply]:
+        """What is found in tables for several vectors at once."""
+        return [] if has_word_lookup(self.k.target) else _tabulated(self.epilogue.outputs)
+
+    def _look_up(self, inputs: Sequence[Sequence[Value]]) -> list[dict[int, Value]]:
+        """The bytes of some vectors that are found in tables, by the ids of their expressions."""
+        k = self.k
+        known: list[dict[int, Value]] = [{} for _ in inputs]
+        for expr in self._looked_up:
+            index, table = expr.args
+            assert isinstance(table, Input)
+            numbers = [emit_working(k, [index], one, found)[0] for one, found in zip(inputs, known, strict=True)]
+            lanes = numbers[0].type.lanes
+            parts = [one.bits_as(U8) for one in numbers]
+            wide = _joined(k, parts, BYTES_AT_ONCE)
+            place = self.operands[table.index - 1][1].start.cast(U8)
+            bytes_ = bytes_lookup(k, place, wide).bits_as(working_type(expr.dtype))
+            for number, found in enumerate(known):
+                found[id(expr)] = k.shuffle(bytes_, None, range(number * lanes, (number + 1) * lanes))
+        return known
 
     def _operands(self, spot: _Spot, fixed: dict[tuple[int, int], Value]) -> list[Value]:
         """The elements of the operands for one vector of a row."""
@@ -275,6 +323,8 @@ class EpilogueWriter:
         for index, (operand, _) in enumerate(self.operands):
             if operand.addressing == "column":
                 found.append(self.k.splat(spot.lines[index].load(), lanes))
+            elif operand.addressing == "table" and self._looked_up:
+                found.append(self.k.undefined(TABLE))
             elif operand.addressing == "full":
                 found.append(spot.lines[index].load(spot.vector * lanes, lanes, self.masks[spot.vector]))
             else:
