@@ -13,7 +13,7 @@ from sardonyx import _late_modules, absent_modules
 from sardonyx._version import API_VERSION, __version__
 
 if TYPE_CHECKING:
-    from sardonyx import capi
+    from sardonyx import capi, quantization
     from sardonyx.api.build_info import (
         cuda_version,
         get_version_string,
@@ -161,7 +161,11 @@ _NAMES = {
     "api.values.sparse_tensor": ["SparseTensor"],
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
-_SUBMODULES = {"capi": "capi", "onnxruntime_validation": "capi.onnxruntime_validation"}
+_SUBMODULES = {
+    "capi": "capi",
+    "onnxruntime_validation": "capi.onnxruntime_validation",
+    "quantization": "quantization",
+}
 
 __all__ = [
     "AdapterFormat",
@@ -228,6 +232,7 @@ __all__ = [
     "capi",
     "import_capi_exception",
     "onnxruntime_validation",
+    "quantization",
     "version",
 ]
 

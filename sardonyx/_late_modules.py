@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # at run time it brings a dozen modules that nothing else her
 
 _PACKAGE = "sympy"
 _IMPORTERS = frozenset({"onnx_ir._core", "onnx_ir._symbolic_shapes"})
-# Modules that onnx imports for those who ask it for more than messages and schemas.
+# Modules that onnx and onnx-ir import for those who ask them for more than messages, schemas and the graph.
 _LATE = frozenset(
     {
         "google.protobuf.internal.python_message",  # messages in Python, where there are none in C
@@ -42,6 +42,9 @@ _LATE = frozenset(
         "onnx.printer",
         "onnx.utils",
         "onnx.version_converter",
+        "onnx_ir.passes.common",  # all passes, of which each is a module
+        "onnx_ir.schemas",
+        "packaging.version",
     }
 )
 
@@ -142,7 +145,10 @@ class AskedModule(ModuleType):
         return getattr(self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        _executed(self)
+        # A package is given its submodules as they are imported; onnx-ir marks all that it exports, modules too.
+        is_submodule = isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"
+        if not is_submodule and name != "__module__":
+            _executed(self)
         ModuleType.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:

@@ -18,9 +18,7 @@ _ELSEWHERE = "use onnxruntime's, in an environment of its own"
 
 # By the path below the package, the remedy for it and all below it; the longest path counts.
 REMEDIES = {
-    "quantization": (
-        f"models are not quantized here, but quantized ones run: {_ELSEWHERE}, and load the model that it writes"
-    ),
+    "quantization.cuda_quantizer": f"weights are packed for CUDA by onnxruntime alone: {_ELSEWHERE}",
     "training": "models are run here, not trained; train with PyTorch, for example, and export the result to ONNX",
     "capi.training": "models are run here, not trained; train with PyTorch, for example, and export the result to ONNX",
     "capi._ld_preload": "no libraries have to be loaded before this package",

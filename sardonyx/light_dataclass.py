@@ -26,9 +26,17 @@ else:
         def made(one):
             # Without a text, it would take twice the time to write one from the signature.
             one.__doc__ = one.__doc__ or one.__qualname__
+            types = vars(one).get("__annotations__", {})
+            if types:
+                one.__annotations__ = {name: _marker(kind) for name, kind in types.items()}
             one = dataclasses.dataclass(one, init=False, eq=False, repr=False, slots=slots, kw_only=kw_only)
+            if types:
+                one.__annotations__ = types
+                own_fields = one.__dataclass_fields__
+                for name in types.keys() & own_fields.keys():
+                    own_fields[name].type = types[name]
             if "__init__" not in vars(one):
-                one.__init__ = _init(one, [field for field in dataclasses.fields(one) if field.init])
+                one.__init__ = _LateInit(one)
             if eq:
                 own = vars(one)
                 names = [field.name for field in dataclasses.fields(one) if field.compare]
@@ -45,6 +53,16 @@ else:
         return made if cls is None else made(cls)
 
 
+def _marker(kind: Any) -> Any:
+    """What the standard library is given for a field's type: the texts of ordinary ones, all of which it would search
+    for the few words that make something else than a field, stand for `object`."""
+    return object if isinstance(kind, str) and not any(word in kind for word in _WORDS) else kind
+
+
+# In an annotation they say that it is of no field, or that the fields behind it are given by keyword alone.
+_WORDS = ("ClassVar", "InitVar", "KW_ONLY")
+
+
 class _Made:
     """What a field gets that is not given, by the factory that makes it."""
 
@@ -54,19 +72,40 @@ class _Made:
         self.make = make
 
 
-def _init(one: type, fields: Sequence[dataclasses.Field[Any]]) -> Callable[..., None]:
+class _LateInit:
+    """Stands for the `__init__` of a class until it is asked for: of most classes, a process makes no object."""
+
+    __slots__ = ("_class", "_fields")
+
+    def __init__(self, one: type) -> None:
+        self._class = one
+        self._fields = [field for field in dataclasses.fields(one) if field.init]
+        given = [field for field in self._fields if not field.kw_only]
+        optional = [_value(field) is not dataclasses.MISSING for field in given]
+        if optional != sorted(optional):
+            raise TypeError(f"{one.__qualname__}: a field without a default follows one that has one")
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Callable[..., None]:
+        made = _init(self._class, self._fields)
+        if vars(self._class).get("__init__") is self:  # not where another thread was first
+            self._class.__init__ = made
+        bound: Callable[..., None] = made.__get__(instance, owner)
+        return bound
+
+
+def _value(field: dataclasses.Field[Any]) -> Any:
+    """What a field has that is not given, or what makes it; MISSING where it has to be given."""
+    return field.default if field.default_factory is dataclasses.MISSING else _Made(field.default_factory)
+
+
+def _init(one: type, fields: Sequence[dataclasses.Field[Any]]) -> FunctionType:
     """The `__init__` of a class whose objects are made of these fields."""
     keywords = [field for field in fields if field.kw_only]
     if keywords:
         fields = [*(field for field in fields if not field.kw_only), *keywords]
     places = len(fields) - len(keywords)
-    values = [
-        field.default if field.default_factory is dataclasses.MISSING else _Made(field.default_factory)
-        for field in fields
-    ]
+    values = [_value(field) for field in fields]
     defaults = tuple(value for value in values[:places] if value is not dataclasses.MISSING)
-    if any(value is dataclasses.MISSING for value in values[places - len(defaults) : places]):
-        raise TypeError(f"{one.__qualname__}: a field without a default follows one that has one")
     code = _init_code(tuple(type(value) is _Made for value in values), places, hasattr(one, "__post_init__"))
     own = {f"field_{index}": field.name for index, field in enumerate(fields)}
     parameters, names = (tuple(own.get(name, name) for name in one) for one in (code.co_varnames, code.co_names))

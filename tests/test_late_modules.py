@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from sardonyx import _late_modules
-from sardonyx._late_modules import AskedLoader, LateLoader, StandIn, version_below
+from sardonyx._late_modules import AskedLoader, AskedModule, LateLoader, StandIn, version_below
 
 
 def output_of(code: str) -> list[str]:
@@ -239,6 +239,40 @@ def test_a_child_process_executes_what_another_thread_had_begun(tmp_path: Path) 
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert module.last == 2
+
+
+def test_a_package_is_not_executed_for_its_submodules_or_marks(tmp_path: Path) -> None:
+    package = asked(tmp_path, "wide_package", "import sys\nmarked = sys.modules['wide_package'].__module__\nlast = 2")
+    one = ModuleType("wide_package.one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "wide_package", package)
+        package.one = one  # type: ignore[attr-defined]
+        package.__module__ = "elsewhere"
+        assert type(package) is AskedModule
+        assert "last" not in vars(package)
+        assert (package.one, package.last, package.marked) == (one, 2, "elsewhere")
+        assert type(package) is ModuleType
+
+
+def test_values_are_set_after_the_module_is_executed(tmp_path: Path) -> None:
+    module = asked(tmp_path, "set_module", "last = 2")
+    module.last = ModuleType("another")
+    assert module.last.__name__ == "another"
+
+
+def test_all_of_onnx_ir_is_there() -> None:
+    code = """
+import sys, sardonyx, sardonyx.passes.cleanup
+package = sys.modules["onnx_ir.passes.common"]
+print("InlinePass" in vars(package))
+import onnx_ir
+from onnx_ir.passes.common import InlinePass, unused_removal
+print(InlinePass.__name__, package.RemoveUnusedNodesPass is unused_removal.RemoveUnusedNodesPass)
+print(type(onnx_ir.schemas.OpSignature).__name__, onnx_ir.schemas.__module__)
+import packaging.version
+print(packaging.version.Version("1.2") < packaging.version.parse("1.10"))
+"""
+    assert output_of(code) == ["False", "InlinePass True", "type onnx_ir", "True"]
 
 
 def test_a_module_that_fails_fails_again(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 
@@ -75,6 +77,25 @@ def test_it_is_as_the_usual_one() -> None:
     assert Light.__match_args__ == Usual.__match_args__
     with pytest.raises(TypeError, match="missing 1 required positional argument"):
         Light()  # type: ignore[call-arg]
+
+
+@dataclass
+class Counted:
+    """What its classes have in common is no field."""
+
+    kind: ClassVar[str] = "counted"
+    value: int
+    names: list[str] = field(default_factory=list)
+
+
+def test_annotations_stay() -> None:
+    found = {one.name: one.type for one in dataclasses.fields(Light)}  # type: ignore[arg-type]
+    assert found == {one.name: one.type for one in dataclasses.fields(Usual)}  # type: ignore[arg-type]
+    assert found["tags"] == "list[str]"
+    assert get_type_hints(Light) == get_type_hints(Usual)
+    assert get_type_hints(Slotted) == {"first": Any, "second": Any}
+    assert [one.name for one in dataclasses.fields(Counted)] == ["value", "names"]  # type: ignore[arg-type]
+    assert (Counted(3).kind, vars(Counted(3))) == ("counted", {"value": 3, "names": []})
 
 
 def test_slots() -> None:
@@ -162,6 +183,53 @@ def test_fields_given_by_keyword_alone() -> None:
         base(1, (2,))
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'second'"):
         whole()
+
+
+def test_whoever_asks_first_finds_the_same() -> None:
+    @dataclass
+    class First:
+        """A class of which no object is made."""
+
+        value: int = 1
+
+    @dataclass
+    class Second(First):
+        """One that begins as its base does."""
+
+        other: int = 2
+
+        def __init__(self, value: int) -> None:
+            super().__init__(value)
+            self.other = value + 1
+
+    assert vars(Second(3)) == {"value": 3, "other": 4}
+    assert First.__init__ is First.__init__
+    assert First.__init__.__qualname__ == f"{First.__qualname__}.__init__"
+    again = First(5)
+    again.__init__(7)  # type: ignore[misc]
+    assert again.value == 7
+
+
+def test_threads_that_make_the_first_objects() -> None:
+    for _ in range(20):
+
+        @dataclass
+        class One:
+            """Made by several threads at once."""
+
+            value: int
+            items: list[int] = field(default_factory=list)
+
+        start = threading.Barrier(4)
+
+        def made(value: int, kind: Any = One, start: threading.Barrier = start) -> Any:
+            start.wait()
+            return kind(value)
+
+        with ThreadPoolExecutor(4) as threads:
+            assert [vars(one) for one in threads.map(made, range(4))] == [
+                {"value": value, "items": []} for value in range(4)
+            ]
 
 
 def test_defaults_come_last() -> None:

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
         quantize_matmul_4bits,
         quantize_matmul_8bits,
         quantize_matmul_bnb4,
+        quantize_qdq_matmul_2bits,
+        quantize_qdq_matmul_4bits,
     )
     from sardonyx.api.native_session import NativeSession as InferenceSession
     from sardonyx.api.options.environment import (
@@ -157,6 +159,8 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "quantize_matmul_4bits",
         "quantize_matmul_8bits",
         "quantize_matmul_bnb4",
+        "quantize_qdq_matmul_2bits",
+        "quantize_qdq_matmul_4bits",
     ),
 }
 _HOMES = {name: (module, name) for module, names in _NAMES.items() for name in names}
@@ -247,6 +251,8 @@ __all__ = [
     "quantize_matmul_4bits",
     "quantize_matmul_8bits",
     "quantize_matmul_bnb4",
+    "quantize_qdq_matmul_2bits",
+    "quantize_qdq_matmul_4bits",
     "register_execution_provider_library",
     "set_default_logger_severity",
     "set_default_logger_verbosity",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -33,10 +32,10 @@ class ExternalData:
 
     def __init__(
         self,
-        folder: Path,
+        folder: str,
         buffers: Mapping[str, Buffer] | None = None,
         from_bytes: bool = False,
-        model: Path | None = None,
+        model: str | None = None,
         hard_links: bool = False,
     ) -> None:
         """`model` is the model's file, where it has one; with `hard_links` files may have other names as well."""

@@ -6,7 +6,6 @@ call each other are expanded callees first, so every body is copied flat.
 
 from __future__ import annotations
 
-import graphlib
 from collections.abc import Iterator, Mapping
 
 import onnx
@@ -52,6 +51,10 @@ def _called(graph: ir.Graph | ir.Function, functions: Mapping[_Identifier, ir.Fu
 
 
 def _callees_first(functions: Mapping[_Identifier, ir.Function]) -> list[_Identifier]:
+    if not functions:
+        return []
+    import graphlib  # which few models need
+
     calls = {name: set(_called(body, functions)) for name, body in functions.items()}
     try:
         return list(graphlib.TopologicalSorter(calls).static_order())

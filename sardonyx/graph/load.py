@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import onnx
@@ -50,7 +49,7 @@ class LoadedModel:
     """
 
     model: ir.Model
-    path: Path | None  # None for a model given as bytes or as a ModelProto
+    path: str | None  # None for a model given as bytes or as a ModelProto
     size: int = 0  # bytes of the serialised model, without external data
     warnings: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -81,8 +80,8 @@ def load_model(
     `errors.InvalidArgument` or `errors.InvalidGraph`.
     """
     data, path = _bytes_of(source)
-    origin = path if path is not None or model_path is None else Path(model_path)
-    folder = origin.parent if origin is not None else Path(external_folder or ".")
+    origin = path if path is not None or model_path is None else os.fspath(model_path)
+    folder = (os.fspath(external_folder or "") if origin is None else os.path.dirname(origin)) or "."
     external = ExternalData(folder, external_buffers, from_bytes=path is None, model=origin, hard_links=hard_links)
     warnings: list[str] = []
     try:
@@ -96,7 +95,7 @@ def load_model(
     return LoadedModel(model, path, len(data), tuple(warnings), (*own, *external.paths), functions, maps)
 
 
-def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:
+def _bytes_of(source: Source) -> tuple[memoryview, str | None]:
     if isinstance(source, onnx.ModelProto):
         try:
             return memoryview(source.SerializeToString()), None
@@ -106,7 +105,7 @@ def _bytes_of(source: Source) -> tuple[memoryview, Path | None]:
             ) from error
     if isinstance(source, bytes):
         return memoryview(source), None
-    path = Path(source)
+    path = os.fspath(source)
     try:
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size < _MAPPED_BYTES:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
-from pathlib import Path
 
 _LOOKED_AT = 512
 _MOST_NAMES = 10_000  # of a folder, that are looked at
@@ -54,24 +52,27 @@ def _is_text(beginning: bytes) -> bool:
     return len(text.encode()) > len(beginning) - 4 and all(one.isprintable() or one in "\r\n\t" for one in text)
 
 
-def similar_names(path: Path) -> str:
+def similar_names(path: str) -> str:
     """The files that were meant by a path where there is none, as a sentence with a blank before it."""
-    folder, name = path.parent, path.name
+    folder, name = os.path.split(path)
+    folder = folder or "."
     try:
         with os.scandir(folder) as found:
             names = [item.name for item in itertools.islice(found, _MOST_NAMES)]
     except (OSError, ValueError):
         return "" if os.path.isdir(folder) else f" There is no folder {folder}."
+    import difflib  # which few models need
+
     folded = {one.casefold(): one for one in sorted(names)}
     near = difflib.get_close_matches(name.casefold(), folded, n=_MOST_NEAR, cutoff=0.7)
     return f" Did you mean {' or '.join(folded[one] for one in near)}?" if near else ""
 
 
-def models_in(folder: Path) -> str:
+def models_in(folder: str) -> str:
     """The models in a folder, as a sentence with a blank before it."""
     try:
         with os.scandir(folder) as found:
             names = sorted(one.name for one in itertools.islice(found, _MOST_NAMES) if one.name.endswith(".onnx"))
     except OSError:
         return ""
-    return f" Did you mean {' or '.join(str(folder / name) for name in names[:_MOST_NEAR])}?" if names else ""
+    return f" Did you mean {' or '.join(os.path.join(folder, name) for name in names[:_MOST_NEAR])}?" if names else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,11 +16,15 @@ import onnx_ir as ir
 from sardonyx import errors
 from sardonyx.graph.sparse_constants import DOMAIN, write_constants
 from sardonyx.graph.types import MapType
+from sardonyx.graph.wire_format import varint_bytes
 from sardonyx.runtime.files.opening import replacing
 
 _ALIGNMENT = 4096  # of weights in the external file: readers map them by pages
 _LARGEST_MESSAGE = (1 << 31) - (1 << 20)  # protobuf's limit of 2 GB, less what the graph itself takes
 _BLOCK = 1 << 20  # bytes of an external file that are written, or left out, at once
+_SPLICED_BYTES = 1 << 16  # weights of this size and more are written into a model from where they lie
+# Tags of fields that hold bytes: ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
+_GRAPH, _INITIALIZER, _RAW_DATA = b"\x3a", b"\x2a", b"\x4a"
 
 
 def save_model(
@@ -47,12 +51,50 @@ def save_model(
         if external_file is not None and large:
             entries = _write_external(target.parent / external_file, external_file, large.values())
         _name_constants_apart(model)
-        proto = _to_proto(model, entries)
+        spliced = {
+            name: value.const_value
+            for name, value in model.graph.initializers.items()
+            if value.const_value is not None
+            and value.const_value.dtype != ir.DataType.STRING
+            and value.const_value.nbytes >= _SPLICED_BYTES
+            and id(value.const_value) not in entries
+        }
+        proto = _to_proto(model, entries | {id(tensor): ("", 0, 0) for tensor in spliced.values()})
         _name_apart(proto.graph)
         with replacing(target) as file:
-            file.write(proto.SerializeToString())
+            _write_proto(file, proto, spliced)
     except OSError as error:
         raise errors.Fail(f"Saving the model to {target} failed: {error.strerror or error}") from error
+
+
+def _write_proto(file: BinaryIO, proto: onnx.ModelProto, spliced: Mapping[str, ir.TensorProtocol]) -> None:
+    """Write a message with the contents of the initializers in `spliced`, which it lacks, and which are not copied.
+
+    They come after the rest of the graph: fields of a message are in any order.
+    """
+    kept = []
+    weights = []
+    for proto_tensor in proto.graph.initializer:
+        tensor = spliced.get(proto_tensor.name)
+        if tensor is None:
+            kept.append(proto_tensor)
+            continue
+        data = _contents(tensor)
+        head = onnx.TensorProto(name=proto_tensor.name, data_type=proto_tensor.data_type, dims=proto_tensor.dims)
+        head.doc_string = tensor.doc_string or ""
+        for key, text in tensor.metadata_props.items():
+            head.metadata_props.add(key=key, value=text)
+        front = head.SerializeToString() + _RAW_DATA + varint_bytes(data.size)
+        weights.append((_INITIALIZER + varint_bytes(len(front) + data.size) + front, data))
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    inside = proto.graph.SerializeToString()
+    proto.ClearField("graph")
+    size = len(inside) + sum(len(front) + data.size for front, data in weights)
+    file.write(proto.SerializeToString() + _GRAPH + varint_bytes(size) + inside)
+    for front, data in weights:
+        file.write(front)
+        file.write(data.data)
 
 
 def _name_constants_apart(model: ir.Model) -> None:

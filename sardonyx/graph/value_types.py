@@ -6,7 +6,7 @@ and attribute with a mark gets its `MapType`. When a model is saved, the way is 
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import Any
 
 import onnx
@@ -17,7 +17,7 @@ from sardonyx.graph.constants import nodes_of
 from sardonyx.graph.types import MapType
 
 _KINDS = frozenset(int(kind) for kind in ir.DataType)
-_MARK = f"sardonyx.map.{secrets.token_hex(16)}."  # no model can contain it
+_MARK = f"sardonyx.map.{os.urandom(16).hex()}."  # no model can contain it
 
 
 def check_type(holder: onnx.ValueInfoProto | onnx.TypeProto) -> None:

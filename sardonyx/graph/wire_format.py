@@ -112,7 +112,7 @@ def _rewrite(data: memoryview, payloads: Payloads) -> list[bytes | memoryview]:
                 return message.pieces
             stack.pop()
             parent = stack[-1]
-            parent.append(message.tag + _varint_bytes(message.size))
+            parent.append(message.tag + varint_bytes(message.size))
             parent.pieces.extend(message.pieces)
             parent.size += message.size
             parent.copied = position
@@ -178,7 +178,8 @@ def _skip(data: memoryview, position: int) -> int:
     return position + 1
 
 
-def _varint_bytes(value: int) -> bytes:
+def varint_bytes(value: int) -> bytes:
+    """A number in seven bits per byte."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.passes.common.unused_removal import RemoveUnusedNodesPass
 
 from sardonyx.graph.constants import graphs_of
 from sardonyx.passes.base import Context

@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
@@ -115,7 +114,7 @@ def _own_copy(model: Model) -> ModelProto:
             proto = onnx.load(os.fspath(model))
         except FileNotFoundError:
             raise errors.NoSuchFile(
-                f"Load model from {model} failed. File doesn't exist.{similar_names(Path(model))}"
+                f"Load model from {model} failed. File doesn't exist.{similar_names(os.fspath(model))}"
             ) from None
     elif isinstance(model, ModelProto):
         proto = ModelProto()

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import onnx
 from onnx import ModelProto
 
-from sardonyx import __version__, errors
+from sardonyx import errors
+from sardonyx._version import __version__
 from sardonyx.graph.load import LoadedModel, load_model
 from sardonyx.graph.saving import save_model
 from sardonyx.passes.base import Level

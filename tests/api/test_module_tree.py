@@ -16,8 +16,6 @@ ABSENT_AT_C_LEVEL = {
     "get_session_initializer",
     "opkernel",
     "pack_fp4_weights_for_cuda_moe_gemm",
-    "quantize_qdq_matmul_2bits",
-    "quantize_qdq_matmul_4bits",
     "schemadef",
 }
 

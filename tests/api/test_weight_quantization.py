@@ -123,3 +123,61 @@ def test_wrong_arrays_are_refused():
     for block, columns, rows in ((0, 1, 16), (16, -1, -16)):
         with pytest.raises(ValueError, match=f"{rows} rows and {columns} columns in blocks of {block}"):
             ours.quantize_matmul_8bits(np.zeros(16, np.uint8), weights, scales, None, block, columns, rows, True)
+
+
+def unpacked_codes(packed, bits, count):
+    return (packed.reshape(-1, 1).astype(np.int64) >> np.arange(0, 8, bits) & (1 << bits) - 1).reshape(-1)[:count]
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_blocks_in_row_order_are_those_of_columns(bits, symmetric, dtype):
+    rng = np.random.default_rng(bits)
+    for rows, columns, block in ((32, 8, 16), (33, 5, 16), (20, 1, 32), (40, 7, 16)):
+        weights = rng.standard_normal((rows, columns)).astype(dtype)
+        blocks, middle = -(-rows // block), 1 << bits - 1
+        codes = np.zeros(-(-rows * columns * bits // 8), np.uint8)
+        scales = np.zeros((blocks, columns), dtype)
+        zeros = np.full(-(-blocks * columns * bits // 8), 255, np.uint8)
+        call = getattr(ours, f"quantize_qdq_matmul_{bits}bits")
+        given = np.concatenate([weights, np.full((3, columns), 99, dtype)])
+        assert call(codes, given, scales, zeros, block, columns, rows, symmetric) is symmetric
+        by_column, steps, points = quantized(ours, bits, weights, block, symmetric)
+        np.testing.assert_array_equal(scales, steps.reshape(columns, blocks).T)
+        expected = np.stack([unpacked_codes(column, bits, rows) for column in by_column.reshape(columns, -1)], 1)
+        found = unpacked_codes(codes, bits, rows * columns).reshape(rows, columns)
+        if symmetric:
+            np.testing.assert_array_equal((found + middle) % (2 * middle), expected)
+            assert (zeros == 255).all()
+        else:
+            np.testing.assert_array_equal(found, expected)
+            of_columns = [unpacked_codes(column, bits, blocks) for column in points.reshape(columns, -1)]
+            expected = np.stack(of_columns, 1).reshape(-1)
+            np.testing.assert_array_equal(unpacked_codes(zeros, bits, blocks * columns), expected)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_blocks_in_row_order_are_those_of_onnxruntime(symmetric):
+    theirs = pytest.importorskip("onnxruntime.capi._pybind_state")
+    weights = np.random.default_rng(0).standard_normal((40, 7)).astype(np.float32)
+    results = []
+    for module in (ours, theirs):
+        codes, scales, zeros = np.zeros(140, np.uint8), np.zeros((3, 7), np.float32), np.zeros(11, np.uint8)
+        module.quantize_qdq_matmul_4bits(codes, weights, scales, zeros, 16, 7, 40, symmetric)
+        zeros[-1] &= 15  # what completes the last byte stands for nothing
+        results.append((codes, scales, zeros))
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_many_columns_are_those_of_parts():
+    """Larger matrices are worked on in parts."""
+    weights = np.random.default_rng(0).standard_normal((64, 9000)).astype(np.float32)
+    codes, scales, zeros = quantized(ours, 4, weights, 32, False)
+    for start in (0, 4000, 8990):
+        part = slice(start, start + 10)
+        one, steps, points = quantized(ours, 4, np.ascontiguousarray(weights[:, part]), 32, False)
+        np.testing.assert_array_equal(codes[part], one)
+        np.testing.assert_array_equal(scales.reshape(-1, 2)[part].ravel(), steps)
+        np.testing.assert_array_equal(zeros[part], points)

@@ -261,6 +261,16 @@ def test_a_single_long_row_is_cut(size):
     assert len(binder.steps) in (2, 3)
 
 
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 1, 0, 2)])
+def test_a_long_row_that_lies_in_memory_in_another_order_is_cut(order):
+    a = random((1, 112, 112, 64), 1)
+    permuted = a.transpose(np.argsort(order))
+    (x,) = inputs_of(permuted)
+    roots = [e.reduce("minimum", x), e.reduce("maximum", x)]
+    binder = check(roots, [permuted], [0, 1, 2, 3], VARIANTS[0], rtol=0, atol=0)
+    assert [step.chunks > 1 for step in binder.steps] == [True, False]
+
+
 def test_only_rows_with_one_level_of_reductions_are_cut():
     a = random((100_000,), 1)
     (x,) = inputs_of(a)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -43,6 +42,8 @@ def _unknown(graph: ir.Graph, name: str, known: Sequence[str]) -> str:
     for inner in list(graphs_of(graph))[1:]:
         if any(value.name == name for node in inner for value in node.outputs):
             return f"{name} lies in the graph {inner.name!r} of a control flow node, from which only its results come"
+    import difflib  # which few models need
+
     near = difflib.get_close_matches(name, known, n=_MOST_NEAR, cutoff=_NEAR)
     hint = f"did you mean {' or '.join(near)}?" if near else "`sardonyx explain --all` lists the nodes that make some"
     return f"the model has no value {name or repr(name)}: {hint}"

@@ -13,14 +13,14 @@ from sardonyx.runtime.plan import Plan
 
 KEY = "session.max_shape_override"
 
-_ENTRY = re.compile(r"\s*([^:;]+?)\s*:\s*\[([\d,\s]*)\]\s*")
+_ENTRY = r"\s*([^:;]+?)\s*:\s*\[([\d,\s]*)\]\s*"
 
 
 def parse(text: str) -> dict[str, tuple[int, ...]]:
     """``name:[8,3];other:[1]`` as shapes by name; `Fail` for a text of another form."""
     shapes = {}
     for entry in text.split(";") if text.strip() else ():
-        found = _ENTRY.fullmatch(entry)
+        found = re.fullmatch(_ENTRY, entry)
         dims = [part.strip() for part in found[2].split(",")] if found and found[2].strip() else []
         if found is None or not all(part.isdigit() and int(part) > 0 for part in dims):
             raise errors.Fail(

@@ -1,7 +1,8 @@
 """Block-wise quantization of weight matrices to 2, 4 and 8 bits, and to the 4-bit types of bitsandbytes.
 
 The functions fill arrays of the caller, with the argument order and the layout of onnxruntime: that is the layout of
-``MatMulNBits`` ([columns, blocks, bytes of a block], elements of a byte from its low bits up) and ``MatMulBnb4``.
+``MatMulNBits`` ([columns, blocks, bytes of a block], elements of a byte from its low bits up), of a blocked
+``DequantizeLinear`` and of ``MatMulBnb4``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from sardonyx.api.arguments import wrong_argument
+from sardonyx.api.building.block_rounding import (
+    codes_of,
+    in_blocks,
+    largest_at_the_end,
+    slices,
+    whole_range,
+)
 from sardonyx.ops.microsoft import packed_weights
+from sardonyx.ops.microsoft.packed_weights import pack
 
 Array = np.ndarray[Any, Any]
 
@@ -53,33 +62,82 @@ def _quantize_matmul(
     """
     where = f"quantize_matmul_{bits}bits"
     _check_sizes(where, block_size, columns, rows)
-    _check(where, quantized, np.uint8, columns * -(-rows // block_size) * (block_size * bits // 8))
-    given = _first_weights(where, weights, rows * columns)
     blocks = -(-rows // block_size)
+    blob = block_size * bits // 8
+    _check(where, quantized, np.uint8, columns * blocks * blob)
+    given = _first_weights(where, weights, rows * columns).reshape(rows, columns)
     _check(where, scales, weights.dtype, columns * blocks)
-    padded = np.zeros((columns, blocks * block_size), np.float32)
-    padded[:, :rows] = given.reshape(rows, columns).T
-    groups = padded.reshape(columns, blocks, block_size)
-    scale, zero = _symmetric(groups, bits) if is_symmetric else _asymmetric(groups, bits)
-    stored = scale.astype(weights.dtype).astype(np.float32)
-    reciprocal = np.divide(np.float32(1), stored, out=np.zeros_like(stored), where=stored != 0)
-    shifted = groups * reciprocal[..., None] + zero[..., None].astype(np.float32)
-    codes = np.clip(np.trunc(shifted + np.copysign(np.float32(0.5), shifted)), 0, (1 << bits) - 1).astype(np.uint8)
-    present = np.arange(blocks * block_size) < rows
-    codes.reshape(columns, -1)[:, ~present] = 0
-    bytes_used = present.reshape(-1, 8 // bits).any(axis=1)  # what lies behind the last row stays as it was
-    target = quantized.reshape(columns, -1)
-    target[:, bytes_used] = _packed(codes, bits).reshape(columns, -1)[:, bytes_used]
-    scales.reshape(-1)[:] = scale.reshape(-1).astype(weights.dtype)
+    points_bytes = -(-blocks * bits // 8)
     if not is_symmetric:
-        packed = _packed(zero, bits, filler=1 << (bits - 1))
-        _check(where, zero_points, np.uint8, packed.size)
-        zero_points.reshape(-1)[:] = packed.reshape(-1)
+        _check(where, zero_points, np.uint8, columns * points_bytes)
+    present = np.arange(blocks * block_size) < rows
+    used = int(present.reshape(-1, 8 // bits).any(axis=1).sum())  # what lies behind the last row stays as it was
+    target, steps = quantized.reshape(columns, -1), scales.reshape(columns, blocks)
+    for part in slices(columns, rows):
+        codes, scale, zero = _rounded(given[:, part], bits, block_size, is_symmetric, weights.dtype)
+        codes.reshape(len(codes), -1)[:, rows:] = 0
+        target[part, :used] = pack(codes, bits).reshape(len(codes), -1)[:, :used]
+        steps[part] = scale
+        if not is_symmetric:
+            zero_points.reshape(columns, points_bytes)[part] = pack(zero, bits, filler=1 << (bits - 1))
 
 
 quantize_matmul_2bits = functools.partial(_quantize_matmul, 2)
 quantize_matmul_4bits = functools.partial(_quantize_matmul, 4)
 quantize_matmul_8bits = functools.partial(_quantize_matmul, 8)
+
+
+def _quantize_qdq_matmul(
+    bits: int,
+    quantized: Array,
+    weights: Array,
+    scales: Array,
+    zero_points: Array,
+    block_size: int,
+    columns: int,
+    rows: int,
+    is_symmetric: bool,
+) -> bool:
+    """Quantize as `_quantize_matmul` does, in the layout of a blocked DequantizeLinear on axis 0.
+
+    Fills `quantized` uint8 with the codes of [rows, columns] in row order, `scales` [blocks, columns] of the type of
+    `weights`, and unless symmetric `zero_points` uint8 with those of [blocks, columns] in row order. Symmetric codes
+    are signed. Returns whether they are.
+    """
+    where = f"quantize_qdq_matmul_{bits}bits"
+    _check_sizes(where, block_size, columns, rows)
+    blocks, per_byte = -(-rows // block_size), 8 // bits
+    _check(where, quantized, np.uint8, -(-rows * columns // per_byte))
+    given = _first_weights(where, weights, rows * columns).reshape(rows, columns)
+    _check(where, scales, weights.dtype, columns * blocks)
+    if not is_symmetric:
+        _check(where, zero_points, np.uint8, -(-blocks * columns // per_byte))
+    all_codes, points = np.empty((rows, columns), np.uint8), np.empty((blocks, columns), np.uint8)
+    steps, middle = scales.reshape(blocks, columns), 1 << (bits - 1)
+    for part in slices(columns, rows):
+        codes, scale, zero = _rounded(given[:, part], bits, block_size, is_symmetric, weights.dtype)
+        all_codes[:, part] = codes.reshape(len(codes), -1)[:, :rows].T
+        steps[:, part], points[:, part] = scale.T, zero.T
+    if is_symmetric:
+        all_codes ^= np.uint8(middle)  # the code less the middle, in two's complement
+    quantized.reshape(-1)[:] = pack(all_codes.reshape(-1), bits)
+    if not is_symmetric:
+        zero_points.reshape(-1)[:] = pack(points.reshape(-1), bits)
+    return bool(is_symmetric)
+
+
+quantize_qdq_matmul_2bits = functools.partial(_quantize_qdq_matmul, 2)
+quantize_qdq_matmul_4bits = functools.partial(_quantize_qdq_matmul, 4)
+
+
+def _rounded(
+    weights: Array, bits: int, block_size: int, is_symmetric: bool, dtype: np.dtype[Any]
+) -> tuple[Array, Array, Array]:
+    """Codes [columns, blocks, block_size], scales of `dtype` and zero points of some columns of a matrix."""
+    groups = in_blocks(weights.T, block_size)
+    scale, zero = largest_at_the_end(groups, bits) if is_symmetric else whole_range(groups, bits)
+    stored = scale.astype(dtype)
+    return codes_of(groups, stored.astype(np.float32), zero, bits), stored, zero
 
 
 def quantize_matmul_bnb4(
@@ -109,37 +167,6 @@ def quantize_matmul_bnb4(
         codes[-1] = _nearest(np.zeros(1, np.float32), quant_type)[0]
     quantized.reshape(-1)[:] = codes[0::2] << 4 | codes[1::2]
     absmax.reshape(-1)[:] = largest.astype(weights.dtype)
-
-
-def _symmetric(groups: Array, bits: int) -> tuple[Array, Array]:
-    """The scale and zero point of each block, the largest magnitude at the lower end of the codes."""
-    high, low = groups.max(axis=2), groups.min(axis=2)
-    largest = np.where(np.abs(high) > np.abs(low), high, low)
-    middle = 1 << (bits - 1)
-    return largest / np.float32(-middle), np.full(largest.shape, middle, np.uint8)
-
-
-def _asymmetric(groups: Array, bits: int) -> tuple[Array, Array]:
-    """The scale and zero point that map the range of each block, zero included, to all codes."""
-    high, low = np.maximum(groups.max(axis=2), 0), np.minimum(groups.min(axis=2), 0)
-    top = np.float32((1 << bits) - 1)
-    scale = (high - low) / top
-    raw = np.divide(-low, scale, out=np.zeros_like(scale), where=scale != 0)
-    return scale, np.clip(np.floor(raw + np.float32(0.5)), 0, top).astype(np.uint8)
-
-
-def _packed(codes: Array, bits: int, filler: int = 0) -> Array:
-    """Codes of the last axis packed into bytes from the low bits up; `filler` completes the last byte."""
-    per_byte = 8 // bits
-    missing = -codes.shape[-1] % per_byte
-    if missing:
-        widths = [(0, 0)] * (codes.ndim - 1) + [(0, missing)]
-        codes = np.pad(codes, widths, constant_values=filler)
-    parts = codes.reshape(*codes.shape[:-1], -1, per_byte)
-    packed = np.zeros(parts.shape[:-1], np.uint8)
-    for index in range(per_byte):
-        packed |= parts[..., index] << (bits * index)
-    return packed
 
 
 def _nearest(values: Array, quant_type: int) -> Array:

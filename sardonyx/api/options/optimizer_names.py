@@ -3,7 +3,6 @@ onnxruntime's transformers."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable
 
 from sardonyx import log
@@ -59,6 +58,8 @@ def resolved(names: Iterable[str], logger: log.Logger) -> frozenset[str]:
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
+    import difflib  # which few sessions need
+
     folded = {one.casefold(): one for one in sorted(known)}
     near = difflib.get_close_matches(name.casefold(), folded, cutoff=0.5)
     wish = f"did you mean {' or '.join(folded[one] for one in near)}?" if near else "docs/rewrites.md lists them"

@@ -7,11 +7,11 @@ Each thread that compiles has a process for itself, which others use after it. T
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 from sardonyx import errors
 from sardonyx.compiler.llvm.compiler_child import MADE, UNABLE, received, send
@@ -37,7 +37,9 @@ class _Process:
             raise _failure("this program does not know its interpreter, which would compile in a process of its own")
         import subprocess  # where it is needed: other processes do without
 
-        own = str(Path(__file__).resolve().parents[3])  # where this package lies
+        own = os.path.realpath(__file__)
+        for _ in range(4):  # up to where this package lies
+            own = os.path.dirname(own)
         program = _PROGRAM.format(path=[own, *(path for path in sys.path if path)])
         try:
             self._process = subprocess.Popen(

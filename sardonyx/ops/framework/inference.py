@@ -33,8 +33,8 @@ _BOUNDS = {
     dtype: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     for dtype, bits in ((ir.DataType.INT32, 32), (ir.DataType.INT64, 64))
 }
-_DIMENSION = re.compile(r"SymbolicDim\((?:'([^']*)'|None)\)")  # how a rule's words show one
-_ERROR_HEAD = re.compile(r"^\[\w+\] (\(op_type:[^)]*\): )?")
+_DIMENSION = r"SymbolicDim\((?:'([^']*)'|None)\)"  # how a rule's words show one
+_ERROR_HEAD = r"^\[\w+\] (\(op_type:[^)]*\): )?"
 
 
 class Inference:
@@ -141,7 +141,7 @@ class Inference:
             raise
         except Exception as error:  # a rule meets whatever a model says: every refusal becomes the node's typed error
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            text = _DIMENSION.sub(lambda found: found[1] or "?", text)
+            text = re.sub(_DIMENSION, lambda found: found[1] or "?", text)
             raise errors.Fail(f"Node ({node.name or ''}) Op ({node.op_type}) [ShapeInferenceError] {text}") from error
         if node.graph is self.main and isinstance(self.operator(node), Elementwise):
             self._limits.learn([fact.shape for fact in inputs if fact is not None and fact.shape is not None])
@@ -189,7 +189,7 @@ class Inference:
         try:
             found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, opsets, self.ir_version)
         except onnx.shape_inference.InferenceError as error:
-            raise ValueError(_ERROR_HEAD.sub("", str(error))) from error
+            raise ValueError(re.sub(_ERROR_HEAD, "", str(error))) from error
         return [fact_of_proto(found[name]) if name in found else UNKNOWN for name in proto.output]
 
     def _set(self, value: ir.Value, fact: Fact) -> None:

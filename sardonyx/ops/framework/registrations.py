@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 import re
 from types import ModuleType
 
@@ -39,6 +38,8 @@ class Registrations:
 
     def load_all(self) -> None:
         """Import every file, whatever its source says."""
+        import pkgutil  # which sessions do without
+
         for module in pkgutil.walk_packages(self._package.__path__, f"{self._package.__name__}."):
             if self._is_wanted(module.name):
                 importlib.import_module(module.name)

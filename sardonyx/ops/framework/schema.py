@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Mapping
 from typing import Literal
@@ -166,6 +165,8 @@ def suggestion(domain: str, op_type: str) -> str:
     if op_type in names:
         found = [op_type]
     else:
+        import difflib  # which few models need
+
         lower = {name.lower(): name for name in names}
         found = [lower[name] for name in difflib.get_close_matches(op_type.lower(), lower, n=2, cutoff=0.6)]
     shown = [f"{name} of domain '{home or 'ai.onnx'}'" for name in found for home in sorted(names[name])]

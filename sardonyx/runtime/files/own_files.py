@@ -37,10 +37,11 @@ _KINDS: dict[str, tuple[Kind, bytes]] = {
     VOUCHER: ("voucher", VOUCHER_HEAD),
     MISSES: ("misses", MISS),
 }
-_NAMED = re.compile(r"[0-9a-f]{40}(\.[a-z]+)")
-_MACHINE = re.compile(r"machine-[0-9a-f]{16}\.json")
-_LOCK_NAME = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{40}" + re.escape(LOCK))
-_DRAFT = re.compile(re.escape(TEMPORARY) + r"[0-9a-z_]{8,32}")
+# Expressions that are compiled when a name is asked after, which few processes do.
+_NAMED = r"[0-9a-f]{40}(\.[a-z]+)"
+_MACHINE = r"machine-[0-9a-f]{16}\.json"
+_LOCK_NAME = re.escape(TEMPORARY) + r"[0-9a-f]{40}" + re.escape(LOCK)
+_DRAFT = re.escape(TEMPORARY) + r"[0-9a-z_]{8,32}"
 _HEADS = (KERNEL_HEAD, ENGINE_HEAD, VOUCHER_HEAD, MACHINE_HEAD)
 
 
@@ -133,13 +134,13 @@ def _listed(folder: str) -> Iterator[tuple[str, os.stat_result]]:
 
 def _kind_of(name: str) -> Kind | None:
     """What a file of that name is if this package made it."""
-    if (found := _NAMED.fullmatch(name)) is not None:
+    if (found := re.fullmatch(_NAMED, name)) is not None:
         return _KINDS[found[1]][0] if found[1] in _KINDS else None
-    if _MACHINE.fullmatch(name):
+    if re.fullmatch(_MACHINE, name):
         return "machine"
-    if _LOCK_NAME.fullmatch(name):
+    if re.fullmatch(_LOCK_NAME, name):
         return "lock"
-    return "draft" if _DRAFT.fullmatch(name) else None
+    return "draft" if re.fullmatch(_DRAFT, name) else None
 
 
 def _begins(name: str, kind: Kind, text: bytes) -> bool:

@@ -94,8 +94,8 @@ def _wire_found() -> list[bytes]:
     found = []
     for long in (b"\xca\x80\x80\x80\x80\x00" + length, tag + b"\x80\x82\x80\x80\x80\x00"):
         tensor = long + content
-        field = b"\x2a" + wire_format._varint_bytes(len(tensor)) + tensor
-        found.append(b"\x3a" + wire_format._varint_bytes(len(field)) + field)
+        field = b"\x2a" + wire_format.varint_bytes(len(tensor)) + tensor
+        found.append(b"\x3a" + wire_format.varint_bytes(len(field)) + field)
     return found
 
 

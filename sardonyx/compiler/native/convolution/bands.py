@@ -120,8 +120,8 @@ def made_by(call: ConvolutionCall) -> Tensor:
 
 def predict(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> float | None:
     """Nanoseconds that both take on one thread, or None where this cannot do it."""
-    found = _choose(binder.target, first, second)
-    return None if found is None else found[0]
+    target = binder.target
+    return min((_predicted(target, call, second) for call in _able(target, first, second)), default=None)
 
 
 def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Sequence[Tensor]:
@@ -129,17 +129,19 @@ def bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall) -> Seq
     return _bind(binder, first, second, None)
 
 
-def _choose(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> tuple[float, ConvolutionCall] | None:
-    """The nanoseconds that both take on one thread, and the first call with the product that takes the least."""
-    slide, able = Slide.of(second.windows), []
-    for product in dict.fromkeys((first.product, "f32")):
-        call = replace(first, product=product)
-        if not _is_possible(target, call, second, is_coarser_allowed=first.product != "f32"):
-            continue
-        cut = _best_cut(target, call, second, slide, threads=1)
-        words = 0.0 if call.x.dtype == _BFLOAT16 else words_ns(target, product, call.x.nbytes)
-        able.append((words + _time(target, call, second, slide, cut, _made_lines(slide, cut.band)), call))
-    return min(able, key=lambda candidate: candidate[0], default=None)
+def _able(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> list[ConvolutionCall]:
+    """The first call with each product that it may be made with."""
+    calls = [replace(first, product=product) for product in dict.fromkeys((first.product, "f32"))]
+    return [one for one in calls if _is_possible(target, one, second, is_coarser_allowed=first.product != "f32")]
+
+
+def _predicted(target: Target, first: ConvolutionCall, second: ConvolutionCall) -> float:
+    """Nanoseconds that both take on one thread."""
+    slide = Slide.of(second.windows)
+    cut = _best_cut(target, first, second, slide, threads=1)
+    words = 0.0 if first.x.dtype == _BFLOAT16 else words_ns(target, first.product, first.x.nbytes)
+    tile_ns = _tile_time(target, first, cut.rows, cut.vectors)
+    return words + _time(target, second, _Lines.of(slide).made, cut, _made_lines(slide, cut.band), tile_ns)
 
 
 def bind_with_sums(
@@ -158,9 +160,10 @@ def bind_with_sums(
 
 def _bind(binder: Binder, first: ConvolutionCall, second: ConvolutionCall, sums: Tensor | None) -> Sequence[Tensor]:
     target, slide = binder.target, Slide.of(second.windows)
-    chosen = _choose(target, one_item(first), one_item(second))
-    assert chosen is not None
-    first = replace(first, product=chosen[1].product)
+    item = one_item(second)
+    able = _able(target, one_item(first), item)
+    chosen = able[0] if len(able) == 1 else min(able, key=lambda call: _predicted(target, call, item))
+    first = replace(first, product=chosen.product)
     middle, finish = first.finish(binder), second.finish(binder)
     results = second.results(binder, finish)
     cut = _best_cut(target, first, second, slide, team_size(binder.settings.threads))
@@ -292,24 +295,25 @@ def _best_cut(target: Target, first: ConvolutionCall, second: ConvolutionCall, s
     lanes, lines = target.lanes(F32), slide.output[1]
     bands = sorted({-(-lines // count) for count in range(1, min(_MOST_BANDS, lines) + 1)})
     made = {band: _made_lines(slide, band) for band in bands}
+    places = _Lines.of(slide).made
     best, least = _Cut(1, 1, 1, lines, 1), math.inf
     for vectors in range(1, min(_MOST_VECTORS, second.filters // lanes) + 1):
         if vectors > 1 and _ring_bytes(slide, vectors * lanes) > _SHARE_OF_L2 * target.caches.l2:
             break
-        rows = _best_rows(target, first, slide, vectors)
+        rows = _best_rows(target, first, places, vectors)
+        tile_ns = _tile_time(target, first, rows, vectors)
         for band in bands:
             cut = _Cut(rows, vectors, -(-second.filters // (vectors * lanes)), band, -(-lines // band))
             chunks = second.batch * cut.bands * cut.blocks
             waits = _DISTURBANCE if threads > 1 else 0.0
-            end = _time(target, first, second, slide, cut, made[band]) * (-(-chunks // threads) + waits) / chunks
+            end = _time(target, second, places, cut, made[band], tile_ns) * (-(-chunks // threads) + waits) / chunks
             if end < least:
                 best, least = cut, end
     return best
 
 
-def _best_rows(target: Target, first: ConvolutionCall, slide: Slide, vectors: int) -> int:
-    """Places of a tile of so many vectors."""
-    made = _Lines.of(slide).made
+def _best_rows(target: Target, first: ConvolutionCall, made: int, vectors: int) -> int:
+    """Places of a tile of so many vectors, of lines with so many places."""
     # Beside the sums: the vectors of the filters, a spread word and, where it is not added at once, a product.
     most = (target.registers - vectors - (1 if target.has_fma else 2)) // vectors
     tried = range(1, min(max(1, most), made) + 1)
@@ -330,12 +334,13 @@ def _tile_time(target: Target, first: ConvolutionCall, rows: int, vectors: int) 
     return product + rows * vectors * _VECTOR_NS + _TILE_NS
 
 
-def _time(target: Target, first: ConvolutionCall, second: ConvolutionCall, slide: Slide, cut: _Cut, made: int) -> float:
-    """Nanoseconds for the arithmetic on one thread, where the bands of an item make so many lines of the product."""
-    tiles = second.batch * made * cut.blocks * -(-_Lines.of(slide).made // cut.rows)
+def _time(target: Target, second: ConvolutionCall, places: int, cut: _Cut, made: int, tile_ns: float) -> float:
+    """Nanoseconds for the arithmetic on one thread, where the bands of an item make so many lines of the product, each
+    of so many places, and a tile takes `tile_ns`."""
+    tiles = second.batch * made * cut.blocks * -(-places // cut.rows)
     computed = cut.blocks * cut.vectors * target.lanes(F32) / second.filters
     windows = second.flops * computed / (_SHARE_OF_WINDOWS * rates().flops(target))
-    return tiles * _tile_time(target, first, cut.rows, cut.vectors) + windows
+    return tiles * tile_ns + windows
 
 
 def _made_lines(slide: Slide, band: int) -> int:

@@ -31,6 +31,7 @@ from sardonyx.compiler.native.rows.rows import (
     in_order,
     laid_out,
     memory_order,
+    permuted,
     space_size,
     table_words,
 )
@@ -266,11 +267,12 @@ class ReductionKernel:
         shape = common_shape([tensor.shape for tensor in inputs])
         reduced = {axis % len(shape) for axis in axes} if shape else set()
         kept_shape = tuple(1 if axis in reduced else size for axis, size in enumerate(shape))
-        if self._is_long(inputs, shape, kept_shape):
+        order = memory_order(inputs, shape)
+        in_line = self._in_line(inputs, shape, order)
+        if self._is_long(in_line, kept_shape):
             if self._long is None:
                 self._long = LongRow(self)
-            return self._long.bind(binder, inputs, shape, math.prod(shape))
-        order = memory_order(inputs, shape)
+            return self._long.bind(binder, in_line, shape, math.prod(shape))
         outputs = [
             binder.new(root.dtype, kept_shape) if of_row else laid_out(binder, root.dtype, shape, order)
             for root, of_row in zip(self.body.roots, self.of_rows, strict=True)
@@ -278,8 +280,16 @@ class ReductionKernel:
         self._add(binder, inputs, outputs, shape, reduced, order)
         return outputs
 
-    def _is_long(self, inputs: Sequence[Tensor], shape: tuple[int, ...], kept_shape: tuple[int, ...]) -> bool:
+    def _in_line(self, inputs: Sequence[Tensor], shape: tuple[int, ...], order: Sequence[int]) -> Sequence[Tensor]:
+        """The inputs with their dimensions in the order in which they lie in memory, where all that is computed are
+        values of the row: then it does not matter which element comes first."""
+        if not all(self.of_rows) or any(tensor.size != 1 and tensor.shape != shape for tensor in inputs):
+            return inputs
+        return [tensor if tensor.size == 1 else permuted(tensor, order) for tensor in inputs]
+
+    def _is_long(self, inputs: Sequence[Tensor], kept_shape: tuple[int, ...]) -> bool:
         """Whether there is one row only, and that so long that several threads should share it."""
+        shape = common_shape([tensor.shape for tensor in inputs])
         length = math.prod(shape)
         if not self._can_be_cut or length < 2 * PIECE or math.prod(kept_shape) != 1:
             return False

@@ -1,0 +1,1 @@
+"""Calibration: the ranges of a model's activations, found by running it on samples."""
