@@ -94,6 +94,19 @@ def test_silu_of_a_convolution(variant: str, dtype: type, channels: int, filters
     assert (found == _wanted(byte, dtype)).mean() > 0.99
 
 
+@pytest.mark.parametrize("variant", [name for name in host_targets() if "avx" in name])
+def test_items_of_a_batch_share_a_table(variant: str) -> None:
+    """Where minimal filtering multiplies less."""
+    given = _operands(np.uint8, 64, 64, 1, 3)
+    given[0] = random_bytes(np.random.default_rng(6), np.uint8, (2, 64, 28, 28))
+    plain = QLinearConvKernel({"group": 1, "attributes": attributes({"pads": [1, 1, 1, 1]})})
+    (byte,) = outputs_of(plain, given[:8], variant, known=range(1, 8))
+    kernel = _Followed(_silu, 1, np.uint8)
+    (found,) = outputs_of(kernel, given, variant, known=range(1, len(given)))
+    assert kernel.counted == 1
+    assert np.array_equal(found, _wanted(byte, np.uint8))
+
+
 @pytest.mark.parametrize("variant", PRODUCT_VARIANTS)
 def test_what_follows_a_table_is_computed(variant: str) -> None:
     given = _operands(np.uint8, 5, 37, 1, 4)

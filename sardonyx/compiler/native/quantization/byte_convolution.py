@@ -72,6 +72,7 @@ def convolved(
         return call.handed_on(results)
     matrices = [_matrix(binder, operand, call) for operand in (*operands, *taken.operands)]
     kinds = [Operand(_addressing(matrix), matrix.dtype) for matrix in matrices]
+    tables = [table.reshaped(table.shape, (0,)) for table in tables]  # whole for each row and item
     kinds += [Operand("table", table.dtype) for table in tables]
     finish = Finish(TileEpilogue(tuple(kinds), outputs), [*matrices, *tables], results)
     is_depthwise = call.w.shape[1] == 1 and call.filters == call.group > 1
