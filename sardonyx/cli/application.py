@@ -42,6 +42,11 @@ _COMMANDS = {
         "compile_",
         "Compile a model ahead to one file: optimised graph, packed weights, machine code and plans.",
     ),
+    "quantize": _Entry(
+        "quantize",
+        "quantize",
+        "Quantise a model: what was quantised and what not and why, size, error and speed before and after.",
+    ),
     "warm": _Entry(
         "warm",
         "warm",

@@ -39,7 +39,8 @@ class Settings:
     standing for any number; without it, 1 MiB or what it is computed from. Integers behind a DequantizeLinear stay
     integers unless `folds_dequantized`; with `drops_quantization`, real numbers that are quantised and dequantised are
     left as they are. A product of weights of four bits with one scale for each column, or one for all, becomes a
-    product by blocks of `packed_block` rows, -1 standing for the largest that fits. Passes are repeated while they
+    product by blocks of `packed_block` rows, -1 standing for the largest that fits; `rounds_packed` lets such products
+    round their rows to bytes where onnxruntime does. Passes are repeated while they
     change something: none at `loop_level` 0, those of level LAYOUT and above at 1, those of EXTENDED and above at 2.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     folds_dequantized: bool = False
     drops_quantization: bool = False
     packed_block: int = 32
+    rounds_packed: bool = True
     loop_level: int = 1
     mask_format: MaskFormat = MaskFormat.RAW
 
@@ -56,7 +58,7 @@ DEFAULT = Settings()
 
 # The pass that makes integer operators of those between DequantizeLinear and QuantizeLinear.
 QDQ = "QDQSelectorActionTransformer"
-# The pass that keeps weights of four bits packed, whose products round their rows to bytes.
+# The passes that keep weights of few bits packed.
 PACKED_PRODUCTS = "DQMatMulToMatMulNBits"
 TURNED_PACKED_PRODUCTS = "DQMatMulNBitsFusion"
 # The sizes of blocks that such products take.

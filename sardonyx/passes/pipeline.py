@@ -39,6 +39,7 @@ from sardonyx.passes.rules import (
     layer_norm,
     merged_heads,
     no_effect,
+    packed_products,
     partial_rotary,
     products,
     projections,
@@ -67,6 +68,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         Pass(PRODUCTS, Level.EXTENDED, hoist_products),
         # What is quantised on both sides, as integers.
         *_each(quantization_pairs.RULES),
+        *_each(packed_products.RULES),
         *quantization.PASSES,
         *quantization_pairs.PASSES,
         # Several operators into one of the same meaning.

@@ -42,7 +42,10 @@ SOURCES_KEY = "sardonyx.sources"
 
 @dataclass(frozen=True, eq=False)
 class OpPattern:
-    """A node of one operator, or of one of several ("Relu|Tanh"), over operands: names, numbers or further patterns."""
+    """A node of one operator, or of one of several ("Relu|Tanh"), over operands: names, numbers or further patterns.
+
+    The domain may be one of several as well ("|com.microsoft").
+    """
 
     op_type: str
     operands: tuple[str | float | OpPattern, ...]
@@ -52,6 +55,10 @@ class OpPattern:
     @cached_property
     def op_types(self) -> frozenset[str]:
         return frozenset(self.op_type.split("|"))
+
+    @cached_property
+    def domains(self) -> frozenset[str]:
+        return frozenset(self.domain.split("|"))
 
 
 class _Operators:
@@ -85,7 +92,7 @@ def _match_node(pattern: OpPattern, node: ir.Node, found: _Found) -> Iterator[_F
             yield found
         return
     op_type = node.op_type
-    if op_type not in pattern.op_types or node.domain != pattern.domain or node in found.nodes.values():
+    if op_type not in pattern.op_types or node.domain not in pattern.domains or node in found.nodes.values():
         return
     inputs: list[ir.Value | None] = list(node.inputs)
     if len(inputs) > len(pattern.operands):
@@ -309,7 +316,12 @@ class Rule(abc.ABC):
 
     def roots(self) -> Iterable[tuple[str, str]]:
         """The operators, as domain and name, at which a match may be found."""
-        return dict.fromkeys((pattern.domain, kind) for pattern in self.patterns for kind in sorted(pattern.op_types))
+        return dict.fromkeys(
+            (domain, kind)
+            for pattern in self.patterns
+            for domain in sorted(pattern.domains)
+            for kind in sorted(pattern.op_types)
+        )
 
     def matches(self, node: ir.Node, context: Context) -> Iterator[Match]:
         """Every way in which the surroundings of a node fit the rule.

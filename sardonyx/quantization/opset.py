@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _OLDEST = 10  # that has QuantizeLinear
 _USUAL = 11
+AXES = 13  # whose pairs have a scale for each channel
 _FLOAT8 = 19
 WIDE = 21  # that has 16 and 4 bits, and blocks
 _SMALL = 1024
@@ -38,18 +39,28 @@ def override_types(options: Options) -> Iterator[ir.DataType]:
                     yield ir_type(part["quant_type"])
 
 
-def needed_opset(opset: int, options: Options, kinds: Iterable[ir.DataType], contrib: bool = False) -> int:
+def needed_opset(
+    opset: int,
+    options: Options,
+    kinds: Iterable[ir.DataType],
+    contrib: bool = False,
+    per_channel: bool = False,
+) -> int:
     """The operator set that a model of `opset` needs for these types: `opset` itself where that will do.
 
-    Four bits alone raise nothing: their pairs are of com.microsoft in older models. With `contrib` nor do 16.
+    Four bits alone raise nothing: their pairs are of com.microsoft in older models. With `contrib` nor do 16, or scales
+    for each channel.
     """
     kinds = set(kinds)
-    if opset < WIDE and (options.block_size or (kinds & SIXTEEN and not (contrib or options.use_qdq_contrib_ops))):
+    contrib = contrib or options.use_qdq_contrib_ops
+    if opset < WIDE and (options.block_size or (kinds & SIXTEEN and not contrib)):
         return WIDE
     if opset < _FLOAT8 and ir.DataType.FLOAT8E4M3FN in kinds:
         return _FLOAT8
-    if opset < _FLOAT8 and ir.DataType.FLOAT16 in kinds and not (contrib or options.use_qdq_contrib_ops):
+    if opset < _FLOAT8 and ir.DataType.FLOAT16 in kinds and not contrib:
         return _FLOAT8
+    if opset < AXES and per_channel and not contrib:
+        return AXES
     return opset if opset >= _OLDEST else _USUAL
 
 
@@ -59,6 +70,7 @@ def raise_opset(
     weight_type: ir.DataType,
     activation_type: ir.DataType,
     contrib: bool = False,
+    per_channel: bool = False,
 ) -> LoadedModel:
     """The model with the operator set that its quantised types need; `errors.Fail` where it cannot be converted.
 
@@ -66,11 +78,17 @@ def raise_opset(
     """
     opset = loaded.model.opset_imports.get("", 1)
     kinds = (weight_type, activation_type, *override_types(options), *_float_types(loaded.model.graph))
-    target = needed_opset(opset, options, kinds, contrib)
+    target = needed_opset(opset, options, kinds, contrib, per_channel)
     if target == opset:
         return loaded
     logger.warning("The model's opset %d does not have what is asked for: it becomes opset %d", opset, target)
-    return converted(loaded, target)
+    if target != AXES:
+        return converted(loaded, target)
+    try:
+        return converted(loaded, target)
+    except errors.Fail as error:
+        logger.warning("%s. Pairs with a scale for each channel are of com.microsoft instead", error.message)
+        return raise_opset(loaded, options, weight_type, activation_type, contrib)
 
 
 def _float_types(graph: ir.Graph) -> Iterator[ir.DataType]:

@@ -80,7 +80,13 @@ def quantize_static(
     loaded = _opened(model_input)
     if options.smooth_quant:
         loaded = smoothed(loaded, calibration_data_reader, options, calibration_providers)
-    loaded = raise_opset(loaded, options, ir_type(weight_type), ir_type(activation_type))
+    loaded = raise_opset(
+        loaded,
+        options,
+        ir_type(weight_type),
+        ir_type(activation_type),
+        per_channel=per_channel and quant_format == QuantFormat.QDQ,
+    )
     calibration = Calibration(
         calibration_data_reader,
         calibrate_method,

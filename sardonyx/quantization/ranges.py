@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.quantization.job import Job
+from sardonyx.quantization.masks import masked
 from sardonyx.quantization.quant_utils import ir_type
 from sardonyx.quantization.quantized_numbers import (
     FLOAT8,
@@ -46,10 +47,23 @@ class Ranges:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._known: dict[str, Any] = dict(job.ranges or {})
+        self.left: set[str] = set()  # the values that stay float whatever is known of them
+        if not job.options.ort_compatible:
+            self._leave_masks()
         self._made: dict[tuple[str, ir.DataType | None, np.dtype[Any] | None, bool], Parameters] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._known or self.job.overrides.overrides_scale_zp(name)
+
+    def _leave_masks(self) -> None:
+        """Let masks of attention stay float, but for those whose parameters the caller gave."""
+        names = sorted(name for name in masked(self.job.graph, self._known) if not self.job.overrides.get(name))
+        self.left.update(names)
+        for name in names:
+            del self._known[name]
+        if names:
+            shown = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+            self.job.report.note(f"{shown} hold masks of attention, which 8 bits cannot beside scores: they stay float")
 
     def bound(self, name: str, low: float, high: float) -> None:
         """Give a value a range that its operator has."""

@@ -146,7 +146,7 @@ def _largest(
 ) -> dict[str, Array]:
     """The largest magnitude of each channel of the named values, over all samples; in float64."""
     found: dict[str, Array] = {}
-    given = {} if providers is None else {"providers": list(providers)}
+    given: dict[str, Any] = {} if providers is None else {"providers": list(providers)}
     session: InferenceSession | None = None
     made: list[str] = []
     with _file_of(loaded) as path:

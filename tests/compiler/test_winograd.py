@@ -19,6 +19,7 @@ from sardonyx.compiler.llvm.target import host_target
 from sardonyx.compiler.llvm.types import F32
 from sardonyx.compiler.native.convolution import winograd
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
+from sardonyx.compiler.native.convolution.winograd_calls import declined, predict
 from sardonyx.compiler.native.convolution.winograd_choice import Sizes, choose, cut_of, cuts
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.template import Epilogue
@@ -367,8 +368,8 @@ def test_declined() -> None:
     x, w = tensors((1, 32, 8, 8), 32)
     tensor, weights = channels_last(memory, binder, x), binder.constant(w)
     call = call_of(tensor, weights, None, (1, 1, 1, 1), 1)
-    assert winograd.declined(binder, call) is None
-    assert winograd.predict(binder, call) is not None
+    assert declined(binder, call) is None
+    assert predict(binder, call) is not None
 
     def windows(kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]) -> Any:
         return WindowAttributes.of(kernel, strides, dilations, (1, 1, 1, 1), "NOTSET").windows((8, 8))
@@ -385,10 +386,10 @@ def test_declined() -> None:
     }
     for reason, calls in changed.items():
         for one in calls:
-            assert reason in (winograd.declined(binder, one) or "")
-            assert winograd.predict(binder, one) is None
+            assert reason in (declined(binder, one) or "")
+            assert predict(binder, one) is None
     binder.settings = replace(binder.settings, winograd=False)
-    assert winograd.declined(binder, call) == "the session turns it off"
+    assert declined(binder, call) == "the session turns it off"
 
 
 def model(shape: tuple[int, ...], filters: int, seed: int = 0) -> tuple[bytes, Array]:

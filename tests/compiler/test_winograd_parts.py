@@ -12,7 +12,7 @@ from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import SCHEM
 from sardonyx.compiler.llvm.target import Caches, Target, host_target, host_targets
 from sardonyx.compiler.native.convolution import winograd
 from sardonyx.compiler.native.convolution.convolution import choose as choose_algorithm
-from sardonyx.compiler.native.convolution.winograd import WINOGRAD
+from sardonyx.compiler.native.convolution.winograd_calls import WINOGRAD
 from sardonyx.compiler.native.convolution.winograd_choice import Sizes, choose, cut_of, cuts
 from tests.compiler.steps import Array, Memory, new_binder
 from tests.compiler.test_gemm_tiles import EmulatedLibrary, needs_avx512, run

@@ -92,11 +92,11 @@ def test_a_node_that_fails_on_its_constants_stays_to_fail_when_it_runs() -> None
 def test_quantised_weights_stay_integers() -> None:
     nodes = [
         helper.make_node("DequantizeLinear", ["weight", "scale"], ["floats"]),
-        helper.make_node("MatMul", ["x", "floats"], ["y"]),
+        helper.make_node("Add", ["x", "floats"], ["y"]),
     ]
     constants = {"weight": np.ones((3, 2), np.int8), "scale": np.array(0.5, np.float32)}
-    after, _ = rewritten(make_model(nodes, {"x": [2, 3]}, ["y"], constants))
-    assert operators(after) == ["DequantizeLinear", "MatMul"]
+    after, _ = rewritten(make_model(nodes, {"x": [3, 2]}, ["y"], constants))
+    assert operators(after) == ["DequantizeLinear", "Add"]
 
 
 def test_a_constant_output_keeps_its_node_and_name() -> None:

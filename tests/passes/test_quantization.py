@@ -50,7 +50,7 @@ class Model:
     def add(self, op_type: str, inputs: list[str], name: str, **attributes: Any) -> None:
         self.nodes.append(N(op_type, inputs, [name], name=name, **attributes))
 
-    def finished(self, output: str) -> onnx.ModelProto:
+    def finished(self, output: str, opset: int = 17) -> onnx.ModelProto:
         graph = helper.make_graph(
             self.nodes,
             "graph",
@@ -58,7 +58,7 @@ class Model:
             [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
             [numpy_helper.from_array(array, name) for name, array in self.constants.items()],
         )
-        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
         return onnx.shape_inference.infer_shapes(model)
 
@@ -244,6 +244,31 @@ def test_negative_scales_turn_the_order_of_numbers(op_type: str) -> None:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     theirs = ort.InferenceSession(finished.SerializeToString(), options, providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session(sardonyx, finished).run(None, feeds)[0], theirs.run(None, feeds)[0])
+
+
+def test_pairs_of_the_contrib_domain_become_integers_as_well() -> None:
+    """Writers of models in older operator sets take them for scales of channels."""
+    finished = convolution()
+    plain = session(sardonyx, finished).run(None, feeds := {"x": RNG.standard_normal((1, 4, 9, 9)).astype(np.float32)})
+    expected = operators(rewritten(finished)[0])
+    for node in finished.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            node.domain = "com.microsoft"
+    after = rewritten(finished)[0]
+    assert operators(after) == expected
+    assert "QLinearConv" in expected
+    np.testing.assert_array_equal(session(sardonyx, finished).run(None, feeds)[0], plain[0])
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+def test_a_pool_takes_bytes_only_in_versions_that_have_them(opset: int) -> None:
+    model = Model(1, 2, 4, 4)
+    model.add("MaxPool", ["x_d"], "p", kernel_shape=[2, 2])
+    finished = model.finished(model.pair("p", 0.02, 3), opset)
+    feeds = {"x": RNG.standard_normal((1, 2, 4, 4)).astype(np.float32)}
+    assert operators(rewritten(finished)[0]).count("DequantizeLinear") == (2 if opset < 12 else 1)
+    plain = session(sardonyx, finished, disable_quant_qdq="1").run(None, feeds)[0]
+    np.testing.assert_array_equal(session(sardonyx, finished).run(None, feeds)[0], plain)
 
 
 @pytest.mark.parametrize(("zero", "kind", "stays"), [(0, np.uint8, False), (-128, np.int8, False), (5, np.uint8, True)])

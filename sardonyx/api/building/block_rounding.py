@@ -1,4 +1,4 @@
-"""Blocks of numbers as integers of a few bits: a scale and a zero point for each block, and how they are packed.
+"""Blocks of numbers as integers of a few bits: a scale and a zero point for each block.
 
 Blocks lie along the last axis of their arrays, [rows, blocks, elements of a block], in float32.
 """
@@ -58,19 +58,3 @@ def codes_of(groups: Array, scale: Array, zero: Array, bits: int) -> Array:
     np.clip(shifted, 0, (1 << bits) - 1, out=shifted)
     shifted += np.float32(0.5)
     return shifted.astype(np.uint8)
-
-
-def packed(codes: Array, bits: int, filler: int = 0) -> Array:
-    """Codes of the last axis packed into bytes from the low bits up; `filler` completes the last byte."""
-    per_byte = 8 // bits
-    missing = -codes.shape[-1] % per_byte
-    if missing:
-        widths = [(0, 0)] * (codes.ndim - 1) + [(0, missing)]
-        codes = np.pad(codes, widths, constant_values=filler)
-    if per_byte == 1:
-        return codes
-    parts = codes.reshape(*codes.shape[:-1], -1, per_byte)
-    joined = parts[..., 0].copy()
-    for index in range(1, per_byte):
-        joined |= parts[..., index] << (bits * index)
-    return joined

@@ -17,11 +17,11 @@ from sardonyx.api.building.block_rounding import (
     codes_of,
     in_blocks,
     largest_at_the_end,
-    packed,
     slices,
     whole_range,
 )
 from sardonyx.ops.microsoft import packed_weights
+from sardonyx.ops.microsoft.packed_weights import pack
 
 Array = np.ndarray[Any, Any]
 
@@ -76,10 +76,10 @@ def _quantize_matmul(
     for part in slices(columns, rows):
         codes, scale, zero = _rounded(given[:, part], bits, block_size, is_symmetric, weights.dtype)
         codes.reshape(len(codes), -1)[:, rows:] = 0
-        target[part, :used] = packed(codes, bits).reshape(len(codes), -1)[:, :used]
+        target[part, :used] = pack(codes, bits).reshape(len(codes), -1)[:, :used]
         steps[part] = scale
         if not is_symmetric:
-            zero_points.reshape(columns, points_bytes)[part] = packed(zero, bits, filler=1 << (bits - 1))
+            zero_points.reshape(columns, points_bytes)[part] = pack(zero, bits, filler=1 << (bits - 1))
 
 
 quantize_matmul_2bits = functools.partial(_quantize_matmul, 2)
@@ -120,9 +120,9 @@ def _quantize_qdq_matmul(
         steps[:, part], points[:, part] = scale.T, zero.T
     if is_symmetric:
         all_codes ^= np.uint8(middle)  # the code less the middle, in two's complement
-    quantized.reshape(-1)[:] = packed(all_codes.reshape(-1), bits)
+    quantized.reshape(-1)[:] = pack(all_codes.reshape(-1), bits)
     if not is_symmetric:
-        zero_points.reshape(-1)[:] = packed(points.reshape(-1), bits)
+        zero_points.reshape(-1)[:] = pack(points.reshape(-1), bits)
     return bool(is_symmetric)
 
 

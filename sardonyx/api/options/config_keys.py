@@ -181,8 +181,8 @@ _TABLE = (
         "number",
         "4",
         "works",
-        "accuracy level of products with 4-bit weights: 4 rounds rows to 8 bits where onnxruntime does, others leave "
-        "DequantizeLinear and MatMul as they are",
+        "accuracy level of products with dequantised 4-bit weights: 4 rounds rows to 8 bits where onnxruntime does, "
+        "others round nothing",
         lowest=0,
         highest=4,
         error=errors.Fail,

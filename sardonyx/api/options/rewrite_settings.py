@@ -42,6 +42,7 @@ def rewrite_settings(config: Mapping[str, str]) -> Settings:
         folds_dequantized=folds,
         drops_quantization=is_on(config, "session.enable_quant_qdq_cleanup"),
         packed_block=block,
+        rounds_packed=_rounds_packed(config),
         loop_level=config_keys.number(config, _LOOP_LEVEL),
     )
 
@@ -51,6 +52,10 @@ def rewrites_left_out(config: Mapping[str, str]) -> tuple[str, ...]:
     double = (DOUBLE_QDQ,) if is_on(config, "session.disable_double_qdq_remover") else ()
     if is_on(config, _NO_QDQ):
         return QDQ, PACKED_PRODUCTS, TURNED_PACKED_PRODUCTS, QDQ_CLEANUP, DOUBLE_QDQ
-    # Products of packed weights round their rows to bytes; other levels ask for more.
-    packed = () if config_keys.number(config, _PACKED_LEVEL) == _BYTES else (PACKED_PRODUCTS, TURNED_PACKED_PRODUCTS)
-    return (*double, *packed)
+    # Products of weights that are turned round their rows to bytes; other levels ask for more.
+    return double if _rounds_packed(config) else (*double, TURNED_PACKED_PRODUCTS)
+
+
+def _rounds_packed(config: Mapping[str, str]) -> bool:
+    """Whether products of packed weights may round their rows to bytes."""
+    return config_keys.number(config, _PACKED_LEVEL) == _BYTES

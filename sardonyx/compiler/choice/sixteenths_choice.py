@@ -11,8 +11,7 @@ from sardonyx.compiler.choice.quarter_cuts import (
     laid_in_scratch,
     row_of_sums,
 )
-from sardonyx.compiler.llvm.kernels.products.gemm_sixteenths import PARTS
-from sardonyx.compiler.llvm.kernels.products.quarter_kernel import TILES
+from sardonyx.compiler.llvm.kernels.products.quarter_kernel import PARTS, TILES
 from sardonyx.compiler.llvm.target import Target
 from sardonyx.light_dataclass import dataclass
 

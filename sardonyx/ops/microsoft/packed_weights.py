@@ -53,6 +53,25 @@ def unpack(packed: Array, bits: int) -> Array:
     return np.asarray(parts.reshape(*packed.shape[:-1], packed.shape[-1] * (8 // bits)))
 
 
+def pack(codes: Array, bits: int, filler: int = 0) -> Array:
+    """Numbers of `bits` bits, uint8, put into bytes along the last axis, the first in the lowest bits.
+
+    `filler` completes the last byte.
+    """
+    per_byte = 8 // bits
+    missing = -codes.shape[-1] % per_byte
+    if missing:
+        widths = [(0, 0)] * (codes.ndim - 1) + [(0, missing)]
+        codes = np.pad(codes, widths, constant_values=filler)
+    if per_byte == 1:
+        return codes
+    parts = codes.reshape(*codes.shape[:-1], -1, per_byte)
+    joined = parts[..., 0].copy()
+    for index in range(1, per_byte):
+        joined |= parts[..., index] << (bits * index)
+    return joined
+
+
 def is_constant(value: ir.Value | None) -> bool:
     """Whether a node's input never changes: a weight of the model that the caller cannot override."""
     return value is None or (value.const_value is not None and not value.is_graph_input())

@@ -14,17 +14,9 @@ import onnx_ir as ir
 
 from sardonyx.graph.constants import Array
 from sardonyx.graph.types import numpy_dtype
-from sardonyx.passes.base import (
-    PACKED_BLOCKS,
-    PACKED_PRODUCTS,
-    QDQ,
-    TURNED_PACKED_PRODUCTS,
-    Context,
-    Level,
-    Pass,
-)
+from sardonyx.passes.base import QDQ, Context, Level, Pass
 from sardonyx.passes.rule import Match, OpPattern, Rule, apply_rule, op
-from sardonyx.passes.rules.facts import permutation
+from sardonyx.passes.rules.linear_quantization import dequantize, quantize
 
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
 _TURNS = "a scale turns the order of its numbers around"
@@ -33,11 +25,11 @@ _MICROSOFT = "com.microsoft"
 
 def _dequantized(name: str, *, constant: bool = False) -> OpPattern:
     """DequantizeLinear of the value `name`; its parameters are `name`_scale and `name`_zero."""
-    return op.DequantizeLinear(f"{name}{'!' if constant else ''}", f"{name}_scale!", f"{name}_zero?", shared=True)
+    return dequantize(f"{name}{'!' if constant else ''}", f"{name}_scale!", f"{name}_zero?", shared=True)
 
 
 def _quantized(inner: OpPattern) -> OpPattern:
-    return op.QuantizeLinear(inner, "y_scale!", "y_zero?")
+    return quantize(inner, "y_scale!", "y_zero?")
 
 
 _A, _B, _W = _dequantized("a"), _dequantized("b"), _dequantized("w", constant=True)
@@ -197,167 +189,10 @@ class IntegerPair(IntegerRule):
         return m.new_node(f"QLinear{kind}", inputs, domain=_MICROSOFT, version=1)
 
 
-_PACKED = op.DequantizeLinear("w!", "w_scale!", "w_zero?", shared=True)
-_NIBBLES = frozenset({ir.DataType.INT4, ir.DataType.UINT4})
-# Accuracy levels of MatMulNBits: float32 throughout, and rows rounded to bytes.
-_REAL, _ROUNDED = 0, 4
-
-
-class PackedProduct(Rule):
-    """A product with constant weights of four bits, scaled by blocks of their columns, is a MatMulNBits.
-
-    Whole columns, or all weights, with one scale are taken as blocks of the size that the settings name.
-    Where onnxruntime makes such a product, the accuracy level is 4, as it is there unless the session says otherwise:
-    rows are rounded to bytes. Forms that stay products of real numbers there have level 0, which rounds nothing:
-    those whose rows come from a DequantizeLinear, whose axis counts from the end, or whose weights others read.
-    """
-
-    name = PACKED_PRODUCTS
-    level = Level.EXTENDED
-    patterns = (op.MatMul("x", _PACKED),)
-
-    def check(self, m: Match) -> str | None:
-        node, weights, scale = m.covered(_PACKED), m.fact("w"), m.constant("w_scale")
-        assert scale is not None
-        if weights.dtype not in _NIBBLES:
-            return ""
-        reason = self._blocks_reason(m, node, scale)
-        if weights.rank != 2 or reason is not None:
-            return reason or "its weights are no matrix"
-        if m.optional("w_zero") is not None and m.constant("w_zero") is None:
-            return "its zero points are not constant"
-        return _rows_reason(m, scale)
-
-    @staticmethod
-    def _blocks_reason(m: Match, node: ir.Node, scale: Array) -> str | None:
-        """Why the scales are not those of blocks of a column, of whole columns, or of all weights."""
-        block, axis = m.attribute(node, "block_size", 0), m.attribute(node, "axis", 1) % 2
-        if block == 0:
-            return None if scale.size == 1 or axis == 1 else "it has a scale for each row"
-        if axis != 0:
-            return "its weights have no scales along the columns"
-        return None if block in PACKED_BLOCKS else "its blocks have no size that MatMulNBits takes"
-
-    def rewrite(self, m: Match) -> ir.Node:
-        weights, scale, zero = m.constant("w"), m.constant("w_scale"), m.constant("w_zero")
-        assert weights is not None
-        assert scale is not None
-        (rows, columns), block = weights.shape, int(m.attribute(m.covered(_PACKED), "block_size", 0))
-        if block == 0:  # the scale of a column, or of all, is that of each of its blocks
-            block = m.context.settings.packed_block
-            if block < 0:
-                block = max((size for size in PACKED_BLOCKS if size <= rows), default=min(PACKED_BLOCKS))
-            blocks = (-(-rows // block), columns)
-            scale = np.broadcast_to(scale.reshape(1, -1), blocks)
-            zero = None if zero is None else np.broadcast_to(zero.reshape(1, -1), blocks)
-        codes = np.zeros((columns, len(scale) * block), np.uint8)
-        middle = _middle(m)
-        codes[:, :rows] = (weights.astype(np.int8) + middle).T
-        codes = codes.reshape(columns, len(scale), block)
-        return _packed_product(m, rows, block, codes, scale.T, _transposed(zero), self._accuracy(m))
-
-    @staticmethod
-    def _accuracy(m: Match) -> int:
-        """The accuracy level of the product."""
-        node, weights, scale = m.covered(_PACKED), m.constant("w"), m.constant("w_scale")
-        assert weights is not None
-        assert scale is not None
-        rows, real = m.value("x").producer(), node.outputs[0]
-        is_rounded = (
-            (rows is None or rows.op_type != "DequantizeLinear")
-            and (scale.ndim == 0 or (m.attribute(node, "axis", 1) >= 0 and scale.shape[-1] == weights.shape[-1]))
-            and len(real.uses()) == 1
-            and not real.is_graph_output()
-        )
-        return _ROUNDED if is_rounded else _REAL
-
-
-def _transposed(array: Array | None) -> Array | None:
-    return None if array is None else array.T
-
-
-def _middle(m: Match) -> int:
-    """What makes the numbers of weights unsigned: MatMulNBits knows no others; its zero point is 8 unless given."""
-    return 8 if m.fact("w").dtype == ir.DataType.INT4 else 0
-
-
-def _packed_product(
-    m: Match, rows: int, block: int, codes: Array, scales: Array, zeros: Array | None, accuracy: int = _ROUNDED
-) -> ir.Node:
-    """MatMulNBits of unsigned codes (columns, blocks, block), scales and zero points (columns, blocks)."""
-    middle, (columns, blocks, _) = _middle(m), codes.shape
-    inputs = [
-        m.value("x"),
-        m.initializer(_nibbles(codes.reshape(columns, -1)).reshape(columns, blocks, block // 2), "packed"),
-        m.initializer(np.ascontiguousarray(scales).reshape(-1), "scales"),
-    ]
-    if zeros is not None or not middle:
-        points = np.zeros(scales.shape, np.int8) if zeros is None else zeros.astype(np.int8)
-        inputs.append(m.initializer(_nibbles((points + middle).astype(np.uint8)).reshape(-1), "zeros"))
-    attributes = {"K": rows, "N": columns, "bits": 4, "block_size": block, "accuracy_level": accuracy}
-    return m.new_node("MatMulNBits", inputs, attributes, domain=_MICROSOFT, version=1)
-
-
-_FLAT = op.Reshape(_PACKED, "flat")
-_TURNED = op.Transpose(_FLAT)
-
-
-class TurnedPackedProduct(Rule):
-    """The same of weights that lie column by column, block by block, and are turned before the product.
-
-    Only where it is asked for.
-    """
-
-    name = TURNED_PACKED_PRODUCTS
-    level = Level.BASIC
-    optional = True
-    patterns = (op.MatMul("x", _TURNED),)
-
-    def check(self, m: Match) -> str | None:
-        node, weights, scale = m.covered(_PACKED), m.fact("w"), m.constant("w_scale")
-        assert scale is not None
-        if weights.dtype not in _NIBBLES:
-            return ""
-        block, axis = m.attribute(node, "block_size", 0), m.attribute(node, "axis", 1)
-        if weights.rank != 3 or axis % 3 != 2 or block not in PACKED_BLOCKS or weights.shape is None:
-            return "its weights are not (columns, blocks, block) with a scale for each block"
-        columns, blocks, _ = weights.shape
-        if weights.shape[2] != block or scale.shape != (columns, blocks, 1):
-            return "its weights are not (columns, blocks, block) with a scale for each block"
-        if m.context.inference.facts[m.covered(_FLAT).outputs[0]].shape != (columns, blocks * block):
-            return "its blocks are not put one behind the other"
-        if permutation(m.covered(_TURNED), 2) != (1, 0):
-            return "its columns are not turned"
-        if m.optional("w_zero") is not None and m.constant("w_zero") is None:
-            return "its zero points are not constant"
-        return _rows_reason(m, scale)
-
-    def rewrite(self, m: Match) -> ir.Node:
-        weights, scale, zero = m.constant("w"), m.constant("w_scale"), m.constant("w_zero")
-        assert weights is not None
-        assert scale is not None
-        codes = (weights.astype(np.int8) + _middle(m)).astype(np.uint8)
-        block = weights.shape[2]
-        zeros = None if zero is None else zero[..., 0]
-        return _packed_product(m, weights.shape[1] * block, block, codes, scale[..., 0], zeros)
-
-
-def _rows_reason(m: Match, scale: Array) -> str | None:
-    """Why the rows of the other operand have the wrong type."""
-    kind = m.fact("x").dtype
-    if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16) or scale.dtype != kind.numpy():
-        return "its rows have another type than its scales"
-    return None
-
-
-def _nibbles(codes: Array) -> Array:
-    """Numbers of four bits in rows, two to a byte, the lower half first; a row is padded with 0."""
-    even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
-    return np.asarray(even[:, 0::2] | (even[:, 1::2] << 4))
-
-
 # Operators that only choose or move elements of their first input, whatever these are.
 _MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Gather", "Slice", "MaxPool", "Expand")
+# From which version on those of them take bytes that did not always.
+_BYTES_SINCE = {"Flatten": 9, "MaxPool": 12}
 _MOVED = OpPattern("|".join(_MOVING), (_A, "first?", "second?", "third?", "fourth?"))
 
 
@@ -370,14 +205,17 @@ class IntegerMovement(IntegerRule):
         objection = self._objection(m, ("a", "y"))
         if objection is not None:
             return objection
-        if len(m.covered(_MOVED).outputs) > 1:
+        moved = m.covered(_MOVED)
+        if len(moved.outputs) > 1:
             return "it has more results than one"
+        if (moved.version or 0) < _BYTES_SINCE.get(moved.op_type, 0):
+            return f"{moved.op_type} takes no bytes in version {moved.version}"
         zeros = [m.constant(f"{name}_zero") for name in ("a", "y")]
         points = [0 if zero is None else int(zero.reshape(())) for zero in zeros]
         scales = [m.constant(f"{name}_scale") for name in ("a", "y")]
         if self._dtype(m, "a") != self._dtype(m, "y") or points[0] != points[1] or scales[0] != scales[1]:
             return "its input and its result are quantised differently"
-        if m.covered(_MOVED).op_type == "MaxPool" and not bool((scales[0] > 0).all()):  # type: ignore[operator, union-attr]
+        if moved.op_type == "MaxPool" and not bool((scales[0] > 0).all()):  # type: ignore[operator, union-attr]
             return _TURNS
         return None
 
@@ -404,12 +242,13 @@ class DropRelu(Rule):
         return None if bool((zero == np.iinfo(zero.dtype).min).all()) else "integers below its zero point exist"
 
     def rewrite(self, m: Match) -> ir.Node:
-        node = m.new_node("QuantizeLinear", [m.value("x"), *m.root.inputs[1:]], version=m.root.version)
+        values = [m.value("x"), *m.root.inputs[1:]]
+        node = m.new_node("QuantizeLinear", values, domain=m.root.domain, version=m.root.version)
         node.attributes.update(m.root.attributes)
         return node
 
 
-RULES: tuple[Rule, ...] = (TurnedPackedProduct(), DropRelu(), PackedProduct())
+RULES: tuple[Rule, ...] = (DropRelu(),)
 
 _INTEGER_RULES = (IntegerConvolution(), IntegerProduct(), IntegerGemm(), IntegerPair(), IntegerMovement())
 

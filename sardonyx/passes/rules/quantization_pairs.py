@@ -6,12 +6,13 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.passes.base import DOUBLE_QDQ, QDQ_CLEANUP, Context, Level, Pass
-from sardonyx.passes.rule import Match, Replacement, Rule, apply_rule, op
+from sardonyx.passes.rule import Match, Replacement, Rule, apply_rule
+from sardonyx.passes.rules.linear_quantization import dequantize, quantize
 
 _BYTES = frozenset({ir.DataType.UINT8, ir.DataType.INT8})
-_FIRST = op.QuantizeLinear("x", "outer_scale!", "outer_zero!")
-_SECOND = op.DequantizeLinear(_FIRST, "outer_scale_again!", "outer_zero_again!")
-_THIRD = op.QuantizeLinear(_SECOND, "inner_scale!", "inner_zero!")
+_FIRST = quantize("x", "outer_scale!", "outer_zero!")
+_SECOND = dequantize(_FIRST, "outer_scale_again!", "outer_zero_again!")
+_THIRD = quantize(_SECOND, "inner_scale!", "inner_zero!")
 
 
 def _equal(m: Match, one: str, other: str) -> bool:
@@ -24,7 +25,7 @@ class JoinDoubleQuantization(Rule):
 
     name = DOUBLE_QDQ
     level = Level.BASIC
-    patterns = (op.DequantizeLinear(_THIRD, "inner_scale_again!", "inner_zero_again!"),)
+    patterns = (dequantize(_THIRD, "inner_scale_again!", "inner_zero_again!"),)
 
     def check(self, m: Match) -> str | None:
         for name in ("outer", "inner"):
@@ -57,10 +58,13 @@ class JoinDoubleQuantization(Rule):
 
     def rewrite(self, m: Match) -> Replacement:
         parameters = self._parameters(m)
-        quantized = m.new_node("QuantizeLinear", [m.value("x"), *parameters], version=m.covered(_FIRST).version)
+        first = m.covered(_FIRST)
+        values = [m.value("x"), *parameters]
+        quantized = m.new_node("QuantizeLinear", values, domain=first.domain, version=first.version)
         quantized.name = f"{m.root.name}_quantized"
         attributes = {name: attribute.value for name, attribute in m.root.attributes.items()}
-        result = m.new_node("DequantizeLinear", [quantized.outputs[0], *parameters], attributes, version=m.root.version)
+        values = [quantized.outputs[0], *parameters]
+        result = m.new_node("DequantizeLinear", values, attributes, domain=m.root.domain, version=m.root.version)
         return Replacement((quantized, result), {m.root.outputs[0]: result.outputs[0]})
 
     def _parameters(self, m: Match) -> tuple[ir.Value, ir.Value]:
@@ -75,7 +79,7 @@ class JoinDoubleQuantization(Rule):
         return m.initializer(np.array(scale), "scale"), m.initializer(np.array(point), "zero")
 
 
-_INTEGERS = op.DequantizeLinear("x", "scale!", "zero!")
+_INTEGERS = dequantize("x", "scale!", "zero!")
 
 
 class DropRequantization(Rule):
@@ -83,7 +87,7 @@ class DropRequantization(Rule):
 
     name = QDQ_CLEANUP
     level = Level.EXTENDED
-    patterns = (op.QuantizeLinear(_INTEGERS, "scale_again!", "zero_again!"),)
+    patterns = (quantize(_INTEGERS, "scale_again!", "zero_again!"),)
 
     def check(self, m: Match) -> str | None:
         if _equal(m, "scale", "scale_again") and _equal(m, "zero", "zero_again"):
@@ -94,7 +98,7 @@ class DropRequantization(Rule):
         return m.value("x")
 
 
-_REAL = op.QuantizeLinear("x", "scale!", "zero?")
+_REAL = quantize("x", "scale!", "zero?")
 
 
 class DropQuantization(Rule):
@@ -102,7 +106,7 @@ class DropQuantization(Rule):
 
     name = QDQ_CLEANUP
     level = Level.EXTENDED
-    patterns = (op.DequantizeLinear(_REAL, "scale_again!", "zero_again?"),)
+    patterns = (dequantize(_REAL, "scale_again!", "zero_again?"),)
 
     def check(self, m: Match) -> str | None:
         facts = m.context.inference.facts

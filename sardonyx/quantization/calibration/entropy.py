@@ -13,6 +13,9 @@ from sardonyx.quantization.calibration.histograms import Histogram
 Array = np.ndarray[Any, Any]
 
 _CANDIDATES = 128
+# The share of values that may be clipped. Without a bound, a few distinct values (pixels of 16 greys) lose nothing in a
+# range that ends below nearly all of them: the divergence knows how many values are clipped alike, not how far.
+_MOST_CLIPPED = 0.01
 # The share of a quantised distribution that is spread evenly, so that a value which it lacks has a finite price.
 _SPREAD = 1e-4
 
@@ -34,7 +37,7 @@ def entropy_range(histogram: Histogram, levels: int) -> tuple[float, float]:
         start, end = max(0, -bound - first), min(counts.size, bound - first)
         if end - start < levels and place < _CANDIDATES:
             break
-        if end <= start:
+        if end <= start or counts.sum() - counts[start:end].sum() > _MOST_CLIPPED * counts.sum():
             break
         found = divergence(counts, start, end, levels)
         if found < best:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.quantization.job import MICROSOFT
-from sardonyx.quantization.opset import FOUR, WIDE, needed_opset
+from sardonyx.quantization.opset import AXES, FOUR, WIDE, needed_opset
 from sardonyx.quantization.qdq.plan import Constant, Plan, Use, graph_of, is_own_output
 from sardonyx.quantization.qdq.stored import Stored, StoredBias
 from sardonyx.quantization.quant_utils import (
@@ -45,6 +45,7 @@ class Insertion:
         kinds |= {kind for value in plan.tensors for kind in self._kinds(value)}
         opset = self.job.opset
         older = needed_opset(opset, self.job.options, kinds) > opset or (opset < WIDE and bool(kinds & FOUR))
+        older |= opset < AXES and any(constant.axis is not None for constant in plan.constants.values())
         self.domain = MICROSOFT if older or self.job.options.use_qdq_contrib_ops else ""
         self._numbers: dict[tuple[ir.Value, bool], Numbers] = {}
         self._of_constants: dict[Constant, Numbers] = {}

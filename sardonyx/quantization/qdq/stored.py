@@ -127,7 +127,7 @@ class Stored:
         has none."""
         for value, tensor in list(self.plan.tensors.items()):
             is_read = any(self.plan.reads_stored(use.node, value) for use in value.uses())
-            if not is_read and not (tensor.made and is_own_output(value)):
+            if (not is_read and not (tensor.made and is_own_output(value))) or value.name in self.ranges.left:
                 del self.plan.tensors[value]
                 continue
             if self.of_tensor(value) is not None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sardonyx.api.building.block_rounding import AT_ONCE, in_blocks, packed, slices
-from sardonyx.ops.microsoft.packed_weights import unpack
+from sardonyx.api.building.block_rounding import AT_ONCE, in_blocks, slices
+from sardonyx.ops.microsoft.packed_weights import pack, unpack
 from sardonyx.quantization.refusal import InvalidQuantization
 
 Array = np.ndarray[Any, Any]
@@ -114,7 +114,7 @@ def quantized(
         result = method(groups, mask, form)
         of_rows = result.codes.reshape(len(groups), -1)
         of_rows[:, length:] = 0
-        codes[part] = packed(of_rows, form.bits)
+        codes[part] = pack(of_rows, form.bits)
         scales[part] = result.scales
         if not form.symmetric:
             if zeros is None:

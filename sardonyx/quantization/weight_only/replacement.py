@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.api.building.block_rounding import packed
+from sardonyx.ops.microsoft.packed_weights import pack
 from sardonyx.quantization.job import MICROSOFT, Job
 from sardonyx.quantization.weight_only.blocks import Array, QuantizedWeight
 from sardonyx.quantization.weight_only.products import missing_rank
@@ -73,7 +73,7 @@ class Replacement:
         bits, zeros = weight.form.bits, weight.zeros
         codes = weight.codes.reshape(weight.rows, weight.blocks, weight.block * bits // 8)
         if zeros is not None and zeros.dtype == np.uint8:
-            zeros = packed(zeros, bits, filler=weight.form.middle)
+            zeros = pack(zeros, bits, filler=weight.form.middle)
         return Stored(
             self.job.initializer(f"{name}{names.codes}", codes),
             self.job.initializer(f"{name}{names.scales}", weight.scales),
@@ -105,7 +105,7 @@ class Replacement:
         """As a table of `shape` whose codes are packed in bytes along the last axis."""
         bits, head = weight.form.bits, tuple(shape[:-1])
         codes = weight.codes[:, : weight.length * bits // 8]
-        zeros = None if weight.zeros is None else packed(weight.zeros, bits, filler=weight.form.middle)
+        zeros = None if weight.zeros is None else pack(weight.zeros, bits, filler=weight.form.middle)
         return Stored(
             self.job.initializer(f"{name}{names.codes}", np.ascontiguousarray(codes).reshape(*head, -1)),
             self.job.initializer(f"{name}{names.scales}", weight.scales.reshape(*head, -1)),
@@ -120,7 +120,7 @@ class Replacement:
         """A constant of a type of few bits, from its codes in bytes."""
         bits = kind.bitwidth
         free = self.job.value_name(name)
-        contents = packed(codes.reshape(-1), bits) if bits < 8 else codes
+        contents = pack(codes.reshape(-1), bits) if bits < 8 else codes
         tensor: ir.TensorProtocol
         if bits < 8:
             tensor = ir.PackedTensor(contents, kind, shape=ir.Shape(codes.shape), name=free)

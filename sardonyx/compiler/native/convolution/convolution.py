@@ -27,7 +27,7 @@ from sardonyx.compiler.native.convolution.line_sums import LINE_SUMS
 from sardonyx.compiler.native.convolution.run_products import RUN_PRODUCTS
 from sardonyx.compiler.native.convolution.window_copies import WINDOW_COPIES
 from sardonyx.compiler.native.convolution.window_products import WINDOW_PRODUCTS
-from sardonyx.compiler.native.convolution.winograd import WINOGRAD
+from sardonyx.compiler.native.convolution.winograd_calls import WINOGRAD
 from sardonyx.compiler.native.movement.slices import transposed
 from sardonyx.compiler.native.products.inner_products import allows_parts, product_of, products_reason
 from sardonyx.compiler.native.template import Epilogue, JointKernel, NativeKernel, Part, template

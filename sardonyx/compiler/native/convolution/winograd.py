@@ -1,4 +1,4 @@
-"""Convolution 3x3 of stride 1 or 2 by Winograd's minimal filtering: which calls it can do, and their steps."""
+"""Convolution 3x3 of stride 1 or 2 by Winograd's minimal filtering: the steps of calls that it takes."""
 
 from __future__ import annotations
 
@@ -17,48 +17,24 @@ from sardonyx.compiler.llvm.kernels.convolution.winograd_parts import CHANNELS
 from sardonyx.compiler.llvm.kernels.convolution.winograd_transforms import TAPS, Scheme
 from sardonyx.compiler.llvm.kernels.products.gemm_epilogue import BATCH_DIMS, Addressing, Operand, TileEpilogue
 from sardonyx.compiler.llvm.kernels.products.gemm_product import PRODUCTS
-from sardonyx.compiler.llvm.kernels.products.gemm_strassen import emit_stamp
 from sardonyx.compiler.llvm.library import KernelLibrary
-from sardonyx.compiler.native.convolution.algorithm import Algorithm, rates
+from sardonyx.compiler.native.convolution.algorithm import rates
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall
 from sardonyx.compiler.native.convolution.winograd_choice import Cut, Sizes, choose
 from sardonyx.compiler.native.movement.copy import contiguous
 from sardonyx.compiler.native.products.packed_constants import pack_b
+from sardonyx.compiler.native.products.strassen_step import emit_stamp
 from sardonyx.kernel.expr import Expr
 from sardonyx.runtime.memory.constant_memory import constant_empty
 
-# Of fewer channels or filters than this the transforms cost more than they save.
-_FEWEST = 16
 # Elements of a block of channels when filters are transformed: a few kilobytes of each filter.
 _FILTER_BLOCK = 64
 # Fewer bytes than this are made by one thread.
 _SMALL = 1 << 20
 
-_PRODUCTS = frozenset({"f32", "f32 tiles", "f16", "bfloat16"})
 
-
-def declined(binder: Binder, call: ConvolutionCall) -> str | None:
-    """Why a call cannot be done, or should not be, by Winograd's algorithm; None where it may."""
-    windows = call.windows
-    if not binder.settings.winograd:
-        return "the session turns it off"
-    if windows.kernel != (TAPS, TAPS) or call.group != 1:
-        return "the windows are not 3x3 over all channels"
-    if windows.strides not in ((1, 1), (2, 2)) or windows.dilations != (1, 1):
-        return f"the windows are {windows.strides} apart, their pixels {windows.dilations}"
-    if call.product not in _PRODUCTS:
-        return f"products are {call.product}"
-    if not call.has_constant_weights:
-        return "the weights are no constant"
-    if min(call.channels, call.filters) < _FEWEST or 0 in call.result_shape:
-        return f"{call.channels} channels and {call.filters} filters are too few"
-    return None
-
-
-def predict(binder: Binder, call: ConvolutionCall) -> float | None:
+def predicted_ns(binder: Binder, call: ConvolutionCall) -> float:
     """The kernel's time, and that of a copy where the channels of a pixel do not lie together."""
-    if declined(binder, call) is not None:
-        return None
     _, _, time = choose(binder.target, sizes_of(call), call.product)
     copied = 0 if call.is_channels_last else call.x.nbytes
     return time + 2 * copied / rates().bytes_of(binder.target, copied)
@@ -70,11 +46,8 @@ def bind(binder: Binder, call: ConvolutionCall) -> Sequence[Tensor]:
     return bind_cut(binder, call, scheme, cut)
 
 
-WINOGRAD = Algorithm("Winograd", predict, bind)
-
-
 def sizes_of(call: ConvolutionCall) -> Sizes:
-    """The sizes of a call that is not `declined`."""
+    """The sizes of a call that the algorithm takes."""
     lines, columns = call.windows.output
     return Sizes(call.batch, call.channels, call.filters, lines, columns, call.windows.strides[0])
 

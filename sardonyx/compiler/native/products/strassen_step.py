@@ -13,13 +13,13 @@ from sardonyx.compiler.choice.gemm_choice import Problem, panel_columns, tile_sh
 from sardonyx.compiler.choice.quarter_cuts import QuarterCut
 from sardonyx.compiler.choice.sixteenths_choice import choose_sixteenths, takes_sixteenths
 from sardonyx.compiler.choice.strassen_choice import choose_cut, columns_of_quarters
-from sardonyx.compiler.llvm.kernels.products import gemm_sixteenths, gemm_strassen
-from sardonyx.compiler.llvm.kernels.products.gemm_sixteenths import emit_b_sums, emit_sixteenths
-from sardonyx.compiler.llvm.kernels.products.gemm_strassen import emit_stamp, emit_strassen
+from sardonyx.compiler.llvm.emitters import emitter
 from sardonyx.compiler.llvm.kernels.products.quarter_kernel import QuarterSpec
 from sardonyx.compiler.llvm.library import Emit
 from sardonyx.compiler.native.products.plain_product import PlainProduct
 from sardonyx.light_dataclass import dataclass
+
+emit_stamp = emitter("products.gemm_strassen", "emit_stamp")
 
 # Rows with which a product takes quarters, if it ever does.
 _MANY_ROWS = (256, 512)
@@ -69,8 +69,30 @@ class _Scheme:
     part_of_chunk: str
 
 
-_QUARTERS = _Scheme(emit_strassen, gemm_strassen.argument_names, "stamp", 7, 8, "quarters", "half")
-_SIXTEENTHS = _Scheme(emit_sixteenths, gemm_sixteenths.argument_names, "b_sums", 49, 64, "sixteenths", "quarter")
+def _names_of_quarters(spec: QuarterSpec) -> Sequence[str]:
+    from sardonyx.compiler.llvm.kernels.products import gemm_strassen  # where a product is large enough
+
+    return gemm_strassen.argument_names(spec)
+
+
+def _names_of_sixteenths(spec: QuarterSpec) -> Sequence[str]:
+    from sardonyx.compiler.llvm.kernels.products import gemm_sixteenths  # where a product is large enough
+
+    return gemm_sixteenths.argument_names(spec)
+
+
+_QUARTERS = _Scheme(
+    emitter("products.gemm_strassen", "emit_strassen"), _names_of_quarters, "stamp", 7, 8, "quarters", "half"
+)
+_SIXTEENTHS = _Scheme(
+    emitter("products.gemm_sixteenths", "emit_sixteenths"),
+    _names_of_sixteenths,
+    "b_sums",
+    49,
+    64,
+    "sixteenths",
+    "quarter",
+)
 
 
 def multiply_quarters(binder: Binder, product: PlainProduct) -> None:
@@ -83,14 +105,16 @@ def multiply_quarters(binder: Binder, product: PlainProduct) -> None:
 
 def multiply_sixteenths(binder: Binder, product: PlainProduct) -> None:
     """Add the steps of a product by the packed panels of a constant: its sums, then 49 products."""
+    from sardonyx.compiler.llvm.kernels.products.gemm_sixteenths import B_SUM_NAMES
+
     n, k = product.problem.n, product.problem.k
     cut = choose_sixteenths(binder.target, product.problem)
     sums = binder.new(np.dtype(np.float32), (n * k,))
     values: dict[str, Argument] = {"b": product.b, "b_sums": sums, "k": 2 * cut.k, "panels": 2 * cut.panels}
     binder.step(
-        emit_b_sums,
+        emitter("products.gemm_sixteenths", "emit_b_sums"),
         panel_columns(binder.target),
-        [*map(values.__getitem__, gemm_sixteenths.B_SUM_NAMES)],
+        [*map(values.__getitem__, B_SUM_NAMES)],
         reads=(product.b,),
         writes=(sums,),
         chunks=2 * cut.panels,

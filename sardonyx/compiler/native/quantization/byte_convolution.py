@@ -22,7 +22,7 @@ from sardonyx.compiler.llvm.kernels.quantization.byte_depthwise import argument_
 from sardonyx.compiler.llvm.types import I32
 from sardonyx.compiler.native.convolution.convolution_call import ConvolutionCall, evenly_spaced
 from sardonyx.compiler.native.movement.copy import contiguous
-from sardonyx.compiler.native.quantization import byte_tiles
+from sardonyx.compiler.native.quantization import byte_filtering, byte_tiles
 from sardonyx.compiler.native.quantization.byte_windows import (
     Finish,
     Panels,
@@ -71,6 +71,8 @@ def convolved(
     finish = Finish(TileEpilogue(kinds, outputs), matrices, results)
     if call.w.shape[1] == 1 and call.filters == call.group > 1:
         _bind_depthwise(binder, call, padding, init, finish)
+    elif byte_filtering.is_faster(binder, call, init):
+        byte_filtering.bind(binder, call, padding, init, finish)
     else:
         _bind_panels(binder, call, padding, init, finish)
     return call.handed_on(results)

@@ -175,11 +175,15 @@ def offsets_of(binder: Binder, taps: Sequence[Sequence[int]], image: Tensor) -> 
     return binder.constant(np.array([sum(t * s for t, s in zip(tap, steps, strict=True)) for tap in taps], np.int64))
 
 
-def padded_image(binder: Binder, call: ConvolutionCall, padding: Tensor, slack: int) -> Tensor:
-    """The image in channels-last order with its padding; `slack` bytes behind the last one may be read."""
+def padded_image(
+    binder: Binder, call: ConvolutionCall, padding: Tensor, slack: int, beyond: Sequence[int] = ()
+) -> Tensor:
+    """The image in channels-last order with its padding, and so many places `beyond` what windows read along each
+    dimension; `slack` bytes behind the last one may be read."""
     windows = call.windows
     x = unsigned_image(binder, call.channels_last)
     behind = windows.read_behind()
+    behind = tuple(one + more for one, more in zip(behind, beyond or [0] * len(behind), strict=True))
     if not any((*windows.begin, *behind)) and not slack and x.strides[-1] == 1:
         return x
     places = [(0, call.batch), *zip(windows.begin, windows.size, strict=True), (0, call.channels)]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sardonyx.compiler.llvm.builder import Function, Pointer, Value
-from sardonyx.compiler.llvm.expression import STRANDS, emit_expression
+from sardonyx.compiler.llvm.expression import STRANDS, emit_expression, emit_parts, fits
 from sardonyx.compiler.llvm.types import Type, type_of
 from sardonyx.kernel.expr import Apply, Constant, Expr, Input, walk
 from sardonyx.light_dataclass import dataclass
@@ -39,6 +39,11 @@ class Operand:
     def type(self) -> Type:
         """The type of its elements in memory."""
         return _stored(self.dtype)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is the same for all rows."""
+        return self.addressing in ("row", "scalar")
 
 
 @functools.cache
@@ -134,19 +139,45 @@ class Place:
 
 # Expressions of at most this many of these operations are evaluated while the tile is in registers: the code is
 # written out for every vector of it. Others take the loop over the rows, whose trip through the cache they outweigh.
-_CHEAP = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negative"})
-_FEW = 6
+# What is the same in all rows is made before them, and does not count; casts do not count as cheap but where sums of
+# integers become real, and real numbers narrow integers that hold them.
+_CHEAP = frozenset({"add", "subtract", "multiply", "maximum", "minimum", "negative", "rint"})
+_FEW = 8
 
 
 def fits_registers(epilogue: TileEpilogue) -> bool:
     """Whether the epilogue is worth writing out for a whole tile in registers."""
-    return _is_cheap(epilogue.outputs)
+    return _is_cheap(epilogue)
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_cheap(outputs: tuple[Expr, ...]) -> bool:
-    operations = [expr for expr in walk(outputs) if isinstance(expr, Apply)]
-    return len(operations) <= _FEW and all(expr.primitive in _CHEAP for expr in operations)
+def _is_cheap(epilogue: TileEpilogue) -> bool:
+    fixed = {id(expr) for expr in _fixed_parts(epilogue)}
+    operations = [expr for expr in walk(epilogue.outputs, fixed) if isinstance(expr, Apply) and id(expr) not in fixed]
+    return len(operations) <= _FEW and all(expr.primitive in _CHEAP or _is_cheap_cast(expr) for expr in operations)
+
+
+def _is_cheap_cast(expr: Apply) -> bool:
+    if expr.primitive != "cast":
+        return False
+    (source,) = expr.args
+    return (source.dtype == np.int32 and expr.dtype == np.float32) or fits(source, expr.dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fixed_parts(epilogue: TileEpilogue) -> tuple[Apply, ...]:
+    """The largest parts of the outputs that are the same in every row: made of rows, numbers and constants alone."""
+    moves: dict[int, bool] = {}
+    found: dict[int, Apply] = {}
+    for expr in walk(epilogue.outputs):
+        if isinstance(expr, Apply):
+            moves[id(expr)] = any(moves[id(arg)] for arg in expr.args)
+            if moves[id(expr)]:
+                found.update((id(arg), arg) for arg in expr.args if isinstance(arg, Apply) and not moves[id(arg)])
+        else:
+            is_fixed = isinstance(expr, Input) and expr.index and epilogue.operands[expr.index - 1].is_fixed
+            moves[id(expr)] = isinstance(expr, Input) and not is_fixed
+    return tuple(found.values())
 
 
 @dataclass(frozen=True)
@@ -156,6 +187,15 @@ class _Spot:
     lines: dict[int, Pointer]
     vector: int
     value: Value
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """What is the same in every row: operands by number and vector, and for each vector the values of parts of the
+    outputs, by the id of the expression."""
+
+    operands: dict[tuple[int, int], Value]
+    parts: Sequence[Mapping[int, Value]]
 
 
 class EpilogueWriter:
@@ -241,29 +281,37 @@ class EpilogueWriter:
                 lines[index] = line if kind == "column" else line.offset(self.column)
         return lines
 
-    def _fixed(self, lanes: int) -> dict[tuple[int, int], Value]:
-        """What is the same in every row, by operand and vector."""
+    def _fixed(self, lanes: int) -> _Fixed:
+        """What is the same in every row."""
         k = self.k
-        found = {}
+        found: dict[tuple[int, int], Value] = {}
         for index, (operand, place) in enumerate(self.operands):
             for vector, mask in enumerate(self.masks):
                 if operand.addressing == "scalar":
                     found[index, vector] = k.splat(place.start.load(), lanes)
                 elif operand.addressing == "row":
                     found[index, vector] = place.start.offset(self.column).load(vector * lanes, lanes, mask)
-        return found
+        parts = []
+        for vector in range(len(self.masks)):
+            inputs = {index + 1: value for (index, of), value in found.items() if of == vector}
+            parts.append(emit_parts(k, _fixed_parts(self.epilogue), inputs))
+        return _Fixed(found, parts)
 
-    def _finish(self, spots: Sequence[_Spot], fixed: dict[tuple[int, int], Value]) -> None:
+    def _finish(self, spots: Sequence[_Spot], fixed: _Fixed) -> None:
         """Evaluate and store what belongs to some vectors, abreast."""
         k, outputs, count = self.k, self.epilogue.outputs, len(self.operands)
         inputs = [[spot.value, *self._operands(spot, fixed)] for spot in spots]
-        found = k.abreast([partial(emit_expression, k, outputs, one) for one in inputs]) if outputs else inputs
+        known = [fixed.parts[spot.vector] for spot in spots]
+        found = inputs
+        if outputs:
+            both = zip(inputs, known, strict=True)
+            found = k.abreast([partial(emit_expression, k, outputs, one, parts) for one, parts in both])
         for spot, results in zip(spots, found, strict=True):
             lanes = spot.value.type.lanes
             for number, result in enumerate(results[: max(1, len(outputs))], count):
                 spot.lines[number].store(k.splat(result, lanes), spot.vector * lanes, self.masks[spot.vector])
 
-    def _operands(self, spot: _Spot, fixed: dict[tuple[int, int], Value]) -> list[Value]:
+    def _operands(self, spot: _Spot, fixed: _Fixed) -> list[Value]:
         """The elements of the operands for one vector of a row."""
         lanes, found = spot.value.type.lanes, []
         for index, (operand, _) in enumerate(self.operands):
@@ -272,7 +320,7 @@ class EpilogueWriter:
             elif operand.addressing == "full":
                 found.append(spot.lines[index].load(spot.vector * lanes, lanes, self.masks[spot.vector]))
             else:
-                found.append(fixed[index, spot.vector])
+                found.append(fixed.operands[index, spot.vector])
         return found
 
 

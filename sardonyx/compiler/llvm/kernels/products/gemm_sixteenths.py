@@ -39,8 +39,6 @@ from sardonyx.compiler.llvm.target import Target
 from sardonyx.compiler.llvm.types import I32, I64, PTR
 from sardonyx.light_dataclass import dataclass
 
-# Parts of A that are made for an outer product: three quarters of its own, unless they are A's, and four sums.
-PARTS = 3 + A_SUMS
 # The outer products in their order; behind them the quarters of C as ordinary products.
 _P1, _P2, _P6, _P5, _P3, _P7, _P4, _ORDINARY = range(8)
 _PASSES = _ORDINARY + 4

@@ -20,6 +20,9 @@ from sardonyx.light_dataclass import dataclass
 # Sums of quarters of A; tiles of a panel and a block of rows, one for each product.
 A_SUMS = 4
 TILES = 7
+# Of sixteenths, parts of A that are made for an outer product: three quarters of its own, unless they are A's, and four
+# sums.
+PARTS = 3 + A_SUMS
 
 # Numbers of the quarters of A and of B, of S1 to S4, and of the place in scratch where one sum T after the other lies.
 Q11, Q12, Q21, Q22 = range(4)

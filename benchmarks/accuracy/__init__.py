@@ -1,0 +1,1 @@
+"""What quantisation costs in accuracy, on models that learnt something and data that is real."""

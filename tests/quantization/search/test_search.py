@@ -1,0 +1,199 @@
+"""The search for a recipe, on a chain in which one product alone is sensitive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.quantization.refusal import InvalidQuantization
+from sardonyx.quantization.search.comparison import layer_deviations, output_deviations, reference_outputs, worst
+from sardonyx.quantization.search.evaluation import Evaluator, Metric, Verdict
+from sardonyx.quantization.search.recipe import PRESETS, named_model, preset
+from sardonyx.quantization.search.search import Search, Target
+from sardonyx.quantization.search.work import work_of
+from tests.quantization.search import chain
+
+Make = Callable[..., Evaluator]
+SENSITIVE = f"product_{chain.BAD}"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Makes an evaluator of the chain."""
+    model = chain.write(tmp_path / "chain.onnx")
+
+    def evaluator(metric: Metric | None = None, state: Path | None = None, named: bool = True) -> Evaluator:
+        path = model if named else chain.write(tmp_path / "unnamed.onnx", named=False)
+        return Evaluator(path, chain.feeds(), chain.feeds(), tmp_path, metric=metric, state=state)
+
+    return evaluator
+
+
+def _search(evaluator: Evaluator, target: Target, static: bool = False) -> tuple[tuple[str, ...], Verdict, bool]:
+    recipe = preset(None, static)
+    names = [one.name for one in evaluator.report(recipe).nodes.values() if one.is_quantized]
+    found = Search(evaluator, target, work_of(evaluator.model, evaluator.feeds[0], names)).run(recipe)
+    return found.recipe.kept_float, found.verdict, found.is_reached
+
+
+def test_a_target_that_is_reached_costs_one_evaluation(make: Make) -> None:
+    evaluator = make()
+    kept, verdict, reached = _search(evaluator, Target(error=0.9))
+    assert (kept, reached, evaluator.count) == ((), True, 1)
+    assert 0 < verdict.error < 0.9
+
+
+def test_the_sensitive_node_alone_stays_float(make: Make) -> None:
+    evaluator = make()
+    whole = evaluator.error(preset(None, False))
+    kept, verdict, reached = _search(evaluator, Target(error=0.05))
+    assert whole > 0.2
+    assert kept == (SENSITIVE,)
+    assert reached
+    assert verdict.error <= 0.05
+    assert evaluator.count < 2 * chain.LAYERS
+
+
+def test_a_static_recipe_is_searched_as_well(make: Make) -> None:
+    kept, verdict, reached = _search(make(), Target(error=0.08), static=True)
+    assert SENSITIVE in kept
+    assert reached
+    assert verdict.error <= 0.08
+
+
+def test_a_metric_is_a_target(make: Make) -> None:
+    expected = [row[0] for row in reference_outputs(make().model, chain.feeds(), sardonyx.SessionOptions())]
+
+    def closeness(session: sardonyx.InferenceSession) -> float:
+        outputs = [session.run(None, one)[0] for one in chain.feeds()]
+        return -float(np.mean([np.square(ours - exact).mean() for ours, exact in zip(outputs, expected, strict=True)]))
+
+    evaluator = make(closeness)
+    assert evaluator.float_metric() == 0
+    whole = evaluator.verdict(preset(None, False))
+    assert whole.metric is not None
+    kept, verdict, reached = _search(evaluator, Target(metric=whole.metric / 20))
+    assert reached
+    assert SENSITIVE in kept
+    assert verdict.metric is not None
+    assert verdict.metric >= whole.metric / 20
+
+
+def test_a_target_beyond_reach_gives_the_best_that_was_found(make: Make) -> None:
+    evaluator = make()
+    whole = evaluator.error(preset(None, False))
+    _, verdict, reached = _search(evaluator, Target(error=1e-9))
+    assert not reached
+    assert verdict.error < whole
+
+
+def test_what_was_found_is_not_done_again(make: Make, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    first = make(state=state)
+    found = _search(first, Target(error=0.05))
+    again = make(state=state)
+    assert _search(again, Target(error=0.05)) == found
+    assert first.count > 1
+    assert again.count == 0
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"identity": 1}', '{"identity": "other", "evaluations": []}'])
+def test_a_state_of_something_else_is_refused(make: Make, tmp_path: Path, content: str) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(content)
+    with pytest.raises(InvalidQuantization, match=r"state\.json"):
+        make(state=state)
+
+
+def test_a_state_without_a_number_is_refused(make: Make, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    make(state=state).verdict(preset(None, False))
+    content = json.loads(state.read_text())
+    content["evaluations"][0]["error"] = "much"
+    state.write_text(json.dumps(content))
+    with pytest.raises(InvalidQuantization, match="holds no state"):
+        make(state=state)
+
+
+def test_nodes_without_names_can_stay_float(make: Make) -> None:
+    evaluator = make(named=False)
+    kept, _, reached = _search(evaluator, Target(error=0.05))
+    assert reached
+    assert len(kept) == 1
+    names = [node.name for node in named_model(evaluator.model).model.graph]
+    assert len(set(names)) == len(names)
+    assert kept[0] in names
+
+
+def test_a_metric_that_gives_no_number_is_refused(make: Make) -> None:
+    with pytest.raises(InvalidQuantization, match="give a number"):
+        make(lambda session: float("nan")).verdict(preset(None, False))
+
+
+def test_samples_are_needed(tmp_path: Path) -> None:
+    with pytest.raises(InvalidQuantization, match="there are none"):
+        Evaluator(chain.write(tmp_path / "chain.onnx"), [], [], tmp_path)
+
+
+def test_deviations_are_those_of_numpy(make: Make, tmp_path: Path) -> None:
+    evaluator = make()
+    target = tmp_path / "quantised.onnx"
+    preset(None, False).apply(evaluator.model, target)
+    options = sardonyx.SessionOptions()
+    expected = reference_outputs(evaluator.model, evaluator.feeds, options)
+    found = output_deviations(target, evaluator.feeds, expected, options)
+    session = sardonyx.InferenceSession(target)
+    ours = np.concatenate([session.run(None, one)[0] for one in evaluator.feeds]).astype(float)
+    exact = np.concatenate([row[0] for row in expected]).astype(float)
+    assert [one.name for one in found] == ["y"]
+    np.testing.assert_allclose(found[0].relative, np.linalg.norm(ours - exact) / np.linalg.norm(exact), rtol=1e-12)
+    np.testing.assert_allclose(found[0].largest, np.abs(ours - exact).max(), rtol=1e-12)
+    np.testing.assert_allclose(found[0].decibels, -20 * np.log10(found[0].relative), rtol=1e-12)
+    assert worst(found) == found[0].relative
+
+
+def test_layers_come_worst_first(make: Make, tmp_path: Path) -> None:
+    evaluator = make()
+    target = tmp_path / "quantised.onnx"
+    report = preset(None, False).apply(evaluator.model, target)
+    names = [one.name for one in report.nodes.values() if one.is_quantized]
+    layers = layer_deviations(evaluator.model, target, evaluator.feeds, names, sardonyx.SessionOptions())
+    assert {one.node for one in layers} == {f"product_{layer}" for layer in range(chain.LAYERS)}
+    assert [one.relative for one in layers] == sorted((one.relative for one in layers), reverse=True)
+    before = {one.node: one.relative for one in layers}
+    assert before[SENSITIVE] > 5 * before[f"product_{chain.BAD - 1}"]
+
+
+def test_a_model_is_no_distance_from_itself(make: Make) -> None:
+    evaluator = make()
+    options = sardonyx.SessionOptions()
+    expected = reference_outputs(evaluator.model, evaluator.feeds, options)
+    found = output_deviations(evaluator.model, evaluator.feeds, expected, options)
+    assert [one.relative for one in found] == [0.0]
+    assert found[0].decibels == np.inf
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_quantise_statically(make: Make, tmp_path: Path, name: str) -> None:
+    evaluator = make()
+    recipe = preset(name, True)
+    report = recipe.apply(evaluator.model, tmp_path / "quantised.onnx", evaluator.ranges(recipe))
+    assert report.count >= chain.LAYERS
+
+
+def test_unknown_presets_are_refused() -> None:
+    with pytest.raises(InvalidQuantization, match="the presets are avx2"):
+        preset("avx1024", True)
+    with pytest.raises(InvalidQuantization, match="static"):
+        preset("tensorrt", False)
+
+
+def test_work_is_that_of_the_sizes_that_are_fed(make: Make) -> None:
+    evaluator = make()
+    work = work_of(evaluator.model, evaluator.feeds[0], ["product_0", "product_5"])
+    assert dict(work) == {"product_0": 2 * 16 * 32 * 32, "product_5": 2 * 16 * 32 * 32}
