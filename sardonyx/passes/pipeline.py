@@ -52,6 +52,7 @@ from sardonyx.passes.rules import (
     text_categories,
     text_columns,
     transposes,
+    unsigned_quantization,
 )
 from sardonyx.passes.sharing import eliminate_common_subexpressions, share_constants, share_repeated, share_sizes
 
@@ -69,6 +70,7 @@ def passes_up_to(level: Level) -> tuple[Pass, ...]:
         # What is quantised on both sides, as integers.
         *_each(quantization_pairs.RULES),
         *_each(packed_products.RULES),
+        *unsigned_quantization.PASSES,
         *quantization.PASSES,
         *quantization_pairs.PASSES,
         # Several operators into one of the same meaning.

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.passes.base import PACKED_PRODUCTS, QDQ
+from sardonyx.passes.rules.unsigned_quantization import NAME as UNSIGNED
 from tests.ops.exact_integers import narrow
 from tests.passes.models import operators, rewritten
 
@@ -84,6 +85,14 @@ def pool_and_add() -> onnx.ModelProto:
     return model.finished(model.pair("m", 0.05, 100))
 
 
+def means() -> onnx.ModelProto:
+    model = Model(2, 4, 6, 8)
+    model.add("ReduceMean", ["x_d"], "r", axes=[-1], keepdims=1)
+    r = model.pair("r", 0.015, 100)
+    model.add("GlobalAveragePool", [r], "p")
+    return model.finished(model.pair("p", 0.01, 90))
+
+
 def product(*, real: bool) -> onnx.ModelProto:
     model = Model(3, 5, 12)
     w = model.weight("w", narrow(RNG, np.int8, 12, 7), RNG.uniform(0.01, 0.02, 7), axis=1)
@@ -112,6 +121,7 @@ CASES = {
     "convolution": (convolution(), ["QLinearConv"]),
     "convolution of int8": (convolution(kind=np.int8), ["QLinearConv"]),
     "pool, sum and product": (pool_and_add(), ["MaxPool", "QLinearAdd", "QLinearMul"]),
+    "means": (means(), ["QLinearReduceMean", "QLinearGlobalAveragePool"]),
     "product": (product(real=False), ["QLinearMatMul"]),
     "gemm": (gemm(real=False), ["QGemm"]),
     "gemm of int8": (gemm(real=False, kind=np.int8), ["QGemm"]),
@@ -176,7 +186,7 @@ def test_reasons() -> None:
     model = Model(3, 4)
     model.add("Sin", ["x_d"], "s")
     model.add("Add", ["x_d", model.pair("s", 0.01, 0, np.int8)], "a")
-    after, reports = rewritten(model.finished(model.pair("a", 0.03)))
+    after, reports = rewritten(model.finished(model.pair("a", 0.03)), disabled=[UNSIGNED])
     assert "QLinearAdd" not in operators(after)
     assert any("bytes of different kinds" in reason for reason in reports[QDQ].declined)
 

@@ -17,6 +17,7 @@ from sardonyx.api.explaining.explanation_records import HOUSEKEEPING, Explanatio
 from sardonyx.api.options import config_keys, run_settings
 from sardonyx.api.options.config_keys import is_on
 from sardonyx.api.options.session_options import SessionOptions
+from sardonyx.compiler.native.quantization.float_convolution import BYTES_IN_FLOATS
 from sardonyx.light_dataclass import dataclass
 from sardonyx.passes.base import Level
 from sardonyx.passes.pipeline import passes_up_to
@@ -271,6 +272,11 @@ class _Knobs:
         for key, is_used, what in (
             (run_settings.FAST_PRODUCTS, lambda row: row.kernel.startswith(_FAST), "products by quarters"),
             (run_settings.WINOGRAD, lambda row: row.kernel.startswith(_FILTERING), "convolutions by minimal filtering"),
+            (
+                run_settings.BYTES_IN_FLOATS,
+                lambda row: BYTES_IN_FLOATS in row.detail,
+                "convolutions of bytes in float32",
+            ),
             (run_settings.FLOAT32_TILES, lambda row: "f32 tiles" in row.detail, "products in tiles of AMX"),
         ):
             on = is_on(self.config, key)

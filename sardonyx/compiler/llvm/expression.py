@@ -14,6 +14,7 @@ import numpy as np
 
 from sardonyx.compiler.llvm import integers
 from sardonyx.compiler.llvm.builder import Function, Value
+from sardonyx.compiler.llvm.lookup import byte_lookup, is_table
 from sardonyx.compiler.llvm.mathematics.elements import absolute, sqrt
 from sardonyx.compiler.llvm.mathematics.functions import ONE_OPERAND, TWO_OPERANDS
 from sardonyx.compiler.llvm.narrow_floats import from_bits, narrowed, to_bits, widened
@@ -83,7 +84,8 @@ def emit_expression(
 ) -> list[Value]:
     """The values of `roots` for the current elements `inputs`, in the storage types of their dtypes.
 
-    An input may have its dtype's storage type or the working type (an accumulator in float32 for a float16 result);
+    An input may have its dtype's storage type or the working type (an accumulator in float32 for a float16 result); a
+    table of bytes is a vector of words (`lookup.TABLE`).
     all values have as many lanes as the widest input, except that what depends on scalars alone stays a scalar.
     A subexpression that several places share is emitted once, and one that is `known`, as `emit_working` has it, not at
     all. Memory is not touched.
@@ -148,7 +150,8 @@ def emit_node(
     """The value of one node in its working type, from those of its arguments in `values`."""
     wanted = working_type(expr.dtype)
     if isinstance(expr, Input):
-        return widened(inputs[expr.index], wanted)
+        value = inputs[expr.index]
+        return value if is_table(value) else widened(value, wanted)
     if isinstance(expr, Constant):
         return k.constant(wanted, _as_number(expr))
     assert isinstance(expr, Apply)
@@ -162,6 +165,8 @@ def emit_node(
         return _cast(k, args[0], expr)
     if expr.primitive == "where":
         return k.select(args[0], args[1], args[2])
+    if expr.primitive == "tabulated":
+        return byte_lookup(k, args[1], args[0].bits_as(U8)).bits_as(wanted)
     lanes = max(arg.type.lanes for arg in args)
     args = [k.splat(arg, lanes) if not _is_literal(arg) else k.constant(arg.type.vector(lanes), _number_of(source))
             for arg, source in zip(args, expr.args, strict=True)]  # fmt: skip

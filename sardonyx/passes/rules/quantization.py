@@ -189,6 +189,44 @@ class IntegerPair(IntegerRule):
         return m.new_node(f"QLinear{kind}", inputs, domain=_MICROSOFT, version=1)
 
 
+_MEAN = op.ReduceMean(_A, "axes?")
+
+
+class IntegerMean(IntegerRule):
+    """A mean over maps, or over other axes, of a quantised tensor with a quantised result is one of integers."""
+
+    patterns = (_quantized(op.GlobalAveragePool(_A)), _quantized(_MEAN))
+
+    def check(self, m: Match) -> str | None:
+        objection = self._objection(m, ("a", "y"))
+        if objection is not None:
+            return objection
+        if self._dtype(m, "a") != self._dtype(m, "y"):
+            return "its operand and its result are bytes of different kinds"
+        if self._is_reduction(m) and self._axes(m) is None:
+            return "its axes are not known, or there are none"
+        return None
+
+    @staticmethod
+    def _is_reduction(m: Match) -> bool:
+        return any(node.op_type == "ReduceMean" for node in m.nodes)
+
+    @staticmethod
+    def _axes(m: Match) -> list[int] | None:
+        """The axes of the mean, one at least."""
+        given = m.constant("axes")
+        if m.optional("axes") is not None:
+            return None if given is None or not given.size else [int(axis) for axis in given.reshape(-1)]
+        return list(m.attribute(m.covered(_MEAN), "axes", [])) or None
+
+    def rewrite(self, m: Match) -> ir.Node:
+        inputs = [*self._triple(m, "a"), *self._pair(m, "y")]
+        if not self._is_reduction(m):
+            return m.new_node("QLinearGlobalAveragePool", inputs, domain=_MICROSOFT, version=1)
+        attributes = {"axes": self._axes(m), "keepdims": m.attribute(m.covered(_MEAN), "keepdims", 1)}
+        return m.new_node("QLinearReduceMean", inputs, attributes, domain=_MICROSOFT, version=1)
+
+
 # Operators that only choose or move elements of their first input, whatever these are.
 _MOVING = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Gather", "Slice", "MaxPool", "Expand")
 # From which version on those of them take bytes that did not always.
@@ -250,7 +288,14 @@ class DropRelu(Rule):
 
 RULES: tuple[Rule, ...] = (DropRelu(),)
 
-_INTEGER_RULES = (IntegerConvolution(), IntegerProduct(), IntegerGemm(), IntegerPair(), IntegerMovement())
+_INTEGER_RULES = (
+    IntegerConvolution(),
+    IntegerProduct(),
+    IntegerGemm(),
+    IntegerPair(),
+    IntegerMovement(),
+    IntegerMean(),
+)
 
 
 def use_integers(context: Context) -> int:

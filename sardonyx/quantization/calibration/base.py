@@ -191,6 +191,8 @@ class CalibraterBase:
     def _run(self, sample: Feed, wanted: Sequence[str]) -> dict[str, Array]:
         session = self.infer_session
         assert session is not None
+        if not wanted:
+            return {}
         try:
             results = session.run(wanted, dict(sample))
         except errors.OnnxRuntimeError as error:

@@ -46,6 +46,8 @@ from sardonyx.compiler.llvm.types import I8, I16, I32, I64, PTR, U8, Type
 from sardonyx.light_dataclass import dataclass
 
 PRODUCT = "s16"
+# Words in a turn of the micro-kernel's loop.
+_UNROLLED = 2
 # Bytes of a cache line.
 _LINE = 64
 
@@ -219,7 +221,7 @@ class _ByteFiltering:
             before = Tile(k.pointer(begin, I32), k.select(is_first, k.constant(I64, 0), apart), self.panel)
             height = minimum(k, tiles - row, given["tile_rows"])
             for case in k.choose(height, range(1, self.spec.rows + 1)):
-                store_tile(place, multiply_tile(k, self.product, a, b, case, words, 1, before))
+                store_tile(place, multiply_tile(k, self.product, a, b, case, words, _UNROLLED, before))
 
     def _make_outputs(self, run: Sums) -> None:
         """The outputs of the tiles of a run, in int32."""
