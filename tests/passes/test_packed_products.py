@@ -195,3 +195,42 @@ def test_quantised_rows_and_bytes_are_multiplied_as_integers() -> None:
     wanted = rounded @ weight
     np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, atol=1e-4 * np.abs(wanted).max())
     assert not any("MatMulNBits" in row.operators for row in explain(session, {"x": x}).rows)
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_rows_and_transposed_weights_that_a_model_quantises_itself(clips: bool) -> None:
+    """As Brevitas writes a linear layer: weights by columns, real, rounded in the model, then transposed."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((COLUMNS, K)).astype(np.float32)
+    scale = (np.abs(weight).max(axis=1) / 120).astype(np.float32)
+    constants = {"w": weight, "s": scale, "z": np.zeros(COLUMNS, np.int8), "a": np.float32(0.03), "b": np.uint8(128)}
+    constants |= {"low": np.int8(-127), "high": np.int8(127), "bottom": np.uint8(1), "top": np.uint8(255)}
+    nodes = [N("QuantizeLinear", ["w", "s", "z"], ["wq"], axis=0), N("QuantizeLinear", ["x", "a", "b"], ["xq"])]
+    names = ["wq", "xq"]
+    if clips:
+        nodes += [N("Clip", ["wq", "low", "high"], ["wc"]), N("Clip", ["xq", "bottom", "top"], ["xc"])]
+        names = ["wc", "xc"]
+    nodes += [
+        N("DequantizeLinear", [names[0], "s", "z"], ["wd"], axis=0),
+        N("DequantizeLinear", [names[1], "a", "b"], ["xd"]),
+        N("Transpose", ["wd"], ["wt"], perm=[1, 0]),
+        N("MatMul", ["xd", "wt"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", K])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", COLUMNS])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = sardonyx.InferenceSession(model.SerializeToString())
+    x = rows_of(np.float32)
+    rounded = (np.clip(np.rint(x / np.float32(0.03)) + 128, 1 if clips else 0, 255) - 128) * np.float64(
+        np.float32(0.03)
+    )
+    wanted = rounded @ (np.rint(weight / scale[:, None]) * scale[:, None].astype(np.float64)).T
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, atol=1e-5 * np.abs(wanted).max())
+    rows = explain(session, {"x": x}).rows
+    assert {row.kind for row in rows} == {"native"}
+    assert any("MatMulIntegerToFloat" in row.operators for row in rows)

@@ -70,7 +70,7 @@ class PackedProduct(Rule):
         if reason is not None:
             return reason
         if _KINDS[weights.dtype][0] == 8 and not block and _is_dequantized(m.value("x")):
-            return ""  # the integers themselves are multiplied
+            return ""  # a product of bytes on both sides, for which others are
         if m.optional("w_zero") is not None and m.constant("w_zero") is None:
             return "its zero points are not constant"
         return _rows_reason(m, scale)

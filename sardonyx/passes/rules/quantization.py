@@ -115,6 +115,37 @@ class IntegerRule(Rule):
         return {name: attribute.value for name, attribute in node.attributes.items()}
 
 
+_TURNED = op.Transpose(_W)
+
+
+class TransposedBytes(IntegerRule):
+    """Constant bytes that are transposed once they are real are stored transposed: products then find them."""
+
+    patterns = (_TURNED,)
+
+    def check(self, m: Match) -> str | None:
+        if m.fact("w").dtype not in _BYTES or m.fact("w").rank is None:
+            return ""
+        node, scale = m.covered(_W), m.constant("w_scale")
+        assert scale is not None
+        if m.attribute(node, "block_size", 0) or scale.ndim > 1:
+            return "its weights are scaled by blocks"
+        if m.optional("w_zero") is not None and m.constant("w_zero") is None:
+            return "its zero points are not constant"
+        return None
+
+    def rewrite(self, m: Match) -> ir.Node:
+        node, weights = m.covered(_W), m.constant("w")
+        assert weights is not None
+        order = m.attribute(m.root, "perm", tuple(reversed(range(weights.ndim))))
+        attributes = dict(self._attributes(node))
+        attributes["axis"] = (
+            list(order).index(attributes.get("axis", 1) % weights.ndim) if m.fact("w_scale").rank else 0
+        )
+        inputs = [m.initializer(np.ascontiguousarray(weights.transpose(order)), "transposed"), *node.inputs[1:]]
+        return m.new_node("DequantizeLinear", inputs, attributes, domain=node.domain, version=node.version)
+
+
 class IntegerConvolution(IntegerRule):
     """A convolution of quantised tensors with a quantised result is a QLinearConv."""
 
@@ -289,6 +320,7 @@ class DropRelu(Rule):
 RULES: tuple[Rule, ...] = (DropRelu(),)
 
 _INTEGER_RULES = (
+    TransposedBytes(),
     IntegerConvolution(),
     IntegerProduct(),
     IntegerGemm(),
