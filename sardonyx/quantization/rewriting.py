@@ -118,8 +118,9 @@ class Rewriting:
 
     def can_quantize(self, value: ir.Value) -> bool:
         """Whether `activation` can quantise a value."""
-        is_known = value in self.known or not self.static or (value.name or "") in self.ranges
-        return is_known or self.job.is_constant(value)
+        name = value.name or ""
+        has_range = name in self.ranges and not self.ranges.is_infinite(name)
+        return value in self.known or not self.static or has_range or self.job.is_constant(value)
 
     def constant(self, value: ir.Value) -> QuantizedTensor:
         """A constant in the type of activations."""
@@ -171,7 +172,9 @@ class Rewriting:
         return found.values
 
     def output_parameters(self, value: ir.Value) -> Parameters | None:
-        """How a result is stored; None where its range is not known."""
+        """How a result is stored; None where its range is not known, or infinite."""
+        if self.ranges.is_infinite(value.name or ""):
+            return None
         return self.ranges.parameters(value.name or "", kind=_SCALES)
 
     def _quantize_linear(self, value: ir.Value, node: ir.Node) -> QuantizedTensor:
