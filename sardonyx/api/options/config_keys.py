@@ -339,8 +339,8 @@ _TABLE = (
         "sardonyx.cpu.winograd",
         "1",
         "works",
-        "convolutions 3x3 with constant weights take fewer multiplications and round otherwise; those of bytes are exact "
-        "either way",
+        "convolutions 3x3 with constant weights take fewer multiplications and round otherwise; those of bytes are "
+        "exact either way",
     ),
     _on_off(
         "sardonyx.cpu.bytes_in_floats",
