@@ -194,7 +194,7 @@ class CalibraterBase:
             results = session.run(wanted, dict(sample))
         except errors.OnnxRuntimeError as error:
             raise type(error)(f"Calibration sample {self._samples}: {error.message}") from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:
             raise InvalidQuantization(f"Calibration sample {self._samples}: {error}") from error
         return dict(zip(wanted, results, strict=True))
 

@@ -102,13 +102,12 @@ class Histogram:
         made.counts, made.first = coarser(self.counts, self.first, exponent - self.exponent)
         return made
 
-    def magnitudes(self) -> Array:
-        """Counts of the absolute values, in bins of the same width from 0 on."""
-        if not self.counts.size:
-            return self.counts
+    def magnitudes(self) -> tuple[Array, int]:
+        """Counts of the absolute values in bins of the same width, and the place of the first of them."""
         places = np.arange(self.first, self.first + self.counts.size)
         places = np.where(places < 0, -places - 1, places)
-        return _sums(places, self.counts, int(places.max()) + 1)
+        first = int(places.min())
+        return _sums(places - first, self.counts, int(places.max()) - first + 1), first
 
     def arrays(self) -> dict[str, Array]:
         """All of it as arrays by name."""

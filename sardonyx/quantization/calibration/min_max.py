@@ -76,7 +76,7 @@ class MinMaxCalibrater(CalibraterBase):
         self._sizes: Array | None = None  # the number of channels of each measured tensor
         self._low: Array | None = None  # of all of them, one after the other; the average's where that is asked for
         self._high: Array | None = None
-        self._pending = 0  # samples whose average is not part of the result yet
+        self._pending: Array | None = None  # how many extremes are in the sums, which are no part of the result yet
         self._low_sum: Array | None = None
         self._high_sum: Array | None = None
 
@@ -91,10 +91,10 @@ class MinMaxCalibrater(CalibraterBase):
             self._refuse_sizes(sizes)
         low = np.concatenate(lows, dtype=np.float64) if lows else np.zeros(0)
         high = np.concatenate(highs, dtype=np.float64) if highs else np.zeros(0)
-        has_elements = low <= high  # else a tensor has no elements, or holds NaN
-        if not (np.isfinite(low) & np.isfinite(high) | (low == np.inf) & (high == -np.inf)).all():
-            bad = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high)) & ~((low == np.inf) & (high == -np.inf)))
-            raise self.non_finite(self._tensor_at(int(bad[0])))
+        has_elements = ~((low == np.inf) & (high == -np.inf))
+        wrong = has_elements & ~(np.isfinite(low) & np.isfinite(high))
+        if wrong.any():
+            raise self.non_finite(self._tensor_at(int(wrong.argmax())))
         if self.moving_average:
             self._add(low, high, has_elements)
         else:
@@ -115,26 +115,34 @@ class MinMaxCalibrater(CalibraterBase):
         )
 
     def _add(self, low: Array, high: Array, has_elements: Array) -> None:
-        """Add a sample to the sums. A tensor without elements takes the average so far, or zeros."""
-        if self._low_sum is None or self._high_sum is None:
-            self._low_sum, self._high_sum = np.zeros_like(low), np.zeros_like(high)
-        count = max(self._pending, 1)
-        self._low_sum += np.where(has_elements, low, self._low_sum / count)
-        self._high_sum += np.where(has_elements, high, self._high_sum / count)
-        self._pending += 1
+        """Add the extremes of a sample, of those tensors that have elements, to the sums."""
+        if self._pending is None or self._low_sum is None or self._high_sum is None:
+            self._pending, self._low_sum, self._high_sum = (
+                np.zeros(low.shape, int),
+                np.zeros_like(low),
+                np.zeros_like(low),
+            )
+        self._low_sum += np.where(has_elements, low, 0)
+        self._high_sum += np.where(has_elements, high, 0)
+        self._pending += has_elements
 
     def end_of_collection(self) -> None:
         """Move the averages by those of the samples since the last time."""
-        if not self._pending:
+        if self._pending is None or self._low_sum is None or self._high_sum is None:
             return
-        assert self._low_sum is not None
-        assert self._high_sum is not None
-        low, high = self._low_sum / self._pending, self._high_sum / self._pending
+        count = np.maximum(self._pending, 1)
+        low = np.where(self._pending > 0, self._low_sum / count, np.inf)
+        high = np.where(self._pending > 0, self._high_sum / count, -np.inf)
         if self._low is not None and self._high is not None:
-            low = self._low + self.averaging_constant * (low - self._low)
-            high = self._high + self.averaging_constant * (high - self._high)
+            low, high = self._moved(self._low, low), self._moved(self._high, high)
         self._low, self._high = low, high
-        self._pending, self._low_sum, self._high_sum = 0, None, None
+        self._pending, self._low_sum, self._high_sum = None, None, None
+
+    def _moved(self, old: Array, new: Array) -> Array:
+        """The averages, moved by new ones; infinite ones are of tensors that had no elements."""
+        both = np.isfinite(old) & np.isfinite(new)
+        step = np.where(both, new, 0) - np.where(both, old, 0)
+        return np.where(np.isfinite(old), old, new) + self.averaging_constant * step
 
     def compute_data(self) -> TensorsData | None:
         """The ranges; None before any sample."""
@@ -190,13 +198,14 @@ class MinMaxCalibrater(CalibraterBase):
             "sizes": self._sizes,
             "low": self._low,
             "high": self._high,
+            "pending": self._pending,
             "low_sum": self._low_sum,
             "high_sum": self._high_sum,
         }
-        return {"pending": np.array(self._pending), **{name: one for name, one in held.items() if one is not None}}
+        return {name: one for name, one in held.items() if one is not None}
 
     def restore_arrays(self, arrays: Mapping[str, Array]) -> None:
         """Take over what `state_arrays` gave."""
         self._sizes, self._low, self._high = arrays.get("sizes"), arrays.get("low"), arrays.get("high")
         self._low_sum, self._high_sum = arrays.get("low_sum"), arrays.get("high_sum")
-        self._pending = int(arrays["pending"])
+        self._pending = arrays.get("pending")

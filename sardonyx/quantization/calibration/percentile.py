@@ -17,8 +17,8 @@ def percentile_range(histogram: Histogram, percentile: float, symmetric: bool) -
     if not total:
         return 0.0, 0.0
     if symmetric:
-        kept = np.cumsum(histogram.magnitudes())
-        bound = (_first_that_keeps(kept, total, percentile / 100) + 1) * width
+        counts, first = histogram.magnitudes()
+        bound = (first + _first_that_keeps(np.cumsum(counts), total, percentile / 100) + 1) * width
         return max(histogram.low, -bound), min(histogram.high, bound)
     share = 1 - (100 - percentile) / 200
     above = histogram.first + _first_that_keeps(np.cumsum(histogram.counts), total, share) + 1
@@ -28,6 +28,6 @@ def percentile_range(histogram: Histogram, percentile: float, symmetric: bool) -
 
 
 def _first_that_keeps(kept: np.ndarray[tuple[int], np.dtype[np.int64]], total: int, share: float) -> int:
-    """The first bin up to which there is that share of the values."""
-    wanted = np.ceil(share * total - 1e-9 * total)
+    """The first bin up to which there is that share of the values, and one of them at least."""
+    wanted = max(np.ceil(share * total - 1e-9 * total), 1)
     return min(int(np.searchsorted(kept, wanted)), kept.size - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,7 +101,7 @@ class NpzFolderReader(IndexedReader):
         try:
             with np.load(self.files[index], allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise InvalidQuantization(f"{self.files[index]} is no file of arrays ({error}): write it again") from error
 
 
